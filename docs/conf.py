@@ -18,7 +18,9 @@ html_title = "snapconv"
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {"navbar_center": [], "secondary_sidebar_items": ["page-toc"]}
-html_sidebars = {"**": ["globaltoc.html"]}  # all pages; by itself the theme has only those of one section
+html_sidebars = {
+    "**": ["globaltoc.html"]
+}  # all pages; by itself the theme has only those of one section
 
 _HERE = Path(__file__).parent
 _FOLDERS = ("guide", "reference", "design")

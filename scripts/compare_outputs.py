@@ -1,15 +1,16 @@
 """Compare what two checkouts of snapconv print and write for the same files: a check for rebuilding the code.
 
     python scripts/compare_outputs.py dump OUT FILE_OR_FOLDER... [--only oom,tree] [--jobs 2]
-    python scripts/compare_outputs.py record OUT ENTRY...    # captures of training scripts, without a GPU
-    python scripts/compare_outputs.py diff OLD NEW [--words FILE] [--only oom,tree]
+    python scripts/compare_outputs.py record OUT ENTRY...    # captures of training scripts, without
+    a GPU python scripts/compare_outputs.py diff OLD NEW [--words FILE] [--only oom,tree]
 
-``dump`` runs every command, as text and as JSON, and every export on every input, by the code of the checkout
-that the script stands in, and writes one JSON file per input: exit code, output, errors, and the rows, values
-or bytes of every file written. ``record`` writes the same of ``record --simulate``, computing and not, with
-times masked. ``diff`` prints what differs and ends with 1 if anything does: JSON and tables are compared as
-values, all else as text. ``--words`` names a JSON object {old text: new text}, applied to the old texts;
-a key that is found nowhere is an error, so that the list stays true.
+``dump`` runs every command, as text and as JSON, and every export on every input, by the code of
+the checkout that the script stands in, and writes one JSON file per input: exit code, output,
+errors, and the rows, values or bytes of every file written. ``record`` writes the same of ``record
+--simulate``, computing and not, with times masked. ``diff`` prints what differs and ends with 1 if
+anything does: JSON and tables are compared as values, all else as text. ``--words`` names a JSON
+object {old text: new text}, applied to the old texts; a key that is found nowhere is an error, so
+that the list stays true.
 """
 
 import argparse
@@ -35,8 +36,8 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(_ROOT))
 
-# What is run on every input; FILE is its path, OUT a new file or folder, OTHER a file to compare with. A
-# question that is not named here is run without options.
+# What is run on every input; FILE is its path, OUT a new file or folder, OTHER a file to compare
+# with. A question that is not named here is run without options.
 _MOMENTS = ("peak", "start", "end", "worst", "oom", "iteration:1", "10")
 _ANSWERS = (
     "FILE",
@@ -62,7 +63,9 @@ _ANSWERS = (
         for stack in ("", "--stack ")
     ),
 )
-_LIMITS = "check FILE --max-peak 1GiB --max-reserved 1TiB --max-category activation=1MiB --max-growth 0"
+_LIMITS = (
+    "check FILE --max-peak 1GiB --max-reserved 1TiB --max-category activation=1MiB --max-growth 0"
+)
 _OTHERS = (
     *(f"{_LIMITS} {option}" for option in ("--format text", "--json", "--format github")),
     "check FILE --baseline OTHER --fail-over 5%",
@@ -74,7 +77,8 @@ _WRITERS = (
     "view FILE -o OUT.html",
     "export FILE -o OUT",
 )
-# torch frees gradients in the order of a set of their addresses: what names single events is not comparable.
+# torch frees gradients in the order of a set of their addresses: what names single events is not
+# comparable.
 _OF_CAPTURES = (
     "FILE",
     "summary FILE --json",
@@ -93,7 +97,9 @@ def dump(out: Path, inputs: Sequence[Path], only: Sequence[str], n_jobs: int) ->
     out.mkdir(parents=True, exist_ok=True)
     files = sorted(set(_files(inputs)))
     with ProcessPoolExecutor(n_jobs) as jobs:
-        for file, found in zip(files, jobs.map(_outputs_of, files, [tuple(only)] * len(files)), strict=True):
+        for file, found in zip(
+            files, jobs.map(_outputs_of, files, [tuple(only)] * len(files)), strict=True
+        ):
             print(file, file=sys.stderr)
             (out / f"{_name(file)}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 
@@ -198,7 +204,11 @@ def _tables(report: Path) -> dict[str, Any]:
 def _short(rows: Iterator[str]) -> list[str]:
     found = list(rows)
     digest = hashlib.sha256("\n".join(found).encode()).hexdigest()
-    return found if len(found) <= _SHOWN_ROWS else [*found[:_SHOWN_ROWS], f"{len(found)} rows: {digest}"]
+    return (
+        found
+        if len(found) <= _SHOWN_ROWS
+        else [*found[:_SHOWN_ROWS], f"{len(found)} rows: {digest}"]
+    )
 
 
 _SHOWN_ROWS = 300
@@ -212,7 +222,9 @@ def _page(content: bytes) -> dict[str, Any]:
     ):
         packed = zlib.decompress(base64.b64decode(encoded))
         is_plain = name == b"page" or name.endswith(b".detail")
-        found[name.decode()] = json.loads(packed) if is_plain else hashlib.sha256(packed).hexdigest()
+        found[name.decode()] = (
+            json.loads(packed) if is_plain else hashlib.sha256(packed).hexdigest()
+        )
     return found
 
 

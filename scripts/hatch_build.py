@@ -1,8 +1,9 @@
 """Build the compiled core with the wheel, where there is a C compiler.
 
-SNAPCONV_NATIVE chooses: ``auto`` (the default) builds it if that works, ``no`` does not, ``require`` fails
-without it. The wheel's name says which it is: py3-none-PLATFORM with the core, which every interpreter may
-load, since it knows nothing of Python; py3-none-any without. An editable installation has it in its source.
+SNAPCONV_NATIVE chooses: ``auto`` (the default) builds it if that works, ``no`` does not,
+``require`` fails without it. The wheel's name says which it is: py3-none-PLATFORM with the core,
+which every interpreter may load, since it knows nothing of Python; py3-none-any without. An
+editable installation has it in its source.
 """
 
 import os

@@ -1,7 +1,8 @@
 """Give the package the README for its description, and the addresses of the project.
 
-On a forge, links of the README are paths of the repository; a registry shows it alone, and needs addresses.
-A release is built by a workflow, whose environment has the repository's; elsewhere the README stays as it is.
+On a forge, links of the README are paths of the repository; a registry shows it alone, and needs
+addresses. A release is built by a workflow, whose environment has the repository's; elsewhere the
+README stays as it is.
 """
 
 import os
@@ -23,7 +24,10 @@ class Readme(MetadataHookInterface):  # type: ignore[misc] # where hatchling is 
     def update(self, metadata: dict[str, Any]) -> None:
         """Fill in the description."""
         text = Path(self.root, "README.md").read_text(encoding="utf-8")
-        server, repository = os.environ.get("GITHUB_SERVER_URL"), os.environ.get("GITHUB_REPOSITORY")
+        server, repository = (
+            os.environ.get("GITHUB_SERVER_URL"),
+            os.environ.get("GITHUB_REPOSITORY"),
+        )
         if server and repository:
             text = with_addresses(text, f"{server}/{repository}", f"v{metadata['version']}")
             metadata["urls"] = addresses(f"{server}/{repository}")

@@ -2,8 +2,8 @@
 
     python scripts/make_docs.py
 
-A page is written by hand, except what stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``, and
-the commands that it names itself: ``<!-- run: snapconv … -->``.
+A page is written by hand, except what stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end
+-->``, and the commands that it names itself: ``<!-- run: snapconv … -->``.
 """
 
 import ast
@@ -55,7 +55,8 @@ SNAPSHOT = "fixtures/training_step.pickle"
 REPORT = "training_step.memory.sqlite"
 TYPE_WORDS = {Path: "PATH", str: "TEXT", int: "N"}
 
-# (the question, the query, whether it needs --extended): shown in docs/guide/reports.md with their answers.
+# (the question, the query, whether it needs --extended): shown in docs/guide/reports.md with their
+# answers.
 QUERIES = (
     (
         "Which lines hold the most activation memory?",
@@ -109,7 +110,8 @@ def generated_pages() -> list[Path]:
     return [
         path
         for path in pages
-        if _name(path) in (PAGES.keys() | PARTS.keys()) or PART.search(path.read_text(encoding="utf-8"))
+        if _name(path) in (PAGES.keys() | PARTS.keys())
+        or PART.search(path.read_text(encoding="utf-8"))
     ]
 
 
@@ -139,7 +141,9 @@ def filled(path: Path, parts: dict[str, Callable[[], str]]) -> str:
 
 def commands() -> str:
     """Describe every command with the texts of its own help."""
-    return "\n\n".join(_command(info.name, info.callback) for info in app_with().registered_commands)
+    return "\n\n".join(
+        _command(info.name, info.callback) for info in app_with().registered_commands
+    )
 
 
 def _command(name: str | None, callback: Callable[..., Any] | None) -> str:
@@ -178,7 +182,9 @@ def frame_rules() -> str:
 
 
 def _rule_cells(rule: FrameRule) -> tuple[str, ...]:
-    function = _pattern(rule.function) + (" (outermost Python frame only)" if rule.is_outermost else "")
+    function = _pattern(rule.function) + (
+        " (outermost Python frame only)" if rule.is_outermost else ""
+    )
     role = rule.role.name.lower()
     return _pattern(rule.slug), role, function, _pattern(rule.file), rule.reason, rule.seen
 
@@ -210,7 +216,8 @@ def categories() -> str:
     """Return the table of the categories in the order of their values, `unknown` last."""
     kinds = sorted(Category, key=lambda kind: kind or len(Category))
     return table(
-        ("category", "what it means here"), ((f"`{one.label}`", ABOUT[one].meaning) for one in kinds)
+        ("category", "what it means here"),
+        ((f"`{one.label}`", ABOUT[one].meaning) for one in kinds),
     )
 
 
@@ -228,7 +235,9 @@ def decision_rules() -> str:
     for slug, reason in REASONS.items():
         mine = [fact for fact in facts if fact.reason.slug == slug]
         categories = dict.fromkeys(fact.category for fact in mine)
-        rows.append((f"`{slug}`", _labels(categories), _labels(sorted({f.evidence for f in mine})), reason))
+        rows.append(
+            (f"`{slug}`", _labels(categories), _labels(sorted({f.evidence for f in mine})), reason)
+        )
     return table(("rule", "category", "evidence", "reason"), rows)
 
 
@@ -259,7 +268,11 @@ def ecosystem_programs() -> str:
     """Return the table of the programs of tests/ecosystem."""
     catalogue = runpy.run_path(str(ROOT / "tests" / "ecosystem" / "catalogue.py"))
     rows = (
-        (program.name, f"`{' '.join((program.file, *program.arguments))}`", _first_line(program.path))
+        (
+            program.name,
+            f"`{' '.join((program.file, *program.arguments))}`",
+            _first_line(program.path),
+        )
         for program in catalogue["PROGRAMS"]
     )
     return table(("program", "in `tests/ecosystem/programs`", "what it is"), rows)
@@ -281,9 +294,17 @@ def answered_queries() -> str:
             return "\n\n".join(_answered(connection, *query) for query in QUERIES)
 
 
-def _answered(connection: sqlite3.Connection, question: str, query: str, needs_extended: bool) -> str:  # noqa: FBT001  # a row of QUERIES
+def _answered(
+    connection: sqlite3.Connection,
+    question: str,
+    query: str,
+    needs_extended: bool,  # noqa: FBT001  # a row of QUERIES
+) -> str:
     cursor = connection.execute(query)
-    rows = [[column[0] for column in cursor.description], *([str(v) for v in row] for row in cursor)]
+    rows = [
+        [column[0] for column in cursor.description],
+        *([str(v) for v in row] for row in cursor),
+    ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     where = " (with `--extended`)" if needs_extended else ""

@@ -2,11 +2,13 @@
 
     python scripts/make_fixtures.py                     write fixtures/
     python scripts/make_fixtures.py --folder ELSEWHERE  write another folder
-    python scripts/make_fixtures.py --check             write nothing; say what differs, and end with 1
+    python scripts/make_fixtures.py --check             write nothing; say what differs, and end
+    with 1
 
-The same bytes come out every time, on every Python from 3.10 on. Only gzip may differ, from one zlib to
-another: of ``.gz`` files the unpacked content counts. Nothing is measured: the figures in expected.json are
-the counters of the allocator model that made the events, never the answer of snapconv's reader.
+The same bytes come out every time, on every Python from 3.10 on. Only gzip may differ, from one
+zlib to another: of ``.gz`` files the unpacked content counts. Nothing is measured: the figures in
+expected.json are the counters of the allocator model that made the events, never the answer of
+snapconv's reader.
 """
 
 import argparse
@@ -63,7 +65,9 @@ _BAD: tuple[ModuleType, ...] = (refused,)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the files, or compare them with what is there."""
     parser = argparse.ArgumentParser(description="Make the snapshots of fixtures/ anew.")
-    parser.add_argument("--folder", type=Path, default=ROOT / "fixtures", help="where they are or go")
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "fixtures", help="where they are or go"
+    )
     parser.add_argument("--check", action="store_true", help="write nothing, say what differs")
     options = parser.parse_args(arguments)
     files = contents()
@@ -73,7 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = options.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    print(f"wrote {len(files)} files, {sum(map(len, files.values())) / (1 << 20):.1f} MiB, {options.folder}")
+    print(
+        f"wrote {len(files)} files, {sum(map(len, files.values())) / (1 << 20):.1f} MiB, "
+        f"{options.folder}"
+    )
     return 0
 
 
@@ -82,7 +89,9 @@ def contents() -> dict[str, bytes]:
     good, bad = list(good_files()), list(bad_files())
     files = {fixture.name: fixture.content for fixture in good}
     files |= {
-        f"{Path(fixture.name).stem}.truth.json": fixture.truth.encode() for fixture in good if fixture.truth
+        f"{Path(fixture.name).stem}.truth.json": fixture.truth.encode()
+        for fixture in good
+        if fixture.truth
     }
     files |= {f"bad/{file.name}": file.content for file in bad}
     assert len(files) == len(good) + len(bad) + sum(fixture.truth is not None for fixture in good)
@@ -113,7 +122,9 @@ def _row(name: str, made_by: str, words: str) -> str:
 
 def _check(folder: Path, files: dict[str, bytes]) -> int:
     """Print what is missing, different or too many."""
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    found = {
+        path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()
+    }
     there = {name: path for name, path in found.items() if not is_of_people(name)}
     problems = [f"missing: {name}" for name in files if name not in there]
     problems += [f"nobody makes it: {name}" for name in sorted(there) if name not in files]

@@ -2,7 +2,8 @@
 
     python scripts/make_pictures.py
 
-Needs selenium, Chromium and its driver; fonts differ between systems, so that nobody compares the files.
+Needs selenium, Chromium and its driver; fonts differ between systems, so that nobody compares the
+files.
 """
 
 import shutil
@@ -20,7 +21,13 @@ PICTURES = {
     "view-allocations": ([CAPTURE], "#t=allocations", "dark", 1340),
     "view-map": (["fixtures/training_step.pickle"], "#t=map", "light", 1290),
 }
-ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars")
+ARGUMENTS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--hide-scrollbars",
+)
 
 
 def main() -> None:
@@ -32,7 +39,9 @@ def main() -> None:
 
     driver_path, chromium = shutil.which("chromedriver"), shutil.which("chromium")
     if not driver_path or not chromium:
-        raise SystemExit("this needs Chromium and its driver (Debian: apt install chromium chromium-driver)")
+        raise SystemExit(
+            "this needs Chromium and its driver (Debian: apt install chromium chromium-driver)"
+        )
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="snapconv-pictures-") as folder:
         options = webdriver.ChromeOptions()

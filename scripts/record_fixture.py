@@ -1,13 +1,16 @@
 """Record an entry of fixtures/entries as a capture that is a fixture itself.
 
-    python scripts/record_fixture.py                            fixtures/transformer.capture, simulated
-    python scripts/record_fixture.py --gpu --folder fixtures/gpu cnn lstm    on a GPU, elsewhere, others
-    python scripts/record_fixture.py ranks                      fixtures/ranks: eight processes over gloo
+    python scripts/record_fixture.py                            fixtures/transformer.capture,
+    simulated
+    python scripts/record_fixture.py --gpu --folder fixtures/gpu cnn lstm    on a GPU, elsewhere,
+    others
+    python scripts/record_fixture.py ranks                      fixtures/ranks: eight processes over
+    gloo
 
-Run it where torch is installed beside snapconv. The capture is that of ``snapconv record --stop train.py``;
-then the folders of the machine that it was recorded on are replaced by such as a user's would be, and the
-name of its kernel is taken out. Nothing else is changed. It is another recording every time: addresses and
-times differ, so no test compares its bytes.
+Run it where torch is installed beside snapconv. The capture is that of ``snapconv record --stop
+train.py``; then the folders of the machine that it was recorded on are replaced by such as a user's
+would be, and the name of its kernel is taken out. Nothing else is changed. It is another recording
+every time: addresses and times differ, so no test compares its bytes.
 """
 
 import argparse
@@ -33,10 +36,18 @@ RANKS, N_RANKS = "ranks", 8
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Record the entries that were named."""
-    parser = argparse.ArgumentParser(description="Record an entry of fixtures/entries as a fixture.")
-    parser.add_argument("entries", nargs="*", default=["transformer"], help="by default transformer")
-    parser.add_argument("--folder", type=Path, default=ROOT / "fixtures", help="where the captures go")
-    parser.add_argument("--gpu", action="store_true", help="record on a GPU, instead of simulating one")
+    parser = argparse.ArgumentParser(
+        description="Record an entry of fixtures/entries as a fixture."
+    )
+    parser.add_argument(
+        "entries", nargs="*", default=["transformer"], help="by default transformer"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "fixtures", help="where the captures go"
+    )
+    parser.add_argument(
+        "--gpu", action="store_true", help="record on a GPU, instead of simulating one"
+    )
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
     for entry in options.entries:
@@ -55,9 +66,12 @@ def make_capture(entry: str, folder: Path, *, simulate: bool) -> Path:
         capture = Path(temporary) / f"{entry}.capture"
         where = ["--simulate"] * simulate + ["--stop", "--quiet", "--output", str(capture)]
         command = [sys.executable, "-m", "snapconv", "record", *where, "train.py", "--steps", "4"]
-        # One thread where the processor computes: the times are then its work, and no waiting for each other.
+        # One thread where the processor computes: the times are then its work, and no waiting for
+        # each other.
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        subprocess.run(command, cwd=ENTRIES / entry, env=environment, stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(
+            command, cwd=ENTRIES / entry, env=environment, stdout=subprocess.DEVNULL, check=True
+        )
         _make_neutral(capture, entry)
         final = folder / capture.name
         if final.exists():
@@ -70,11 +84,22 @@ def make_ranks(folder: Path) -> None:
     """Record every process of the job of fixtures/ranks/train.py, and keep the snapshots."""
     with tempfile.TemporaryDirectory() as temporary:
         shutil.copy(ROOT / "fixtures" / RANKS / "train.py", temporary)
-        launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(N_RANKS), "-m", "snapconv", "record"]
+        launch = [
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            str(N_RANKS),
+            "-m",
+            "snapconv",
+            "record",
+        ]
         options = ["--simulate", "--stacks", "python", "--iterations", "4", "--stop", "--quiet"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run(
-            [sys.executable, *launch, *options, "train.py"], cwd=temporary, env=environment, check=True
+            [sys.executable, *launch, *options, "train.py"],
+            cwd=temporary,
+            env=environment,
+            check=True,
         )
         for rank in range(N_RANKS):
             capture = Path(temporary) / f"train.rank{rank}.capture"

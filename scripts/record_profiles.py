@@ -2,8 +2,8 @@
 
     python scripts/record_profiles.py fixtures/profiles
 
-Needs torch (2.13 made the files that are there). ``expected.json`` gets the profiler's own peak, in bytes by
-category, computed here from its events and by none of snapconv's code.
+Needs torch (2.13 made the files that are there). ``expected.json`` gets the profiler's own peak, in
+bytes by category, computed here from its events and by none of snapconv's code.
 """
 
 import json

@@ -1,11 +1,13 @@
 """Record three programs of tests/ecosystem, and write what the terminal shows into docs/guide/ecosystem.md.
 
-    python scripts/record_sessions.py          needs the libraries of tests/ecosystem/requirements.txt
-    python scripts/record_sessions.py --check  changes nothing; ends with 1 where the page says something else
+    python scripts/record_sessions.py          needs the libraries of
+    tests/ecosystem/requirements.txt
+    python scripts/record_sessions.py --check  changes nothing; ends with 1 where the page says
+    something else
 
-No GPU is needed. Of what a program and snapconv print while it runs, the page has what snapconv says. Folders
-of this machine are replaced by such as a user's would be. Times and the size of a capture differ every time,
-all else must not: --check does not compare them.
+No GPU is needed. Of what a program and snapconv print while it runs, the page has what snapconv
+says. Folders of this machine are replaced by such as a user's would be. Times and the size of a
+capture differ every time, all else must not: --check does not compare them.
 """
 
 import argparse
@@ -28,7 +30,8 @@ from tests.ecosystem.recorded_program import OFFLINE, copy_program  # noqa: E402
 
 PAGE = ROOT / "docs" / "guide" / "ecosystem.md"
 HOME = "/home/user"
-# What differs between two recordings of a program: the run time's part of a summary, and a capture's size.
+# What differs between two recordings of a program: the run time's part of a summary, and a
+# capture's size.
 _TIMES = re.compile(r"^\S+  forward [\s\S]*?(?=^  written: )", re.MULTILINE)
 _SIZE = re.compile(r"\([\d.]+ [KM]iB\)")
 
@@ -110,7 +113,9 @@ def shown(session: Session) -> str:
 def shown_of(session: Session, program: Program, recorded: str, folder: Path) -> str:
     """Return the commands of a session with what they say: what recording said, and the folder it was in."""
     recorded = recorded.replace(str(folder.parent), HOME)
-    ours = [line[line.index("snapconv: ") :] for line in recorded.splitlines() if "snapconv: " in line]
+    ours = [
+        line[line.index("snapconv: ") :] for line in recorded.splitlines() if "snapconv: " in line
+    ]
     capture = f"{program.path.stem}.capture"
     converted = _snapconv(program, folder, "to-sqlite", capture, "--extended")
     answer = _answered(folder / f"{program.path.stem}.memory.sqlite", session.query)
@@ -146,14 +151,19 @@ def _snapconv(program: Program, folder: Path, *arguments: str) -> str:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"snapconv {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}")
+        raise RuntimeError(
+            f"snapconv {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}"
+        )
     return done.stdout
 
 
 def _answered(report: Path, query: str) -> list[str]:
     with closing(sqlite3.connect(report)) as connection:
         cursor = connection.execute(query)
-        rows = [[column[0] for column in cursor.description], *([str(v) for v in row] for row in cursor)]
+        rows = [
+            [column[0] for column in cursor.description],
+            *([str(v) for v in row] for row in cursor),
+        ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 

@@ -17,7 +17,8 @@ def main() -> None:
     of_package = runpy.run_path(str(ROOT / "snapconv" / "version.py"))["VERSION"]
     if version != of_package:
         sys.exit(
-            f"the tag is of {version}, the package is {of_package}: change snapconv/version.py, or the tag"
+            f"the tag is of {version}, the package is {of_package}: change snapconv/version.py, "
+            f"or the tag"
         )
     print(notes_of((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version))
 
@@ -28,7 +29,8 @@ def notes_of(changelog: str, version: str) -> str:
     found = dict(zip(parts[1::2], parts[2::2], strict=True)).get(version, "").strip()
     if not found:
         sys.exit(
-            f"CHANGELOG.md has nothing below `## [{version}]`: name the unreleased part so, with the date"
+            f"CHANGELOG.md has nothing below `## [{version}]`: name the unreleased part so, with "
+            f"the date"
         )
     return found
 

@@ -1,7 +1,8 @@
 """A file and its options -> one Analysis: the only place that analyses, and that goes from device to device.
 
-What the user gives beside the file is read first (``read_options``), since a mistake in it should be reported
-before a long reading; then the file; then one device after the other, since each may be large.
+What the user gives beside the file is read first (``read_options``), since a mistake in it should
+be reported before a long reading; then the file; then one device after the other, since each may be
+large.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,8 +20,22 @@ from snapconv.classification.classify import HOST_ORDER, ORDER, classify
 from snapconv.classification.decisions import Classification
 from snapconv.classification.facts import COPIES_OF_WEIGHTS
 from snapconv.classification.features import Features, find_features
-from snapconv.classification.user_rules import NO_RULES, UserRule, UserRules, match_rules, read_rules
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, grouped, has_code, rows_of, sums_by
+from snapconv.classification.user_rules import (
+    NO_RULES,
+    UserRule,
+    UserRules,
+    match_rules,
+    read_rules,
+)
+from snapconv.columns import (
+    BoolColumn,
+    Int32Column,
+    Int64Column,
+    grouped,
+    has_code,
+    rows_of,
+    sums_by,
+)
 from snapconv.errors import InputError
 from snapconv.naming.origins import Modules, find_modules, name_allocations
 from snapconv.naming.weight_table import WeightTable, match_weights, recorded_weights
@@ -68,9 +83,10 @@ class Iteration:
 class DeviceAnalysis:
     """Everything known about one device of a file; ``snapshot`` and ``facts`` are those of the whole file.
 
-    ``lines`` has the project's lines of every stack. The classification went by ``features``. Names, weights
-    and activations are found when an answer first needs them. ``operation_id`` (position in ``operations``)
-    and the columns of ``classification`` have one entry per row of ``replay.allocations``.
+    ``lines`` has the project's lines of every stack. The classification went by ``features``.
+    Names, weights and activations are found when an answer first needs them. ``operation_id``
+    (position in ``operations``) and the columns of ``classification`` have one entry per row of
+    ``replay.allocations``.
     """
 
     snapshot: Snapshot
@@ -87,7 +103,8 @@ class DeviceAnalysis:
         """Return a line: the device, its peak, and how many allocations there are."""
         peak = format_bytes(self.replay.allocated.peak)
         return (
-            f"{device_name(self.device.device)} peak {peak}, {counted(len(self.allocations), 'allocation')}"
+            f"{device_name(self.device.device)} peak {peak}, "
+            f"{counted(len(self.allocations), 'allocation')}"
         )
 
     @property
@@ -118,7 +135,9 @@ class DeviceAnalysis:
     @property
     def peak_iteration(self) -> Iteration:
         """The iteration with the peak of allocated bytes."""
-        return self.iterations[int(self.phases.iteration[self.peak_event]) if self.peak_event >= 0 else 0]
+        return self.iterations[
+            int(self.phases.iteration[self.peak_event]) if self.peak_event >= 0 else 0
+        ]
 
     @cached_property
     def project_frame(self) -> Int32Column:
@@ -159,7 +178,9 @@ class DeviceAnalysis:
         event = self.peak_event
         if self.recorded is not None and len(self.recorded.parameters):
             return recorded_weights(self.recorded, self.device, allocations, event=event)
-        category = np.where(self.classification.has_reason(*COPIES_OF_WEIGHTS), Category.UNKNOWN, category)
+        category = np.where(
+            self.classification.has_reason(*COPIES_OF_WEIGHTS), Category.UNKNOWN, category
+        )
         iteration_events = (self.peak_iteration.first_event, self.peak_iteration.last_event)
         return match_weights(allocations, category, event=event, iteration_events=iteration_events)
 
@@ -183,7 +204,10 @@ class DeviceAnalysis:
         first = iteration.first_event if iteration.first_event > 0 else -1
         n_within = iteration.last_event + 1 - first
         change = np.zeros(n_within, np.int64)
-        for sign, events in ((1, allocations.alloc_event[rows]), (-1, allocations.freed_event[rows])):
+        for sign, events in (
+            (1, allocations.alloc_event[rows]),
+            (-1, allocations.freed_event[rows]),
+        ):
             # What is live all along adds the same to every moment. -1 is no end.
             is_within = (events > first) & (events < first + n_within)
             change += sign * sums_by(events[is_within] - first, n_bytes[is_within], n_within)
@@ -231,7 +255,8 @@ class DeviceAnalysis:
         """Raise InputError where the file does not have what an allocator reserves."""
         if not self.has_allocator:
             raise InputError(
-                f"{self.snapshot.path} has tensors and not the allocator: what was reserved is not in it; "
+                f"{self.snapshot.path} has tensors and not the allocator: what was reserved is "
+                f"not in it; "
                 "on a GPU, `snapconv record` records it"
             )
 
@@ -249,9 +274,9 @@ class DeviceAnalysis:
 class Analysis:
     """A file that was read and analysed: what every answer takes.
 
-    ``path`` is the path that was given, the folder of a capture too, and ``options`` what was given beside
-    it. ``snapshot`` has the file's own tables (events, segments, blocks, stacks), ``devices`` one analysis
-    per device, ``project`` separates the frames of the user from the rest.
+    ``path`` is the path that was given, the folder of a capture too, and ``options`` what was given
+    beside it. ``snapshot`` has the file's own tables (events, segments, blocks, stacks),
+    ``devices`` one analysis per device, ``project`` separates the frames of the user from the rest.
     """
 
     path: Path
@@ -277,7 +302,11 @@ class Analysis:
 
 
 def analyze_file(
-    path: str | Path, options: AnalysisOptions, *, device: int | None = None, progress: Progress | None = None
+    path: str | Path,
+    options: AnalysisOptions,
+    *,
+    device: int | None = None,
+    progress: Progress | None = None,
 ) -> Analysis:
     """Read and analyse a file, or one of its devices; raises SnapconvError."""
     options = read_options(options)
@@ -320,7 +349,9 @@ def analyze(
     for number, device in enumerate(chosen):
         if progress:
             progress("analysing", number, len(chosen))
-        found.append(analyze_device(snapshot, device, facts, user_rules=user_rules, certain=options.certain))
+        found.append(
+            analyze_device(snapshot, device, facts, user_rules=user_rules, certain=options.certain)
+        )
     return Analysis(path, snapshot, project, tuple(found), options)
 
 
@@ -332,7 +363,9 @@ def chosen_devices(snapshot: Snapshot, device: int | None) -> tuple[DeviceSnapsh
     return found
 
 
-def _no_device(snapshot: Snapshot, device: int | None, devices: Iterable[DeviceSnapshot]) -> InputError:
+def _no_device(
+    snapshot: Snapshot, device: int | None, devices: Iterable[DeviceSnapshot]
+) -> InputError:
     there = ", ".join(device_argument(one.device) for one in devices)
     missing = "any" if device is None else device_argument(device)
     return InputError(f"{snapshot.path} has nothing of device {missing}; it has: {there}")
@@ -405,5 +438,8 @@ def _iterations(allocated: Curve, phases: Phases) -> Iterator[Iteration]:
         before = allocated.at(first - 1)
         at_start = before >= int(allocated.after[peak]) and number == 0
         yield Iteration(
-            first, after - 1, -1 if at_start else peak, before if at_start else int(allocated.after[peak])
+            first,
+            after - 1,
+            -1 if at_start else peak,
+            before if at_start else int(allocated.after[peak]),
         )

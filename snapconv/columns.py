@@ -18,13 +18,14 @@ BoolColumn = NDArray[np.bool_]
 MsColumn = NDArray[np.float64]
 ObjectColumn = NDArray[np.object_]
 
-# So many rows at a time, where what is computed between would need as much memory as the result: these stay
-# in the cache of the processor.
+# So many rows at a time, where what is computed between would need as much memory as the result:
+# these stay in the cache of the processor.
 _CHUNK_ROWS = 1 << 16
 
 # Up to so many numbers, comparing with each is faster than a search.
 _FEW = 8
-# A table is faster than a search where numbers lie close: up to so many times the rows, as in NumPy.
+# A table is faster than a search where numbers lie close: up to so many times the rows, as in
+# NumPy.
 _TABLE_ROWS = 6
 
 _Table = TypeVar("_Table", bound=Any)
@@ -91,7 +92,8 @@ def chunks(n_rows: int) -> Iterator[slice]:
 def distinct(values: NDArray[_Number]) -> NDArray[_Number]:
     """Return the different values of a column, in order.
 
-    NumPy 2.4's own takes seven times as long for many numbers of which few differ, and imports masked arrays.
+    NumPy 2.4's own takes seven times as long for many numbers of which few differ, and imports
+    masked arrays.
     """
     ordered = np.sort(values, axis=None)
     return ordered[run_starts(ordered)]
@@ -106,7 +108,12 @@ def run_starts(values: NDArray[Any]) -> Int64Column:
 
 def stable_order(values: NDArray[Any]) -> Int64Column:
     """Return the order of values, equal ones as they stand; NumPy sorts 16 bits ten times as fast as more."""
-    if values.dtype != np.bool_ and len(values) and values.min() >= -(2**15) and values.max() < 2**15:
+    if (
+        values.dtype != np.bool_
+        and len(values)
+        and values.min() >= -(2**15)
+        and values.max() < 2**15
+    ):
         values = values.astype(np.int16)
     return np.argsort(values, kind="stable")
 
@@ -177,7 +184,9 @@ def first_known(first: _Numbers, *others: _Numbers) -> _Numbers:
     return found
 
 
-def next_of(events: NDArray[np.integer[Any]], after: NDArray[np.integer[Any]], n_events: int) -> EventColumn:
+def next_of(
+    events: NDArray[np.integer[Any]], after: NDArray[np.integer[Any]], n_events: int
+) -> EventColumn:
     """For each given event (-1: the start) the first later one of ``events``, which are in order.
 
     ``n_events`` where there is none. By a table of all: a search for each of many takes longer.

@@ -30,8 +30,8 @@ class ConvertOptions:
 class Conversion:
     """What was made: the reports and the files they were written to, in the order of devices.
 
-    ``time`` is the run time report of a capture that has times. ``n_bytes`` is the size of what was read,
-    unpacked.
+    ``time`` is the run time report of a capture that has times. ``n_bytes`` is the size of what was
+    read, unpacked.
     """
 
     reports: tuple[tuple[Path, MemoryReport], ...]
@@ -52,8 +52,8 @@ def to_sqlite(
 ) -> Conversion:
     """Convert a snapshot into one memory report per device, and a capture's times into a run time report.
 
-    All of them are written, or none. Raises SnapconvError; a given output that exists already is refused
-    before anything is read.
+    All of them are written, or none. Raises SnapconvError; a given output that exists already is
+    refused before anything is read.
     """
     path = Path(path)
     options = options or ConvertOptions()
@@ -90,7 +90,9 @@ def to_sqlite(
     write_databases(databases, force=force, progress=writing)
     n_bytes = snapshot.container.n_unpacked_bytes + (timing.n_bytes if timing else 0)
     of_reports = (note for _, report in reports for note in report.notes)
-    return Conversion(tuple(reports), time, (*of_reports, *(time[1].notes if time else ()), *notes), n_bytes)
+    return Conversion(
+        tuple(reports), time, (*of_reports, *(time[1].notes if time else ()), *notes), n_bytes
+    )
 
 
 def _ordinals(
@@ -98,13 +100,17 @@ def _ordinals(
 ) -> list[str]:
     """Return what distinguishes the report of every device from the others of the file.
 
-    Pinned host memory has its own ending, and changes no other report's name. Who gives a name for the only
-    report gets that name.
+    Pinned host memory has its own ending, and changes no other report's name. Who gives a name for
+    the only report gets that name.
     """
     if is_named and len(devices) == 1:
         return [""]
     several = sum(not device.is_host for device in (devices if is_named else of_file)) > 1
     return [
-        f".{HOST_NAME}" if device.is_host else f".{device.device.kind}{device.device}" if several else ""
+        f".{HOST_NAME}"
+        if device.is_host
+        else f".{device.device.kind}{device.device}"
+        if several
+        else ""
         for device in devices
     ]

@@ -31,7 +31,8 @@ class TruncatedFileError(InputError):
     def of(cls, what: str, n_bytes: int) -> "TruncatedFileError":
         """Make the error for ``what`` that breaks off after so many bytes, with what helps."""
         return cls(
-            f"{what} breaks off at byte {n_bytes}; the job was probably killed while dumping, or the copy "
+            f"{what} breaks off at byte {n_bytes}; the job was probably killed while dumping, or "
+            f"the copy "
             "cut short: copy it again, or dump it again"
         )
 

@@ -1,8 +1,9 @@
 """The files of an input, the names of outputs, and output files that are whole or not there.
 
-A capture is the folder that a recording leaves, with the snapshot and, where there are times, the times.
-A writer fills temporary files beside its outputs (``new_files``). They take the outputs' names only when the
-writer ends without an exception. A killed run leaves no output, at most a hidden ``.NAME.TOKEN.partial``.
+A capture is the folder that a recording leaves, with the snapshot and, where there are times, the
+times. A writer fills temporary files beside its outputs (``new_files``). They take the outputs'
+names only when the writer ends without an exception. A killed run leaves no output, at most a
+hidden ``.NAME.TOKEN.partial``.
 """
 
 import errno
@@ -40,7 +41,9 @@ _MAX_NAME_BYTES = 200
 _WHAT_TO_DO = {
     errno.ENOSPC: "the disk is full; free some space or choose another folder",
     errno.EDQUOT: "your disk quota is used up; free some space or choose another folder",
-    errno.EFBIG: "the file would be larger than allowed here; raise `ulimit -f` or choose another folder",
+    errno.EFBIG: (
+        "the file would be larger than allowed here; raise `ulimit -f` or choose another folder"
+    ),
     errno.EACCES: "permission denied; choose a folder that you may write to",
     errno.EPERM: "not permitted; choose a folder that you may write to",
     errno.EROFS: "the file system is read-only; choose another folder",
@@ -82,9 +85,9 @@ def files_of(path: Path) -> tuple[Path, ...]:
 def open_input(path: Path) -> io.BufferedReader:
     """Open a regular file, so that reading it never waits.
 
-    Raises InputError for pipes and devices, which may wait for ever or never end. So may a file of the system
-    that has 0 bytes by its own account, such as /proc/kmsg: that is taken as empty. ``-`` is the standard
-    input.
+    Raises InputError for pipes and devices, which may wait for ever or never end. So may a file of
+    the system that has 0 bytes by its own account, such as /proc/kmsg: that is taken as empty.
+    ``-`` is the standard input.
     """
     if path == STANDARD_INPUT:
         copy = _standard_input()
@@ -137,8 +140,8 @@ def report_output(
     """Return where a report goes, of ``kind`` memory or time: by default into the current folder.
 
     ``ordinal``, such as ``.cuda1``, distinguishes it from the reports of other devices. A given
-    name is taken as it is for an only report. With a run time report beside it both have their kind in their
-    names, and no memory report has the name of a run time report.
+    name is taken as it is for an only report. With a run time report beside it both have their kind
+    in their names, and no memory report has the name of a run time report.
     """
     if given is None:
         return default_output(path, f"{ordinal}.{kind}.sqlite")
@@ -166,8 +169,8 @@ def checked_output(inputs: Sequence[Path], given: Path | None, ending: str, *, f
 
 # --- sizes of outputs
 
-# A file repeats a stack, a name or a whole trace for two bytes: what an output repeats is in proportion to
-# the file. No real file comes near the bounds, and of these all is written.
+# A file repeats a stack, a name or a whole trace for two bytes: what an output repeats is in
+# proportion to the file. No real file comes near the bounds, and of these all is written.
 _BYTES_PER_BYTE, _FREE_BYTES = 20, 900 << 10
 _PART_PER_BYTE = 8
 _FREE_PART_BYTES = 256 << 10
@@ -205,7 +208,10 @@ def os_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = _WHAT_TO_DO.get(error.errno or 0) or error.strerror or str(error)
         if getattr(error, "winerror", None) in IN_USE:
-            reason = "permission denied, or another program has it open; close it, or choose another path"
+            reason = (
+                "permission denied, or another program has it open; close it, or choose "
+                "another path"
+            )
         raise OutputWriteError(f"cannot write {path}: {reason}") from error
 
 
@@ -221,7 +227,9 @@ def check_outputs(paths: Sequence[Path], *, force: bool, inputs: Sequence[Path] 
             _check_target(path, target, force=force)
             _check_folder(path, target.parent)
         if target in seen:
-            raise OutputWriteError(f"cannot write {path}: it is named twice; give every output its own path")
+            raise OutputWriteError(
+                f"cannot write {path}: it is named twice; give every output its own path"
+            )
         seen.add(target)
 
 
@@ -230,7 +238,9 @@ def _check_is_no_input(output: Path, inputs: Sequence[Path]) -> None:
     for path in inputs:
         for file in files_of(path):
             if output.exists() and file.exists() and output.samefile(file):
-                what = "the snapshot itself" if not is_capture(path) else f"{file.name} of the capture"
+                what = (
+                    "the snapshot itself" if not is_capture(path) else f"{file.name} of the capture"
+                )
                 raise OutputWriteError(f"{output} is {what}: choose another --output")
 
 
@@ -238,9 +248,10 @@ def _check_is_no_input(output: Path, inputs: Sequence[Path]) -> None:
 def new_files(paths: Sequence[Path], *, force: bool, token: str = "") -> Iterator[tuple[Path, ...]]:
     """Yield one temporary file per output; at the end put all of them in place, or none.
 
-    ``token`` is a part of the temporary names, by which ``remove_partial`` finds those of a killed process.
-    The outputs are checked first and again at the end. With ``force`` a failure half-way through
-    the replacing (not the writing) can leave some outputs replaced and some not, each of them complete.
+    ``token`` is a part of the temporary names, by which ``remove_partial`` finds those of a killed
+    process. The outputs are checked first and again at the end. With ``force`` a failure half-way
+    through the replacing (not the writing) can leave some outputs replaced and some not, each of
+    them complete.
     """
     check_outputs(paths, force=force)
     with ExitStack() as temporaries:
@@ -291,7 +302,9 @@ def _check_target(path: Path, target: Path, *, force: bool) -> None:
     if stat.S_ISDIR(mode):
         raise OutputWriteError(f"cannot write {path}: it is a folder; name a file inside it")
     if not stat.S_ISREG(mode):
-        raise OutputWriteError(f"cannot write {path}: it is not a regular file; choose another path")
+        raise OutputWriteError(
+            f"cannot write {path}: it is not a regular file; choose another path"
+        )
     if not force:
         raise _exists(path)
 
@@ -305,7 +318,9 @@ def _check_folder(path: Path, folder: Path) -> None:
 
 
 def _exists(path: Path) -> OutputExistsError:
-    return OutputExistsError(f"{path} exists already; choose another path, or replace it with --force")
+    return OutputExistsError(
+        f"{path} exists already; choose another path, or replace it with --force"
+    )
 
 
 def _create_temporary(path: Path, token: str) -> _Output:
@@ -342,7 +357,9 @@ def _put_all_in_place(outputs: Sequence[_Output], *, force: bool) -> None:
                 undo.callback(_remove, output.target)
         undo.pop_all()
     for folder in {output.target.parent for output in outputs}:
-        with suppress(OSError):  # some file systems cannot sync a folder; the files are whole all the same
+        with suppress(
+            OSError
+        ):  # some file systems cannot sync a folder; the files are whole all the same
             _sync(folder, os.O_RDONLY)
 
 

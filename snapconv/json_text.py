@@ -1,7 +1,8 @@
 """JSON as bytes <-> plain values: every JSON that snapconv reads or writes goes through here.
 
-orjson does it. What it refuses and others write is handled here too: NaN and lone surrogates in torch's own
-files, whole numbers of more than 64 bits. Imports NumPy and torch nowhere, since the recorder writes JSON.
+orjson does it. What it refuses and others write is handled here too: NaN and lone surrogates in
+torch's own files, whole numbers of more than 64 bits. Imports NumPy and torch nowhere, since the
+recorder writes JSON.
 """
 
 import json
@@ -18,8 +19,8 @@ import orjson
 from snapconv.errors import MalformedSnapshotError
 from snapconv.units import printable, shown
 
-# A list takes 60 bytes of memory and may take 2 of the text. torch's containers and ours have, with what is
-# in them, 8 characters each at least.
+# A list takes 60 bytes of memory and may take 2 of the text. torch's containers and ours have, with
+# what is in them, 8 characters each at least.
 _MIN_CONTAINER_BYTES, _FEW_CONTAINERS = 8, 1_000_000
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _INT64_MIN = -(1 << 63)
@@ -44,9 +45,9 @@ class JsonError(ValueError):
 def read_json(text: bytes, *, is_lenient: bool = False) -> Any:
     """Read a text as JSON is defined; a whole number of more than 64 bits becomes a float.
 
-    ``is_lenient``: also as Python's own ``json.dump`` writes it, with NaN, infinities and lone surrogates, as
-    torch's own files have them. Raises JsonError, MalformedSnapshotError for a text that would take far more
-    memory than its length suggests, and MemoryError.
+    ``is_lenient``: also as Python's own ``json.dump`` writes it, with NaN, infinities and lone
+    surrogates, as torch's own files have them. Raises JsonError, MalformedSnapshotError for a text
+    that would take far more memory than its length suggests, and MemoryError.
     """
     _refuse_empty_lists(text)
     if not _has_room(text):
@@ -64,8 +65,8 @@ def read_json(text: bytes, *, is_lenient: bool = False) -> Any:
 def _has_room(text: bytes) -> bool:
     """Return whether orjson has the memory that it may need: it ends the process where a text has none.
 
-    It takes 12 bytes for each of the text's at once, and each value then is an object; nothing of what is
-    tried here is ever touched. The standard library needs less, and raises MemoryError.
+    It takes 12 bytes for each of the text's at once, and each value then is an object; nothing of
+    what is tried here is ever touched. The standard library needs less, and raises MemoryError.
     """
     n_bytes = 12 * len(text) + _VALUE_BYTES * (text.count(b",") + text.count(b":"))
     try:
@@ -94,9 +95,12 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 def _refuse_empty_lists(text: bytes) -> None:
-    if text.count(b"[") + text.count(b"{") > max(len(text) // _MIN_CONTAINER_BYTES, _FEW_CONTAINERS):
+    if text.count(b"[") + text.count(b"{") > max(
+        len(text) // _MIN_CONTAINER_BYTES, _FEW_CONTAINERS
+    ):
         raise MalformedSnapshotError(
-            "the JSON text is little more than empty lists, which would take 20 times the memory: not read"
+            "the JSON text is little more than empty lists, which would take 20 times the memory: "
+            "not read"
         )
 
 
@@ -174,7 +178,11 @@ def _maker(kind: Any) -> Callable[[Any], object]:
     if makers_of_parts:
         return lambda value: None if value is None else makers_of_parts[0](value)
     # Thousands of rows have the same names.
-    return (lambda value: sys.intern(str(value))) if kind is str else cast(Callable[[Any], object], kind)
+    return (
+        (lambda value: sys.intern(str(value)))
+        if kind is str
+        else cast(Callable[[Any], object], kind)
+    )
 
 
 def escape_unprintable(text: str) -> str:

@@ -1,6 +1,7 @@
 """The device mesh of a job: its axes, and the place of every rank on them.
 
-Ranks are numbered as torch's ``init_device_mesh`` and Megatron number them: the last axis changes with each.
+Ranks are numbered as torch's ``init_device_mesh`` and Megatron number them: the last axis changes
+with each.
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ class Mesh:
         for part in text.split(","):
             name, _, size = part.strip().partition("=")
             if not name.isidentifier() or not size.isdecimal() or not 0 < int(size) <= _MOST:
-                raise ValueError(f"expected axes and their sizes, such as pp=4,dp=8,tp=2, got {text!r}")
+                raise ValueError(
+                    f"expected axes and their sizes, such as pp=4,dp=8,tp=2, got {text!r}"
+                )
             axes.append((name.lower(), int(size)))
         if len(dict(axes)) < len(axes):
             raise ValueError(f"expected axes that differ, such as pp=4,dp=8,tp=2, got {text!r}")
@@ -49,5 +52,8 @@ class Mesh:
         return frozenset(
             rank
             for rank in range(self.n_ranks)
-            if all(name.startswith(STAGES) or not place for name, place in self.coordinates(rank).items())
+            if all(
+                name.startswith(STAGES) or not place
+                for name, place in self.coordinates(rank).items()
+            )
         )

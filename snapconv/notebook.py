@@ -1,6 +1,7 @@
 """Answers of a session as people see them: printed as the command prints them, and as a table in a notebook.
 
-An answer knows no writer. So a session returns its answers in a tuple that does, or in a subclass that does.
+An answer knows no writer. So a session returns its answers in a tuple that does, or in a subclass
+that does.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,7 +36,9 @@ _TABLES = {
     "Fragmentation": _Table(
         "moments", ("moment", "reserved_bytes", "allocated_bytes", "free_bytes", "returnable_bytes")
     ),
-    "SettingTrials": _Table("tried", ("setting", "fits", "peak_reserved_bytes", "peak_allocated_bytes")),
+    "SettingTrials": _Table(
+        "tried", ("setting", "fits", "peak_reserved_bytes", "peak_allocated_bytes")
+    ),
     "Growth": _Table("", ("line", "bytes_per_iteration", "n_iterations", "certainty")),
     "Check": _Table("", ("what", "holds", "actual_bytes", "limit_bytes", "unknown")),
 }
@@ -117,7 +120,9 @@ def _tables(answers: Sequence[object], lines: Sequence[str]) -> Iterator[str]:
 
 
 def _table(columns: Sequence[str], rows: Iterable[object]) -> str:
-    titles = "".join(f"<th>{title.removesuffix('_bytes').replace('_', ' ')}</th>" for title in columns)
+    titles = "".join(
+        f"<th>{title.removesuffix('_bytes').replace('_', ' ')}</th>" for title in columns
+    )
     lines = "".join(f"<tr>{''.join(_cells(columns, row))}</tr>" for row in rows)
     return f"<table><tr>{titles}</tr>{lines}</table>"
 

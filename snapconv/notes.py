@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# A progress callback is called with the stage, how much is done and how much there is: ("reading", 3, 10).
+# A progress callback is called with the stage, how much is done and how much there is: ("reading",
+# 3, 10).
 Progress = Callable[[str, int, int], None]
 
 
@@ -11,9 +12,9 @@ Progress = Callable[[str, int, int], None]
 class Note:
     """One note about a file.
 
-    ``slug`` is stable and listed in docs/reference/notes.md; ``message`` is a sentence for a person;
-    ``device`` is the device ordinal it is about, or None for the whole file. One that ``is_minor`` changes
-    nothing of what an answer says.
+    ``slug`` is stable and listed in docs/reference/notes.md; ``message`` is a sentence for a
+    person; ``device`` is the device ordinal it is about, or None for the whole file. One that
+    ``is_minor`` changes nothing of what an answer says.
     """
 
     slug: str

@@ -7,8 +7,8 @@
         ...
         assert gpu_memory.peak_bytes < 1 << 30
 
-It is loaded into every run of pytest where snapconv is installed: it imports nothing but pytest until a test
-uses it.
+It is loaded into every run of pytest where snapconv is installed: it imports nothing but pytest
+until a test uses it.
 """
 
 from collections.abc import Iterator
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 _NAME = "gpu_memory"
 _MARK = (
-    f"{_NAME}(max_peak='2GiB', simulate=None): fail the test where it allocates more GPU memory at once than "
-    "this, beside what was allocated before it; simulated where there is no GPU; simulate=True: always."
+    f"{_NAME}(max_peak='2GiB', simulate=None): fail the test where it allocates more GPU memory "
+    f"at once than "
+    "this, beside what was allocated before it; simulated where there is no GPU; simulate=True: "
+    "always."
 )
 _WIDER_SCOPES = ("session", "package", "module", "class")
 
@@ -74,7 +76,8 @@ def _check(item: pytest.Item, block: "MeasuredBlock") -> None:
     block.end()
     shown = "\n".join(_at_the_peak(block.captures[-1])) if block.captures else ""
     pytest.fail(
-        f"the test allocated {format_bytes(block.peak_bytes)} of GPU memory at once, {more} over the limit "
+        f"the test allocated {format_bytes(block.peak_bytes)} of GPU memory at once, {more} over "
+        f"the limit "
         f"of {format_bytes(limit)}{simulated}\n{shown}",
         pytrace=False,
     )
@@ -87,8 +90,13 @@ def _limits(item: pytest.Item) -> tuple[int | None, bool | None]:
     mark = item.get_closest_marker(_NAME)
     if mark is None:
         return None, None
-    wrong = [*map(repr, mark.args), *(name for name in mark.kwargs if name not in ("max_peak", "simulate"))]
-    mistake = f" takes max_peak and simulate by their names, not {', '.join(wrong)}" if wrong else ""
+    wrong = [
+        *map(repr, mark.args),
+        *(name for name in mark.kwargs if name not in ("max_peak", "simulate")),
+    ]
+    mistake = (
+        f" takes max_peak and simulate by their names, not {', '.join(wrong)}" if wrong else ""
+    )
     limit = None
     given = mark.kwargs.get("max_peak")
     try:

@@ -38,7 +38,12 @@ from snapconv.writers.html.page import View, page_output, write_view
 from snapconv.writers.text.advice import advice_lines
 from snapconv.writers.text.comparisons import check_lines
 from snapconv.writers.text.growth import growth_lines
-from snapconv.writers.text.moment import fragmentation_lines, moment_lines, tree_lines, verdict_lines
+from snapconv.writers.text.moment import (
+    fragmentation_lines,
+    moment_lines,
+    tree_lines,
+    verdict_lines,
+)
 from snapconv.writers.text.oom import oom_lines
 from snapconv.writers.text.what_if import what_if_lines
 
@@ -59,7 +64,9 @@ class Session:
     def _repr_html_(self) -> str:
         """Return what a notebook shows: what matters most on every device, as `snapconv FILE` prints it."""
         found = map(find_verdict, self.devices)
-        lines = [line for verdict in found for line in verdict_lines(verdict, str(self.analysis.path))]
+        lines = [
+            line for verdict in found for line in verdict_lines(verdict, str(self.analysis.path))
+        ]
         return f"<pre>{escape(chr(10).join(lines))}</pre>"
 
     @property
@@ -88,11 +95,13 @@ class Session:
         """Return the same file with one of its devices alone; raises InputError if it lacks the device."""
         return Session(self.analysis.of_device(device))
 
-    def at(self, moment: str = "peak", *, device_total: int | None = None) -> tuple[MomentState, ...]:
+    def at(
+        self, moment: str = "peak", *, device_total: int | None = None
+    ) -> tuple[MomentState, ...]:
         """Describe the live memory at a moment: ``peak``, ``end``, ``iteration:3``, an event, and others.
 
-        ``device_total`` is all the memory of a device, where the file does not have it. Raises ValueError for
-        a text that is no moment, InputError where a device has no such moment.
+        ``device_total`` is all the memory of a device, where the file does not have it. Raises
+        ValueError for a text that is no moment, InputError where a device has no such moment.
         """
         states = [
             state_at(device, find_moment(device, moment), device_total=device_total)
@@ -126,7 +135,9 @@ class Session:
         With changes that get past the request, each tried by a replay, unless ``replay`` is False.
         """
         analysis = self.analysis.device(device)
-        explained = explain_oom(analysis, device_total=device_total, replay=replay, progress=progress)
+        explained = explain_oom(
+            analysis, device_total=device_total, replay=replay, progress=progress
+        )
         lines = partial(oom_lines, *explained, file=str(self.analysis.path))
         return cast("tuple[OutOfMemory, Remedies | None]", Answers.of(explained, lines))
 
@@ -150,12 +161,15 @@ class Session:
     def _advice_lines(self, answers: Sequence[Advice]) -> Iterator[str]:
         for device, advice in zip(self.devices, answers, strict=True):
             cached = kept_cached(device)
-            yield from advice_lines(advice, str(self.analysis.path), cached, growing_sentence(device))
+            yield from advice_lines(
+                advice, str(self.analysis.path), cached, growing_sentence(device)
+            )
 
     def fragmentation(self, moment: str | None = None) -> tuple[Fragmentation, ...]:
         """Describe what is reserved and not in use on every device, at a moment; by default at several.
 
-        These are the first failed request, the dump, the peak, the worst moment. Raises what ``at`` raises.
+        These are the first failed request, the dump, the peak, the worst moment. Raises what ``at``
+        raises.
         """
         found = [find_fragmentation(device, moment) for device in self.devices]
         lines = partial(fragmentation_lines, file=str(self.analysis.path))
@@ -174,13 +188,15 @@ class Session:
     ) -> tuple[SettingTrials | None, ...]:
         """Replay every device's trace under other settings of the allocator, or with less memory.
 
-        A request is ``"expandable_segments:True"``, or ``snapconv.Request.read("max_split_size_mb:128",
-        capacity="38GiB")``. ``batch_scale`` estimates another batch size. The result is None for pinned host
-        memory, which has another allocator.
+        A request is ``"expandable_segments:True"``, or
+        ``snapconv.Request.read("max_split_size_mb:128", capacity="38GiB")``. ``batch_scale``
+        estimates another batch size. The result is None for pinned host memory, which has another
+        allocator.
         """
         tried = Request.read(request) if isinstance(request, str) else request
         trials = [
-            try_settings(device, tried, scale=batch_scale, progress=progress) for device in self.devices
+            try_settings(device, tried, scale=batch_scale, progress=progress)
+            for device in self.devices
         ]
         modelled = [trial for trial in trials if trial is not None]
         return Answers.of(trials, partial(_all_lines, what_if_lines, modelled))
@@ -189,39 +205,52 @@ class Session:
         """Compare with an older file, device by device."""
         return PrintedDiff.of(compare_files(old.analysis, self.analysis))
 
-    def check(self, limits: Budgets | str | int, *, baseline: "Session | None" = None) -> tuple[Check, ...]:
+    def check(
+        self, limits: Budgets | str | int, *, baseline: "Session | None" = None
+    ) -> tuple[Check, ...]:
         """Check limits for the memory of every device: ``"80GiB"`` is the most that may be allocated.
 
-        Others are ``snapconv.Budgets.read(max_reserved="80GiB", max_growth=0)``. Raises InputError where no
-        device has memory of a GPU.
+        Others are ``snapconv.Budgets.read(max_reserved="80GiB", max_growth=0)``. Raises InputError
+        where no device has memory of a GPU.
         """
         budgets = limits if isinstance(limits, Budgets) else Budgets.read(max_peak=limits)
-        checks = check_budgets(self.devices, budgets, baseline=baseline.devices if baseline else None)
+        checks = check_budgets(
+            self.devices, budgets, baseline=baseline.devices if baseline else None
+        )
         return Answers.of(checks, partial(check_lines, str(self.analysis.path), checks))
 
     def view(
-        self, output: str | Path | None = None, *, compared_with: "Session | None" = None, force: bool = False
+        self,
+        output: str | Path | None = None,
+        *,
+        compared_with: "Session | None" = None,
+        force: bool = False,
     ) -> View:
         """Write the page of ``snapconv view``, to ``output`` or else into a new temporary folder.
 
-        ``session.view().open()`` opens the browser. ``compared_with`` is an older session: both on one axis.
-        Raises OutputError; a page that exists is replaced with ``force`` alone. The temporary folder outlives
-        the process, as the browser may read the page after it.
+        ``session.view().open()`` opens the browser. ``compared_with`` is an older session: both on
+        one axis. Raises OutputError; a page that exists is replaced with ``force`` alone. The
+        temporary folder outlives the process, as the browser may read the page after it.
         """
-        files = [self.analysis] if compared_with is None else [compared_with.analysis, self.analysis]
+        files = (
+            [self.analysis] if compared_with is None else [compared_with.analysis, self.analysis]
+        )
         inputs = [file.path for file in files]
         if output is None:
             folder = Path(tempfile.mkdtemp(prefix="snapconv-"))
             output = folder / page_output(inputs, None, force=True).name
         return write_view(files, page_output(inputs, Path(output), force=force), force=force)
 
-    def columns(self, device: int | None = None, *, table: str = "allocations") -> dict[str, NDArray[Any]]:
+    def columns(
+        self, device: int | None = None, *, table: str = "allocations"
+    ) -> dict[str, NDArray[Any]]:
         """Return a table of a device (by default of the first) by column, for pandas, polars and Arrow.
 
-        ``allocations``, ``events``, ``segments`` or ``blocks``. The numbers are the session's own columns and
-        no copies: read-only, -1 where there is no value. Names of categories, operations, modules, files and
-        functions are texts, empty where there is none. ``file``, ``line`` and ``function`` are the
-        project's innermost line; line -1: a file's place has the reason. Raises KeyError for another table.
+        ``allocations``, ``events``, ``segments`` or ``blocks``. The numbers are the session's own
+        columns and no copies: read-only, -1 where there is no value. Names of categories,
+        operations, modules, files and functions are texts, empty where there is none. ``file``,
+        ``line`` and ``function`` are the project's innermost line; line -1: a file's place has the
+        reason. Raises KeyError for another table.
         """
         analysis = self.analysis.device(device)
         tables = {"events": analysis.device.events, "segments": analysis.device.segments}
@@ -272,9 +301,9 @@ def load(
     """Read and analyse a snapshot of any era and container; nothing in it is run.
 
     ``includes`` are packages (``timm.models``) and folders that count as part of the project too.
-    ``rules`` are the user's own, or the file that they stand in. ``certain``: what is likely counts as
-    unknown. Raises SnapconvError: InputError where the file is damaged or something else, UnsafePickleError
-    where it imports code.
+    ``rules`` are the user's own, or the file that they stand in. ``certain``: what is likely counts
+    as unknown. Raises SnapconvError: InputError where the file is damaged or something else,
+    UnsafePickleError where it imports code.
     """
     options = AnalysisOptions(
         project_root=project_root,

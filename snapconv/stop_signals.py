@@ -1,9 +1,10 @@
 """Signals that end a command: Ctrl-C, and what a scheduler, `kill` or a terminal that is closed sends.
 
-A signal raises an exception wherever Python is, so that everything is tidied up. NumPy 2.4 clears one that
-comes while it looks up an attribute of an enum's member, and Python one that comes in a finalizer: then the
-work goes on. So a signal is remembered too, and raised again where a stage ends. A second one that comes at
-once, as of a person who presses Ctrl-C twice, must not interrupt the tidying up.
+A signal raises an exception wherever Python is, so that everything is tidied up. NumPy 2.4 clears
+one that comes while it looks up an attribute of an enum's member, and Python one that comes in a
+finalizer: then the work goes on. So a signal is remembered too, and raised again where a stage
+ends. A second one that comes at once, as of a person who presses Ctrl-C twice, must not interrupt
+the tidying up.
 """
 
 import functools
@@ -36,8 +37,8 @@ _endings: list[Callable[[int], object]] = []
 def signals_raise(*, is_program: bool) -> Iterator[None]:
     """Let signals raise SystemExit, and Ctrl-C KeyboardInterrupt; one that is ignored or handled stays so.
 
-    ``is_program``: a program of the user runs in this process. Ctrl-C is its own affair, and so is what it
-    does with an exception that it catches.
+    ``is_program``: a program of the user runs in this process. Ctrl-C is its own affair, and so is
+    what it does with an exception that it catches.
     """
     last_s = -_AT_ONCE_S
 
@@ -48,7 +49,9 @@ def signals_raise(*, is_program: bool) -> Iterator[None]:
         if not is_program:
             _remembered.append(number)
             before_s, last_s = last_s, time.monotonic()
-            in_finalizer = frame is not None and frame.f_code.co_name == "__del__"  # prints a traceback
+            in_finalizer = (
+                frame is not None and frame.f_code.co_name == "__del__"
+            )  # prints a traceback
             if _holds or in_finalizer or last_s - before_s < _AT_ONCE_S:
                 return
         raise _exception(number)
@@ -76,7 +79,8 @@ def let_signals_call(end: Callable[[int], object]) -> None:
 def signals_wait() -> Iterator[None]:
     """Raise a signal that comes meanwhile at the end; hold Ctrl-C back from processes that are started.
 
-    A terminal sends it to every process; one that still imports its modules answers with a traceback.
+    A terminal sends it to every process; one that still imports its modules answers with a
+    traceback.
     """
     _holds.append(None)
     let_ctrl_c_in(is_wanted=False)
@@ -91,7 +95,9 @@ def signals_wait() -> Iterator[None]:
 def let_ctrl_c_in(*, is_wanted: bool) -> None:
     """Let Ctrl-C reach this thread, and the processes that it starts, or not."""
     if sys.platform != "win32":
-        signal.pthread_sigmask(signal.SIG_UNBLOCK if is_wanted else signal.SIG_BLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK if is_wanted else signal.SIG_BLOCK, {signal.SIGINT}
+        )
 
 
 def raise_remembered() -> None:

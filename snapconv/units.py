@@ -5,7 +5,8 @@ from collections.abc import Collection
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 MAX_SHOWN = 80  # characters of a value of a file in a message
-# torch's own number for pinned host memory (at::CachingHostAllocator, torch 2.14 on), which is on no GPU.
+# torch's own number for pinned host memory (at::CachingHostAllocator, torch 2.14 on), which is on
+# no GPU.
 HOST = -1
 HOST_NAME = "host"
 # Kinds of devices whose name has no number: the last is one that the file does not name.
@@ -77,7 +78,9 @@ def format_duration_us(duration_us: int) -> str:
 
 def shortened(text: str, n_most: int) -> str:
     """Return the text; of a longer one its first ``n_most`` characters and the number of the others."""
-    return text if len(text) <= n_most else f"{text[:n_most]}… ({len(text) - n_most} characters more)"
+    return (
+        text if len(text) <= n_most else f"{text[:n_most]}… ({len(text) - n_most} characters more)"
+    )
 
 
 def printable(text: str) -> str:

@@ -9,9 +9,9 @@
         .snapshot()
     )
 
-Blocks are rounded up to 512 bytes, which is all that this builder has of the allocator's rules; what
-is not live in a segment is inactive. Times are START_US, START_US + 1, …. Every value of an entry can be
-replaced by a keyword argument, and ``event`` appends anything at all.
+Blocks are rounded up to 512 bytes, which is all that this builder has of the allocator's rules;
+what is not live in a segment is inactive. Times are START_US, START_US + 1, …. Every value of an
+entry can be replaced by a keyword argument, and ``event`` appends anything at all.
 """
 
 import pickle
@@ -80,9 +80,13 @@ class TraceBuilder:
             "state": "active_allocated",
             "frames": frames,
         }
-        return self.event("alloc", addr=addr, size=size, frames=frames, **fields) if traced else self
+        return (
+            self.event("alloc", addr=addr, size=size, frames=frames, **fields) if traced else self
+        )
 
-    def free(self, addr: int | None = None, *, completed: bool = True, **fields: Any) -> "TraceBuilder":
+    def free(
+        self, addr: int | None = None, *, completed: bool = True, **fields: Any
+    ) -> "TraceBuilder":
         """Free a live block, the newest one by default; not completed, it stays as a pending free."""
         addr = next(reversed(self._live)) if addr is None else addr
         block = self._live[addr]
@@ -101,7 +105,14 @@ class TraceBuilder:
     def event(self, action: str, **fields: Any) -> "TraceBuilder":
         """Append a trace entry as it is."""
         time_us = START_US + len(self.events)
-        base = {"action": action, "addr": 0, "size": 0, "stream": 0, "time_us": time_us, "frames": []}
+        base = {
+            "action": action,
+            "addr": 0,
+            "size": 0,
+            "stream": 0,
+            "time_us": time_us,
+            "frames": [],
+        }
         self.events.append(base | fields)
         return self
 
@@ -127,7 +138,10 @@ class TraceBuilder:
 
     def as_host(self) -> Raw:
         """The keys of a snapshot that have this as pinned host memory; its device should be -1."""
-        return {"host_segments": self.raw_segments(), "host_traces": [dict(event) for event in self.events]}
+        return {
+            "host_segments": self.raw_segments(),
+            "host_traces": [dict(event) for event in self.events],
+        }
 
     def write(self, path: Path, *others: "TraceBuilder", protocol: int = 4, **fields: Any) -> Path:
         """Pickle the snapshot of this device and of others."""

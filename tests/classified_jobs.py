@@ -54,7 +54,9 @@ REORDER_CACHE = frames(("reorder_cache", f"{SITE}/transformers/cache_utils.py"))
 ENGINE_FRAMES = (cpp("torch::autograd::Engine::evaluate_function(int)"),)
 ENGINE = frames(*ENGINE_FRAMES)
 RELEASE = frames(cpp("torch::autograd::generated::MulBackward0::release_variables()")) + ENGINE
-ADD_TO_GRADIENT = frames(cpp("torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)")) + ENGINE
+ADD_TO_GRADIENT = (
+    frames(cpp("torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)")) + ENGINE
+)
 DESTROYED = frames(cpp("torch::autograd::generated::MulBackward0::~MulBackward0()")) + MAIN
 DESTROYED_IN_FORWARD = DESTROYED[:1] + FORWARD
 STEP = frames(("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py")) + MAIN
@@ -69,11 +71,15 @@ HOOK_STEP = frames(("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py")) + HOOK
 CUSTOM_BACKWARD = frames(
     ("backward", "/w/proj/ops.py"), ("apply", f"{TORCH}/autograd/function.py"), *ENGINE_FRAMES
 )
-RECOMPUTE = frames(("forward", "/w/proj/model.py"), ("recompute_fn", f"{TORCH}/utils/checkpoint.py"))
+RECOMPUTE = frames(
+    ("forward", "/w/proj/model.py"), ("recompute_fn", f"{TORCH}/utils/checkpoint.py")
+)
 # Modules that run again in backward, for a checkpoint.
 RECOMPUTED = FORWARD[:2] + RECOMPUTE + ENGINE
 RECOMPUTED_LAYER = LAYER[:1] + RECOMPUTE + ENGINE
-NESTED = frames(("backward", f"{TORCH}/autograd/__init__.py"), ("backward", f"{TORCH}/utils/checkpoint.py"))
+NESTED = frames(
+    ("backward", f"{TORCH}/autograd/__init__.py"), ("backward", f"{TORCH}/utils/checkpoint.py")
+)
 # The sizes of a model's parameters.
 SHAPES = (7000, 9000)
 CLONE = frames(cpp("at::_ops::clone::call(at::Tensor const&)")) + MAIN
@@ -85,8 +91,13 @@ DIVIDE = frames(cpp("at::_ops::div_Tensor::call(at::Tensor const&, at::Tensor co
 MATMUL = frames(cpp("at::_ops::addmm::call(at::Tensor const&)"), ("mlp", "/w/proj/train.py")) + MAIN
 BUILD_OPTIMIZER = frames(("__init__", f"{TORCH}/optim/adagrad.py")) + MAIN
 NO_FRAMES: Stack = []
-ANNOTATIONS = {"step": "Optimizer.step#AdamW.step", "zero_grad": "Optimizer.zero_grad#AdamW.zero_grad"}
-STACKS = {name: value for name, value in globals().items() if name.isupper() and isinstance(value, list)}
+ANNOTATIONS = {
+    "step": "Optimizer.step#AdamW.step",
+    "zero_grad": "Optimizer.zero_grad#AdamW.zero_grad",
+}
+STACKS = {
+    name: value for name, value in globals().items() if name.isupper() and isinstance(value, list)
+}
 
 
 class Job:
@@ -164,7 +175,8 @@ def job_of(life: str) -> Job:
     does STACK…, passes STACK… others allocate and free; without a stack of the free
     free STACK, drop STACK     the oldest block, on the next line of the stack or on the same
     begin step, end zero_grad  annotations
-    A word in small letters names a block; "free" it without a stack, and the free has that of its alloc.
+    A word in small letters names a block; "free" it without a stack, and the free has that of its
+    alloc.
     """
     job, blocks = Job(), dict[str, int]()
     life = re.sub(r"(\d+) x \((.*?)\)", lambda found: ", ".join([found[2]] * int(found[1])), life)
@@ -199,7 +211,8 @@ def classified(
 ) -> list[Found]:
     """Category, evidence and reason of a job's allocations of a size, older ones first: if they are certain.
 
-    Without a size of all but OTHER. ``has_marked_phases``: as if a recorder had marked what the stacks show.
+    Without a size of all but OTHER. ``has_marked_phases``: as if a recorder had marked what the
+    stacks show.
     """
     features = features_of(job, path, has_marked_phases=has_marked_phases)
     made = classify(features)

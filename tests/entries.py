@@ -1,7 +1,7 @@
 """The entries of fixtures/entries: what they are, and what they do in each step, recorded or not.
 
-A witness notes every parameter and gradient at the end of every step, so that two runs can be compared
-bit by bit. Importing this imports no torch.
+A witness notes every parameter and gradient at the end of every step, so that two runs can be
+compared bit by bit. Importing this imports no torch.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ _OWN_MODULES = ("model", "train", "providers", "snapconv_entry")
 class About(NamedTuple):
     """What a reader of an entry's code can say of it.
 
-    ``operations`` are functions that a step calls from the project's lines, in forward. With the batches
-    of ``gpu_batch_size`` a GPU is busy, and does not wait for Python.
+    ``operations`` are functions that a step calls from the project's lines, in forward. With the
+    batches of ``gpu_batch_size`` a GPU is busy, and does not wait for Python.
     """
 
     model: str
@@ -48,17 +48,29 @@ ENTRIES = {
         "skyline",
         "AdamW",
         512,
-        frozenset({"embedding", "layer_norm", "linear", "scaled_dot_product_attention", "gelu", "add"}),
+        frozenset(
+            {"embedding", "layer_norm", "linear", "scaled_dot_product_attention", "gelu", "add"}
+        ),
     ),
-    "lstm": About("LanguageModel", "deepview", "Adam", 512, frozenset({"embedding", "lstm", "linear"})),
+    "lstm": About(
+        "LanguageModel", "deepview", "Adam", 512, frozenset({"embedding", "lstm", "linear"})
+    ),
     "amp_accumulation": About(
-        "Perceptron", "skyline", "AdamW", 65536, frozenset({"flatten", "linear", "layer_norm", "gelu"})
+        "Perceptron",
+        "skyline",
+        "AdamW",
+        65536,
+        frozenset({"flatten", "linear", "layer_norm", "gelu"}),
     ),
     "checkpointing": About(
         "Tower", "skyline", "Adam", 65536, frozenset({"linear", "layer_norm", "gelu", "add"})
     ),
     "tied_frozen": About(
-        "FineTuned", "skyline", "AdamW", 512, frozenset({"embedding", "linear", "gelu", "tanh", "add"})
+        "FineTuned",
+        "skyline",
+        "AdamW",
+        512,
+        frozenset({"embedding", "linear", "gelu", "tanh", "add"}),
     ),
 }
 

@@ -1,7 +1,7 @@
 """What must hold of every recorded entry, simulated or on a GPU. Subclassed where there are recordings.
 
-The expected numbers come from the model itself, from torch's own counters, and from a run that nobody
-recorded; never from snapconv.
+The expected numbers come from the model itself, from torch's own counters, and from a run that
+nobody recorded; never from snapconv.
 """
 
 import linecache
@@ -14,7 +14,8 @@ import snapconv
 from tests.entries import ENTRIES, FOLDER, Step, build, file_of, weights_of
 from tests.recordings import N_MEMORY_STEPS, Recording, Reports, convert, coverage
 
-# What an optimizer keeps per trained parameter, in copies of it: SGD its momentum, Adam two moments.
+# What an optimizer keeps per trained parameter, in copies of it: SGD its momentum, Adam two
+# moments.
 N_STATES = {"SGD": 1, "Adam": 2, "AdamW": 2}
 MIN_FORWARD, MIN_BACKWARD = 0.93, 0.97
 PACKAGE = str(Path(snapconv.__file__).parent)
@@ -31,7 +32,9 @@ class EntryChecks:
 
     # --- the recording
 
-    def test_a_recording_is_complete_and_ends_as_the_program_does(self, recording: Recording) -> None:
+    def test_a_recording_is_complete_and_ends_as_the_program_does(
+        self, recording: Recording
+    ) -> None:
         assert recording.code == 0, recording.said
         assert recording.metadata["ended"] == {"how": "complete", "detail": ""}
         assert recording.metadata["overflowed"] is False
@@ -58,7 +61,9 @@ class EntryChecks:
         self, recording: Recording, reports: Reports
     ) -> None:
         rows = reports.rows("SELECT name, size_bytes, grad_size_bytes FROM weight_entries")
-        assert {name: (size, gradient) for name, size, gradient in rows} == weights_of(recording.entry)
+        assert {name: (size, gradient) for name, size, gradient in rows} == weights_of(
+            recording.entry
+        )
         assert len(rows) == len(weights_of(recording.entry))
 
     def test_every_parameter_is_shown_with_a_line_of_the_model(
@@ -78,7 +83,9 @@ class EntryChecks:
         self, recording: Recording, reports: Reports
     ) -> None:
         (device,) = recording.metadata["devices"]
-        ((peak,),) = reports.rows("SELECT size_bytes FROM misc_sizes WHERE key = 'peak_usage_bytes'")
+        ((peak,),) = reports.rows(
+            "SELECT size_bytes FROM misc_sizes WHERE key = 'peak_usage_bytes'"
+        )
         assert peak == device["max_memory_allocated"]
         (report,) = reports.values["reports"]
         assert peak == sum(total["block_bytes"] for total in report["categories_at_peak"].values())
@@ -89,7 +96,9 @@ class EntryChecks:
         (report,) = reports.values["reports"]
         held = report["categories_at_peak"]
         weights = weights_of(recording.entry).values()
-        buffers = sum(buffer.numel() * buffer.element_size() for buffer in build(recording.entry).buffers())
+        buffers = sum(
+            buffer.numel() * buffer.element_size() for buffer in build(recording.entry).buffers()
+        )
         n_states = N_STATES[ENTRIES[recording.entry].optimizer]
         own = sum(w.size_bytes for w in weights)
         copies = held["weight"]["requested_bytes"] - own - buffers
@@ -97,7 +106,9 @@ class EntryChecks:
             assert 0 <= copies <= own / 2
         else:
             assert copies == 0
-        assert held["optimizer_state"]["requested_bytes"] == n_states * sum(w.gradient_bytes for w in weights)
+        assert held["optimizer_state"]["requested_bytes"] == n_states * sum(
+            w.gradient_bytes for w in weights
+        )
 
     def test_nothing_at_the_peak_is_unknown_and_nearly_all_is_known_from_the_metadata(
         self, recording: Recording, reports: Reports
@@ -132,7 +143,8 @@ class EntryChecks:
             if forward >= MIN_FORWARD and backward >= MIN_BACKWARD:
                 break
             forward, backward = (
-                max(pair) for pair in zip((forward, backward), coverage(again(attempt).timing), strict=True)
+                max(pair)
+                for pair in zip((forward, backward), coverage(again(attempt).timing), strict=True)
             )
         assert MIN_FORWARD <= forward <= 1
         assert MIN_BACKWARD <= backward <= 1
@@ -140,10 +152,16 @@ class EntryChecks:
     def test_the_rows_of_the_time_report_have_the_names_of_the_functions_that_were_called(
         self, recording: Recording, reports: Reports
     ) -> None:
-        rows = reports.rows("SELECT operation_name, forward_ms, backward_ms FROM run_time_entries", of="time")
-        assert ENTRIES[recording.entry].operations | {"cross_entropy"} <= {name for name, _, _ in rows}
+        rows = reports.rows(
+            "SELECT operation_name, forward_ms, backward_ms FROM run_time_entries", of="time"
+        )
+        assert ENTRIES[recording.entry].operations | {"cross_entropy"} <= {
+            name for name, _, _ in rows
+        }
         assert all(forward_ms > 0 for _, forward_ms, _ in rows)
-        assert all(backward_ms is not None for name, _, backward_ms in rows if name == "cross_entropy")
+        assert all(
+            backward_ms is not None for name, _, backward_ms in rows if name == "cross_entropy"
+        )
 
     def test_stacks_begin_in_the_program_and_have_no_frame_of_the_recorder(
         self, recording: Recording
@@ -151,7 +169,9 @@ class EntryChecks:
         outermost = {"train": ("train.py", "<module>"), "providers": ("providers.py", "iteration")}
         trace = next(trace for trace in recording.snapshot["device_traces"] if trace)
         stacks = [stack[-1] for stack in recording.timing["stacks"]]
-        assert {(Path(file).name, name) for file, _, name, _ in stacks} >= {outermost[recording.kind]}
+        assert {(Path(file).name, name) for file, _, name, _ in stacks} >= {
+            outermost[recording.kind]
+        }
         frames = [frame for event in trace for frame in event.get("frames", ())]
         files = {frame["filename"] for frame in frames}
         files |= {frame[0] for stack in recording.timing["stacks"] for frame in stack}

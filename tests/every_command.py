@@ -1,7 +1,8 @@
 """Every command on one file, in this process, and what in its outputs cannot be.
 
-A command may refuse a file with an error of its own; what must not come is a traceback, a negative amount of
-memory, or a share above 100 %: in text, JSON, the tables of a report, and the facts of a page.
+A command may refuse a file with an error of its own; what must not come is a traceback, a negative
+amount of memory, or a share above 100 %: in text, JSON, the tables of a report, and the facts of a
+page.
 """
 
 import io

@@ -9,7 +9,10 @@ Stack = list[Raw]
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
 CALL = frame("_call_impl", f"{TORCH}/nn/modules/module.py", 1790)
 PLACEMENT = frame("convert", f"{TORCH}/nn/modules/module.py", 1369)
-BACKWARD = [frame("backward", f"{TORCH}/autograd/__init__.py", 388), frame("backward", f"{TORCH}/_tensor.py")]
+BACKWARD = [
+    frame("backward", f"{TORCH}/autograd/__init__.py", 388),
+    frame("backward", f"{TORCH}/_tensor.py"),
+]
 STEP = [frame("_single_tensor_sgd", f"{TORCH}/optim/sgd.py")]
 # With Python frames alone, what the engine allocates and frees has no frame.
 ENGINE: Stack = []
@@ -38,7 +41,9 @@ class Job:
         for addr in addrs:
             self.trace.free(addr, frames=stack)
 
-    def forward(self, line: int, sizes: Sequence[int], stack_of: Callable[[int], Stack] = layer) -> list[int]:
+    def forward(
+        self, line: int, sizes: Sequence[int], stack_of: Callable[[int], Stack] = layer
+    ) -> list[int]:
         return [self.alloc(size, at(line, *stack_of(i))) for i, size in enumerate(sizes)]
 
 
@@ -74,13 +79,18 @@ def graph_of_before_the_trace(
     return job
 
 
-# Where a collection may free memory: in backward, as backward begins, in zero_grad, at a line of the script.
+# Where a collection may free memory: in backward, as backward begins, in zero_grad, at a line of
+# the script.
 COLLECTIONS = [ENGINE, at(15, *reversed(BACKWARD)), at(18)]
 COLLECTOR = frame("gc_collect_main", "/usr/local/src/Python-3.12/Modules/gcmodule.c")
 
 
 def steps_that_collect(
-    collections: Sequence[Stack] = COLLECTIONS, *, every: int = 3, n: int = 11, frees: int | None = None
+    collections: Sequence[Stack] = COLLECTIONS,
+    *,
+    every: int = 3,
+    n: int = 11,
+    frees: int | None = None,
 ) -> Job:
     """Steps whose line 7 makes 4 MiB each; ``every`` few steps what they left is freed at the next place.
 

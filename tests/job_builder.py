@@ -6,10 +6,16 @@ from typing import Any
 
 from tests.builders import MIB, TraceBuilder, frame
 
-MODEL, FORWARD, LEAK = "/home/me/project/model.py", "/home/me/project/net.py", "/home/me/project/leak.py"
+MODEL, FORWARD, LEAK = (
+    "/home/me/project/model.py",
+    "/home/me/project/net.py",
+    "/home/me/project/leak.py",
+)
 
 
-def rank_trace(*, leak: int = 0, forward: int = 4 * MIB, free_at_oom: int | None = None) -> TraceBuilder:
+def rank_trace(
+    *, leak: int = 0, forward: int = 4 * MIB, free_at_oom: int | None = None
+) -> TraceBuilder:
     """One rank's trace; ``leak`` bytes are allocated at leak.py:7, ``free_at_oom``: memory runs out there."""
     trace = TraceBuilder().segment(64 * MIB)
     trace.alloc(10 * MIB, frames=[frame("build", MODEL, 12), frame()])
@@ -18,7 +24,10 @@ def rank_trace(*, leak: int = 0, forward: int = 4 * MIB, free_at_oom: int | None
         trace.alloc(leak, frames=[frame("log", LEAK, 7), frame()])
     if free_at_oom is not None:
         trace.event(
-            "oom", size=80 * MIB, device_free=free_at_oom, frames=[frame("forward", FORWARD, 36), frame()]
+            "oom",
+            size=80 * MIB,
+            device_free=free_at_oom,
+            frames=[frame("forward", FORWARD, 36), frame()],
         )
     return trace
 

@@ -1,7 +1,8 @@
 """Check of the allocator model on a file, block by block: under its own settings it gives its own segments.
 
-The driver's part, the addresses of new segments and when the device is full, comes from the trace; everything
-else is the model's: where each block goes, when memory is got and given back, what is left at the end.
+The driver's part, the addresses of new segments and when the device is full, comes from the trace;
+everything else is the model's: where each block goes, when memory is got and given back, what is
+left at the end.
 """
 
 from bisect import bisect_right
@@ -35,11 +36,15 @@ def find_difference(calls: AllocatorCalls, device: DeviceSnapshot, addr: Int64Co
         run._make(number, number + 1)
         if run.outcome.differs_at is not None:
             return (
-                f"from event {event} on: the model has {run.allocator.ledger.reserved_bytes} bytes reserved"
+                f"from event {event} on: the model has {run.allocator.ledger.reserved_bytes} "
+                f"bytes reserved"
             )
         block = run.blocks[row] if operation == CallKind.MALLOC else None
         if block is not None and block.addr != addr[row]:
-            return f"from event {event} on: the model places a block at {block.addr:#x}, not {addr[row]:#x}"
+            return (
+                f"from event {event} on: the model places a block at {block.addr:#x}, not "
+                f"{addr[row]:#x}"
+            )
     differing = _pieces_of_file(device) ^ _pieces_of_model(run.allocator)
     return f"at the end: the block at {min(differing)[0]:#x} is another" if differing else ""
 
@@ -72,7 +77,9 @@ class _TracedAddresses(AddressSpace):
 
     def __init__(self, events: EventTable) -> None:
         super().__init__()
-        got = np.flatnonzero((events.action == Action.SEGMENT_ALLOC) | (events.action == Action.SEGMENT_MAP))
+        got = np.flatnonzero(
+            (events.action == Action.SEGMENT_ALLOC) | (events.action == Action.SEGMENT_MAP)
+        )
         self._events: list[int] = got.tolist()
         self._addrs: list[int] = events.addr[got].tolist()
         self._since = self._until = -1

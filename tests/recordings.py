@@ -3,7 +3,8 @@
     python -m tests.recordings record cnn train FOLDER --simulate
     python -m tests.recordings watch cnn train FOLDER --simulate
 
-The first makes a recording, the second has torch's own history watch the same steps, without snapconv.
+The first makes a recording, the second has torch's own history watch the same steps, without
+snapconv.
 """
 
 import json
@@ -91,7 +92,9 @@ class Watched:
     steps: tuple[Step, ...]
 
 
-def watch(entry: str, kind: str, *, is_simulated: bool = True, batch_size: int | None = None) -> Watched:
+def watch(
+    entry: str, kind: str, *, is_simulated: bool = True, batch_size: int | None = None
+) -> Watched:
     """Run an entry with nothing but torch's history on; a real GPU's addresses are left out."""
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -126,8 +129,8 @@ def _simulated() -> Any:
 def sequence(snapshot: dict[str, Any], *, with_addresses: bool) -> list[tuple[Any, ...]]:
     """What was allocated and freed, in order, but not when and from where.
 
-    Frees without an allocation between them are sorted: autocast drops its cache of weights in the order
-    of a hash table of pointers, which differs between any two runs.
+    Frees without an allocation between them are sorted: autocast drops its cache of weights in the
+    order of a hash table of pointers, which differs between any two runs.
     """
     trace = next(trace for trace in snapshot["device_traces"] if trace)
     keys = ("action", "size", "addr") if with_addresses else ("action", "size")
@@ -147,7 +150,9 @@ def coverage(timing: dict[str, Any]) -> tuple[float, float]:
     """The part of the measured forward and backward times that the rows account for."""
     calls = timing["calls"]
     forward = sum(
-        ms for ms, phase in zip(calls["forward_ms"], calls["phase"], strict=True) if phase == "forward"
+        ms
+        for ms, phase in zip(calls["forward_ms"], calls["phase"], strict=True)
+        if phase == "forward"
     )
     backward = sum(ms for ms in calls["backward_ms"] if ms is not None)
     return (
@@ -177,7 +182,9 @@ def convert(capture: Path) -> Reports:
     said = StringIO()
     output = capture.with_suffix(".memory.sqlite")
     with redirect_stdout(said), redirect_stderr(StringIO()) as complained:
-        code = main(["to-sqlite", "--extended", "--json", "--force", "-o", str(output), str(capture)])
+        code = main(
+            ["to-sqlite", "--extended", "--json", "--force", "-o", str(output), str(capture)]
+        )
     assert code == 0, complained.getvalue()
     (memory,) = capture.parent.glob(f"{capture.stem}*.memory.sqlite")
     times = list(capture.parent.glob(f"{capture.stem}*.time.sqlite"))
@@ -219,7 +226,18 @@ def _main(what: str, entry: str, kind: str, folder: str, *options: str) -> None:
 def in_a_process(what: str, entry: str, kind: str, folder: Path, *options: str) -> dict[str, Any]:
     """Do it in a process of its own, as a GPU's allocator and its counters are one for a process."""
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.recordings", what, entry, kind, folder, *options],
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "tests.recordings",
+            what,
+            entry,
+            kind,
+            folder,
+            *options,
+        ],
         cwd=FOLDER.parents[1],
         env={
             **os.environ,

@@ -93,7 +93,9 @@ def small_stacks() -> StackTable:
     return StackTable(frames, offsets=int64(0, 3, 4, 4, 5), frame_ids=int32(0, 1, 2, 3, 4))
 
 
-def small_frames(names: tuple[str, ...], filenames: tuple[str, ...], lines: Int64Column) -> FrameTable:
+def small_frames(
+    names: tuple[str, ...], filenames: tuple[str, ...], lines: Int64Column
+) -> FrameTable:
     """Frames of code that was not compiled."""
     return FrameTable(names, filenames, lines)
 
@@ -202,7 +204,9 @@ def small_peak(**changes: Any) -> MomentState:
     return replace(state, **changes)
 
 
-def stacks_of(stacks: StackTable, is_project: Any = (False, True, True, False, True)) -> ReportStacks:
+def stacks_of(
+    stacks: StackTable, is_project: Any = (False, True, True, False, True)
+) -> ReportStacks:
     """All of these stacks, as a report has them."""
     return report_stacks(stacks, np.arange(len(stacks)), np.array(is_project, np.bool_))
 

@@ -1,9 +1,10 @@
 """A small timing.json in which every number can be checked by hand.
 
-Three iterations of the same four calls and one node that no call made; the totals (forward, backward
-and optimizer) are 34, 38 and 30 ms, so that iteration 3 is the median.
+Three iterations of the same four calls and one node that no call made; the totals (forward,
+backward and optimizer) are 34, 38 and 30 ms, so that iteration 3 is the median.
 
-    call            phase      from                 forward  backward  (iteration 3; in the others × 2)
+    call            phase      from                 forward  backward  (iteration 3; in the others ×
+    2)
     linear          forward    net.py in forward       4.0      12.0
     relu            forward    net.py in forward       5.0      none
     cross_entropy   forward    train.py only           0.5       7.0
@@ -53,7 +54,9 @@ def small_trace(**changes: Any) -> dict[str, Any]:
         for row in _CALLS:
             calls["iteration"].append(iteration)
             for name, value in zip(_COLUMNS, row, strict=True):
-                calls[name].append(value * factor if name.endswith("_ms") and value is not None else value)
+                calls[name].append(
+                    value * factor if name.endswith("_ms") and value is not None else value
+                )
     trace = {
         "version": 1,
         "snapconv": "0.1.0",

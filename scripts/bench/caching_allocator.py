@@ -1,7 +1,7 @@
 """Requests -> addresses, as torch's caching allocator places them: one device, one stream, no limits set.
 
-A model of the default rules only (CUDACachingAllocator.cpp, torch 2.10). It stands on its own, so that
-what is measured does not also make the data.
+A model of the default rules only (CUDACachingAllocator.cpp, torch 2.10). It stands on its own, so
+that what is measured does not also make the data.
 """
 
 from bisect import bisect_left, insort
@@ -93,7 +93,9 @@ class CachingAllocator:
         free = self._free[segment.is_small]
         block.traceback_id = None
         index = segment.blocks.index(block)
-        for neighbour in segment.blocks[index + 1 : index + 2] + segment.blocks[max(index - 1, 0) : index]:
+        for neighbour in (
+            segment.blocks[index + 1 : index + 2] + segment.blocks[max(index - 1, 0) : index]
+        ):
             if not neighbour.is_live:
                 del free[bisect_left(free, (neighbour.size, neighbour.addr))]
                 self._segment_of.pop(neighbour.addr)
@@ -108,7 +110,9 @@ class CachingAllocator:
         blocks = [block for segment in self.segments for block in segment.blocks]
         return [(block.addr, block.size, block.is_live) for block in blocks]
 
-    def _new_segment(self, size: int, traceback_id: int, *, is_small: bool) -> tuple[Segment, Block]:
+    def _new_segment(
+        self, size: int, traceback_id: int, *, is_small: bool
+    ) -> tuple[Segment, Block]:
         segment = Segment(self._next_addr, segment_size(size), is_small, traceback_id)
         block = Block(segment.addr, segment.size)
         segment.blocks.append(block)

@@ -2,8 +2,9 @@
 
     python scripts/bench/generate.py --events 1000000 --stacks all --seed 0 OUT.pickle
 
-A transformer is trained on paper: its allocations go through a model of the caching allocator. Steps are
-equal, so one is placed and then repeated with later times until the number of events is reached.
+A transformer is trained on paper: its allocations go through a model of the caching allocator.
+Steps are equal, so one is placed and then repeated with later times until the number of events is
+reached.
 """
 
 import argparse
@@ -17,7 +18,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from scripts.bench.caching_allocator import Block, CachingAllocator  # the root is on the path only now
+from scripts.bench.caching_allocator import (
+    Block,
+    CachingAllocator,
+)  # the root is on the path only now
 from scripts.bench.snapshot_writer import Annotation, Event, Snapshot, write_snapshot
 from scripts.bench.stacks import StackTable
 from scripts.bench.training_loop import Action, Allocate, Free, Shape, TrainingLoop
@@ -103,11 +107,15 @@ class Simulation:
         traceback_id = self.truth.events + len(events)
         block, segment = self.allocator.allocate(action.n_bytes, traceback_id)
         if segment is not None:
-            events.append(Event("segment_alloc", segment.addr, segment.size, action.stack_id, now_us))
+            events.append(
+                Event("segment_alloc", segment.addr, segment.size, action.stack_id, now_us)
+            )
             self.truth.reserve(segment.size)
             now_us += CUDA_MALLOC_US
         is_shared = segment is not None
-        events.append(Event("alloc", block.addr, action.n_bytes, action.stack_id, now_us, is_shared))
+        events.append(
+            Event("alloc", block.addr, action.n_bytes, action.stack_id, now_us, is_shared)
+        )
         self.tracebacks[traceback_id] = action.stack_id
         self._blocks[action.tensor] = block, block.size
         self.truth.grow(action.n_bytes, block.size, event=self.truth.events + len(events) - 1)
@@ -126,7 +134,9 @@ def simulate(n_events: int, seed: int, *, stacks: StackTable) -> tuple[list[Stre
     """Run the program until its steps repeat, then repeat one; give all stretches in order."""
     chooser = random.Random(seed)
     n_layers = max(2, min(MAX_LAYERS, n_events // EVENTS_PER_LAYER))
-    shape = Shape(n_layers, batch=chooser.randint(2, 4), length=chooser.choice((384, 500, 512, 639)))
+    shape = Shape(
+        n_layers, batch=chooser.randint(2, 4), length=chooser.choice((384, 500, 512, 639))
+    )
     loop = TrainingLoop(shape, stacks)
     simulation = Simulation(seed)
     truth = simulation.truth
@@ -139,7 +149,9 @@ def simulate(n_events: int, seed: int, *, stacks: StackTable) -> tuple[list[Stre
         if simulation.allocator.layout() == before:
             break
     else:
-        raise RuntimeError(f"the steps did not repeat within {MAX_WARM_UP_STEPS}: a bug of the generator")
+        raise RuntimeError(
+            f"the steps did not repeat within {MAX_WARM_UP_STEPS}: a bug of the generator"
+        )
     cycle = stretches[-1]
     n_repeats = (n_events - truth.events) // max(len(cycle.events), 1)
     stretches += [cycle] * n_repeats
@@ -194,8 +206,12 @@ def main() -> None:
     """Read the command line and generate one file."""
     parser = argparse.ArgumentParser(description="Write a large memory snapshot of a training run.")
     parser.add_argument("output", type=Path, metavar="OUT.pickle")
-    parser.add_argument("--events", type=int, default=1_000_000, help="10000 to 10000000; one less may come")
-    parser.add_argument("--stacks", choices=("all", "python"), default="all", help="as torch's stacks=")
+    parser.add_argument(
+        "--events", type=int, default=1_000_000, help="10000 to 10000000; one less may come"
+    )
+    parser.add_argument(
+        "--stacks", choices=("all", "python"), default="all", help="as torch's stacks="
+    )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     if not MIN_EVENTS <= arguments.events <= MAX_EVENTS:

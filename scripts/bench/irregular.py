@@ -2,8 +2,9 @@
 
     python scripts/bench/irregular.py EVENTS OUT.pickle
 
-A training job repeats its allocations in every step, a server with requests of any length does not: this is
-its worst case. Every allocation has a segment of its own, so that the history is lawful without an allocator.
+A training job repeats its allocations in every step, a server with requests of any length does not:
+this is its worst case. Every allocation has a segment of its own, so that the history is lawful
+without an allocator.
 """
 
 import argparse
@@ -15,7 +16,11 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from scripts.bench.pickle_stream import PickleStream, fetch, integer  # the root is on the path only now
+from scripts.bench.pickle_stream import (
+    PickleStream,
+    fetch,
+    integer,
+)  # the root is on the path only now
 
 SEED = 7
 N_SEGMENTS, SEGMENT_BYTES, FIRST_ADDR = 3_000, 16 << 20, 0x7F00_0000_0000
@@ -39,7 +44,8 @@ class Event(NamedTuple):
 def stacks(chance: random.Random) -> list[list[Frame]]:
     """Stacks of 3 to 12 frames of Python."""
     frames: list[Frame] = [
-        {"filename": f"/home/me/project/m{i % 40}.py", "line": i, "name": f"f{i}"} for i in range(N_FRAMES)
+        {"filename": f"/home/me/project/m{i % 40}.py", "line": i, "name": f"f{i}"}
+        for i in range(N_FRAMES)
     ]
     return [[chance.choice(frames) for _ in range(chance.randint(3, 12))] for _ in range(N_STACKS)]
 
@@ -69,7 +75,9 @@ def trace(n_events: int, chance: random.Random, live: dict[int, int]) -> Iterato
 def segment(number: int, n_bytes: int) -> dict[str, object]:
     """Return a segment at the dump, with its block and what is left of it."""
     addr = FIRST_ADDR + number * SEGMENT_BYTES
-    blocks = [{"address": addr, "size": n_bytes, "requested_size": n_bytes, "state": "active_allocated"}]
+    blocks = [
+        {"address": addr, "size": n_bytes, "requested_size": n_bytes, "state": "active_allocated"}
+    ]
     rest = {
         "address": addr + n_bytes,
         "size": SEGMENT_BYTES - n_bytes,

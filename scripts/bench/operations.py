@@ -2,10 +2,10 @@
 
     python scripts/bench/operations.py --write
 
-Runs the samples of ``op_db``, which torch tests its operations with, forward and backward: plainly, where
-torch's profiler reports what the CPU's allocator is asked for, and simulated in both modes. Compared is
-what is left after forward and after backward, to the byte, and the highest amount of each. ``--write``
-keeps the result in operations.json, which docs/reference/operations.md shows.
+Runs the samples of ``op_db``, which torch tests its operations with, forward and backward: plainly,
+where torch's profiler reports what the CPU's allocator is asked for, and simulated in both modes.
+Compared is what is left after forward and after backward, to the byte, and the highest amount of
+each. ``--write`` keeps the result in operations.json, which docs/reference/operations.md shows.
 """
 
 import argparse
@@ -34,7 +34,8 @@ RESULTS = Path(__file__).with_suffix(".json")
 _UNNEEDED = types.ModuleType("expecttest")
 _UNNEEDED.TestCase = unittest.TestCase  # type: ignore[attr-defined]
 
-# A number beside a tensor (`x * 2`) is a tensor of the CPU, on a GPU too; plain torch counts it with them.
+# A number beside a tensor (`x * 2`) is a tensor of the CPU, on a GPU too; plain torch counts it
+# with them.
 NUMBER_BYTES = 16
 
 
@@ -129,7 +130,9 @@ def measured(op: Any, sample: Any, device: str, meter: Any, forget: Any = None) 
     ``forget`` is called with each of its numbers that a program would have computed.
     """
     move = _given_to(device)
-    given, args, kwargs = (_mapped(value, move) for value in (sample.input, sample.args, sample.kwargs))
+    given, args, kwargs = (
+        _mapped(value, move) for value in (sample.input, sample.args, sample.kwargs)
+    )
     for tensor in _tensors((given, args, kwargs)) if forget is not None else ():
         if tensor.is_floating_point() or tensor.is_complex():
             forget(tensor)
@@ -137,7 +140,9 @@ def measured(op: Any, sample: Any, device: str, meter: Any, forget: Any = None) 
     with meter() as forward:
         result = op(given, *args, **kwargs)
     differentiable = [
-        tensor for tensor in _tensors(result) if tensor.requires_grad and tensor.layout is torch.strided
+        tensor
+        for tensor in _tensors(result)
+        if tensor.requires_grad and tensor.layout is torch.strided
     ]
     if not differentiable:
         return Bytes(forward.kept, forward.peak)
@@ -172,7 +177,9 @@ def samples(op: Any, limit: int) -> list[Any]:
         dtype = dtypes[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = op.sample_inputs("cpu", dtype, requires_grad=op.supports_autograd and dtype.is_floating_point)
+        made = op.sample_inputs(
+            "cpu", dtype, requires_grad=op.supports_autograd and dtype.is_floating_point
+        )
         return list(islice(made, limit))
 
 
@@ -192,11 +199,15 @@ def compared(plain: Bytes, simulated_: Bytes) -> Iterator[tuple[str, str]]:
 
 def forgotten(running: Simulation, tensor: Any) -> None:
     """Count a tensor as one that was not computed."""
-    with _disable_current_modes():  # which would see that its memory is filled with zeros: with values
+    with (
+        _disable_current_modes()
+    ):  # which would see that its memory is filled with zeros: with values
         running.tracker.evaluation.forget(tensor)
 
 
-def verdict_of(op: Any, plain: list[tuple[Any, Bytes]], running: Simulation, n_faults: list[int]) -> Verdict:
+def verdict_of(
+    op: Any, plain: list[tuple[Any, Bytes]], running: Simulation, n_faults: list[int]
+) -> Verdict:
     """Run an operation's samples in a simulation, and compare them."""
     forget = None if running.values()["compute"] else partial(forgotten, running)
     verdict = Verdict(f"{op.name}{'.' + op.variant_test_name if op.variant_test_name else ''}")
@@ -255,7 +266,13 @@ def main() -> None:
     modes = ("compute", "no-compute") if options.mode == "both" else (options.mode,)
     found = {mode: sweep(ops, options.samples, compute=mode == "compute") for mode in modes}
     for mode, verdicts in found.items():
-        print(mode, len(verdicts), "operations", sum(verdict.n_samples for verdict in verdicts), "samples")
+        print(
+            mode,
+            len(verdicts),
+            "operations",
+            sum(verdict.n_samples for verdict in verdicts),
+            "samples",
+        )
         for verdict in verdicts:
             if verdict.found:
                 print(" ", verdict.name, dict(verdict.found), verdict.example)

@@ -1,7 +1,8 @@
 """Turns values, given piece by piece, into the bytes that CPython's C pickler writes with protocol 4.
 
-Nothing is kept but the open frame and the texts, so a file may be larger than the memory. Two pieces of
-text are one object only if the caller says so: sharing is given, not found. Knows nothing of snapshots.
+Nothing is kept but the open frame and the texts, so a file may be larger than the memory. Two
+pieces of text are one object only if the caller says so: sharing is given, not found. Knows nothing
+of snapshots.
 """
 
 import io
@@ -48,8 +49,8 @@ def _object_starts(opcodes: bytes) -> Iterator[int]:
 class PickleStream:
     """A pickle that is being written: its memo numbering, its shared texts and its open frame.
 
-    The methods that return bytes number the memo as they are called, so their results must be written
-    in that order.
+    The methods that return bytes number the memo as they are called, so their results must be
+    written in that order.
     """
 
     def __init__(self, file: BinaryIO) -> None:

@@ -2,10 +2,10 @@
 
     python scripts/bench/ranks.py --ranks 1000 --events 20000 --cache FOLDER
 
-Every line is a process of its own: its seconds, the processor seconds of it and its workers, its peak memory,
-and that of its largest worker. ``bare load`` loads the files one after the other, in as many processes as
-there are workers elsewhere. Files are links to a few generated ones, so that no disk is measured. Needs a
-POSIX system.
+Every line is a process of its own: its seconds, the processor seconds of it and its workers, its
+peak memory, and that of its largest worker. ``bare load`` loads the files one after the other, in
+as many processes as there are workers elsewhere. Files are links to a few generated ones, so that
+no disk is measured. Needs a POSIX system.
 """
 
 import argparse
@@ -71,11 +71,17 @@ def main() -> None:
     )
     parser.add_argument("--ranks", type=int, default=1000)
     parser.add_argument("--events", type=int, default=20_000)
-    parser.add_argument("--cache", type=Path, required=True, help="folder for generated files; kept")
+    parser.add_argument(
+        "--cache", type=Path, required=True, help="folder for generated files; kept"
+    )
     options = parser.parse_args()
-    print(f"{os.cpu_count()} CPUs, CPython {platform.python_version()}, {options.events} events a rank")
     print(
-        "| ranks | case | workers | seconds | until the first | processor seconds | parent MiB | worker MiB |"
+        f"{os.cpu_count()} CPUs, CPython {platform.python_version()}, {options.events} events a "
+        f"rank"
+    )
+    print(
+        "| ranks | case | workers | seconds | until the first | processor seconds | parent MiB | "
+        "worker MiB |"
     )
     print("|---:|---|---:|---:|---:|---:|---:|---:|")
     for n_ranks in (max(options.ranks // 10, 1), options.ranks):
@@ -95,7 +101,9 @@ def cases() -> Iterator[tuple[str, int]]:
 def measured(folder: Path, case: str, n_workers: int) -> tuple[float, int, int, float, float]:
     """Run one case in a process of its own."""
     program = (BARE if case == "bare load" else RANKS) + SHOWN
-    script = folder.parent / f"measure_{case.replace(' ', '_')}.py"  # new processes import what started them
+    script = (
+        folder.parent / f"measure_{case.replace(' ', '_')}.py"
+    )  # new processes import what started them
     script.write_text(program, encoding="utf-8")
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -119,9 +127,19 @@ def make_job(cache: Path, n_ranks: int, n_events: int) -> Path:
         path = cache / f"{n_events}-{seed}.pickle"
         generated.append(path)
         if not path.exists():
-            arguments = ["--events", str(n_events), "--stacks", "all", "--seed", str(seed), str(path)]
+            arguments = [
+                "--events",
+                str(n_events),
+                "--stacks",
+                "all",
+                "--seed",
+                str(seed),
+                str(path),
+            ]
             subprocess.run(
-                [sys.executable, str(HERE / "generate.py"), *arguments], check=True, stdout=subprocess.DEVNULL
+                [sys.executable, str(HERE / "generate.py"), *arguments],
+                check=True,
+                stdout=subprocess.DEVNULL,
             )
     for rank in range(n_ranks):
         link = folder / f"rank{rank}.pickle"

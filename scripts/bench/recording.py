@@ -4,9 +4,9 @@
     python scripts/bench/recording.py --simulate cnn lstm    some, simulated
     python scripts/bench/recording.py --json …               for machines
 
-Each entry runs once, in a fresh process: warm-up, iterations whose memory is recorded, iterations that are
-timed, and steps after the recording has ended, which are the baseline. So all ratios come from one run.
-"Then" is what the recorder does at the end of such a step, before the next may begin.
+Each entry runs once, in a fresh process: warm-up, iterations whose memory is recorded, iterations
+that are timed, and steps after the recording has ended, which are the baseline. So all ratios come
+from one run. "Then" is what the recorder does at the end of such a step, before the next may begin.
 Simulated, the baseline is simulated too, and says nothing of the simulation's own cost.
 """
 
@@ -29,14 +29,17 @@ ROOT = Path(__file__).parents[2]
 ENTRIES = ROOT / "fixtures" / "entries"
 N_ITERATIONS = 5
 N_AFTER = 8
-# Warm-up, memory, the timer's warm-up, timing, the step in which all is switched off, and those after.
+# Warm-up, memory, the timer's warm-up, timing, the step in which all is switched off, and those
+# after.
 N_STEPS = 1 + N_ITERATIONS + 1 + N_ITERATIONS + 1 + N_AFTER
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description="Measure what recording costs a training step.")
-    parser.add_argument("entries", nargs="*", default=sorted(path.name for path in ENTRIES.iterdir()))
+    parser.add_argument(
+        "entries", nargs="*", default=sorted(path.name for path in ENTRIES.iterdir())
+    )
     parser.add_argument("--simulate", action="store_true", help="without a GPU")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
@@ -54,7 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _in_a_process(entry: str, *, simulate: bool) -> dict[str, Any]:
     command = [sys.executable, __file__, "--here", entry, *["--simulate"] * simulate]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
     case: dict[str, Any] = json.loads(done.stdout)
     return case

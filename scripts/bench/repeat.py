@@ -2,8 +2,9 @@
 
     python scripts/bench/repeat.py --events 1000000 SNAPSHOT OUT.pickle
 
-Read is a pickle only, and by Python's own unpickler: give it no file that you do not trust. The parts follow
-each other in time, but not by what they do: the memory at one's end is not that at the start of the next.
+Read is a pickle only, and by Python's own unpickler: give it no file that you do not trust. The
+parts follow each other in time, but not by what they do: the memory at one's end is not that at the
+start of the next.
 """
 
 import argparse
@@ -34,7 +35,9 @@ def repeated(trace: list[dict[str, Any]], n_times: int) -> list[dict[str, Any]]:
 def main() -> None:
     """Read the command line and write the file."""
     parser = argparse.ArgumentParser(description="Repeat the trace of a real snapshot.")
-    parser.add_argument("--events", type=int, required=True, help="as many at least, if the file has any")
+    parser.add_argument(
+        "--events", type=int, required=True, help="as many at least, if the file has any"
+    )
     parser.add_argument("snapshot", type=Path)
     parser.add_argument("out", type=Path)
     arguments = parser.parse_args()
@@ -43,7 +46,9 @@ def main() -> None:
     n_times = max(1, -(-arguments.events // max(n_events, 1)))
     raw["device_traces"] = [repeated(trace, n_times) for trace in raw["device_traces"]]
     arguments.out.write_bytes(pickle.dumps(raw, PROTOCOL))
-    print(f"{arguments.out}: {n_events * n_times} events, {n_times} times {arguments.snapshot.name}")
+    print(
+        f"{arguments.out}: {n_events * n_times} events, {n_times} times {arguments.snapshot.name}"
+    )
 
 
 if __name__ == "__main__":

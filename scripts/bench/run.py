@@ -3,8 +3,8 @@
     python scripts/bench/run.py --events 100000 1000000 --stacks all python --cache FOLDER
     python scripts/bench/run.py --events 1000000 --stacks --real SNAPSHOT      # its trace, repeated
 
-Every measurement is a process of its own: wall seconds from its start to its end, and its peak resident
-memory as the kernel counted it. Needs a POSIX system.
+Every measurement is a process of its own: wall seconds from its start to its end, and its peak
+resident memory as the kernel counted it. Needs a POSIX system.
 """
 
 import argparse
@@ -32,8 +32,8 @@ MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 STDERR_TAIL_LINES = 5
 SEED = 0
 
-# The kernel counts a process's peak from that of the process that started it (Linux does so over exec), so
-# a bare interpreter stands between: it is smaller than anything that is measured.
+# The kernel counts a process's peak from that of the process that started it (Linux does so over
+# exec), so a bare interpreter stands between: it is smaller than anything that is measured.
 WRAPPER_PROGRAM = """
 import os, sys, time
 silence = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
@@ -126,7 +126,14 @@ def make_sample(folder: Path, n_events: int, *, stacks: str) -> Sample:
 def repeat_real(folder: Path, snapshot: Path, n_events: int) -> Sample:
     """Make a file of the trace of a real snapshot, repeated; nothing says what its peak is."""
     path = folder / f"{n_events}-real.pickle"
-    command = [sys.executable, str(HERE / "repeat.py"), "--events", str(n_events), str(snapshot), str(path)]
+    command = [
+        sys.executable,
+        str(HERE / "repeat.py"),
+        "--events",
+        str(n_events),
+        str(snapshot),
+        str(path),
+    ]
     done = subprocess.run(command, capture_output=True, encoding="utf-8")
     if done.returncode != 0:
         raise SystemExit(f"could not repeat {snapshot}: {done.stderr}")
@@ -137,7 +144,9 @@ def run_process(arguments: Sequence[str]) -> tuple[float, int]:
     """Run Python with these arguments; give its seconds and peak resident bytes."""
     wrapped = [sys.executable, "-I", "-S", "-c", WRAPPER_PROGRAM, *arguments]
     # As when it is installed: compiled modules are kept.
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"
+    }
     wrapper = subprocess.run(
         wrapped, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", errors="replace"
     )
@@ -177,7 +186,9 @@ def measure(command: str, sample: Sample, folder: Path) -> Run:
 
 def summarise(command: str, sample: Sample, runs: Sequence[Run], *, failure: str | None) -> Result:
     """Take the best of a case's runs; one wrong output makes the case wrong."""
-    known = functools.partial(Result, command, sample.stacks, sample.n_events, sample.path.stat().st_size)
+    known = functools.partial(
+        Result, command, sample.stacks, sample.n_events, sample.path.stat().st_size
+    )
     if failure is not None:
         return known(failure=failure)
     checks = [run.is_correct for run in runs if run.is_correct is not None]
@@ -223,7 +234,10 @@ def environment() -> dict[str, object]:
         "python": platform.python_version(),
         "numpy": numpy_version,
         "snapconv": subprocess.run(
-            [sys.executable, "-m", "snapconv", "--version"], cwd=ROOT, capture_output=True, encoding="utf-8"
+            [sys.executable, "-m", "snapconv", "--version"],
+            cwd=ROOT,
+            capture_output=True,
+            encoding="utf-8",
         ).stdout.strip(),
         "generator": generator_version(),
     }
@@ -242,7 +256,9 @@ def table_row(result: Result, bare: Result | None) -> str:
     verdict = {None: "–", True: "yes", False: "NO"}[result.is_correct]
     cells += [f"{result.seconds:.2f}", f"{result.median_seconds:.2f}", seconds_ratio]
     cells += [f"{result.peak_rss_bytes / 2**20:.0f}", rss_ratio]
-    return "| " + " | ".join([*cells, f"{result.seconds / result.events * 1e6:.2f}", verdict]) + " |"
+    return (
+        "| " + " | ".join([*cells, f"{result.seconds / result.events * 1e6:.2f}", verdict]) + " |"
+    )
 
 
 def table_lines(results: Sequence[Result], n_repeats: int) -> Iterator[str]:
@@ -252,7 +268,16 @@ def table_lines(results: Sequence[Result], n_repeats: int) -> Iterator[str]:
     yield f"{facts['cpus']} CPUs, {facts['system']}, {versions}; {facts['snapconv']}."
     yield f"Minimum and median of {n_repeats} interleaved runs."
     yield ""
-    columns = "case", "events", "file MiB", "seconds", "median", "× bare load", "peak MiB", "× bare load"
+    columns = (
+        "case",
+        "events",
+        "file MiB",
+        "seconds",
+        "median",
+        "× bare load",
+        "peak MiB",
+        "× bare load",
+    )
     yield "| " + " | ".join((*columns, "µs/event", "correct")) + " |"
     yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|"
     bare = {(r.events, r.stacks): r for r in results if r.command == BARE_LOAD}
@@ -291,11 +316,17 @@ def bench(arguments: argparse.Namespace, folder: Path) -> int:
 def main() -> int:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Measure conversions against a bare pickle.load.")
-    parser.add_argument("--events", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], metavar="N")
+    parser.add_argument(
+        "--events", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], metavar="N"
+    )
     parser.add_argument("--stacks", nargs="*", choices=("all", "python"), default=["all", "python"])
-    parser.add_argument("--real", type=Path, metavar="SNAPSHOT", help="repeat the trace of this one, too")
+    parser.add_argument(
+        "--real", type=Path, metavar="SNAPSHOT", help="repeat the trace of this one, too"
+    )
     parser.add_argument("--repeat", type=int, default=3, help="runs of every case (default: 3)")
-    parser.add_argument("--cache", type=Path, help="folder that keeps the generated files for the next time")
+    parser.add_argument(
+        "--cache", type=Path, help="folder that keeps the generated files for the next time"
+    )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures here, too")
     arguments = parser.parse_args()
     if arguments.repeat < 1:

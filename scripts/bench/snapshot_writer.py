@@ -1,7 +1,8 @@
 """Events, segments and annotations -> the pickle that torch 2.10 dumps for them, streamed.
 
-What is one object in torch is one object here: a frame's dictionary in all stacks, a list of frames in its
-events and in the block that is still live, the empty list of all free blocks. What torch makes anew is new:
+What is one object in torch is one object here: a frame's dictionary in all stacks, a list of frames
+in its events and in the block that is still live, the empty list of all free blocks. What torch
+makes anew is new:
 a list per captured stack, the texts of every frame, the compile context of every event.
 """
 
@@ -49,8 +50,8 @@ class Annotation(NamedTuple):
 class Snapshot:
     """What to write; a traceback is named by the index of the first event that has it.
 
-    ``tracebacks`` gives the stack of each that the segments speak of. ``events`` may be generated on the go,
-    each with the time to write for it.
+    ``tracebacks`` gives the stack of each that the segments speak of. ``events`` may be generated
+    on the go, each with the time to write for it.
     """
 
     segments: Sequence[Segment]
@@ -112,7 +113,10 @@ class _SnapshotWriter:
         parts = [stream.begin_dict()]
         for key, value in numbers.items():
             parts += [stream.text(key), integer(value)]
-        parts += [stream.text("segment_type"), stream.text("small" if segment.is_small else "large")]
+        parts += [
+            stream.text("segment_type"),
+            stream.text("small" if segment.is_small else "large"),
+        ]
         parts += [stream.text("segment_pool_id"), stream.pair(0, 0)]
         parts += [stream.text("is_expandable"), b"\x89"]
         # torch fills in the frames that it has at the very end, and the empty list at once.
@@ -127,8 +131,17 @@ class _SnapshotWriter:
     def _block(self, block: Block) -> bytes:
         stream = self._stream
         parts = [stream.begin_dict()]
-        parts += [stream.text("address"), integer(block.addr), stream.text("size"), integer(block.size)]
-        parts += [stream.text("requested_size"), integer(block.requested_bytes), stream.text("state")]
+        parts += [
+            stream.text("address"),
+            integer(block.addr),
+            stream.text("size"),
+            integer(block.size),
+        ]
+        parts += [
+            stream.text("requested_size"),
+            integer(block.requested_bytes),
+            stream.text("state"),
+        ]
         parts.append(stream.text("active_allocated" if block.is_live else "inactive"))
         parts.append(stream.text("frames"))
         if block.traceback_id is None:
@@ -200,7 +213,12 @@ class _SnapshotWriter:
         """Encode what comes before the time; it is kept if it can be written again as it is."""
         stream = self._stream
         n_memoised = stream.n_memoised
-        parts = [stream.text("action"), stream.text(event.action), stream.text("addr"), integer(event.addr)]
+        parts = [
+            stream.text("action"),
+            stream.text(event.action),
+            stream.text("addr"),
+            integer(event.addr),
+        ]
         parts += [stream.text("size"), integer(event.size), stream.text("stream"), integer(0)]
         opcodes = b"".join([*parts, stream.text("time_us")])
         if stream.n_memoised == n_memoised:
@@ -212,5 +230,10 @@ class _SnapshotWriter:
         parts = [stream.begin_dict()]
         parts += [stream.new_text("stage"), stream.new_text(annotation.stage)]
         parts += [stream.new_text("name"), stream.new_text(annotation.name)]
-        parts += [stream.text("device"), integer(0), stream.text("time_us"), integer(annotation.time_us)]
+        parts += [
+            stream.text("device"),
+            integer(0),
+            stream.text("time_us"),
+            integer(annotation.time_us),
+        ]
         return b"".join(parts) + b"u"

@@ -1,8 +1,8 @@
 """What allocates or frees -> the stack that torch would record for it, leaf first, interned.
 
-The shape follows real captures of torch 2.10 on Linux: C++ frames of the allocator, of the dispatcher and of
-the binding, then Python frames with the interpreter's C frames between them; on the engine's thread C++
-frames only. With stacks="python" only the Python frames are left.
+The shape follows real captures of torch 2.10 on Linux: C++ frames of the allocator, of the
+dispatcher and of the binding, then Python frames with the interpreter's C frames between them; on
+the engine's thread C++ frames only. With stacks="python" only the Python frames are left.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,11 @@ _GATHER = (
 _MALLOC = (
     *_GATHER,
     cpp(f"{_NATIVE}::DeviceCachingAllocator::malloc(unsigned long, CUstream_st*)", _ALLOCATOR_FILE),
-    cpp(f"{_NATIVE}::NativeCachingAllocator::malloc(void**, signed char, unsigned long, CUstream_st*)", ""),
+    cpp(
+        f"{_NATIVE}::NativeCachingAllocator::malloc(void**, signed char, unsigned long, "
+        f"CUstream_st*)",
+        "",
+    ),
     cpp(f"{_NATIVE}::NativeCachingAllocator::allocate(unsigned long)", ""),
     cpp(
         "at::TensorBase at::detail::_empty_generic<long>(c10::ArrayRef<long>, c10::Allocator*, "
@@ -86,7 +90,8 @@ _ENGINE = (
     ),
     cpp("torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)"),
     cpp(
-        "torch::autograd::Engine::thread_init(int, std::shared_ptr<torch::autograd::ReadyQueue> const&, bool)"
+        "torch::autograd::Engine::thread_init(int, std::shared_ptr<torch::autograd::ReadyQueue> "
+        "const&, bool)"
     ),
     cpp(
         "torch::autograd::python::PythonEngine::thread_init(int, "
@@ -128,9 +133,17 @@ def _dispatch(operator: str) -> tuple[Frame, ...]:
         cpp(f"at::native::{operator}_cuda(at::Tensor const&, at::Tensor const&)"),
         cpp(f"{wrapper}(at::Tensor const&, at::Tensor const&)", "RegisterCUDA_0.cpp"),
         cpp(f"{functor}<c10::CompileTimeFunctionPointer<&{wrapper}> >::call", "RegisterCUDA_0.cpp"),
-        cpp(f"at::_ops::{operator}::redispatch(c10::DispatchKeySet, at::Tensor const&, at::Tensor const&)"),
-        cpp(f"{variable}(c10::DispatchKeySet, at::Tensor const&, at::Tensor const&)", "VariableType_0.cpp"),
-        cpp(f"{functor}<c10::CompileTimeFunctionPointer<&{variable}> >::call", "VariableType_0.cpp"),
+        cpp(
+            f"at::_ops::{operator}::redispatch(c10::DispatchKeySet, at::Tensor const&, at::Tensor "
+            f"const&)"
+        ),
+        cpp(
+            f"{variable}(c10::DispatchKeySet, at::Tensor const&, at::Tensor const&)",
+            "VariableType_0.cpp",
+        ),
+        cpp(
+            f"{functor}<c10::CompileTimeFunctionPointer<&{variable}> >::call", "VariableType_0.cpp"
+        ),
         cpp(f"at::_ops::{operator}::call(at::Tensor const&, at::Tensor const&)"),
     )
 
@@ -138,7 +151,11 @@ def _dispatch(operator: str) -> tuple[Frame, ...]:
 def _binding(operator: str) -> tuple[Frame, ...]:
     """Lead from an operator's public entry out to the Python line that called it."""
     name = f"torch::autograd::THPVariable_{operator}(_object*, _object*, _object*)"
-    return (cpp(name, "python_torch_functions_0.cpp"), cpp("PyCFunction_Call"), cpp("_PyObject_MakeTpCall"))
+    return (
+        cpp(name, "python_torch_functions_0.cpp"),
+        cpp("PyCFunction_Call"),
+        cpp("_PyObject_MakeTpCall"),
+    )
 
 
 def _interpreter(python: Sequence[Frame]) -> list[Frame]:

@@ -1,9 +1,9 @@
 """The shape of a transformer -> what its training loop allocates and frees, in program order.
 
-Every tensor is a name, a size and the stack that made it; where it lies is the allocator's affair. The
-order of lifetimes is a real one (activations saved in forward and released in backward, gradients kept
-until zero_grad), the values of a model are not needed for it. Each layer is called on a line of its own,
-as in an exported module, so that the stacks run to thousands.
+Every tensor is a name, a size and the stack that made it; where it lies is the allocator's affair.
+The order of lifetimes is a real one (activations saved in forward and released in backward,
+gradients kept until zero_grad), the values of a model are not needed for it. Each layer is called
+on a line of its own, as in an exported module, so that the stacks run to thousands.
 """
 
 from collections.abc import Iterator, Sequence
@@ -75,8 +75,8 @@ class Shape:
 class Operator(NamedTuple):
     """A row of the model's program: what a line of ``model.py`` computes.
 
-    ``gradient`` is the kind of tensor that its backward makes ("": it passes one on), ``parameter`` that of
-    its weight, ``frees`` what dies at the same line.
+    ``gradient`` is the kind of tensor that its backward makes ("": it passes one on), ``parameter``
+    that of its weight, ``frees`` what dies at the same line.
     """
 
     output: str
@@ -94,7 +94,9 @@ def _norm(module: str, prefix: str) -> tuple[Operator, ...]:
     return (
         Operator(f"{prefix}_square", "pow", "hidden", module, 24),
         Operator(f"{prefix}_mean", "mean", "row", module, 24, frees=(f"{prefix}_square",)),
-        Operator(f"{prefix}_rsqrt", "rsqrt", "row", module, 25, "row", (f"{prefix}_mean",), is_saved=True),
+        Operator(
+            f"{prefix}_rsqrt", "rsqrt", "row", module, 25, "row", (f"{prefix}_mean",), is_saved=True
+        ),
         Operator(f"{prefix}_unit", "mul", "hidden", module, 26, is_saved=True),
         Operator(f"{prefix}_out", "mul", "hidden", module, 27, is_saved=True, parameter="vector"),
     )
@@ -119,7 +121,9 @@ LAYER = (
     *_rotary("key_rotary", "key"),
     Operator("scores", "bmm", "scores", "attention", 72, frees=("query", "key")),
     Operator("masked", "masked_fill", "scores", "attention", 73, "scores", ("scores",)),
-    Operator("probabilities", "_softmax", "scores", "attention", 74, "scores", ("masked",), is_saved=True),
+    Operator(
+        "probabilities", "_softmax", "scores", "attention", 74, "scores", ("masked",), is_saved=True
+    ),
     Operator("drop_mask", "native_dropout", "mask", "attention", 75, "", is_saved=True),
     Operator("dropped", "native_dropout", "scores", "attention", 75, "scores", is_saved=True),
     Operator("context", "bmm", "hidden", "attention", 76, "scores"),
@@ -135,7 +139,9 @@ LAYER = (
     Operator("output", "add", "hidden", "block", 119, "", ("down",), is_saved=True),
 )
 FIRST = (
-    Operator("embedded", "embedding", "hidden", "model", 145, "", is_saved=True, parameter="vocabulary"),
+    Operator(
+        "embedded", "embedding", "hidden", "model", 145, "", is_saved=True, parameter="vocabulary"
+    ),
 )
 LAST = (
     *_norm("final_norm", "final"),
@@ -241,7 +247,9 @@ class TrainingLoop:
         """Move the model to the device."""
         buffers = [("rotary_cos", "rotary"), ("rotary_sin", "rotary")]
         for name, kind in [*buffers, *self._parameters]:
-            nested = [torch_frame("_apply", "nn/modules/module.py", 915)] * (1 + 2 * name.count("."))
+            nested = [torch_frame("_apply", "nn/modules/module.py", 915)] * (
+                1 + 2 * name.count(".")
+            )
             python = (
                 torch_frame("convert", "nn/modules/module.py", 1355),
                 torch_frame("_apply", "nn/modules/module.py", 942),
@@ -328,7 +336,9 @@ class TrainingLoop:
                     yield self._allocate(f"{name}.{state}", kind, stack_id)
         update = (torch_frame("_multi_tensor_adam", "optim/adam.py", 731), *step)
         for name, kind in self._parameters:
-            yield self._allocate(f"{name}.root", kind, self._stacks.allocated_by("_foreach_sqrt", update))
+            yield self._allocate(
+                f"{name}.root", kind, self._stacks.allocated_by("_foreach_sqrt", update)
+            )
         for name, _ in self._parameters:
             yield Free(f"{name}.root", self._stacks.dropped_at(update[1:]))
         yield Annotate("Optimizer.step#AdamW.step", "END")

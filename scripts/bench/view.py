@@ -1,12 +1,13 @@
 """Measure the pages of `snapconv view`: how large they are, how long they take to write, to open and to pan.
 
-    python scripts/bench/view.py --cache FOLDER        # all that have a budget; the largest load takes 7 GiB
-    python scripts/bench/view.py --events 20000 --irregular
+    python scripts/bench/view.py --cache FOLDER        # all that have a budget; the largest load
+    takes 7 GiB python scripts/bench/view.py --events 20000 --irregular
 
-Beside a bare ``pickle.load`` of the same file, in fresh processes, in seconds of the processor. The page is
-opened in Chromium, headless and without a GPU, and panned at several zooms while every frame is counted;
-``idle`` is the same while nothing moves, as a busy machine has slow frames of its own. Each figure stands
-beside its budget, and the exit code is 1 where one does not hold. Needs selenium, Chromium and its driver.
+Beside a bare ``pickle.load`` of the same file, in fresh processes, in seconds of the processor. The
+page is opened in Chromium, headless and without a GPU, and panned at several zooms while every
+frame is counted; ``idle`` is the same while nothing moves, as a busy machine has slow frames of its
+own. Each figure stands beside its budget, and the exit code is 1 where one does not hold. Needs
+selenium, Chromium and its driver.
 """
 
 import argparse
@@ -41,11 +42,17 @@ print(time.process_time() - start)
 """
 # The most megabytes of a page by its number of events; the others are for all pages.
 MOST_MB = {20_000: 1.5, 1_000_000: 12.0, 10_000_000: 40.0}
-# Larger files are loaded and written once. Their stacks are of Python alone: with those of C++ a bare load of
-# 10^7 events needs more memory than most machines have.
+# Larger files are loaded and written once. Their stacks are of Python alone: with those of C++ a
+# bare load of 10^7 events needs more memory than most machines have.
 MOST_REPEATED, REPEATS = 2_000_000, 3
 MOST_OF_LOAD, MOST_FIRST_MS, MOST_MEDIAN_MS, MOST_LATE_MS = 0.5, 1500.0, 33.4, 100.0
-ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--window-size=1280,900")
+ARGUMENTS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--window-size=1280,900",
+)
 # Pans by a tenth of the view in 40 steps, one a frame; gives the milliseconds between frames.
 PAN = """
 const done = arguments[2], moves = arguments[1];
@@ -94,7 +101,9 @@ def load_seconds(snapshot: Path) -> float:
 def write_seconds(snapshot: Path, page: Path) -> float:
     """Return the seconds that the page takes when the analysis is done."""
     program = [sys.executable, "-c", WRITE_PROGRAM, str(snapshot), str(page)]
-    return float(subprocess.run(program, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
+    return float(
+        subprocess.run(program, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    )
 
 
 @contextmanager
@@ -102,9 +111,14 @@ def browser() -> Iterator[Any]:
     """Start Chromium."""
     from selenium import webdriver
 
-    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("google-chrome")
+    driver, chromium = (
+        shutil.which("chromedriver"),
+        shutil.which("chromium") or shutil.which("google-chrome"),
+    )
     if not driver or not chromium:
-        raise SystemExit("this needs Chromium and its driver (Debian: apt install chromium chromium-driver)")
+        raise SystemExit(
+            "this needs Chromium and its driver (Debian: apt install chromium chromium-driver)"
+        )
     with tempfile.TemporaryDirectory(prefix="chromium-") as folder:
         options = webdriver.ChromeOptions()
         options.binary_location = chromium
@@ -150,7 +164,10 @@ def measure(driver: Any, snapshot: Path, n_events: int, name: str, page: Path) -
 def row(page: Page) -> tuple[list[str], bool]:
     """Return the figures of a page, each beside its budget, and whether all of these hold."""
     limits = [most for events, most in MOST_MB.items() if page.events <= events]
-    median, late = (statistics.median(page.frames_ms), statistics.quantiles(page.frames_ms, n=20)[-1])
+    median, late = (
+        statistics.median(page.frames_ms),
+        statistics.quantiles(page.frames_ms, n=20)[-1],
+    )
     idle = (statistics.median(page.idle_ms), statistics.quantiles(page.idle_ms, n=20)[-1])
     figures = (
         (page.page_bytes / 1e6, limits[0] if limits else None, 2),
@@ -184,7 +201,9 @@ def table(pages: list[Page]) -> Iterator[str]:
 def samples(arguments: argparse.Namespace, cache: Path) -> Iterator[tuple[Path, int, str]]:
     """Return the files to measure, with their number of events and what they are called."""
     for n_events in arguments.events:
-        sample = make_sample(cache, n_events, stacks="all" if n_events <= MOST_REPEATED else "python")
+        sample = make_sample(
+            cache, n_events, stacks="all" if n_events <= MOST_REPEATED else "python"
+        )
         yield sample.path, sample.n_events, f"{sample.n_events:,}"
     for n_events in arguments.irregular:
         path = cache / f"irregular-{n_events}.pickle"
@@ -198,7 +217,9 @@ def samples(arguments: argparse.Namespace, cache: Path) -> Iterator[tuple[Path, 
 def main() -> int:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Measure the pages of snapconv view.")
-    parser.add_argument("--events", type=int, nargs="*", default=[20_000, 1_000_000, 10_000_000], metavar="N")
+    parser.add_argument(
+        "--events", type=int, nargs="*", default=[20_000, 1_000_000, 10_000_000], metavar="N"
+    )
     parser.add_argument(
         "--irregular",
         type=int,
@@ -207,8 +228,12 @@ def main() -> int:
         metavar="N",
         help="all different, too",
     )
-    parser.add_argument("--files", type=Path, nargs="*", default=[], help="snapshots of your own, too")
-    parser.add_argument("--cache", type=Path, help="folder that keeps the generated files for the next time")
+    parser.add_argument(
+        "--files", type=Path, nargs="*", default=[], help="snapshots of your own, too"
+    )
+    parser.add_argument(
+        "--cache", type=Path, help="folder that keeps the generated files for the next time"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="snapconv-view-") as folder, browser() as driver:
         cache = (arguments.cache or Path(folder)).resolve()

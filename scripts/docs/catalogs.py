@@ -1,7 +1,7 @@
 """The catalogues beside this file -> what the generated pages say of notes and keys.
 
-They are data that only documentation needs, so they are no part of the installed package. Tests compare them
-with what the program makes.
+They are data that only documentation needs, so they are no part of the installed package. Tests
+compare them with what the program makes.
 """
 
 import sys
@@ -69,7 +69,9 @@ def capture_keys() -> CaptureKeys:
 
 
 def _catalogue(name: str) -> dict[str, Any]:
-    catalogue: dict[str, Any] = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    catalogue: dict[str, Any] = tomllib.loads(
+        (_FOLDER / f"{name}.toml").read_text(encoding="utf-8")
+    )
     return catalogue
 
 

@@ -55,7 +55,12 @@ def simulated_operations() -> str:
         for what in [_found(other)]
     }
     rows = [
-        (code(name), what, ", ".join(mode for mode, of in modes.items() if name in of["others"]), reason)
+        (
+            code(name),
+            what,
+            ", ".join(mode for mode, of in modes.items() if name in of["others"]),
+            reason,
+        )
         for (name, what), reason in sorted(reasons.items())
     ]
     listed = table(("operation", "difference", "mode", "reason"), rows)
@@ -105,13 +110,17 @@ def _note(meaning: catalogs.NoteMeaning) -> str:
     return f"{title}\n\n" + "\n".join(f"* **{word}**: {text}" for word, text in texts)
 
 
-# Every end of a command: what it means, and what to do. 129 and above: 128 and the number of a signal.
+# Every end of a command: what it means, and what to do. 129 and above: 128 and the number of a
+# signal.
 EXIT_CODES: dict[int, tuple[str, str]] = {
     0: ("done", ""),
     1: ("a bug in snapconv, with a traceback", "report the traceback"),
     2: ("the command line is wrong", "the message names the option"),
     3: (
-        "the input cannot be used: not there, no snapshot, damaged, cut off, or without the requested device",
+        (
+            "the input cannot be used: not there, no snapshot, damaged, cut off, or without the "
+            "requested device"
+        ),
         "the message names what and where",
     ),
     4: (
@@ -149,7 +158,9 @@ def json_keys() -> str:
 
 
 def _key_table(keys: Iterable[catalogs.JsonKey]) -> str:
-    return table(("path", "type", "meaning"), ((f"`{key.path}`", key.type, key.meaning) for key in keys))
+    return table(
+        ("path", "type", "meaning"), ((f"`{key.path}`", key.type, key.meaning) for key in keys)
+    )
 
 
 def answer_keys() -> str:
@@ -185,7 +196,9 @@ def _parts_of(hint: object) -> Iterator[object]:
 
 def _title(shape: type) -> str:
     """``CategoryVerdict`` as ``Category verdict``."""
-    words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in shape.__name__)
+    words = "".join(
+        f" {letter.lower()}" if letter.isupper() else letter for letter in shape.__name__
+    )
     return words.strip().capitalize()
 
 
@@ -238,13 +251,17 @@ def timing_keys() -> str:
 def action_inputs() -> str:
     """Return the table of the inputs of the GitHub action, out of the plain lines of its file."""
     text = (
-        (ROOT / "action.yml").read_text(encoding="utf-8").partition("\ninputs:\n")[2].partition("\nruns:")[0]
+        (ROOT / "action.yml")
+        .read_text(encoding="utf-8")
+        .partition("\ninputs:\n")[2]
+        .partition("\nruns:")[0]
     )
     inputs = re.findall(
         r"^  ([\w-]+):\n    description: (.+)\n    (required: true|default:)", text, re.MULTILINE
     )
     rows = (
-        (f"`{name}`", meaning, "" if rest == "default:" else "required") for name, meaning, rest in inputs
+        (f"`{name}`", meaning, "" if rest == "default:" else "required")
+        for name, meaning, rest in inputs
     )
     return table(("input", "meaning", ""), rows)
 
@@ -261,7 +278,11 @@ def library() -> str:
     parts = []
     for name in ("load", "to_sqlite", "read_job", "recording", "step"):
         function = getattr(snapconv, name)
-        parts += [f"### `snapconv.{name}`", _signature(function, f"snapconv.{name}"), _doc(function)]
+        parts += [
+            f"### `snapconv.{name}`",
+            _signature(function, f"snapconv.{name}"),
+            _doc(function),
+        ]
     for name in ("ConvertOptions", "JobOptions", "Budgets", "Request"):
         shape = getattr(snapconv, name)
         parts += [f"### `snapconv.{name}`", _signature(shape, f"snapconv.{name}"), _doc(shape)]
@@ -287,7 +308,8 @@ def _signature(function: typing.Callable[..., object], name: str) -> str:
             has_star = True
         default = "" if parameter.default is parameter.empty else f"={_value(parameter.default)}"
         stars = "*" * (
-            (parameter.kind is parameter.VAR_POSITIONAL) + 2 * (parameter.kind is parameter.VAR_KEYWORD)
+            (parameter.kind is parameter.VAR_POSITIONAL)
+            + 2 * (parameter.kind is parameter.VAR_KEYWORD)
         )
         has_star = has_star or bool(stars)
         names.append(f"{stars}{parameter.name}{default}")
@@ -306,10 +328,17 @@ def versions() -> str:
         ("exit codes", f"{snapconv.__version__}", "[commands](cli.md#exit-codes)"),
         ("JSON of `--json`", f"{JSON_VERSION}, key `json_version`", "[JSON](json.md)"),
         ("slugs of notes", f"{snapconv.__version__}", "[notes](notes.md)"),
-        ("Skyline's tables", "1, `PRAGMA user_version`", "[memory](schema.md), [time](time-schema.md)"),
+        (
+            "Skyline's tables",
+            "1, `PRAGMA user_version`",
+            "[memory](schema.md), [time](time-schema.md)",
+        ),
         (
             "tables of `--extended`",
-            f"memory {SCHEMA_VERSION}, time {TIME_SCHEMA_VERSION}, `schema_version` in `snapconv_report`",
+            (
+                f"memory {SCHEMA_VERSION}, time {TIME_SCHEMA_VERSION}, `schema_version` in "
+                f"`snapconv_report`"
+            ),
             "[memory](schema.md), [time](time-schema.md)",
         ),
         (

@@ -130,7 +130,10 @@ _MEMORY_VALUES = {
     ("snapconv_report", "history_verdict"): (
         (
             "complete",
-            "nothing was there before the first event: the peak is that of the process up to the dump",
+            (
+                "nothing was there before the first event: the peak is that of the process up to the "
+                "dump"
+            ),
         ),
         ("started late", "memory was there before the first event: the peak is that of the trace"),
         ("truncated", "the oldest events are lost: the peak is that of what is left"),
@@ -148,19 +151,26 @@ _MEMORY_VALUES = {
             for curve in CURVES
             if curve != "allocated"
         ),
-        (PEAK_ACTIVATIONS, "the high-water mark of activations: `activation_entries` is about this moment"),
+        (
+            PEAK_ACTIVATIONS,
+            "the high-water mark of activations: `activation_entries` is about this moment",
+        ),
     ),
     ("snapconv_modules", "name"): (
         ("blocks.3.attn", "its path in the model; what is the model's own is of `(model)`"),
         (
             "model.py:35 < train.py:53",
-            "the lines that call it and those around it, innermost first; modules called on one line are one",
+            (
+                "the lines that call it and those around it, innermost first; modules called on one "
+                "line are one"
+            ),
         ),
     ),
     ("snapconv_modules", "evidence"): (
         (
             "metadata",
-            "the recorder wrote it: a parameter's module has its gradient and its optimizer states too, what "
+            "the recorder wrote it: a parameter's module has its gradient and its optimizer "
+            "states too, what "
             "autograd saved is of the module that saved it first",
         ),
         ("frames", "from the stack: the module was running"),
@@ -194,7 +204,10 @@ WHERE stack_id = (SELECT stack_id FROM snapconv_peak_allocations LIMIT 1)
 ORDER BY ordering;""",
     ),
     (
-        "What does every iteration leave behind that is still in use when the next one ends: a leak?",
+        (
+            "What does every iteration leave behind that is still in use when the next one ends: a "
+            "leak?"
+        ),
         """\
 SELECT allocation.iteration, allocation.category, count(*) AS n_allocations,
        sum(allocation.block_bytes) AS block_bytes

@@ -1,7 +1,7 @@
 """The commands that pages show, with what they print: every ``<!-- run: … -->`` of a page is run and filled.
 
-A page names its commands itself, separated by ``;``. They run in a folder that has the fixtures which they
-name and nothing else, so that a page shows what a reader gets in a checkout.
+A page names its commands itself, separated by ``;``. They run in a folder that has the fixtures
+which they name and nothing else, so that a page shows what a reader gets in a checkout.
 """
 
 import io
@@ -29,14 +29,17 @@ _GOOD_ENDS = (0, 7)
 def with_sessions(text: str) -> str:
     """Return a page with every command of it run anew."""
     return PART.sub(
-        lambda part: f"{part[0].partition(chr(10))[0]}\n{_shown(part['commands'])}\n<!-- end -->", text
+        lambda part: f"{part[0].partition(chr(10))[0]}\n{_shown(part['commands'])}\n<!-- end -->",
+        text,
     )
 
 
 def _shown(commands: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         lines = (
-            line for command in commands.split("; ") for line in (f"$ {command}", ran(command, Path(folder)))
+            line
+            for command in commands.split("; ")
+            for line in (f"$ {command}", ran(command, Path(folder)))
         )
         return "\n".join(("```console", *filter(None, lines), "```"))
 

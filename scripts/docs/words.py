@@ -1,7 +1,8 @@
 """The pages of the documentation -> how many words of each a person wrote, and which pages have too many.
 
-Left out is what the program makes (pages, parts between marks, the commands that are run) and the recorded
-sessions, which stand between marks too. A word is what stands between blanks and has a letter or a digit.
+Left out is what the program makes (pages, parts between marks, the commands that are run) and the
+recorded sessions, which stand between marks too. A word is what stands between blanks and has a
+letter or a digit.
 """
 
 import re
@@ -42,7 +43,9 @@ def faults() -> Iterator[str]:
     if sum(guide.values()) > MOST_OF_THE_GUIDE:
         yield f"docs/guide: {sum(guide.values()):,} words, more than {MOST_OF_THE_GUIDE:,}"
     if sum(counts.values()) > MOST:
-        yield f"docs/, README.md, CONTRIBUTING.md: {sum(counts.values()):,} words, more than {MOST:,}"
+        yield (
+            f"docs/, README.md, CONTRIBUTING.md: {sum(counts.values()):,} words, more than {MOST:,}"
+        )
 
 
 def _words(text: str) -> int:

@@ -16,7 +16,9 @@ DIFFERENT_RANK = "outlier"
 SIGNED = ("diff",)
 _AMOUNT = re.compile(r"(?<![\w.])-\d[\d.]* (?:B|[KMGT]iB)\b")
 _SHARE = re.compile(r"(?<![\w.])(-?\d+(?:\.\d+)?) ?%")
-_SIZE_KEY = re.compile(r"bytes|size|reserved|allocated|peak|total|free|active|requested|capacity|limit")
+_SIZE_KEY = re.compile(
+    r"bytes|size|reserved|allocated|peak|total|free|active|requested|capacity|limit"
+)
 _SHARE_KEY = re.compile(r"share|percent|fraction")
 
 

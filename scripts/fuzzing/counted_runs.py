@@ -1,8 +1,8 @@
 """A campaign that counts its runs in a folder, each run one command on one changed input in a child.
 
-All runs of an input are written at once, so a campaign that is stopped at any moment loses at most the input
-that it was at, and goes on from there when it is started again. campaign.tsv keeps the tables of
-campaigns; a run that failed is fixed afterwards, and tried again.
+All runs of an input are written at once, so a campaign that is stopped at any moment loses at most
+the input that it was at, and goes on from there when it is started again. campaign.tsv keeps the
+tables of campaigns; a run that failed is fixed afterwards, and tried again.
 """
 
 import hashlib
@@ -44,7 +44,9 @@ def count_runs(folder: Path, n_runs: int, targets: Sequence[Target], seed: str) 
     n_done, number = 0, 0
     for run in runs_of(folder):  # no list of them: all that is kept here is memory of every child
         n_done, number = n_done + 1, run.number + 1
-    print(f"{n_done:,} of {n_runs:,} runs are done, the next input is number {number:,}", flush=True)
+    print(
+        f"{n_done:,} of {n_runs:,} runs are done, the next input is number {number:,}", flush=True
+    )
     with (folder / _RUNS).open("a", encoding="ascii") as lines, suppress(KeyboardInterrupt):
         while n_done < n_runs:
             target = targets[number % len(targets)]
@@ -75,7 +77,9 @@ def _runs_of_input(number: int, target: Target, folder: Path, seed: str) -> list
             path = put_aside(folder / target.name / "failed", data, failure.place, failure.text)
             print(f"FAILED {path or 'again'}: {failure.place}\n{failure.text[-2000:]}", flush=True)
         counted.append(
-            CountedRun(number, target.name, run.command, run.n_bytes, run.seconds, run.peak_bytes, failures)
+            CountedRun(
+                number, target.name, run.command, run.n_bytes, run.seconds, run.peak_bytes, failures
+            )
         )
     return counted
 
@@ -97,8 +101,9 @@ def table_lines(runs: Sequence[CountedRun]) -> Iterator[str]:
     targets = sorted({run.target for run in runs})
     widths = [max(len(target), 7) for target in targets]
     heads = [f"{target:>{width}}" for target, width in zip(targets, widths, strict=True)]
-    yield f"{'command':<14}{'runs':>8}{'failed':>7}{'most s':>8}{'of bound':>9}{'MiB':>5}{'of bound':>9}" + (
-        f"  {' '.join(heads)}"
+    yield (
+        f"{'command':<14}{'runs':>8}{'failed':>7}{'most s':>8}{'of bound':>9}{'MiB':>5}{'of bound':>9}"
+        + (f"  {' '.join(heads)}")
     )
     for command in [*sorted({run.command for run in runs}), "all"]:
         chosen = [run for run in runs if command in (run.command, "all")]
@@ -110,7 +115,9 @@ def table_lines(runs: Sequence[CountedRun]) -> Iterator[str]:
         share_of_bytes = max(run.peak_bytes / most_bytes(run.n_bytes) for run in chosen)
         n_failed = sum(bool(run.failures) for run in chosen)
         numbers = Counter(run.target for run in chosen)
-        counts = [f"{numbers[target]:>{width},}" for target, width in zip(targets, widths, strict=True)]
+        counts = [
+            f"{numbers[target]:>{width},}" for target, width in zip(targets, widths, strict=True)
+        ]
         yield (
             f"{command:<14}{len(chosen):>8,}{n_failed:>7,}{seconds:>8.2f}{share_of_seconds:>9.0%}"
             f"{peak:>5}{share_of_bytes:>9.0%}  {' '.join(counts)}"

@@ -1,7 +1,7 @@
 """An input of the campaign -> another one like it: changes to its values, or to its bytes.
 
-The values are those of a pickle or of JSON: plain containers, changed at a random place. What a pickle
-repeats by reference stays shared, since that is how a small file gets large contents.
+The values are those of a pickle or of JSON: plain containers, changed at a random place. What a
+pickle repeats by reference stays shared, since that is how a small file gets large contents.
 """
 
 import io
@@ -50,7 +50,10 @@ def to_json(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-CODECS: dict[str, tuple[Decode, Encode]] = {"pickle": (from_pickle, to_pickle), "json": (json.loads, to_json)}
+CODECS: dict[str, tuple[Decode, Encode]] = {
+    "pickle": (from_pickle, to_pickle),
+    "json": (json.loads, to_json),
+}
 
 
 def mutated(
@@ -61,7 +64,11 @@ def mutated(
     ``other`` is an input of the same kind, of which a part may be taken.
     """
     for _ in range(3):
-        made = _with_other_values(data, codec, random, other) if codec and random.random() < 0.9 else None
+        made = (
+            _with_other_values(data, codec, random, other)
+            if codec and random.random() < 0.9
+            else None
+        )
         made = _with_other_bytes(data, random, other) if made is None else made
         if len(made) <= most_bytes and made != data:
             return made
@@ -115,9 +122,13 @@ def _odd(random: Random, before: Any) -> Any:
         lambda: random.choice(_TEXTS),
         lambda: random.choice((None, True, False, 0.5, -1.0, 1e308, float("inf"), float("nan"))),
         lambda: random.choice(([], {}, [[]], [None], {"": 0}, [0] * 50, ())),
-        lambda: before + random.choice((-512, -1, 1, 512, before)) if isinstance(before, int) else 0,
+        lambda: (
+            before + random.choice((-512, -1, 1, 512, before)) if isinstance(before, int) else 0
+        ),
         lambda: before * random.choice((2, 20, 200)) if isinstance(before, str) else "x",
-        lambda: "".join(chr(random.choice((9, 27, 65, 155, 0x301, 0x202E, 0x1F600))) for _ in range(9)),
+        lambda: "".join(
+            chr(random.choice((9, 27, 65, 155, 0x301, 0x202E, 0x1F600))) for _ in range(9)
+        ),
     )
     return random.choice(kinds)()
 
@@ -139,7 +150,9 @@ def _like(random: Random, before: Any, part: Any) -> Any:
                 (random.choice(_TEXTS), before * random.choice((2, 200)), before[::-1], before[1:])
             )
         case list():
-            return random.choice((before[::-1], before[:1], [], before * 2, sorted(before, key=str)))
+            return random.choice(
+                (before[::-1], before[:1], [], before * 2, sorted(before, key=str))
+            )
     return part
 
 
@@ -174,7 +187,9 @@ def _repeat(parent: Any, key: Any, random: Random, _part: Any) -> None:
 def _repeat_changed(parent: Any, key: Any, random: Random, _part: Any) -> None:
     """Return a row many times, with one of its numbers counting up."""
     row = parent[key]
-    numbers = [name for name, value in row.items() if type(value) is int] if isinstance(row, dict) else []
+    numbers = (
+        [name for name, value in row.items() if type(value) is int] if isinstance(row, dict) else []
+    )
     if not (isinstance(parent, list) and numbers):
         _repeat(parent, key, random, None)
     else:

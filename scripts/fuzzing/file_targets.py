@@ -1,7 +1,7 @@
 """What the campaign of ``scripts/fuzz`` tries: kinds of inputs, their seeds, and the commands that read them.
 
-An input is the content of one file as a person would give it. Which commands are tried with it follows from
-its content, so that the same input always does the same.
+An input is the content of one file as a person would give it. Which commands are tried with it
+follows from its content, so that the same input always does the same.
 """
 
 import gzip
@@ -22,7 +22,8 @@ FIXTURES = ROOT / "fixtures"
 KEPT = Path(__file__).parent / "kept_files.zip"
 # The variable that names the folder of the seeds of real files.
 REAL_SEEDS = "SNAPCONV_FUZZ_SEEDS"
-# The one that names the folder of the files themselves, which are inputs as a whole up to this size.
+# The one that names the folder of the files themselves, which are inputs as a whole up to this
+# size.
 REAL_FILES = "SNAPCONV_FUZZ_FILES"
 _MOST_WHOLE_BYTES = 4 << 20
 # How protocols from 2 on begin.
@@ -34,9 +35,9 @@ Command = list[str]
 class Target:
     """A kind of input.
 
-    ``arrange`` puts an input into a folder and returns the commands to try; none where it cannot be one.
-    ``codec`` is how its values are read and written, to be changed; None where only bytes are. An input has
-    at most ``most_bytes``.
+    ``arrange`` puts an input into a folder and returns the commands to try; none where it cannot be
+    one. ``codec`` is how its values are read and written, to be changed; None where only bytes are.
+    An input has at most ``most_bytes``.
     """
 
     name: str
@@ -63,7 +64,9 @@ def kept_inputs(target: str) -> list[bytes]:
     if not KEPT.exists():
         return []
     with ZipFile(KEPT) as kept:
-        return [kept.read(name) for name in sorted(kept.namelist()) if name.startswith(f"{target}/")]
+        return [
+            kept.read(name) for name in sorted(kept.namelist()) if name.startswith(f"{target}/")
+        ]
 
 
 def _real_seeds() -> list[bytes]:
@@ -105,11 +108,23 @@ def every_answer(file: str) -> list[Command]:
         ["explain", file, "0x7f0000000200", "--json"],
         ["check", file, "--max-peak", "1GiB", "--max-growth", "0", "--format", "github"],
         ["check", file, "--max-category", "activation=1MiB", "--format", "github"],
-        ["check", file, "--baseline", file, "--fail-over", "1%", "--no-faults-above", "1MiB", "--json"],
+        [
+            "check",
+            file,
+            "--baseline",
+            file,
+            "--fail-over",
+            "1%",
+            "--no-faults-above",
+            "1MiB",
+            "--json",
+        ],
         ["diff", file, str(FIXTURES / "torch_2_13.pickle"), "--json"],
         ["diff", str(FIXTURES / "torch_2_13.pickle"), file],
     ]
-    return named + [[name, file] for name in QUESTIONS if name not in {command[0] for command in named}]
+    return named + [
+        [name, file] for name in QUESTIONS if name not in {command[0] for command in named}
+    ]
 
 
 def every_output(file: str, folder: Path) -> list[Command]:
@@ -139,14 +154,20 @@ def _whole_snapshots() -> list[bytes]:
     folder = os.environ.get(REAL_FILES)
     real = sorted(path for path in Path(folder).rglob("*") if path.is_file()) if folder else []
     files = [data for file in real if (data := file.read_bytes()).startswith(_PICKLE)]
-    return [(FIXTURES / f"{name}.pickle").read_bytes() for name in ("training_step", "full_ring")] + files
+    return [
+        (FIXTURES / f"{name}.pickle").read_bytes() for name in ("training_step", "full_ring")
+    ] + files
 
 
 def _any_containers() -> list[bytes]:
     files = [
-        file for ending in ("gz", "json", "html", "pt") for file in sorted(FIXTURES.rglob(f"*.{ending}"))
+        file
+        for ending in ("gz", "json", "html", "pt")
+        for file in sorted(FIXTURES.rglob(f"*.{ending}"))
     ]
-    return _small_snapshots() + [file.read_bytes() for file in files if file.stat().st_size <= MAX_BYTES]
+    return _small_snapshots() + [
+        file.read_bytes() for file in files if file.stat().st_size <= MAX_BYTES
+    ]
 
 
 def _with_snapshot(folder: Path, data: bytes) -> list[Command]:
@@ -212,21 +233,26 @@ def _among_ranks(folder: Path, data: bytes) -> list[Command]:
 
 def _timelines() -> list[bytes]:
     """Return what torch.profiler's export_memory_timeline writes, and a part of it."""
-    whole = [gzip.decompress(file.read_bytes()) for file in sorted((FIXTURES / "profiles").glob("*.gz"))]
+    whole = [
+        gzip.decompress(file.read_bytes()) for file in sorted((FIXTURES / "profiles").glob("*.gz"))
+    ]
     return [*whole, b"[[-1,1,512,0],[5000,2,64,4],[6000,3,-64,4],[6000,3,64,5],[7000,4,-64,5]]"]
 
 
 # What trace_plot of torch 2.0 embeds in its page.
 _ALLOC_DATA = (
     b'{"actions": [0, 1, 1], "elements": [{"size": 512, "info": 2}, {"size": 64, "info": 3}], '
-    b'"suffix_table": [[0, null], [1, 0], [2, 1], [3, 0]], "string_table": ["a.py:2:main", "a.py(3): f", '
+    b'"suffix_table": [[0, null], [1, 0], [2, 1], [3, 0]], "string_table": ["a.py:2:main", '
+    b'"a.py(3): f", '
     b'"512B allocation", "64B allocation (gradient)"], "initially_allocated": []}'
 )
 
 
 def _with_page(folder: Path, data: bytes) -> list[Command]:
     """Return the data inside a page of the first viewer."""
-    return _with_snapshot(folder, b"<html><script>\nlet alloc_data = " + data + b"\n</script></html>")
+    return _with_snapshot(
+        folder, b"<html><script>\nlet alloc_data = " + data + b"\n</script></html>"
+    )
 
 
 def _metadata_seeds() -> list[bytes]:
@@ -259,7 +285,10 @@ def _times(folder: Path, data: bytes) -> list[Command]:
 
 
 def _rules_seeds() -> list[bytes]:
-    return [b'kv_cache = ["f*", "*x.py"]\nweight = ["a/b.py:step?", "*a*a*[ab]*"]\n', b"input = []\n"]
+    return [
+        b'kv_cache = ["f*", "*x.py"]\nweight = ["a/b.py:step?", "*a*a*[ab]*"]\n',
+        b"input = []\n",
+    ]
 
 
 def _with_rules(folder: Path, data: bytes) -> list[Command]:
@@ -273,9 +302,12 @@ def _with_rules(folder: Path, data: bytes) -> list[Command]:
 
 
 _MESSAGE = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
-    "79.10 GiB of which 1.25 GiB is free. Including non-PyTorch memory, this process has 77.84 GiB memory in "
-    "use. Of the allocated memory 70.11 GiB is allocated by PyTorch, with 512.00 MiB allocated in private "
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+    "capacity of "
+    "79.10 GiB of which 1.25 GiB is free. Including non-PyTorch memory, this process has 77.84 "
+    "GiB memory in "
+    "use. Of the allocated memory 70.11 GiB is allocated by PyTorch, with 512.00 MiB allocated in "
+    "private "
     "pools (e.g., CUDA Graphs), and 5.00 GiB is reserved by PyTorch but unallocated."
 )
 
@@ -333,7 +365,10 @@ TARGETS = {
         Target("page", "json", lambda: [_ALLOC_DATA], _with_page),
         Target("metadata", "pickle", _metadata_seeds, _with_metadata),
         Target(
-            "timing", "json", lambda: [(FIXTURES / "transformer.capture/timing.json").read_bytes()], _times
+            "timing",
+            "json",
+            lambda: [(FIXTURES / "transformer.capture/timing.json").read_bytes()],
+            _times,
         ),
         Target("rules", "json", _rules_seeds, _with_rules),
         Target("message", None, lambda: [_MESSAGE.encode()], _with_message),

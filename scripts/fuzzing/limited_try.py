@@ -1,7 +1,7 @@
 """One input -> what came of its commands, each held to bounds of time, memory and output.
 
-A command runs as ``snapconv.cli.app.main`` runs it: in a child, a fork of a process that has imported all of
-the offline half, or in this process, where coverage is seen.
+A command runs as ``snapconv.cli.app.main`` runs it: in a child, a fork of a process that has
+imported all of the offline half, or in this process, where coverage is seen.
 """
 
 import gc
@@ -23,7 +23,8 @@ from tempfile import TemporaryDirectory
 from fuzzing.amounts import SIGNED, impossible_json, impossible_text
 from fuzzing.file_targets import FIXTURES, ROOT, Command, Target, every_answer, every_output
 
-# What a command may take for N bytes. The fork, and the memory that it begins with, are the command's too.
+# What a command may take for N bytes. The fork, and the memory that it begins with, are the
+# command's too.
 _FREE_SECONDS, _SECONDS_PER_BYTE = 1.0, 3e-6
 _FREE_BYTES, _BYTES_PER_BYTE = 150 << 20, 8
 # Other work on the machine makes the same work take longer, so the least of so many times counts.
@@ -243,21 +244,27 @@ def _failures(command: Command, folder: Path, n_bytes: int) -> list[Failure]:
         return [Failure(_place(error), f"{said}\n{''.join(traceback.format_exception(error))}")]
     failures = []
     if code not in EXPECTED_CODES:
-        failures.append(Failure(f"code {code}", f"{said}: ended with {code}: {err.getvalue()[-500:]}"))
+        failures.append(
+            Failure(f"code {code}", f"{said}: ended with {code}: {err.getvalue()[-500:]}")
+        )
     if "memory does not suffice" in err.getvalue():
         failures.append(Failure(f"memory {command[0]}", f"{said}: more memory than the limit"))
     after = _files(folder)
     written = {name: size for name, size in after.items() if name not in before}
     # Of a folder of tables, and of several devices, every file is a report of its own.
     if sum(written.values()) > _OUTPUT_PER_BYTE * n_bytes + len(written) * _FREE_OUTPUT:
-        failures.append(Failure(f"output {command[0]}", f"{said}: wrote {written} for {n_bytes} bytes"))
+        failures.append(
+            Failure(f"output {command[0]}", f"{said}: wrote {written} for {n_bytes} bytes")
+        )
     changed = [name for name, size in before.items() if after.get(name) != size]
     failures += [Failure("input", f"{said}: {name} was changed") for name in changed]
     shown = out.getvalue() + err.getvalue()
     is_json = "--json" in command or command[0] == SERVER
     # The error of a command line that is refused quotes it.
     if not is_json and command[0] not in SIGNED and code != REFUSED:
-        failures += [Failure(f"amount {command[0]}", f"{said}: {line}") for line in impossible_text(shown)]
+        failures += [
+            Failure(f"amount {command[0]}", f"{said}: {line}") for line in impossible_text(shown)
+        ]
     elif is_json and code in (0, 7):
         with suppress(ValueError):  # no JSON
             places = impossible_json(out.getvalue())

@@ -2,7 +2,8 @@
 
     python scripts/fuzzing/real_seeds.py FILES OUT    FILES is a folder with pickles, packed or not
 
-Each seed has all kinds of rows that its file has, so few of each that a change of one is a change of much.
+Each seed has all kinds of rows that its file has, so few of each that a change of one is a change
+of much.
 """
 
 import gzip
@@ -63,12 +64,21 @@ def _window(raw: Raw, random: Random) -> Raw:
     cut = {key: _rows(value, N_ROWS, random) for key, value in raw.items()}
     cut["device_traces"] = [_rows(trace, N_EVENTS, random) for trace in raw["device_traces"]]
     segments = _rows(raw["segments"], N_SEGMENTS, random)
-    cut["segments"] = [{**one, "blocks": _rows(one.get("blocks"), N_ROWS, random)} for one in segments]
+    cut["segments"] = [
+        {**one, "blocks": _rows(one.get("blocks"), N_ROWS, random)} for one in segments
+    ]
     if isinstance(raw.get("snapconv"), dict):
-        cut["snapconv"] = {key: _rows(value, N_ROWS, random) for key, value in raw["snapconv"].items()}
-    for rows in (*cut["device_traces"], cut["segments"], *(one["blocks"] for one in cut["segments"])):
+        cut["snapconv"] = {
+            key: _rows(value, N_ROWS, random) for key, value in raw["snapconv"].items()
+        }
+    for rows in (
+        *cut["device_traces"],
+        cut["segments"],
+        *(one["blocks"] for one in cut["segments"]),
+    ):
         rows[:] = [
-            {**row, "frames": row["frames"][:N_FRAMES]} if row.get("frames") else row for row in rows or ()
+            {**row, "frames": row["frames"][:N_FRAMES]} if row.get("frames") else row
+            for row in rows or ()
         ]
     return cut
 

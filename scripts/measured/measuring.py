@@ -1,6 +1,7 @@
 """One optimizer on the simulated device -> its states, and what a step needs besides.
 
-Runs in the environment that scripts/measure_optimizers makes, inside ``snapconv.simulation.simulated``.
+Runs in the environment that scripts/measure_optimizers makes, inside
+``snapconv.simulation.simulated``.
 """
 
 import gc
@@ -107,13 +108,16 @@ def reason(error: BaseException) -> str:
     return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"
 
 
-def _within_time(case: Case, roles: tuple[str, ...], dtype_name: str, *, has_limit: bool) -> Measurement:
+def _within_time(
+    case: Case, roles: tuple[str, ...], dtype_name: str, *, has_limit: bool
+) -> Measurement:
     def stop(*_: object) -> None:
         raise TimedOut
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(SECONDS_PER_CASE if has_limit else 0)
-    # A decomposition in C++ hears no signal: it ends with the process, which starts again without the case.
+    # A decomposition in C++ hears no signal: it ends with the process, which starts again without
+    # the case.
     watchdog = threading.Timer(2 * SECONDS_PER_CASE, os._exit, (1,))
     watchdog.daemon = True
     watchdog.start()
@@ -140,7 +144,9 @@ class Run:
             values = torch.randn(SHAPES[role], device="cuda").mul_(0.1).to(dtype)
             self.model.register_parameter(role, torch.nn.Parameter(values))
         self.weights = dict(self.model.named_parameters())
-        self.weight_bytes = sum(weight.numel() * weight.element_size() for weight in self.weights.values())
+        self.weight_bytes = sum(
+            weight.numel() * weight.element_size() for weight in self.weights.values()
+        )
         self.loss = torch.ones((), device="cuda", dtype=dtype)
         self.live: dict[int, Allocation] = {}
         self.step_frames: dict[str, None] = {}
@@ -159,12 +165,16 @@ class Run:
             self._set_gradients()
             self._record()
             n_before = requested("current")
-            n_states = sum(state.n_bytes for state in self.states.values() if state.device == "cuda")
+            n_states = sum(
+                state.n_bytes for state in self.states.values() if state.device == "cuda"
+            )
             torch.cuda.reset_peak_memory_stats()
             self._step(optimizer)
             n_peak = requested("peak")
             self._look(optimizer, f"step {number}")
-            n_states_after = sum(state.n_bytes for state in self.states.values() if state.device == "cuda")
+            n_states_after = sum(
+                state.n_bytes for state in self.states.values() if state.device == "cuda"
+            )
             n_more = n_peak - n_before - max(0, n_states_after - n_states)
             result.temporaries[number] = max(0, n_more) / self.weight_bytes
             self._look_at_gradients()
@@ -305,7 +315,9 @@ class Walker:
         self._walk(attributes, "", "all", 0)
 
     def _walk(self, value: Any, path: str, role: str, depth: int) -> None:
-        if depth > 8 or isinstance(value, (str, bytes, int, float, type, torch.dtype, torch.device)):
+        if depth > 8 or isinstance(
+            value, (str, bytes, int, float, type, torch.dtype, torch.device)
+        ):
             return
         if isinstance(value, torch.Tensor):
             self._tensor(value, path, role, depth)
@@ -342,12 +354,18 @@ class Walker:
         n_stored = n_bytes // tensor.element_size()
         shape = tuple(tensor.shape) if n_stored == tensor.numel() else (n_stored,)
         if role == "all":
-            same = [name for name in self.by_identity.values() if SHAPES[name] == shape and len(shape) > 1]
+            same = [
+                name
+                for name in self.by_identity.values()
+                if SHAPES[name] == shape and len(shape) > 1
+            ]
             role = same[0] if same else role
             path = path.rstrip("0123456789[]") if same else path
         dtype = str(tensor.dtype).removeprefix("torch.")
         self.states.append(
-            State(path or "(itself)", role, shape, dtype, tensor.device.type, "", n_bytes, storage[1])
+            State(
+                path or "(itself)", role, shape, dtype, tensor.device.type, "", n_bytes, storage[1]
+            )
         )
 
     def _share(self, storage: tuple[str, int], role: str) -> None:
@@ -385,7 +403,8 @@ def python_frames(frames: Any) -> Iterator[tuple[str, str]]:
 def is_own(file: str) -> bool:
     """Tell whether a frame is an optimizer's: torch's are in torch/optim, its wrappers apart."""
     return bool(file) and (
-        not file.startswith("torch/") or (file.startswith("torch/optim/") and file not in _NOT_THE_OPTIMIZERS)
+        not file.startswith("torch/")
+        or (file.startswith("torch/optim/") and file not in _NOT_THE_OPTIMIZERS)
     )
 
 

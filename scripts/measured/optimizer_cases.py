@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-# A weight of every kind. No two sides are alike, and none is the length of a table of 8-bit or 4-bit values
-# or the number of blocks of 64 to 2048; the embedding is too long for a preconditioner by usual limits;
-# the first three have blocks of 256 without a rest, and are long enough for 8-bit states (4096).
+# A weight of every kind. No two sides are alike, and none is the length of a table of 8-bit or
+# 4-bit values or the number of blocks of 64 to 2048; the embedding is too long for a preconditioner
+# by usual limits; the first three have blocks of 256 without a rest, and are long enough for 8-bit
+# states (4096).
 SHAPES: dict[str, tuple[int, ...]] = {
     "matrix": (320, 576),
     "embedding": (12000, 24),
@@ -21,7 +22,8 @@ MATRICES = ("matrix", "embedding")
 class Package:
     """A package by its name on the registry, the module that has its optimizers, and classes that are none.
 
-    ``has_torchvision``: it imports torchvision, which does not import where torch is a build of another kind.
+    ``has_torchvision``: it imports torchvision, which does not import where torch is a build of
+    another kind.
     """
 
     name: str
@@ -34,10 +36,11 @@ class Package:
 class Case:
     """An optimizer with arguments.
 
-    A row without options replaces what would be built from the weights alone, one with options only if it
-    ``replaces_default``. ``takes``: "weights", or "named" weights, the "model", another "optimizer", or
-    "groups" of the matrices and of all others with the keys of ``of_matrices`` and ``of_others``. ``call``
-    of step: "plain", with a "closure", or with gradients that have a "graph". ``options``: as in the table.
+    A row without options replaces what would be built from the weights alone, one with options only
+    if it ``replaces_default``. ``takes``: "weights", or "named" weights, the "model", another
+    "optimizer", or "groups" of the matrices and of all others with the keys of ``of_matrices`` and
+    ``of_others``. ``call`` of step: "plain", with a "closure", or with gradients that have a
+    "graph". ``options``: as in the table.
     """
 
     package: str
@@ -112,14 +115,34 @@ CASES: tuple[Case, ...] = (
     *(
         _torch(name, "foreach=False", foreach=False)
         for name in (
-            *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam"),
+            *(
+                "ASGD",
+                "Adadelta",
+                "Adafactor",
+                "Adagrad",
+                "Adam",
+                "AdamW",
+                "Adamax",
+                "NAdam",
+                "RAdam",
+            ),
             *("RMSprop", "Rprop", "SGD"),
         )
     ),
     *(_torch(name, "fused=True", fused=True) for name in ("Adagrad", "Adam", "AdamW", "SGD")),
     *(
         _torch(name, "capturable=True", capturable=True)
-        for name in ("ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
+        for name in (
+            "ASGD",
+            "Adadelta",
+            "Adam",
+            "AdamW",
+            "Adamax",
+            "NAdam",
+            "RAdam",
+            "RMSprop",
+            "Rprop",
+        )
     ),
     *(
         _torch(name, "weight_decay=0.1", weight_decay=0.1)
@@ -141,7 +164,14 @@ CASES: tuple[Case, ...] = (
     Case("adabelief-pytorch", "adabelief_pytorch", "AdaBelief", "amsgrad=True", {"amsgrad": True}),
     Case("adafactor8bit", "adafactor8bit", "Adafactor8Bit", takes="named"),
     Case("adam-mini", "adam_mini", "Adam_mini", takes="named"),
-    Case("adamp", "adamp", "SGDP", "lr, momentum=0.9", {"lr": 0.1, "momentum": 0.9}, replaces_default=True),
+    Case(
+        "adamp",
+        "adamp",
+        "SGDP",
+        "lr, momentum=0.9",
+        {"lr": 0.1, "momentum": 0.9},
+        replaces_default=True,
+    ),
     _low_rank("apollo-torch", "APOLLOAdamW"),
     *(
         Case(
@@ -201,7 +231,10 @@ CASES: tuple[Case, ...] = (
         Case("pytorch-optimizer", "pytorch_optimizer", name, call="graph")
         for name in ("AdaHessian", "SophiaH")
     ),
-    *(Case("pytorch-optimizer", "pytorch_optimizer", name, call="closure") for name in ("AliG", "LBFGS")),
+    *(
+        Case("pytorch-optimizer", "pytorch_optimizer", name, call="closure")
+        for name in ("AliG", "LBFGS")
+    ),
     *(
         Case("pytorch-optimizer", "pytorch_optimizer", name, takes="optimizer")
         for name in ("Lookahead", "ScheduleFreeWrapper", "OrthoGrad", "TRAC")
@@ -250,7 +283,11 @@ CASES: tuple[Case, ...] = (
     ),
     *(
         Case("schedulefree", "schedulefree", name, call="closure")
-        for name in ("AdamWScheduleFreeClosure", "RAdamScheduleFreeClosure", "SGDScheduleFreeClosure")
+        for name in (
+            "AdamWScheduleFreeClosure",
+            "RAdamScheduleFreeClosure",
+            "SGDScheduleFreeClosure",
+        )
     ),
     Case("schedulefree", "schedulefree", "AdamWScheduleFree", "foreach=False", {"foreach": False}),
     *(
@@ -264,6 +301,12 @@ CASES: tuple[Case, ...] = (
     Case("torch-optimizer", "torch_optimizer", "Adahessian", call="graph"),
     Case("torch-optimizer", "torch_optimizer", "Lookahead", takes="optimizer"),
     Case("torchao", "torchao.optim", "AdamW8bit", "block_size=128", {"block_size": 128}),
-    Case("torchao", "torchao.optim", "_AdamW", "bf16_stochastic_round=True", {"bf16_stochastic_round": True}),
+    Case(
+        "torchao",
+        "torchao.optim",
+        "_AdamW",
+        "bf16_stochastic_round=True",
+        {"bf16_stochastic_round": True},
+    ),
     Case("transformers", "transformers.optimization", "Adafactor", "beta1=0.9", {"beta1": 0.9}),
 )

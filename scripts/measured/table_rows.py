@@ -12,7 +12,18 @@ from scripts.measured.optimizer_cases import ROLES, SHAPES
 
 FIGURES = ("first_f32", "later_f32", "first_bf16", "later_bf16")
 COLUMNS = (
-    *("package", "version", "optimizer", "options", "weights", "state", *ROLES, "whole", "number", "dtype"),
+    *(
+        "package",
+        "version",
+        "optimizer",
+        "options",
+        "weights",
+        "state",
+        *ROLES,
+        "whole",
+        "number",
+        "dtype",
+    ),
     *("device", "moment", "replaced", "made_in", "step", *FIGURES, "note"),
 )
 DTYPES = ("float32", "bfloat16")
@@ -44,8 +55,11 @@ def shape_rule(shape: Sequence[int], weight: Sequence[int]) -> str:
     names = side_names(weight)
     if any(side in names for side in sides):
         return " x ".join(names.get(side, str(side)) for side in sides)
-    for first, second in combinations_with_replacement([side for side in weight if side in names], 2):
-        # A view of a larger tensor holds all of it; the state's shape is then its number of elements.
+    for first, second in combinations_with_replacement(
+        [side for side in weight if side in names], 2
+    ):
+        # A view of a larger tensor holds all of it; the state's shape is then its number of
+        # elements.
         if len(sides) == 1 and n_state == first * second:
             return f"{names[first]} x {names[second]}"
     share = round(n_weight / n_state)
@@ -128,12 +142,18 @@ def with_numbers(
             yield {**state, "name": state["list"], "moment": moment}, sizes[of_family]
 
 
-def rows_of(key: Sequence[str], version: str, by_dtype: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
+def rows_of(
+    key: Sequence[str], version: str, by_dtype: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Row]:
     """Return the rows of one optimizer with its options: results by the dtype of the weights."""
     package, optimizer, options = key
     common = {"package": package, "version": version, "optimizer": optimizer, "options": options}
-    measured = {dtype: result["measured"] for dtype, result in by_dtype.items() if "measured" in result}
-    reasons = {dtype: str(result["failed"]) for dtype, result in by_dtype.items() if dtype not in measured}
+    measured = {
+        dtype: result["measured"] for dtype, result in by_dtype.items() if "measured" in result
+    }
+    reasons = {
+        dtype: str(result["failed"]) for dtype, result in by_dtype.items() if dtype not in measured
+    }
     if len(reasons) > 1 and len(set(reasons.values())) == 1:
         reasons = {"both": reasons[DTYPES[0]]}
     for dtype, reason in reasons.items():
@@ -143,13 +163,18 @@ def rows_of(key: Sequence[str], version: str, by_dtype: Mapping[str, Mapping[str
     step = dict(common)
     for dtype, short in zip(DTYPES, ("f32", "bf16"), strict=True):
         if dtype in measured:
-            by_step = {int(number): share for number, share in measured[dtype]["temporaries"].items()}
+            by_step = {
+                int(number): share for number, share in measured[dtype]["temporaries"].items()
+            }
             step[f"first_{short}"] = figure(by_step.pop(1))
             step[f"later_{short}"] = figure(max(by_step.values()))
             step["step"] = measured[dtype]["step"]
     notes: dict[str, None] = {}
     for dtype, measurement in measured.items():
-        for note in (*measurement["notes"], *(() if by_dtype[dtype]["has_values"] else ("by shapes alone",))):
+        for note in (
+            *measurement["notes"],
+            *(() if by_dtype[dtype]["has_values"] else ("by shapes alone",)),
+        ):
             notes[note] = None
     step["note"] = "; ".join(notes)
     rows = list(with_weights(step, measured))
@@ -176,9 +201,13 @@ def with_weights(step: Row, measured: Mapping[str, Mapping[str, Any]]) -> Iterat
         for key, rules in table.items():
             absent = {role: _ABSENT if role in roles[dtype] else _NOT_MEASURED for role in ROLES}
             cells = tuple((absent | {"all": _ABSENT} | rules).values())
-            bare = StateKey(key.name, key.number, "", key.device, key.moment, key.replaced, key.made_in)
+            bare = StateKey(
+                key.name, key.number, "", key.device, key.moment, key.replaced, key.made_in
+            )
             by_weights = merged.setdefault((bare, cells), {})
-            by_weights[dtype] = key.dtype if dtype not in by_weights else by_weights[dtype] + " " + key.dtype
+            by_weights[dtype] = (
+                key.dtype if dtype not in by_weights else by_weights[dtype] + " " + key.dtype
+            )
     for (key, cells), by_weights in merged.items():
         row = {**step, **dict(zip((*ROLES, "whole"), cells, strict=True))}
         row |= {"state": key.name, "number": key.number, "device": key.device}

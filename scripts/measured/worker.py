@@ -1,7 +1,7 @@
 """Measure the cases of one package: python worker.py PACKAGE OUTPUT compute|shapes; a JSON line per result.
 
-Cases that OUTPUT has are not measured again. Each case is announced before, so that whoever reads OUTPUT
-knows which one has ended the process.
+Cases that OUTPUT has are not measured again. Each case is announced before, so that whoever reads
+OUTPUT knows which one has ended the process.
 """
 
 import gc
@@ -31,13 +31,18 @@ def main() -> None:
     package = next(package for package in PACKAGES if package.name == name)
     lines = output.read_text("utf-8").splitlines() if output.exists() else []
     before = [json.loads(line) for line in lines]
-    with output.open("a", encoding="utf-8") as file, simulated(SimulationOptions(compute=how == "compute")):
+    with (
+        output.open("a", encoding="utf-8") as file,
+        simulated(SimulationOptions(compute=how == "compute")),
+    ):
         for result in results(package, before, has_limit=how == "compute"):
             file.write(json.dumps(result) + "\n")
             file.flush()
 
 
-def results(package: Package, before: list[dict[str, Any]], *, has_limit: bool) -> Iterator[dict[str, Any]]:
+def results(
+    package: Package, before: list[dict[str, Any]], *, has_limit: bool
+) -> Iterator[dict[str, Any]]:
     """Return each case when it starts, and what was measured of it."""
     ended = {tuple(result["key"]) for result in before if "start" not in result}
     try:
@@ -45,7 +50,10 @@ def results(package: Package, before: list[dict[str, Any]], *, has_limit: bool) 
             declare_torchvision()
         module = importlib.import_module(package.module)
     except Exception as error:  # noqa: BLE001  # whatever other people's code raises
-        yield {"key": [package.name, "", "", ""], "failed": f"import: {type(error).__name__}: {error}"}
+        yield {
+            "key": [package.name, "", "", ""],
+            "failed": f"import: {type(error).__name__}: {error}",
+        }
         return
     from scripts.measured import measuring
 

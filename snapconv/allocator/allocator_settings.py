@@ -1,7 +1,8 @@
 """The allocator's settings, and the size rules that depend on nothing else.
 
-They are read from the text of PYTORCH_ALLOC_CONF and from a snapshot. Has no blocks, pools or addresses. The
-rules are those of torch 2.1 to 2.15; each names its place in torch. replay/rounding.py has them for columns.
+They are read from the text of PYTORCH_ALLOC_CONF and from a snapshot. Has no blocks, pools or
+addresses. The rules are those of torch 2.1 to 2.15; each names its place in torch.
+replay/rounding.py has them for columns.
 """
 
 import math
@@ -26,7 +27,9 @@ SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
 MIN_OWN_SEGMENT_BYTES = 10 * MIB  # from here on, a request gets a segment of its own size
 SEGMENT_GRANULE_BYTES = 2 * MIB
-NPU_PADDING_BYTES = 32  # what torch_npu adds to every request (round_size in NPUCachingAllocator.cpp)
+NPU_PADDING_BYTES = (
+    32  # what torch_npu adds to every request (round_size in NPUCachingAllocator.cpp)
+)
 
 N_ROUNDUP_INTERVALS = 16  # 1 MiB, 2 MiB, 4 MiB … 32 GiB and above
 NO_ROUNDUP = (0,) * N_ROUNDUP_INTERVALS
@@ -36,7 +39,8 @@ _INTEGER = re.compile(r"^([+-]?)0*(\d{1,20})(?!\d)")
 _TOKEN = re.compile(r"[,:\[\]]|[^,:\[\]]+")
 # A key and a value, which may be a list, and what stands between and after them.
 _ENTRY = re.compile(
-    r"([,:\[\]]|[^,:\[\]]+)(?:(?:[,:\[\]]|[^,:\[\]]+)(\[[^\]]*\]?|[,:\]]|[^,:\[\]]+)?(?:[,:\[\]]|[^,:\[\]]+)?)?"
+    r"([,:\[\]]|[^,:\[\]]+)(?:(?:[,:\[\]]|[^,:\[\]]+)(\[[^\]]*\]?|[,:\]]|[^,:\[\]]+)?(?:[,:\[\]]"
+    r"|[^,:\[\]]+)?)?"
 )
 
 
@@ -44,11 +48,12 @@ _ENTRY = re.compile(
 class AllocatorSettings:
     """Everything that PYTORCH_ALLOC_CONF can change about where blocks go.
 
-    ``max_split_size_bytes`` None means unlimited. ``roundup_power2_divisions`` has one entry per power
-    of two from 1 MiB on; 0 and 1 switch the rounding off. ``padding_bytes`` are added to every request
-    before it is rounded: 0 in torch, 32 in torch_npu. ``memory_fraction`` is the part of the device that
-    the process may have; less than 1 and a ``garbage_collection_threshold`` above 0 switch the collection
-    of unused segments on. ``conf`` is the text that the settings come from.
+    ``max_split_size_bytes`` None means unlimited. ``roundup_power2_divisions`` has one entry per
+    power of two from 1 MiB on; 0 and 1 switch the rounding off. ``padding_bytes`` are added to
+    every request before it is rounded: 0 in torch, 32 in torch_npu. ``memory_fraction`` is the part
+    of the device that the process may have; less than 1 and a ``garbage_collection_threshold``
+    above 0 switch the collection of unused segments on. ``conf`` is the text that the settings come
+    from.
     """
 
     max_split_size_bytes: int | None = None
@@ -66,11 +71,13 @@ class AllocatorSettings:
         """Read the text of PYTORCH_ALLOC_CONF; see ``changed``."""
         return cls().changed(conf)
 
-    def changed(self, conf: str, *, skipped: tuple[type[Exception], ...] = ()) -> "AllocatorSettings":
+    def changed(
+        self, conf: str, *, skipped: tuple[type[Exception], ...] = ()
+    ) -> "AllocatorSettings":
         """Return these settings with those replaced that a text as in PYTORCH_ALLOC_CONF names.
 
-        Options that do not move blocks are skipped. Raises SettingError for a value that torch refuses,
-        unless such a value alone is to be skipped.
+        Options that do not move blocks are skipped. Raises SettingError for a value that torch
+        refuses, unless such a value alone is to be skipped.
         """
         found = replace(self, conf=conf)
         pairs = split_conf(conf)
@@ -89,7 +96,8 @@ class AllocatorSettings:
     def with_snapshot_values(self, values: Mapping[str, object]) -> "AllocatorSettings":
         """Return these settings with the values that a snapshot has under its keys for them.
 
-        Raises ValueError with the path below ``values``, as in ``max_split_size: expected int, got str``.
+        Raises ValueError with the path below ``values``, as in ``max_split_size: expected int, got
+        str``.
         """
         threshold = values.get("garbage_collection_threshold")
         return replace(
@@ -107,7 +115,8 @@ class AllocatorSettings:
         n_bytes += self.padding_bytes
         if n_bytes < MIN_BLOCK_BYTES:
             return MIN_BLOCK_BYTES
-        # Everything below 2 MiB falls into the first interval, everything from 32 GiB into the last.
+        # Everything below 2 MiB falls into the first interval, everything from 32 GiB into the
+        # last.
         interval = min(max(n_bytes.bit_length() - MIB.bit_length(), 0), N_ROUNDUP_INTERVALS - 1)
         divisions = self.roundup_power2_divisions[interval]
         if divisions > 1 and n_bytes > MIN_BLOCK_BYTES * divisions:
@@ -189,7 +198,8 @@ def require_taken(conf: str, release: str) -> None:
     settings = AllocatorSettings.from_conf(conf)
     if release_key(release) < (2, 10) and not BEFORE_2_10.fullmatch(conf.replace(" ", "")):
         raise SettingError(
-            f"allocator settings: torch {release} refuses {conf!r}: before 2.10 it takes key:value pairs "
+            f"allocator settings: torch {release} refuses {conf!r}: before 2.10 it takes "
+            f"key:value pairs "
             "with commas between them, sizes above 20 MiB and integers below 2^31"
         )
     for name, text in split_conf(conf):
@@ -205,7 +215,11 @@ def _read(name: str, text: str, settings: AllocatorSettings) -> Any:
     value = pattern.fullmatch(text)
     if value is None:
         raise _refused(name, expected, text)
-    return _READERS[kind](name, value[1], settings) if kind in _READERS else LITERALS.get(value[1], value[1])
+    return (
+        _READERS[kind](name, value[1], settings)
+        if kind in _READERS
+        else LITERALS.get(value[1], value[1])
+    )
 
 
 def _refused(name: str, expected: str, text: object) -> SettingError:

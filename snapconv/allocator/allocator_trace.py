@@ -48,8 +48,8 @@ class RecordedEvent:
 class Ledger:
     """The counters of one device; a ``listener`` gets every event.
 
-    ``requested_bytes`` are of active blocks, and so fall at ``free_completed``, as torch's counter does.
-    ``capacity`` is the device's memory for this process; None never runs out.
+    ``requested_bytes`` are of active blocks, and so fall at ``free_completed``, as torch's counter
+    does. ``capacity`` is the device's memory for this process; None never runs out.
     """
 
     clock: Callable[[], int]
@@ -99,4 +99,6 @@ class Ledger:
         """Pass an event on, with the counters as they stand now: change them first."""
         if self.listener is None:
             return
-        self.listener(RecordedEvent(action, addr, size, stream, pool, self.clock(), frames, block_bytes))
+        self.listener(
+            RecordedEvent(action, addr, size, stream, pool, self.clock(), frames, block_bytes)
+        )

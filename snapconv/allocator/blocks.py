@@ -1,7 +1,8 @@
 """Blocks, the pools that keep the free ones in order, and the device's address space.
 
-Contains the order, splitting and merging of blocks, the choice of segments to release, and their shape in
-torch's snapshot (the keys are those of 2.1 and later); the allocator decides when any of it happens.
+Contains the order, splitting and merging of blocks, the choice of segments to release, and their
+shape in torch's snapshot (the keys are those of 2.1 and later); the allocator decides when any of
+it happens.
 """
 
 from bisect import bisect_left, insort
@@ -29,8 +30,8 @@ class Block:
     """A piece of a segment (struct Block); neighbours in the same segment are linked.
 
     ``requested_size`` stays as it was when the block becomes free, as in torch: snapshots show it.
-    An unmapped block is a hole in an expandable segment: address space without memory. ``gc_base`` is
-    the pool's ``n_searches`` when the block became free: its age counts from there.
+    An unmapped block is a hole in an expandable segment: address space without memory. ``gc_base``
+    is the pool's ``n_searches`` when the block became free: its age counts from there.
     """
 
     addr: int
@@ -73,7 +74,9 @@ class Block:
 
     def cut_front(self, size: int) -> "Block":
         """Split off and return the first ``size`` bytes; this block keeps the rest."""
-        front = Block(self.addr, size, self.stream, self.pool, self.reservation, is_mapped=self.is_mapped)
+        front = Block(
+            self.addr, size, self.stream, self.pool, self.reservation, is_mapped=self.is_mapped
+        )
         front.link(self.before, self)
         self.addr += size
         self.size -= size
@@ -83,7 +86,12 @@ class Block:
         """Split off and return the rest; this block keeps the first ``size`` bytes."""
         rest = self.size - size
         back = Block(
-            self.addr + size, rest, self.stream, self.pool, self.reservation, is_mapped=self.is_mapped
+            self.addr + size,
+            rest,
+            self.stream,
+            self.pool,
+            self.reservation,
+            is_mapped=self.is_mapped,
         )
         back.link(self, self.after)
         self.size = size
@@ -113,8 +121,9 @@ class BlockPool:
     """The free blocks of one pool, small or large (struct BlockPool).
 
     Per stream, mapped blocks are ordered by size, then address: the first that is large enough is
-    the best fit, the lowest of equals. Unmapped blocks are ordered by address. ``n_searches`` counts the
-    searches for a free block while garbage collection is on (get_free_blocks_call_count).
+    the best fit, the lowest of equals. Unmapped blocks are ordered by address. ``n_searches``
+    counts the searches for a free block while garbage collection is on
+    (get_free_blocks_call_count).
     """
 
     def __init__(self, pool_id: PoolId, *, is_small: bool) -> None:
@@ -201,8 +210,8 @@ class AddressSpace:
 def old_segments(pool: BlockPool, wanted: int) -> list[Block]:
     """Choose the oldest unsplit free segments of a pool until they have the bytes that are wanted.
 
-    A block's age is the number of searches in its pool since it was freed; those of average age and more
-    go at once.
+    A block's age is the number of searches in its pool since it was freed; those of average age and
+    more go at once.
     """
 
     def age(block: Block) -> int:

@@ -59,7 +59,9 @@ def _format(n_bytes: int) -> str:
     """Write bytes as torch's format_size does, which has no unit above GiB."""
     if n_bytes <= 1024:
         return f"{n_bytes} bytes"
-    unit, shift = ("KiB", 10) if n_bytes <= 1 << 20 else ("MiB", 20) if n_bytes <= 1 << 30 else ("GiB", 30)
+    unit, shift = (
+        ("KiB", 10) if n_bytes <= 1 << 20 else ("MiB", 20) if n_bytes <= 1 << 30 else ("GiB", 30)
+    )
     return f"{n_bytes / (1 << shift):.2f} {unit}"
 
 
@@ -67,9 +69,9 @@ class CachingAllocator:
     """One device's caching allocator.
 
     ``capacity`` is what the device has for this process. ``limit`` is what
-    ``set_per_process_memory_fraction`` leaves of it, None without a fraction below 1. ``frames`` arguments
-    are torch's frame dicts, kept by identity; events without any take those of the allocation, as in torch.
-    ``listener`` gets every event at once. ``ledger`` has all counters.
+    ``set_per_process_memory_fraction`` leaves of it, None without a fraction below 1. ``frames``
+    arguments are torch's frame dicts, kept by identity; events without any take those of the
+    allocation, as in torch. ``listener`` gets every event at once. ``ledger`` has all counters.
     """
 
     def __init__(
@@ -91,12 +93,18 @@ class CachingAllocator:
         self._expandable = ExpandableMemory(self.settings, self.ledger, self._addresses)
         self._pools: dict[tuple[PoolId, bool], BlockPool] = {}
         self._active: dict[int, Block] = {}
-        # Addresses of blocks that other streams use too; freed blocks that are not complete, by address.
+        # Addresses of blocks that other streams use too; freed blocks that are not complete, by
+        # address.
         self._shared: set[int] = set()
         self._waiting: dict[int, Block] = {}
 
     def malloc(
-        self, n_bytes: int, *, stream: int = 0, pool: PoolId = DEFAULT_POOL, frames: Frames | None = None
+        self,
+        n_bytes: int,
+        *,
+        stream: int = 0,
+        pool: PoolId = DEFAULT_POOL,
+        frames: Frames | None = None,
     ) -> int:
         """Allocate and return the address; 0 for 0 bytes, which leaves no trace.
 
@@ -168,7 +176,9 @@ class CachingAllocator:
             for block in free:
                 if block.reservation is None and block.is_whole_segment:
                     self._release_segment(block, frames)
-            self._expandable.release([block for block in free if block.reservation is not None], frames)
+            self._expandable.release(
+                [block for block in free if block.reservation is not None], frames
+            )
 
     def adopt_layout(self, layouts: Iterable[SegmentLayout]) -> dict[int, Block]:
         """Take over segments as the present state, recording nothing; return the live blocks by address.
@@ -177,10 +187,15 @@ class CachingAllocator:
         ExpandableMemory.adopt.
         """
         ranges = [
-            (layout, list(layout_blocks(layout, self.pool(layout.pool_id, is_small=layout.is_small))))
+            (
+                layout,
+                list(layout_blocks(layout, self.pool(layout.pool_id, is_small=layout.is_small))),
+            )
             for layout in sorted(layouts, key=lambda layout: layout.is_expandable)
         ]
-        self._expandable.adopt([blocks for layout, blocks in ranges if layout.is_expandable and blocks])
+        self._expandable.adopt(
+            [blocks for layout, blocks in ranges if layout.is_expandable and blocks]
+        )
         ledger = self.ledger
         for block in (block for _, blocks in ranges for block in blocks):
             ledger.reserved_bytes += block.size
@@ -205,8 +220,15 @@ class CachingAllocator:
     def segments(self) -> list[dict[str, Any]]:
         """List the segments and their blocks as torch's snapshot does, by address."""
         # One segment per contiguous mapped range.
-        heads = [block for block in self.all_blocks() if block.before is None or not block.before.is_mapped]
-        return [raw_segment(head, device=self.device) for head in sorted(heads, key=lambda block: block.addr)]
+        heads = [
+            block
+            for block in self.all_blocks()
+            if block.before is None or not block.before.is_mapped
+        ]
+        return [
+            raw_segment(head, device=self.device)
+            for head in sorted(heads, key=lambda block: block.addr)
+        ]
 
     def note_snapshot(self) -> None:
         """Record that a snapshot was taken, with what was active then."""
@@ -269,7 +291,9 @@ class CachingAllocator:
         for block in old_segments(self.pool(DEFAULT_POOL, is_small=False), wanted):
             self._release_segment(block, frames)
 
-    def _new_block(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
+    def _new_block(
+        self, pool: BlockPool, stream: int, size: int, frames: Frames | None
+    ) -> Block | None:
         """Request memory from the device (alloc_block)."""
         n_bytes = self.settings.segment_size(size)
         if self.limit is not None and self.ledger.reserved_bytes + n_bytes > self.limit:
@@ -308,7 +332,9 @@ class CachingAllocator:
         del self._active[block.addr]
         block.rejoin()
 
-    def _release_oversize(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> bool:
+    def _release_oversize(
+        self, pool: BlockPool, stream: int, size: int, frames: Frames | None
+    ) -> bool:
         """Give back oversize blocks until the request may fit (release_available_cached_blocks)."""
         limit = self.settings.max_split_size_bytes
         if limit is None:
@@ -332,7 +358,9 @@ class CachingAllocator:
         """Record the ``oom`` event, whose size is the rounded request, and build the error."""
         capacity = self.ledger.capacity or 0
         free_bytes = max(capacity - self.ledger.reserved_bytes, 0)
-        self.ledger.record("oom", addr=free_bytes, size=size, stream=stream, pool=pool.id, frames=frames)
+        self.ledger.record(
+            "oom", addr=free_bytes, size=size, stream=stream, pool=pool.id, frames=frames
+        )
         return ModelOutOfMemory(
             device=self.device,
             segment_bytes=self.settings.segment_size(size),
@@ -345,7 +373,12 @@ class CachingAllocator:
     def _record_segment(self, action: str, block: Block, frames: Frames | None) -> None:
         own = block.segment_frames if frames is None else frames
         self.ledger.record(
-            action, addr=block.addr, size=block.size, stream=block.stream, pool=block.pool.id, frames=own
+            action,
+            addr=block.addr,
+            size=block.size,
+            stream=block.stream,
+            pool=block.pool.id,
+            frames=own,
         )
 
     def _record(self, action: str, block: Block, frames: Frames | None) -> None:

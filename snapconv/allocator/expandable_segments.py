@@ -18,12 +18,16 @@ UNLIMITED_ADDRESS_SPACE = 1 << 40
 class ExpandableMemory:
     """Grows and shrinks the expandable segments of one device."""
 
-    def __init__(self, settings: AllocatorSettings, ledger: Ledger, addresses: AddressSpace) -> None:
+    def __init__(
+        self, settings: AllocatorSettings, ledger: Ledger, addresses: AddressSpace
+    ) -> None:
         self._settings = settings
         self._ledger = ledger
         self._addresses = addresses
 
-    def allocate(self, pool: BlockPool, *, stream: int, size: int, frames: Frames | None) -> Block | None:
+    def allocate(
+        self, pool: BlockPool, *, stream: int, size: int, frames: Frames | None
+    ) -> Block | None:
         """Map pages until one free block has ``size`` bytes; return it, out of its pool.
 
         None when memory runs out; pages mapped until then stay mapped and free, as in torch.
@@ -44,16 +48,21 @@ class ExpandableMemory:
     def release(self, blocks: list[Block], frames: Frames | None) -> None:
         """Unmap every whole page inside the given free blocks."""
         for block in blocks:
-            if self._unmap(block, frames) and block.is_whole_segment and block.reservation is not None:
+            if (
+                self._unmap(block, frames)
+                and block.is_whole_segment
+                and block.reservation is not None
+            ):
                 block.pool.discard(block)
                 self._addresses.give_back(block.reservation.addr, block.reservation.size)
 
     def adopt(self, ranges: list[list[Block]]) -> None:
         """Give adopted mapped ranges, each a run of linked blocks, the address space that they grow in.
 
-        A snapshot does not contain it. Ranges of one pool and stream are taken as parts of one segment if
-        they are whole pages apart, with nothing else between, within the space that torch reserves for one.
-        A segment begins with its first mapped page and ends where the next one begins.
+        A snapshot does not contain it. Ranges of one pool and stream are taken as parts of one
+        segment if they are whole pages apart, with nothing else between, within the space that
+        torch reserves for one. A segment begins with its first mapped page and ends where the next
+        one begins.
         """
         ranges = sorted(ranges, key=lambda blocks: blocks[0].addr)
         groups: list[list[list[Block]]] = []
@@ -98,7 +107,9 @@ class ExpandableMemory:
                 blocks[0].link(before, blocks[0].after)
             before = blocks[-1]
             if (gap := next_start - _end(blocks)) > 0:
-                hole = Block(_end(blocks), gap, before.stream, before.pool, reservation, is_mapped=False)
+                hole = Block(
+                    _end(blocks), gap, before.stream, before.pool, reservation, is_mapped=False
+                )
                 hole.link(before, None)
                 hole.pool.insert(hole)
                 before = hole
@@ -162,7 +173,9 @@ class ExpandableMemory:
         self._record("segment_unmap", block, start, end - start, context)
         return True
 
-    def _record(self, action: str, block: Block, addr: int, size: int, frames: Frames | None) -> None:
+    def _record(
+        self, action: str, block: Block, addr: int, size: int, frames: Frames | None
+    ) -> None:
         self._ledger.record(
             action, addr=addr, size=size, stream=block.stream, pool=block.pool.id, frames=frames
         )
@@ -183,11 +196,14 @@ def _end(blocks: list[Block]) -> int:
     return blocks[-1].addr + blocks[-1].size
 
 
-def best_candidate(pool: BlockPool, stream: int, size: int, *, may_be_expandable: bool) -> Block | None:
+def best_candidate(
+    pool: BlockPool, stream: int, size: int, *, may_be_expandable: bool
+) -> Block | None:
     """Choose among free blocks that are large enough, smallest first (the head of get_free_block).
 
     With expandable segments on, a block counts with the hole behind it, so that the end of a
-    segment is used last. With them switched off since, a leading run of expandable blocks is skipped.
+    segment is used last. With them switched off since, a leading run of expandable blocks is
+    skipped.
     """
     free = pool.free_of(stream)
     place = bisect_left(free, (size,))

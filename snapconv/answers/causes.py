@@ -21,7 +21,8 @@ from snapconv.torch_knowledge.operation_catalog import UNNAMED
 from snapconv.units import optional
 
 N_CAUSES = 3
-# Stand beside the codes of categories: for what is one of two, and for what waits for another stream.
+# Stand beside the codes of categories: for what is one of two, and for what waits for another
+# stream.
 _EITHER_CODE, _WAITING_CODE = -1, -2
 _LABELS: dict[int, str] = {_EITHER_CODE: EITHER_LABEL, _WAITING_CODE: WAITING_LABEL}
 _LABELS |= {category: category.label for category in Category}
@@ -34,9 +35,9 @@ _LIBRARY_FRAME = -1
 class Cause:
     """A part of the memory that the verdict is about: what it is for, and the line that allocated it.
 
-    ``category`` may be *gradient or optimizer state*. ``likely_bytes``: those of ``block_bytes`` that are
-    likely, and not certain. ``library``: of memory that library code allocated, what is known instead of a
-    line, such as *backward of cross_entropy (train.py:43)*.
+    ``category`` may be *gradient or optimizer state*. ``likely_bytes``: those of ``block_bytes``
+    that are likely, and not certain. ``library``: of memory that library code allocated, what is
+    known instead of a line, such as *backward of cross_entropy (train.py:43)*.
     """
 
     block_bytes: int
@@ -74,7 +75,9 @@ def largest_causes(
 
     causes = [
         Cause(total.block_bytes, total.n_allocations, category, line, total.likely_bytes, has_stack)
-        for (category, line, has_stack), total in sums_by_name(analysis, live, part, codes, frames).items()
+        for (category, line, has_stack), total in sums_by_name(
+            analysis, live, part, codes, frames
+        ).items()
     ]
     largest = []
     ordered = most_first(causes, lambda cause: str((cause.category, cause.line, cause.has_stack)))

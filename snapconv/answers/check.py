@@ -27,10 +27,11 @@ _PER_CENT = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*%")
 class Budgets:
     """Limits for every device, in bytes; None and missing categories are without a limit.
 
-    ``max_category`` is for what a category has at the peak of allocated bytes, ``max_growth`` for what an
-    iteration adds, ``no_faults_above`` for what a fault holds at the peak, with a baseline a new one.
-    ``fail_over`` is for the peak of allocated bytes, against that of a baseline: the allowed increase in per
-    cent, 2 for 2 %. ``in_trace``: limits are for what the trace shows, whatever was before it.
+    ``max_category`` is for what a category has at the peak of allocated bytes, ``max_growth`` for
+    what an iteration adds, ``no_faults_above`` for what a fault holds at the peak, with a baseline
+    a new one. ``fail_over`` is for the peak of allocated bytes, against that of a baseline: the
+    allowed increase in per cent, 2 for 2 %. ``in_trace``: limits are for what the trace shows,
+    whatever was before it.
     """
 
     max_peak: int | None = None
@@ -45,8 +46,8 @@ class Budgets:
     def read(cls, **limits: object) -> "Budgets":
         """Read limits as the command line has them: ``Budgets.read(max_peak="38GiB", fail_over="2%")``.
 
-        A size is text or a number of bytes, ``max_category`` a mapping such as ``{"activation": "20GiB"}``.
-        Raises ValueError for anything else.
+        A size is text or a number of bytes, ``max_category`` a mapping such as ``{"activation":
+        "20GiB"}``. Raises ValueError for anything else.
         """
         return cls(**{name: read_limit(name, value) for name, value in limits.items()})
 
@@ -66,7 +67,9 @@ def read_limit(name: str, value: object) -> Any:
 def parse_allowance(value: object) -> float:
     """Read the allowed increase over a baseline, such as ``2%``; raises ValueError for anything else."""
     if not isinstance(value, str) or not (found := _PER_CENT.fullmatch(value.strip())):
-        raise ValueError(f'expected a part in per cent, such as "2%", got {shortened(str(value), 40)!r}')
+        raise ValueError(
+            f'expected a part in per cent, such as "2%", got {shortened(str(value), 40)!r}'
+        )
     return float(found[1])
 
 
@@ -91,7 +94,9 @@ def _read_categories(value: object) -> dict[Category, int]:
     found = {}
     for name, size in value.items():
         if (label := str(name).strip()) not in by_label:
-            raise ValueError(f"there is no category {str(name)!r}; there are: {', '.join(by_label)}")
+            raise ValueError(
+                f"there is no category {str(name)!r}; there are: {', '.join(by_label)}"
+            )
         try:
             found[by_label[label]] = _read_size(size)
         except ValueError as error:
@@ -103,9 +108,10 @@ def _read_categories(value: object) -> dict[Category, int]:
 class Check:
     """One limit and what there is.
 
-    ``limit_is`` says where the limit comes from, if it was not given as it is. ``unknown`` says why the true
-    figure may be larger than ``actual_bytes``, ``most_bytes`` how large at most (None: no bound). Where it
-    may be over the limit, the limit does not hold. ``remark`` says more of the figure.
+    ``limit_is`` says where the limit comes from, if it was not given as it is. ``unknown`` says why
+    the true figure may be larger than ``actual_bytes``, ``most_bytes`` how large at most (None: no
+    bound). Where it may be over the limit, the limit does not hold. ``remark`` says more of the
+    figure.
     """
 
     what: str
@@ -199,7 +205,10 @@ _RAN_OUT = "memory ran out before the program was over: record with more memory"
 def _of_device(found: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:
     device = found.device.device
     replay = found.replay
-    limits = ((_PEAK, budgets.max_peak, "allocated"), ("peak reserved", budgets.max_reserved, "reserved"))
+    limits = (
+        (_PEAK, budgets.max_peak, "allocated"),
+        ("peak reserved", budgets.max_reserved, "reserved"),
+    )
     for what, limit, name in limits:
         if limit is not None:
             unknown, remark = _coverage(found, budgets, name)
@@ -225,11 +234,13 @@ def _coverage(found: DeviceAnalysis, budgets: Budgets, curve: str = "allocated")
     return before and f"{before}, or check this trace alone with --in-trace", ""
 
 
-def _of_category(found: DeviceAnalysis, live: BoolColumn, category: Category, budgets: Budgets) -> Check:
+def _of_category(
+    found: DeviceAnalysis, live: BoolColumn, category: Category, budgets: Budgets
+) -> Check:
     """Check what a category certainly has at the peak, and what it may have beside.
 
-    It may have what is unknown, and what is likely of another category; what is likely its own may not be. A
-    gradient or an optimizer state is none of the other categories.
+    It may have what is unknown, and what is likely of another category; what is likely its own may
+    not be. A gradient or an optimizer state is none of the other categories.
     """
     totals = {row.category: row for row in totals_by_category(found, live)}
     own = totals[category.label]
@@ -275,7 +286,9 @@ def _against(
             limit = before + int(before * per_cent / 100)
             is_alike = new.history.verdict is old.history.verdict
             is_alike &= old.phases.ends_in_oom or not new.phases.ends_in_oom
-            unknown, remark = _coverage(new, replace(budgets, in_trace=budgets.in_trace or is_alike))
+            unknown, remark = _coverage(
+                new, replace(budgets, in_trace=budgets.in_trace or is_alike)
+            )
             yield Check(_PEAK, new.device.device, limit, actual, unknown, limit_is, remark)
     for found in devices:
         if found.device.device in only_new and not found.device.is_host:
@@ -286,17 +299,23 @@ def _faults(
     budgets: Budgets, baseline: tuple[DeviceAnalysis, ...], devices: Sequence[DeviceAnalysis]
 ) -> Iterator[Check]:
     """Check the largest fault of every device that the baseline does not have."""
-    known = {_fault_key(fault) for found in baseline for fault in advise(found, replays=False).faults}
+    known = {
+        _fault_key(fault) for found in baseline for fault in advise(found, replays=False).faults
+    }
     what = "largest new fault" if baseline else "largest fault"
     for found in devices:
-        faults = [fault for fault in advise(found, replays=False).faults if _fault_key(fault) not in known]
+        faults = [
+            fault for fault in advise(found, replays=False).faults if _fault_key(fault) not in known
+        ]
         largest = max(faults, key=lambda fault: fault.held_bytes, default=None)
         held = largest.held_bytes if largest else 0
         limit = budgets.no_faults_above or 0
         unknown, remark = _coverage(found, budgets)
         remark = largest.what.removesuffix(".") if largest else remark
         if not _shows_frees(found):
-            unknown = unknown or "the trace does not record what freed its blocks, which shows faults"
+            unknown = (
+                unknown or "the trace does not record what freed its blocks, which shows faults"
+            )
         yield Check(what, found.device.device, limit, held, unknown, remark=remark)
 
 

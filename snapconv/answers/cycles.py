@@ -1,9 +1,9 @@
 """Memory in reference cycles: made in several steps, and freed together when Python's collector runs.
 
-Python frees a tensor with its last name; what objects in a cycle hold waits for the collector, which runs
-wherever a program makes objects. So blocks of several steps go in one burst, each time at another place, also
-within backward. A list that is cleared, the outputs of an epoch and a cache that is full go where the program
-drops them: at the same place each time.
+Python frees a tensor with its last name; what objects in a cycle hold waits for the collector,
+which runs wherever a program makes objects. So blocks of several steps go in one burst, each time
+at another place, also within backward. A list that is cleared, the outputs of an epoch and a cache
+that is full go where the program drops them: at the same place each time.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ from snapconv.stacks.project_lines import SourceLine, line_values
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.units import counted, format_bytes
 
-# Places at which the collector ran: a program may clear a list at two lines of its own. The engine and the
-# optimizer clear none, so with one of them a place less is enough.
+# Places at which the collector ran: a program may clear a list at two lines of its own. The engine
+# and the optimizer clear none, so with one of them a place less is enough.
 _LEAST_PLACES = 3
 
 
@@ -31,8 +31,9 @@ _LEAST_PLACES = 3
 class Garbage:
     """The allocations that outlived their step in cycles, and the event that ends the step of each.
 
-    ``line`` made most of them. ``most_bytes``: those of earlier steps in use together. ``n_collections``: the
-    bursts that freed several steps. ``is_certain``: the collector is on the stack of a burst.
+    ``line`` made most of them. ``most_bytes``: those of earlier steps in use together.
+    ``n_collections``: the bursts that freed several steps. ``is_certain``: the collector is on the
+    stack of a burst.
     """
 
     rows: Int64Column
@@ -49,7 +50,8 @@ class Garbage:
         size = format_bytes(self.most_bytes)
         runs = counted(self.n_collections, "time")
         return (
-            f"up to {size} of earlier steps stays in reference cycles until Python's garbage collector runs "
+            f"up to {size} of earlier steps stays in reference cycles until Python's garbage "
+            f"collector runs "
             f"({runs} in this trace; {self.certainty}); {place} made most of it"
         )
 

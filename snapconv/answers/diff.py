@@ -1,8 +1,9 @@
 """Differences of two files: the peaks by category, line, module and operation, iterations and settings.
 
-They may be of two versions of a program, of two runs, or of two programs. Nothing is matched by address.
-Lines are matched by file, function and order: they move when something is inserted above them, files when a
-project is cloned elsewhere or a folder is renamed. Nothing is read but the two snapshots: no source files.
+They may be of two versions of a program, of two runs, or of two programs. Nothing is matched by
+address. Lines are matched by file, function and order: they move when something is inserted above
+them, files when a project is cloned elsewhere or a folder is renamed. Nothing is read but the two
+snapshots: no source files.
 """
 
 from collections import defaultdict
@@ -24,8 +25,8 @@ from snapconv.units import Device, device_kind
 
 # What every line allocates: the names of its operations and its categories.
 Contents = Mapping[SourceLine, frozenset[str]]
-# A line of the old version and the same of the new one; None where a version does not have it. Of the memory
-# that no line of the project made, the reason stands in both places.
+# A line of the old version and the same of the new one; None where a version does not have it. Of
+# the memory that no line of the project made, the reason stands in both places.
 Match = tuple[SourceLine | str | None, SourceLine | str | None]
 _Key = TypeVar("_Key")
 
@@ -48,7 +49,8 @@ class Difference(Enum):
 class Change(Generic[_Key]):
     """Bytes of something in the old file and in the new one, and the numbers of its allocations.
 
-    ``name`` is that of a category, module or operation, or a line of the project by its place in both files.
+    ``name`` is that of a category, module or operation, or a line of the project by its place in
+    both files.
     """
 
     name: _Key
@@ -74,13 +76,23 @@ class Change(Generic[_Key]):
     @property
     def figures(self) -> dict[str, object]:
         """The bytes as JSON-ready values."""
-        return {"old_bytes": self.old_bytes, "new_bytes": self.new_bytes, "change_bytes": self.more_bytes}
+        return {
+            "old_bytes": self.old_bytes,
+            "new_bytes": self.new_bytes,
+            "change_bytes": self.more_bytes,
+        }
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         if isinstance(self.name, tuple):
-            old, new = (line_values(one) if isinstance(one, SourceLine) else None for one in self.name)
-            named: dict[str, object] = {"old": old, "new": new, "has_stack": NO_STACK not in self.name}
+            old, new = (
+                line_values(one) if isinstance(one, SourceLine) else None for one in self.name
+            )
+            named: dict[str, object] = {
+                "old": old,
+                "new": new,
+                "has_stack": NO_STACK not in self.name,
+            }
         else:
             named = {"name": self.name}
         counts = {"n_old": self.n_old, "n_new": self.n_new}
@@ -91,9 +103,9 @@ class Change(Generic[_Key]):
 class DeviceDiff:
     """Two devices compared; the rows that changed the peak most stand first.
 
-    ``allocated`` and ``reserved`` are peaks; ``likely`` is the part of the allocated with a likely category.
-    ``old_iterations`` and ``new_iterations`` have the peak of every iteration. ``modules`` are only those
-    with a path: the lines of calls are in ``lines``.
+    ``allocated`` and ``reserved`` are peaks; ``likely`` is the part of the allocated with a likely
+    category. ``old_iterations`` and ``new_iterations`` have the peak of every iteration.
+    ``modules`` are only those with a path: the lines of calls are in ``lines``.
     """
 
     old_device: Device
@@ -127,9 +139,10 @@ class DeviceDiff:
 class FileDiff:
     """Two files compared. ``only_old`` and ``only_new`` are devices that the other file does not have.
 
-    ``by_urgency`` are the positions of ``devices`` as a reader wants them: those that ran out of memory in
-    one of the files, then by peak. ``settings`` are those of the allocator that differ, and the torch that
-    wrote the files: by name, in the old and in the new file; None where a file does not have it.
+    ``by_urgency`` are the positions of ``devices`` as a reader wants them: those that ran out of
+    memory in one of the files, then by peak. ``settings`` are those of the allocator that differ,
+    and the torch that wrote the files: by name, in the old and in the new file; None where a file
+    does not have it.
     """
 
     old_name: str
@@ -148,7 +161,9 @@ class FileDiff:
             "devices": [device.to_json() for device in self.devices],
             "only_old": list(self.only_old),
             "only_new": list(self.only_new),
-            "settings": [{"name": name, "old": old, "new": new} for name, old, new in self.settings],
+            "settings": [
+                {"name": name, "old": old, "new": new} for name, old, new in self.settings
+            ],
         }
 
 
@@ -197,13 +212,19 @@ def _compared(old: DeviceAnalysis, new: DeviceAnalysis) -> DeviceDiff:
     )
 
 
-def _sums_at_peak(analysis: DeviceAnalysis) -> tuple[dict[str, Sum], dict[str, Sum], dict[str, Sum]]:
+def _sums_at_peak(
+    analysis: DeviceAnalysis,
+) -> tuple[dict[str, Sum], dict[str, Sum], dict[str, Sum]]:
     """Sum up the peak by category, by module with a recorded path, and by operation."""
     live = analysis.live_at_peak
     modules = analysis.modules
-    has_path = np.array([*(one is Evidence.METADATA for one in modules.evidence), False])[modules.module_id]
+    has_path = np.array([*(one is Evidence.METADATA for one in modules.evidence), False])[
+        modules.module_id
+    ]
     return (
-        sums_by_name(analysis, live, lambda code: Category(code).label, analysis.classification.category),
+        sums_by_name(
+            analysis, live, lambda code: Category(code).label, analysis.classification.category
+        ),
         sums_by_name(analysis, live & has_path, modules.names.__getitem__, modules.module_id),
         sums_by_name(analysis, live, analysis.operations.__getitem__, analysis.operation_id),
     )
@@ -213,13 +234,20 @@ def _changes(
     old: Mapping[_Key, Sum], new: Mapping[_Key, Sum], *, order: Callable[[_Key], Any]
 ) -> tuple[Change[_Key], ...]:
     """Bring the sums of one name together, the largest changes first, those without memory left out."""
-    both = [(name, old.get(name, NOTHING), new.get(name, NOTHING)) for name in dict.fromkeys((*old, *new))]
+    both = [
+        (name, old.get(name, NOTHING), new.get(name, NOTHING))
+        for name in dict.fromkeys((*old, *new))
+    ]
     found = [
-        Change(name, before.block_bytes, after.block_bytes, before.n_allocations, after.n_allocations)
+        Change(
+            name, before.block_bytes, after.block_bytes, before.n_allocations, after.n_allocations
+        )
         for name, before, after in both
         if before.n_allocations or after.n_allocations
     ]
-    return tuple(sorted(found, key=lambda one: (-abs(one.more_bytes), -one.new_bytes, order(one.name))))
+    return tuple(
+        sorted(found, key=lambda one: (-abs(one.more_bytes), -one.new_bytes, order(one.name)))
+    )
 
 
 def _lines(old: DeviceAnalysis, new: DeviceAnalysis) -> tuple[Change[Match], ...]:
@@ -273,8 +301,8 @@ def paired(
 def match_lines(old: Contents, new: Contents) -> list[Match]:
     """Match the lines of two versions; each is in exactly one match.
 
-    Lines of one function keep their order. A file that only one version has is taken for a file of the same
-    name that only the other has, where there is just one such and they share a function.
+    Lines of one function keep their order. A file that only one version has is taken for a file of
+    the same name that only the other has, where there is just one such and they share a function.
     """
     renamed: tuple[Mapping[str, str], ...] = (_renamed_files(old, new), {})
     functions: dict[tuple[str, str], tuple[list[SourceLine], list[SourceLine]]]
@@ -312,7 +340,8 @@ def _aligned(
         numbers = {line.line_number: line for line in new}
         pairs: list[Match] = [(line, numbers.pop(line.line_number, None)) for line in old]
         return pairs + [(None, line) for line in numbers.values()]
-    # By the place in both: the most likeness of all that follows, and how many lines of each come next.
+    # By the place in both: the most likeness of all that follows, and how many lines of each come
+    # next.
     steps: dict[tuple[int, int], tuple[float, int, int]] = {}
     for i, j in product(range(len(old), -1, -1), range(len(new), -1, -1)):
         is_within = i < len(old) and j < len(new)

@@ -1,7 +1,7 @@
 """One allocation explained: the answer of ``snapconv explain``, from its question to its evidence.
 
-An address is ``0x7f3c40001000``, also inside a block. An event is ``#1234``, or the bare number. The answer
-has the keys of the JSON: docs/reference/json.md describes them.
+An address is ``0x7f3c40001000``, also inside a block. An event is ``#1234``, or the bare number.
+The answer has the keys of the JSON: docs/reference/json.md describes them.
 """
 
 import re
@@ -30,7 +30,8 @@ from snapconv.units import counted, device_name, format_bytes
 # One allocation, or a part of what is known of it: the keys and values of the JSON.
 Values = dict[str, Any]
 
-# A block of every iteration may have the address: the newest are enough, and each has its own event.
+# A block of every iteration may have the address: the newest are enough, and each has its own
+# event.
 _MOST_EXPLAINED = 100
 _MOST_ANNOTATIONS = 20
 # No stack of a real file has more than 131 frames; a recursion may have thousands.
@@ -63,8 +64,9 @@ class Explanation:
 def explain(analysis: Analysis, question: str) -> Explanation:
     """Explain the allocations that a question is about, on each of the devices.
 
-    A device that ran out of memory goes first, then that with the highest peak; on each, those that begin at
-    the address, then what is live at the peak, then the newest. Raises InputError where there is none.
+    A device that ran out of memory goes first, then that with the highest peak; on each, those that
+    begin at the address, then what is live at the peak, then the newest. Raises InputError where
+    there is none.
     """
     event, address = parse_question(question)
     devices = sorted(analysis.devices, key=lambda one: one.urgency)
@@ -103,7 +105,10 @@ def _why_nothing(analysis: DeviceAnalysis, event: int | None, address: int) -> s
     where = device_name(analysis.device.device)
     n_events = len(device.events)
     if event is None:
-        return f"no allocation of {where} has {_unsigned(address)}; {'; '.join(_nearest(analysis, address))}"
+        return (
+            f"no allocation of {where} has {_unsigned(address)}; "
+            f"{'; '.join(_nearest(analysis, address))}"
+        )
     if event >= n_events:
         last = f", the last is #{n_events - 1}" if n_events else ""
         return f"{where} has no event #{event}; it has {counted(n_events, 'event')}{last}"
@@ -117,14 +122,19 @@ def _why_nothing(analysis: DeviceAnalysis, event: int | None, address: int) -> s
     if not len(allocs):
         return f"{said}, and no event of the trace is an allocation"
     nearest = int(allocs[np.abs(allocs - event).argmin()])
-    return f"{said}, no allocation; the nearest one is event {nearest}: snapconv explain {file} '#{nearest}'"
+    return (
+        f"{said}, no allocation; the nearest one is event {nearest}: snapconv explain {file} "
+        f"'#{nearest}'"
+    )
 
 
 def _nearest(analysis: DeviceAnalysis, wanted: int) -> Iterator[str]:
     """Say what is around an address that no allocation has."""
     starts = analysis.allocations.addr
     segments = analysis.device.segments
-    for segment in segments.addr[_contains_addr(segments.addr, segments.total_bytes, wanted)].tolist():
+    for segment in segments.addr[
+        _contains_addr(segments.addr, segments.total_bytes, wanted)
+    ].tolist():
         yield f"it is in the segment at {_unsigned(segment)}"
     below = starts[starts < wanted]
     above = starts[starts > wanted]
@@ -219,7 +229,10 @@ def _annotations(analysis: DeviceAnalysis, allocation: Any) -> Iterator[Values]:
     is_later[: alloc + 1] = False
     later = rows_of(is_later[: end if end >= 0 else None])[:_MOST_ANNOTATIONS].tolist()
     for event in [alloc, *later] if alloc >= 0 else later:
-        for ids, is_internal in ((events.user_metadata_id, False), (events.internal_metadata_id, True)):
+        for ids, is_internal in (
+            (events.user_metadata_id, False),
+            (events.internal_metadata_id, True),
+        ):
             if ids is not None and ids[event] >= 0 and texts[ids[event]]:
                 yield {"event": event, "text": texts[ids[event]], "is_internal": is_internal}
 
@@ -240,7 +253,11 @@ def _place(analysis: DeviceAnalysis, allocation: Any) -> Values:
     for place in there if segment is None else ():
         segment = _segment(None, int(segments.addr[place]), int(segments.total_bytes[place]))
         pool = pool if pool >= 0 else int(segments.pool_id[place])
-    return {"segment": segment, "pool": pools[pool] if pool >= 0 else None, "stream": allocation.stream}
+    return {
+        "segment": segment,
+        "pool": pools[pool] if pool >= 0 else None,
+        "stream": allocation.stream,
+    }
 
 
 def _segment(freed: int | None, addr: int, n_bytes: int) -> Values:
@@ -252,7 +269,9 @@ def _origin(analysis: DeviceAnalysis, allocation: Any, operation_id: int) -> Val
     return {
         "operation": None if operation == UNNAMED else operation,
         "stack": _stack(analysis, allocation.stack_id),
-        "free_stack": _stack(analysis, allocation.free_stack_id if analysis.phases.free_sites_known else -1),
+        "free_stack": _stack(
+            analysis, allocation.free_stack_id if analysis.phases.free_sites_known else -1
+        ),
     }
 
 
@@ -275,7 +294,8 @@ def _verdict(analysis: DeviceAnalysis, decided: Any, opinions: list[Values]) -> 
     evidence = Evidence(decided.evidence)
     rule = analysis.classification.reasons[decided.reason_id]
     follows_from, is_wrong_when = EVIDENCE_WORTH[evidence]
-    # Without its records a rule gives the same category with weaker evidence: that is no other opinion.
+    # Without its records a rule gives the same category with weaker evidence: that is no other
+    # opinion.
     same = (category.label, rule)
     return {
         "decision": _opinion(analysis, category, evidence, rule),
@@ -284,5 +304,7 @@ def _verdict(analysis: DeviceAnalysis, decided: Any, opinions: list[Values]) -> 
         "job": job_sentence(analysis) if rule in (SLUG, GRADIENT_OR_STATE) else None,
         "follows_from": follows_from,
         "is_wrong_when": is_wrong_when,
-        "others": [opinion for opinion in opinions if (opinion["category"], opinion["rule"]) != same],
+        "others": [
+            opinion for opinion in opinions if (opinion["category"], opinion["rule"]) != same
+        ],
     }

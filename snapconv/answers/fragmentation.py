@@ -1,7 +1,7 @@
 """Fragmentation: reserved memory that is not used, in free segments and in pieces of others, and its lines.
 
-The layout of a moment shows what ``empty_cache()`` would give back, and what it could not. Where in an
-expandable segment its pages lie is an inference: they are taken to begin where the segment does.
+The layout of a moment shows what ``empty_cache()`` would give back, and what it could not. Where in
+an expandable segment its pages lie is an inference: they are taken to begin where the segment does.
 """
 
 from collections import defaultdict
@@ -30,7 +30,8 @@ from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import Device, format_bytes
 
-# Of what is reserved: from here on, more than is ever in use at once is a problem; so much is one in any job.
+# Of what is reserved: from here on, more than is ever in use at once is a problem; so much is one
+# in any job.
 _MUCH_WASTED = 0.1
 _LEAST_WASTED_BYTES = 256 << 20
 _MUCH_WASTED_BYTES = 2 << 30
@@ -42,11 +43,11 @@ _Maker = tuple[SourceLine | None, bool]
 class FreeMemory:
     """The memory that is reserved and not in use at a moment.
 
-    ``returnable_bytes`` is what ``empty_cache()`` gives back: segments without a block, and whole free pages
-    of expandable ones. ``private_bytes`` is the same of private pools, which keep it until their graph or
-    MemPool is gone. ``enclosed_bytes`` lie in segments with live blocks. The three sum to ``free_bytes``.
-    ``rounding_bytes`` are within blocks in use, beyond what was requested. ``waiting_lines`` allocated what
-    the program has freed and another stream still uses.
+    ``returnable_bytes`` is what ``empty_cache()`` gives back: segments without a block, and whole
+    free pages of expandable ones. ``private_bytes`` is the same of private pools, which keep it
+    until their graph or MemPool is gone. ``enclosed_bytes`` lie in segments with live blocks. The
+    three sum to ``free_bytes``. ``rounding_bytes`` are within blocks in use, beyond what was
+    requested. ``waiting_lines`` allocated what the program has freed and another stream still uses.
     """
 
     moment: str
@@ -104,9 +105,9 @@ class SegmentHolder:
 class Fragmentation:
     """The fragmentation of a device at some moments; ``pools`` and ``holders`` are those of ``details_at``.
 
-    ``n_conflicts`` counts what in the trace contradicts the segments: with any, figures of moments before
-    the dump are approximate. ``has_expandable``: what can be returned depends on where pages lie.
-    ``conclusion`` says whether memory is wasted, and where it lies.
+    ``n_conflicts`` counts what in the trace contradicts the segments: with any, figures of moments
+    before the dump are approximate. ``has_expandable``: what can be returned depends on where pages
+    lie. ``conclusion`` says whether memory is wasted, and where it lies.
     """
 
     device: Device
@@ -124,7 +125,8 @@ class Fragmentation:
 def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> Fragmentation:
     """Find what is reserved and not in use at a moment, and why; by default at several, and why at the first.
 
-    These are the first failed request, the dump, the peak, the worst moment. Raises as ``find_moment`` does.
+    These are the first failed request, the dump, the peak, the worst moment. Raises as
+    ``find_moment`` does.
     """
     analysis.require_allocator()
     usual = ("oom", "end", "peak", "worst")[not analysis.ran_out :]
@@ -146,14 +148,19 @@ def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> F
     )
 
 
-def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_one_moment: bool) -> str:
+def _conclusion(
+    analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_one_moment: bool
+) -> str:
     """Say how much more is reserved than ever in use, whether that is a problem, and where most lies."""
     replayed = analysis.replay
     first = moments[0]
     most = "most of it"
     unknown = "unknown how much of the reserved memory was not in use"
     if "reserved" in replayed.at_least:
-        return f"{unknown}: the file does not show all segments; below are those that its trace requests"
+        return (
+            f"{unknown}: the file does not show all segments; below are those that its trace "
+            f"requests"
+        )
     if replayed.allocated.peak > replayed.reserved.peak:
         return f"{unknown}: the trace contradicts the file's segments"
     if analysis.ran_out and not is_one_moment:
@@ -167,8 +174,11 @@ def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_o
         reserved = replayed.reserved.peak
         wasted = max(reserved - replayed.active.peak, 0)
         more = format_bytes(wasted, like=reserved)
-        share = f"{format_bytes(reserved)} reserved at most, {more} more than was ever in use at once"
-        # At the worst moment much is free that the peak uses: it shows the waste only if the peak does not.
+        share = (
+            f"{format_bytes(reserved)} reserved at most, {more} more than was ever in use at once"
+        )
+        # At the worst moment much is free that the peak uses: it shows the waste only if the peak
+        # does not.
         worst = moments[1]
         most = "at the peak, most free memory"
         if 2 * worst.free_bytes < wasted:
@@ -177,7 +187,10 @@ def _conclusion(analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_o
     much = much_waste(reserved)
     waiting = max(memory.pending_bytes for memory in moments)
     if wasted < much <= waiting:
-        return f"{share}; {format_bytes(waiting, like=reserved)} was freed and waited for another stream"
+        return (
+            f"{share}; {format_bytes(waiting, like=reserved)} was freed and waited for another "
+            f"stream"
+        )
     if wasted < much:
         return f"{share}: no problem"
     parts = (

@@ -1,11 +1,12 @@
 """Growth: the code that holds more memory with every training step, and not memory that merely stays.
 
-Weights and optimizer states are made in the first step, a full cache frees the oldest for every new one. What
-grows allocates in step after step, and frees nothing, or nothing for a long while, or replaces its memory by
-something larger. Columns in, columns out; linear in the allocations, but for a sort.
+Weights and optimizer states are made in the first step, a full cache frees the oldest for every new
+one. What grows allocates in step after step, and frees nothing, or nothing for a long while, or
+replaces its memory by something larger. Columns in, columns out; linear in the allocations, but for
+a sort.
 
-A server has no steps of an optimizer. What leaks there leaves memory behind in nearly every part of the
-trace; weights do so in the first parts only, and what is in use just now in the last.
+A server has no steps of an optimizer. What leaks there leaves memory behind in nearly every part of
+the trace; weights do so in the first parts only, and what is in use just now in the last.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,28 +42,31 @@ from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.stacks.project_lines import SourceLine, line_values
 from snapconv.units import Device, counted, format_bytes, optional
 
-# Two may be chance: a state that is made late, an expert that is used for the first time. Three are weak.
+# Two may be chance: a state that is made late, an expert that is used for the first time. Three are
+# weak.
 LEAST_ITERATIONS = 3
 _FAIR_ITERATIONS = 4
 _STRONG_ITERATIONS = 8
-# A line that is reached by several stacks does many things: that it does one of them every time needs more.
+# A line that is reached by several stacks does many things: that it does one of them every time
+# needs more.
 _LEAST_OF_LINE = 6
-# What is freed by the next iteration and larger there may be a longer batch: batches of random lengths grow
-# seven times in a row once in 5,040.
+# What is freed by the next iteration and larger there may be a longer batch: batches of random
+# lengths grow seven times in a row once in 5,040.
 _LEAST_LARGER, _LEAST_EQUALLY_LARGER = 8, 4
 # A list of losses grows too. What would not double the peak in as many iterations does no harm.
 _ITERATIONS_THAT_MATTER = 100_000
 # Of the peak: a line that may grow and has less is not worth a sentence in other answers.
 _LARGE_PART = 0.1
-# Of the peak: what iterations add before "nothing grows" is not said of them, if so large a part of them ends
-# with more. Others end with less where the collector frees some of many cycles.
+# Of the peak: what iterations add before "nothing grows" is not said of them, if so large a part of
+# them ends with more. Others end with less where the collector frees some of many cycles.
 _LEAST_RISE, _MOST_ITERATIONS = 0.01, 0.75
 _FIGURES_OF_GROWTH = (
     "fate", "certainty", "first_iteration", "last_iteration", "n_iterations", "n_allocations", "block_bytes",
     "bytes_per_iteration",
 )  # fmt: skip
 _FIGURES_OF_LINE = ("n_allocations", "block_bytes", "first_event", "last_event", "trend")
-# The trace is looked at in parts; what leaves memory behind in most of them, up to the last, keeps growing.
+# The trace is looked at in parts; what leaves memory behind in most of them, up to the last, keeps
+# growing.
 N_PARTS, _MOST_PARTS = 8, 6
 
 
@@ -77,9 +81,9 @@ class Fate(str, Enum):
 class Growth:
     """The memory that one stack (-1: those without any), or a line, holds more from iteration to iteration.
 
-    Of a line that several stacks reach, ``stack_id`` is the one with most bytes. ``block_bytes`` is by how
-    much it grew in all. ``rows`` are the allocations, in the order of the AllocationTable; ``frames`` the
-    project's, innermost first.
+    Of a line that several stacks reach, ``stack_id`` is the one with most bytes. ``block_bytes`` is
+    by how much it grew in all. ``rows`` are the allocations, in the order of the AllocationTable;
+    ``frames`` the project's, innermost first.
     """
 
     stack_id: int
@@ -161,9 +165,9 @@ class UnfreedLine:
 class GrowthReport:
     """The growth on one device: the bytes allocated when each iteration ended, and the lines that grow.
 
-    ``lines`` stand by their bytes, most first. ``unknown`` says why growth per iteration cannot be seen, and
-    is empty where it can be; where it cannot, ``never_freed`` stands in for it. ``garbage`` grows until
-    Python's collector runs.
+    ``lines`` stand by their bytes, most first. ``unknown`` says why growth per iteration cannot be
+    seen, and is empty where it can be; where it cannot, ``never_freed`` stands in for it.
+    ``garbage`` grows until Python's collector runs.
     """
 
     device: Device
@@ -202,7 +206,9 @@ def report_growth(analysis: DeviceAnalysis) -> GrowthReport:
     unknown = why_unknown(analysis)
     return GrowthReport(
         device=analysis.device.device,
-        end_bytes=tuple(int(allocated[it.last_event]) for it in analysis.iterations if it.last_event >= 0),
+        end_bytes=tuple(
+            int(allocated[it.last_event]) for it in analysis.iterations if it.last_event >= 0
+        ),
         lines=by_line(find_growth(analysis)),
         unknown=unknown,
         never_freed=unfreed_lines(analysis) if unknown else (),
@@ -223,8 +229,8 @@ def by_line(found: Sequence[Growth]) -> tuple[Growth, ...]:
 class _Kept:
     """Allocations that were live when their iteration ended, and the iterations that made and freed them.
 
-    ``key`` is what they are compared by: a stack or a line. ``is_weak_evidence``: three iterations do.
-    ``after_last_step``: made when the last optimizer step of the trace was over.
+    ``key`` is what they are compared by: a stack or a line. ``is_weak_evidence``: three iterations
+    do. ``after_last_step``: made when the last optimizer step of the trace was over.
     """
 
     row: Int64Column
@@ -257,15 +263,22 @@ class _Run(NamedTuple):
             n_bytes = int(self.sums[-1] - self.sums[0])
             n_grown = self.last - self.first
         return Growth(
-            key, fate, self.first, self.last, self.n_iterations, n_bytes, n_bytes // n_grown, self.rows
+            key,
+            fate,
+            self.first,
+            self.last,
+            self.n_iterations,
+            n_bytes,
+            n_bytes // n_grown,
+            self.rows,
         )
 
 
 def find_growth(analysis: DeviceAnalysis) -> tuple[Growth, ...]:
     """Find the stacks that grow up to the end of the trace, most bytes first.
 
-    Without optimizer steps, iterations may be parts of one step, which may keep memory until its end: then
-    nothing is found.
+    Without optimizer steps, iterations may be parts of one step, which may keep memory until its
+    end: then nothing is found.
     """
     phases = analysis.phases
     n_iterations = phases.n_iterations
@@ -288,8 +301,8 @@ def _kept(analysis: DeviceAnalysis) -> _Kept:
     phases = analysis.phases
     made = analysis.iteration
     freed = at(phases.iteration, table.freed_event, phases.n_iterations)
-    # Without frames it may be anyone's; where the last iteration was cut short, what it would have freed is
-    # still there.
+    # Without frames it may be anyone's; where the last iteration was cut short, what it would have
+    # freed is still there.
     is_evidence = (analysis.project_frame > -2) & np.bool_(_is_last_complete(phases))
     is_evidence &= ~is_among(analysis.classification.category, categories_with(Trait.MADE_ONCE))
     steps = rows_of(has_code(phases.certain, Phase.OPTIMIZER))
@@ -362,10 +375,12 @@ def _groups(kept: _Kept) -> Iterator[tuple[int, _Kept]]:
 def _last_run(one: _Kept, n_iterations: int) -> _Run | None:
     """Find the last iterations, equally far apart, that each kept something.
 
-    None where there are too few, or where the next one should have come before the end of the trace.
+    None where there are too few, or where the next one should have come before the end of the
+    trace.
     """
     made, sums = _sums(one.made, one.n_bytes)
-    # The last iteration counts only where it has no more than the others kept: the rest may be freed yet.
+    # The last iteration counts only where it has no more than the others kept: the rest may be
+    # freed yet.
     if len(made) > 1 and made[-1] == n_iterations - 1 and sums[-1] > sums[:-1].max():
         made = made[:-1]
         sums = sums[:-1]
@@ -379,7 +394,9 @@ def _last_run(one: _Kept, n_iterations: int) -> _Run | None:
         return None
     first = int(made[start])
     last = int(made[-1])
-    return _Run(first, last, period, one.row[(one.made >= first) & (one.made <= last)], sums[start:])
+    return _Run(
+        first, last, period, one.row[(one.made >= first) & (one.made <= last)], sums[start:]
+    )
 
 
 def _run_after_steps(one: _Kept, n_iterations: int) -> _Run | None:
@@ -397,7 +414,8 @@ def _begins(holds: BoolColumn) -> int:
 
 def _replaced(kept: _Kept, n_iterations: int, requested_bytes: Int64Column) -> Iterator[Growth]:
     """Find the stacks that replace their memory by something larger, as ``torch.cat`` in a loop does."""
-    # The last event of an optimizer ends an iteration: what is freed right after it is freed in the next.
+    # The last event of an optimizer ends an iteration: what is freed right after it is freed in the
+    # next.
     is_replaced = (kept.freed <= kept.made + 2) & (
         (kept.freed < n_iterations) | (kept.made >= n_iterations - 2)
     )
@@ -422,7 +440,9 @@ def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
     classified = analysis.classification
     ends_in_forward = Phase.FORWARD in analysis.phases.phase[-1:]
     # The trace ends before the backward that frees them: no leak.
-    waits = has_code(classified.category, Category.ACTIVATION) & ~classified.is_likely & ends_in_forward
+    waits = (
+        has_code(classified.category, Category.ACTIVATION) & ~classified.is_likely & ends_in_forward
+    )
     is_usual = is_among(classified.category, categories_with(Trait.USUALLY_KEPT))
     kind = np.where(is_usual, 1, 2 * waits)
     unfreed = []
@@ -440,11 +460,16 @@ def growing_sentence(analysis: DeviceAnalysis) -> str:
     """Name the line with most memory that may grow, where no iterations show it; empty for little memory."""
     lines = unfreed_lines(analysis) if why_unknown(analysis) else ()
     one = next((line for line in lines if line.trend is Trend.GROWS), None)
-    if one is None or one.line is None or one.block_bytes < _LARGE_PART * analysis.replay.allocated.peak:
+    if (
+        one is None
+        or one.line is None
+        or one.block_bytes < _LARGE_PART * analysis.replay.allocated.peak
+    ):
         return ""
     size = f"{format_bytes(one.block_bytes)} in {counted(one.n_allocations, 'allocation')}"
     return (
-        f"{one.line.place} kept growing to the end of the trace: {size} (a leak, a cache or reference cycles)"
+        f"{one.line.place} kept growing to the end of the trace: {size} (a leak, a cache or "
+        f"reference cycles)"
     )
 
 

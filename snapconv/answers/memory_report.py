@@ -1,11 +1,11 @@
 """The contents of one device's memory report, with nothing left for a writer to compute: ``MemoryReport``.
 
-Its ``analysis`` holds the columns, its other fields what is counted, named and sorted: tuples where a report
-has tens of rows, NumPy columns where it has millions.
+Its ``analysis`` holds the columns, its other fields what is counted, named and sorted: tuples where
+a report has tens of rows, NumPy columns where it has millions.
 
-Skyline's schema repeats the frames of a stack for every entry. A file may share one deep stack among all its
-allocations, for two bytes each: the report would be thousands of times as large. So entries have frames in
-proportion to the file that the report is about.
+Skyline's schema repeats the frames of a stack for every entry. A file may share one deep stack
+among all its allocations, for two bytes each: the report would be thousands of times as large. So
+entries have frames in proportion to the file that the report is about.
 """
 
 from collections import Counter
@@ -55,8 +55,9 @@ _Entry = TypeVar("_Entry", bound=Any)
 class ReportStacks:
     """The stacks of a report, and the columns of their table; -1: there is no such frame.
 
-    ``table`` holds the stacks ``stack_id``, and ``frame_id`` their frames. ``is_project`` has an entry per
-    frame of the file, and in time reports ``is_of_module`` too: the frame's ``self`` is a module.
+    ``table`` holds the stacks ``stack_id``, and ``frame_id`` their frames. ``is_project`` has an
+    entry per frame of the file, and in time reports ``is_of_module`` too: the frame's ``self`` is a
+    module.
     """
 
     stack_id: Int64Column
@@ -102,8 +103,8 @@ class Moment:
 class MemoryReport:
     """Everything known about one device, ready to be written.
 
-    ``peak`` is the peak of allocated bytes. ``phase`` has the phase of each allocation's ``alloc_event``, -1
-    where it has none. ``stacks`` are the device's own.
+    ``peak`` is the peak of allocated bytes. ``phase`` has the phase of each allocation's
+    ``alloc_event``, -1 where it has none. ``stacks`` are the device's own.
     """
 
     analysis: DeviceAnalysis
@@ -144,7 +145,9 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
     n_cut = len(analysis.lines.cut_stacks.intersection(np.concatenate(stacks).tolist()))
     n_bytes = analysis.snapshot.container.n_unpacked_bytes
     device = analysis.device.device
-    n_frames, left_out = fitting_frames([*weights, *activations], n_bytes, n_cut_stacks=n_cut, device=device)
+    n_frames, left_out = fitting_frames(
+        [*weights, *activations], n_bytes, n_cut_stacks=n_cut, device=device
+    )
     return MemoryReport(
         analysis=analysis,
         peak=state_at(analysis, FoundMoment(analysis.peak_event, "the peak")),
@@ -168,7 +171,9 @@ def _weights(analysis: DeviceAnalysis) -> Iterator[WeightEntry]:
     table = analysis.weights
     lines = analysis.lines
     names = weight_names(table.names, table.stack_id, lines)
-    columns = (column.tolist() for column in (table.size_bytes, table.gradient_bytes, table.stack_id))
+    columns = (
+        column.tolist() for column in (table.size_bytes, table.gradient_bytes, table.stack_id)
+    )
     for name, size_bytes, gradient_bytes, stack_id in zip(names, *columns, strict=True):
         yield WeightEntry(name, size_bytes, gradient_bytes, lines.of(stack_id))
 
@@ -198,7 +203,10 @@ def _source(snapshot: Snapshot, project: Project) -> tuple[tuple[str, str], ...]
     if container.pickle_protocol is not None:
         rows.append(("pickle_protocol", str(container.pickle_protocol)))
     rows += [(f"recorder.{key}", text) for key, text in snapshot.facts.items()]
-    return (*rows, *((f"allocator_settings.{key}", text) for key, text in snapshot.settings_entries))
+    return (
+        *rows,
+        *((f"allocator_settings.{key}", text) for key, text in snapshot.settings_entries),
+    )
 
 
 def _moments(analysis: DeviceAnalysis) -> Iterator[Moment]:
@@ -231,7 +239,9 @@ def report_stacks(stacks: StackTable, ids: Int64Column, is_project: BoolColumn) 
         n_frames=np.diff(table.offsets),
         innermost_frame_id=table.innermost,
         project_frame_id=table.only(is_project).innermost,
-        frame_id=np.arange(len(table.frames)) if is_whole else distinct(table.frame_ids).astype(np.int64),
+        frame_id=np.arange(len(table.frames))
+        if is_whole
+        else distinct(table.frame_ids).astype(np.int64),
         is_project=is_project,
     )
 
@@ -241,20 +251,28 @@ def fitting_frames(
 ) -> tuple[int, tuple[Note, ...]]:
     """Return how many frames an entry keeps of each end of its stack, and a note if some are left out.
 
-    All entries stay proportional to the file size ``n_bytes``. The note has ``n_cut_stacks`` cut stacks too.
+    All entries stay proportional to the file size ``n_bytes``. The note has ``n_cut_stacks`` cut
+    stacks too.
     """
     uses = Counter(entry.frames for entry in entries)
     size_of = cache(lambda line: _ROW_BYTES + len(line.file_path.encode("utf-8", "surrogatepass")))
     allowed = most_bytes_of_part(n_bytes)
 
     def total(n: int) -> int:
-        return sum(n_uses * sum(map(size_of, both_ends(frames, n))) for frames, n_uses in uses.items())
+        return sum(
+            n_uses * sum(map(size_of, both_ends(frames, n))) for frames, n_uses in uses.items()
+        )
 
     n = next(n for n in _NUMBERS if total(n) <= allowed)
     ends = f"the {n} innermost and the {n} outermost" if n else "none"
-    message = f"of the frames of an entry {ends} are written: all would be many times the size of the file"
+    message = (
+        f"of the frames of an entry {ends} are written: all would be many times the size of "
+        f"the file"
+    )
     if n == MAX_LINES_OF_AN_END:
-        message = f"of {n_cut_stacks} deep stacks only {ends} lines are shown" if n_cut_stacks else ""
+        message = (
+            f"of {n_cut_stacks} deep stacks only {ends} lines are shown" if n_cut_stacks else ""
+        )
     return n, (Note("left-out", message, device),) if message else ()
 
 

@@ -1,9 +1,10 @@
 """The moment that a question is about: its text, read in one place, and the event that it means on a device.
 
-    peak · start · end · worst · oom · oom:2 · iteration:3 · annotation:NAME · largest activations · 1234
+    peak · start · end · worst · oom · oom:2 · iteration:3 · annotation:NAME · largest activations ·
+    1234
 
-``worst`` is where the most was reserved and not in use. Of an iteration, of an annotation and of the
-activations it is their own peak.
+``worst`` is where the most was reserved and not in use. Of an iteration, of an annotation and of
+the activations it is their own peak.
 """
 
 import re
@@ -36,13 +37,16 @@ class FoundMoment:
 
 
 _WORDS = ("peak", "start", "end", "worst", "largest activations", "oom")
-_NUMBERED = re.compile(r"(?P<kind>oom|iteration|event):(?P<number>[0-9]{1,18})|#?(?P<event>[0-9]{1,18})")
+_NUMBERED = re.compile(
+    r"(?P<kind>oom|iteration|event):(?P<number>[0-9]{1,18})|#?(?P<event>[0-9]{1,18})"
+)
 
 
 def parse_moment(text: str) -> tuple[str, int, str]:
     """Read a moment as people write it; raises ValueError for anything else.
 
-    Returns its word, the number of an event, an iteration or (from 1) an oom, and an annotation's name.
+    Returns its word, the number of an event, an iteration or (from 1) an oom, and an annotation's
+    name.
     """
     words = " ".join(text.split())
     if words in _WORDS:
@@ -65,7 +69,9 @@ def find_moment(analysis: DeviceAnalysis, text: str) -> FoundMoment:
     match kind:
         case "oom":
             if number > len(failed):
-                has = counted(len(failed), "failed allocation") if failed else "no failed allocation"
+                has = (
+                    counted(len(failed), "failed allocation") if failed else "no failed allocation"
+                )
                 raise _nothing(analysis, f"oom:{number}", has)
             return FoundMoment(failed[number - 1], f"failed allocation {number} of {len(failed)}")
         case "iteration":
@@ -109,7 +115,8 @@ def _annotation(analysis: DeviceAnalysis, name: str) -> FoundMoment:
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         has = f"the annotations {listed}{more}" if names else "no annotations"
         raise _nothing(analysis, f"annotation {shown!r}", has)
-    # Levels before the first event, and after each: a span has that of before it, and those of its events.
+    # Levels before the first event, and after each: a span has that of before it, and those of its
+    # events.
     levels = np.append(analysis.replay.allocated.start, analysis.replay.allocated.after)
     first = spans.first_event[named]
     last = spans.last_event[named]

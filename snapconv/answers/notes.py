@@ -13,14 +13,18 @@ from snapconv.stacks.project_frames import Project
 from snapconv.units import counted, format_bytes
 
 
-def device_notes(analysis: DeviceAnalysis, growth: Sequence[Growth] | None = None) -> tuple[Note, ...]:
+def device_notes(
+    analysis: DeviceAnalysis, growth: Sequence[Growth] | None = None
+) -> tuple[Note, ...]:
     """Return what to know about a device and its file; ``growth`` is what grows, if known already."""
     return tuple(_notes(analysis, find_growth(analysis) if growth is None else growth))
 
 
 def file_notes(analysis: Analysis) -> tuple[Note, ...]:
     """Return the notes of all devices, each once."""
-    return tuple(dict.fromkeys(note for device in analysis.devices for note in device_notes(device)))
+    return tuple(
+        dict.fromkeys(note for device in analysis.devices for note in device_notes(device))
+    )
 
 
 def main_notes(analysis: Analysis) -> tuple[Note, ...]:
@@ -39,7 +43,8 @@ def _notes(found: DeviceAnalysis, growth: Sequence[Growth]) -> Iterator[Note]:
     if history.verdict is Verdict.TRUNCATED:
         yield Note(
             "truncated-history",
-            f"{history.reason}: the true peak may be in what is lost; record with a larger max_entries",
+            f"{history.reason}: the true peak may be in what is lost; record with a larger "
+            f"max_entries",
             ordinal,
         )
     if len(found.snapshot.stacks.frames) and not project.is_project.any():
@@ -47,7 +52,8 @@ def _notes(found: DeviceAnalysis, growth: Sequence[Growth]) -> Iterator[Note]:
     if weights.n_unmatched_gradients:
         yield Note(
             "unmatched-gradients",
-            f"{counted(weights.n_unmatched_gradients, 'gradient')} at the peak could not be matched to "
+            f"{counted(weights.n_unmatched_gradients, 'gradient')} at the peak could not be "
+            f"matched to "
             "a weight",
             ordinal,
             is_minor=True,
@@ -57,7 +63,8 @@ def _notes(found: DeviceAnalysis, growth: Sequence[Growth]) -> Iterator[Note]:
         names = ", ".join(project.unused_includes)
         yield Note(
             "unused-include",
-            f"no frame is in {names}: pass a package's import name, or a folder as recorded in the file, "
+            f"no frame is in {names}: pass a package's import name, or a folder as recorded in "
+            f"the file, "
             "to --include",
         )
     yield from growth_notes(found, growth)
@@ -69,7 +76,8 @@ def _category_notes(found: DeviceAnalysis) -> Iterator[Note]:
     if found.device.is_host:
         yield Note(
             "host-sizes",
-            "pinned host memory is recorded with the sizes of its blocks, mostly powers of two: what was "
+            "pinned host memory is recorded with the sizes of its blocks, mostly powers of two: "
+            "what was "
             "requested is not in the file, so requested bytes are block bytes",
             found.device.device,
             is_minor=True,

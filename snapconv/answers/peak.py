@@ -1,12 +1,12 @@
 """All that is live at one moment of a device: how much, for what, by which lines, modules and operations.
 
-The peak is one moment among others: what is said of it can be said of every event. ``live`` marks the
-allocations of a sum, as ``AllocationTable.live_at`` does. Rows with the most bytes come first, but for
-categories, which have their own order.
+The peak is one moment among others: what is said of it can be said of every event. ``live`` marks
+the allocations of a sum, as ``AllocationTable.live_at`` does. Rows with the most bytes come first,
+but for categories, which have their own order.
 
-The memory of the device outside torch (contexts, libraries, NCCL and other processes) is in no file. With the
-device's total, and what the driver had free, it is what is left; without, it is not known, and never taken
-for nothing.
+The memory of the device outside torch (contexts, libraries, NCCL and other processes) is in no
+file. With the device's total, and what the driver had free, it is what is left; without, it is not
+known, and never taken for nothing.
 """
 
 import re
@@ -43,7 +43,8 @@ from snapconv.units import HOST, Device, counted, format_bytes
 _NEXT_TO_NOTHING = 0.01
 # The row of summaries for what is one of two categories.
 EITHER_LABEL = "gradient or optimizer state"
-# Stands beside the categories for blocks that the program has freed, see AllocationTable.waiting_at.
+# Stands beside the categories for blocks that the program has freed, see
+# AllocationTable.waiting_at.
 WAITING_LABEL = "freed, waiting for another stream"
 # A part of a module's path that is a number, and what stands for several of them.
 _NUMBER, _ANY_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])"), "*"
@@ -65,7 +66,10 @@ NOTHING = Sum(0, 0, 0)
 
 
 def sums_by_name(
-    analysis: DeviceAnalysis, live: BoolColumn, name: Callable[..., _Name], *keys: NDArray[np.integer[Any]]
+    analysis: DeviceAnalysis,
+    live: BoolColumn,
+    name: Callable[..., _Name],
+    *keys: NDArray[np.integer[Any]],
 ) -> dict[_Name, Sum]:
     """Sum up by a name that follows from ``keys``, columns with a value for every allocation.
 
@@ -119,7 +123,9 @@ def totals_by_category(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[Cate
 def total_of_either(analysis: DeviceAnalysis, live: BoolColumn) -> CategoryTotal:
     """Sum what is a gradient or an optimizer state, of which nothing shows which; it counts as unknown."""
     rows = rows_of(live & is_either(analysis))
-    return CategoryTotal(EITHER_LABEL, *_figures_by(analysis, rows, np.zeros(len(rows), np.int8), 1)[0])
+    return CategoryTotal(
+        EITHER_LABEL, *_figures_by(analysis, rows, np.zeros(len(rows), np.int8), 1)[0]
+    )
 
 
 def summary_totals(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[CategoryTotal, ...]:
@@ -235,7 +241,9 @@ def totals_by_operation(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[Ope
     return most_first(rows, attrgetter("operation"))
 
 
-def totals_by_pool(analysis: DeviceAnalysis, live: BoolColumn, layout: MemoryLayout) -> tuple[PoolTotal, ...]:
+def totals_by_pool(
+    analysis: DeviceAnalysis, live: BoolColumn, layout: MemoryLayout
+) -> tuple[PoolTotal, ...]:
     """Sum by memory pool and stream; a block whose events name no pool has that of its segment."""
     allocations = analysis.allocations
     pools = analysis.snapshot.pools
@@ -254,8 +262,8 @@ def totals_by_pool(analysis: DeviceAnalysis, live: BoolColumn, layout: MemoryLay
 def group_modules(modules: Sequence[ModuleTotal]) -> list[tuple[int, str]]:
     """Put modules whose paths differ in numbers alone, and that are equal, into a row; most bytes first.
 
-    A row is what all have together, and a path with the number of modules that it stands for. A module whose
-    name is not a recorded path has a row of its own.
+    A row is what all have together, and a path with the number of modules that it stands for. A
+    module whose name is not a recorded path has a row of its own.
     """
     groups: dict[tuple[str, bool, int, int], list[ModuleTotal]] = defaultdict(list)
     for row in modules:
@@ -277,9 +285,10 @@ def group_modules(modules: Sequence[ModuleTotal]) -> list[tuple[int, str]]:
 class DeviceMemory:
     """The memory of a device at a moment; None: not known.
 
-    ``free_bytes`` is the driver's figure, which torch writes only at a failed allocation, ``measured_event``.
-    ``outside_bytes`` was in use outside torch then; at other moments ``at_most_bytes`` is its upper limit.
-    ``is_simulated``: there was no device, and nothing outside torch.
+    ``free_bytes`` is the driver's figure, which torch writes only at a failed allocation,
+    ``measured_event``. ``outside_bytes`` was in use outside torch then; at other moments
+    ``at_most_bytes`` is its upper limit. ``is_simulated``: there was no device, and nothing outside
+    torch.
     """
 
     total_bytes: int | None
@@ -296,12 +305,12 @@ class MomentState:
     """The memory of a device just after an event; None: before the first event, or not in the file.
 
     ``annotations`` are the names of the spans that the event is in, outermost first. ``lines`` and
-    ``modules`` leave out memory without one; ``categories``, ``operations`` and ``pools`` sum to the
-    allocated bytes. ``gradient_or_state`` is the part of the unknown that is one of these. ``job`` explains
-    all memory from before the trace. ``no_stack_bytes`` have no recorded stack. ``waiting_bytes`` are in
-    blocks beside the allocated ones, which the program has freed and another stream still uses;
-    ``waiting_lines`` allocated them. ``at_least`` names
-    those of requested, allocated, active and reserved that are lower bounds.
+    ``modules`` leave out memory without one; ``categories``, ``operations`` and ``pools`` sum to
+    the allocated bytes. ``gradient_or_state`` is the part of the unknown that is one of these.
+    ``job`` explains all memory from before the trace. ``no_stack_bytes`` have no recorded stack.
+    ``waiting_bytes`` are in blocks beside the allocated ones, which the program has freed and
+    another stream still uses; ``waiting_lines`` allocated them. ``at_least`` names those of
+    requested, allocated, active and reserved that are lower bounds.
     """
 
     device: Device
@@ -389,7 +398,9 @@ def state_at(
     )
 
 
-def device_memory(analysis: DeviceAnalysis, event: int, *, given_total: int | None = None) -> DeviceMemory:
+def device_memory(
+    analysis: DeviceAnalysis, event: int, *, given_total: int | None = None
+) -> DeviceMemory:
     """Find what of the device is not torch's, just after an event, or at the failed allocation before it."""
     total = _device_total(analysis) if given_total is None else given_total
     reserved = analysis.replay.reserved
@@ -421,4 +432,6 @@ def _device_total(analysis: DeviceAnalysis) -> int | None:
     from snapconv.answers.oom.message_text import compacted
 
     message = read_message(compacted(metadata.ended_detail).text)
-    return metadata.device_bytes.get(device) or (message.total_bytes if message.device == device else None)
+    return metadata.device_bytes.get(device) or (
+        message.total_bytes if message.device == device else None
+    )

@@ -1,11 +1,12 @@
 """The memory of a device over its events, as pages draw it: curves and segments.
 
-A picture of 1,000 pixels cannot show a million events. It can show, for each pixel, the most and the least
-that was allocated within it, and what both consisted of: every bin of events has its extremes, so that no
-spike is lost.
+A picture of 1,000 pixels cannot show a million events. It can show, for each pixel, the most and
+the least that was allocated within it, and what both consisted of: every bin of events has its
+extremes, so that no spike is lost.
 
-The final segments are known, and every event that added or removed memory: walked backwards, they give the
-lifetime of each piece. A segment of the usual kind is one piece. One that grows is as many as were mapped.
+The final segments are known, and every event that added or removed memory: walked backwards, they
+give the lifetime of each piece. A segment of the usual kind is one piece. One that grows is as many
+as were mapped.
 """
 
 from bisect import bisect_right, insort
@@ -41,9 +42,9 @@ _REMOVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 class TimelineLevel:
     """Bins of ``events_per_bin`` events each (the last may have fewer), one row per bin.
 
-    ``max_event`` is the first event of the bin after which allocated bytes are maximal within it, and
-    ``min_event`` likewise; ``at_max`` and ``at_min`` (bins x categories) are the allocated bytes by category
-    just then.
+    ``max_event`` is the first event of the bin after which allocated bytes are maximal within it,
+    and ``min_event`` likewise; ``at_max`` and ``at_min`` (bins x categories) are the allocated
+    bytes by category just then.
     """
 
     events_per_bin: int
@@ -55,7 +56,9 @@ class TimelineLevel:
     reserved_max: Int64Column
 
 
-def bytes_by_category(allocations: AllocationTable, category: Int8Column, events: Int64Column) -> Int64Column:
+def bytes_by_category(
+    allocations: AllocationTable, category: Int8Column, events: Int64Column
+) -> Int64Column:
     """Allocated bytes by category just after each of these events (ascending; -1: before the first).
 
     One row per event, one column per Category.
@@ -67,7 +70,9 @@ def bytes_by_category(allocations: AllocationTable, category: Int8Column, events
     ends_at = np.searchsorted(events, freed[ends])
     n_cells = (len(events) + 1) * n_categories
     change = sums_by(begins_at * n_categories + category, allocations.block_bytes, n_cells)
-    change -= sums_by(ends_at * n_categories + category[ends], allocations.block_bytes[ends], n_cells)
+    change -= sums_by(
+        ends_at * n_categories + category[ends], allocations.block_bytes[ends], n_cells
+    )
     return np.cumsum(change.reshape(-1, n_categories), axis=0)[: len(events)]
 
 
@@ -131,8 +136,8 @@ _ADDR = attrgetter("addr")
 def find_segment_lifetimes(device: DeviceSnapshot) -> "np.recarray[Any, Any]":
     """Walk the segment events of one device backwards from its final segments, a row per piece by address.
 
-    ``begin_event`` is -1 for what was there before the first event, ``end_event`` -1 for what is there at the
-    dump, ``pool_id`` -1 where the file does not have it.
+    ``begin_event`` is -1 for what was there before the first event, ``end_event`` -1 for what is
+    there at the dump, ``pool_id`` -1 where the file does not have it.
     """
     segments = device.segments
     events = real_events(device.events)

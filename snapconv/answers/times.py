@@ -11,7 +11,12 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from snapconv.analysis import AnalysisOptions
-from snapconv.answers.memory_report import ReportStacks, fitting_frames, report_stacks, with_fewer_frames
+from snapconv.answers.memory_report import (
+    ReportStacks,
+    fitting_frames,
+    report_stacks,
+    with_fewer_frames,
+)
 from snapconv.columns import Int32Column, MsColumn, grouped, rows_of, unknown_column, values_at
 from snapconv.files import timing_file
 from snapconv.notes import Note
@@ -49,8 +54,8 @@ class RunTimeEntry:
 class IterationTimes:
     """One iteration: what was measured around its phases, and what its rows add up to.
 
-    What the timer itself took between the marks of the calls is a part of the measured forward time, of no
-    row.
+    What the timer itself took between the marks of the calls is a part of the measured forward
+    time, of no row.
     """
 
     measured: TimedIteration
@@ -81,7 +86,9 @@ class IterationTimes:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        return asdict(self.measured) | {f"{phase}_coverage": part for phase, part in self.coverage.items()}
+        return asdict(self.measured) | {
+            f"{phase}_coverage": part for phase, part in self.coverage.items()
+        }
 
 
 def _part(rows_ms: float, phase_ms: float | None) -> float | None:
@@ -141,7 +148,9 @@ class TimeReport:
     def stacks(self) -> ReportStacks:
         """All stacks of the file."""
         timing = self.timing
-        stacks = report_stacks(timing.stacks, np.arange(len(timing.stacks)), self.project.is_project)
+        stacks = report_stacks(
+            timing.stacks, np.arange(len(timing.stacks)), self.project.is_project
+        )
         return replace(stacks, is_of_module=timing.is_of_module)
 
     @property
@@ -227,8 +236,8 @@ def _entries(timing: Timing, lines: ProjectLines, iteration: int) -> Iterator[Ru
 def _chosen(timing: Timing, mine: list[int]) -> list[int]:
     """Return the frames that a call's row has, of those of the project.
 
-    Skyline keeps those whose ``self`` is a module. Where a call has none of them, as a loss that the training
-    loop computes, it has all frames of the project.
+    Skyline keeps those whose ``self`` is a module. Where a call has none of them, as a loss that
+    the training loop computes, it has all frames of the project.
     """
     mine = [frame for frame in mine if timing.stacks.frames.lines[frame] >= 1]
     return [frame for frame in mine if timing.is_of_module[frame]] or mine
@@ -277,7 +286,10 @@ def _lines(entries: Iterable[RunTimeEntry]) -> tuple[TimeTotal[SourceLine], ...]
         by_line[entry.frames[0]].append(entry)
     totals = [
         TimeTotal(
-            line, len(own), sum(one.forward_ms for one in own), sum(one.backward_ms or 0.0 for one in own)
+            line,
+            len(own),
+            sum(one.forward_ms for one in own),
+            sum(one.backward_ms or 0.0 for one in own),
         )
         for line, own in by_line.items()
     ]
@@ -293,7 +305,10 @@ def _remarks(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[tupl
     if timing.is_simulated:
         yield (
             "simulated-times",
-            "the times are those of a processor: the number of calls is as on a GPU, their durations are not",
+            (
+                "the times are those of a processor: the number of calls is as on a GPU, their "
+                "durations are not"
+            ),
         )
     elif timing.clock == "cpu":
         yield "cpu-times", "the times are those of the processor: the operations ran on it"
@@ -302,15 +317,20 @@ def _remarks(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[tupl
             share = format_share(count.n_waited_for, count.n_calls)
             yield (
                 "launch-bound",
-                f"the device came to {share} of the {count.phase} operations before the host had launched "
+                f"the device came to {share} of the {count.phase} operations before the host had "
+                f"launched "
                 "all of their work: their times include the wait for it",
             )
     if timing.overflowed:
-        yield "too-many-calls", "an iteration had more calls than are recorded: the later ones are missing"
+        yield (
+            "too-many-calls",
+            "an iteration had more calls than are recorded: the later ones are missing",
+        )
     if not entries:
         yield (
             "no-timed-lines",
-            "no timed operation was called from a file of the project, so that the run time report is empty; "
+            "no timed operation was called from a file of the project, so that the run time "
+            "report is empty; "
             "name the project's folder with --project-root",
         )
 

@@ -22,8 +22,9 @@ from snapconv.stacks.stack_facts import WITHIN
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
 from snapconv.units import Device, shortened
 
-# A stack may have very many frames with long names, and many stacks the same: a tree is in proportion to the
-# file. No real file comes near this; of a node, its numbers are that large as JSON.
+# A stack may have very many frames with long names, and many stacks the same: a tree is in
+# proportion to the file. No real file comes near this; of a node, its numbers are that large as
+# JSON.
 _MOST_OF_NAME, _MOST_OF_MODULES = 200, 64
 _NODE_BYTES = 250
 NO_MODULE = "no module known"
@@ -45,8 +46,10 @@ class TreeNode:
 class MemoryTree:
     """The tree of one device at a moment; in ``nodes`` stands a node, then what is below it, largest first.
 
-    A node's parent is the last node before it whose depth is one less. Nodes of depth 0 sum to the whole.
-    ``n_cut_stacks`` stacks with little memory are cut, as the tree would be many times as large as the file:
+    A node's parent is the last node before it whose depth is one less. Nodes of depth 0 sum to the
+    whole. ``n_cut_stacks`` stacks with little memory are cut, as the tree would be many times as
+    large as
+    the file:
     their memory counts for the last line that is left.
     """
 
@@ -63,7 +66,9 @@ class MemoryTree:
         """Return the tree with its largest nodes alone; none is without the one that it is below."""
         if n_most is None:
             return self
-        by_size = sorted(range(len(self.nodes)), key=lambda number: (-self.nodes[number].block_bytes, number))
+        by_size = sorted(
+            range(len(self.nodes)), key=lambda number: (-self.nodes[number].block_bytes, number)
+        )
         return replace(self, nodes=tuple(self.nodes[number] for number in sorted(by_size[:n_most])))
 
 
@@ -145,7 +150,10 @@ def _levels(
             ids = analysis.modules.module_id
             return ids, lambda group, _: _module_path(names[group]) if group >= 0 else (NO_MODULE,)
         case "operation":
-            return analysis.operation_id, lambda group, stack: (operations[group] or UNNAMED, *lines(stack))
+            return analysis.operation_id, lambda group, stack: (
+                operations[group] or UNNAMED,
+                *lines(stack),
+            )
         case "category":
             labels = [f"{one.label}{likely}" for one in Category for likely in ("", " (likely)")]
             codes = 2 * found.category.astype(np.int64) + found.is_likely
@@ -178,4 +186,6 @@ def _module_path(name: str) -> _Path:
     if ".py" in name:
         return tuple(shortened(part, _MOST_OF_NAME) for part in reversed(name.split(WITHIN)))
     parts = name.split(".", _MOST_OF_MODULES)
-    return tuple(shortened(".".join(parts[: depth + 1]), _MOST_OF_NAME) for depth in range(len(parts)))
+    return tuple(
+        shortened(".".join(parts[: depth + 1]), _MOST_OF_NAME) for depth in range(len(parts))
+    )

@@ -1,8 +1,9 @@
 """The verdict on a file: its most important fact in a sentence, for somebody at two in the morning.
 
-The verdict is about the first of these that the file shows: a request that failed, memory that grows, memory
-that is reserved and never used on a device that is nearly full, or else what the peak is made of. With the
-largest causes, the fault that ``advise`` ranks first, and the command that has more.
+The verdict is about the first of these that the file shows: a request that failed, memory that
+grows, memory that is reserved and never used on a device that is nearly full, or else what the peak
+is made of. With the largest causes, the fault that ``advise`` ranks first, and the command that has
+more.
 """
 
 from collections.abc import Sequence
@@ -36,8 +37,9 @@ _NOUNS = {category.label: shown.noun for category, shown in ABOUT.items()}
 class FileVerdict:
     """The most important fact of a device's memory; ``command`` is the next one to type, before the file.
 
-    If it is ``record``, it goes before the program. ``also`` are further sentences of less weight. ``faults``
-    are those that ``advise`` finds, in its order, with the bytes that each holds at the peak.
+    If it is ``record``, it goes before the program. ``also`` are further sentences of less weight.
+    ``faults`` are those that ``advise`` finds, in its order, with the bytes that each holds at the
+    peak.
     """
 
     device: Device
@@ -53,7 +55,8 @@ class FileVerdict:
 
 # Its subject and sentence, and the allocations whose causes are named.
 _Fact = tuple[str, str, BoolColumn]
-# By the subject: the moment of the causes. Each is also the command that has more, but for the peak's.
+# By the subject: the moment of the causes. Each is also the command that has more, but for the
+# peak's.
 _MOMENTS = {
     "oom": "when the request failed",
     "growth": "of the growth, live at the dump",
@@ -99,7 +102,9 @@ def find_verdict(
     )
 
 
-def _command(analysis: DeviceAnalysis, findings: Sequence[Finding], may_grow: str, reserve: str) -> str:
+def _command(
+    analysis: DeviceAnalysis, findings: Sequence[Finding], may_grow: str, reserve: str
+) -> str:
     """Return the command that has more about a peak."""
     commands = (
         ("info", not analysis.replay.allocated.peak),
@@ -188,7 +193,9 @@ def _peak(analysis: DeviceAnalysis, reserve: str) -> _Fact:
     allocated = analysis.replay.allocated.peak
     reserved = analysis.replay.reserved.peak
     live = analysis.live_at_peak
-    contradicts = allocated > reserved  # events that do not fit the segments: a note has their number
+    contradicts = (
+        allocated > reserved
+    )  # events that do not fit the segments: a note has their number
     held = f"{format_bytes(allocated)} allocated at the dump"
     if _has_trace(analysis):
         shown = curve_bytes("allocated", allocated, analysis.replay.at_least)

@@ -27,14 +27,15 @@ from snapconv.columns import (
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
 
-# cuBLAS has one workspace for every handle and stream: of so few there may be several, traced or pre-
-# existing.
+# cuBLAS has one workspace for every handle and stream: of so few there may be several, traced or
+# pre- existing.
 _MOST_WORKSPACES, _MOST_OLD_WORKSPACES = 4, 2
 # How often a line must lengthen its result, always by the same: fewer may be any two sizes.
 _LEAST_LENGTHENED = 2
 # Without frames that show autocast, its casts are of so many sizes: two were seen that were none.
 _LEAST_CAST = 3
-# Of what a forward made until memory ran out, more than this in use: it is trained. Inference keeps little.
+# Of what a forward made until memory ran out, more than this in use: it is trained. Inference keeps
+# little.
 _LEAST_IN_USE = 0.4
 
 
@@ -43,8 +44,12 @@ def _column(find: Callable[[Features], BoolColumn | bool]) -> Condition:
 
 
 # Made by a line that makes one for every parameter: of any size, and in full precision beside half.
-for_every_parameter = Condition(lambda decided: decided.shared(parameters.halves_of_every_parameter) > 0)
-twice_as_large = Condition(lambda decided: decided.shared(parameters.halves_of_every_parameter) == 4)
+for_every_parameter = Condition(
+    lambda decided: decided.shared(parameters.halves_of_every_parameter) > 0
+)
+twice_as_large = Condition(
+    lambda decided: decided.shared(parameters.halves_of_every_parameter) == 4
+)
 everything = Condition(lambda decided: True)
 undecided = Condition(lambda decided: decided.is_open)
 trains = Condition(is_training)
@@ -62,7 +67,10 @@ freed_in_step = _column(lambda f: has_code(f.end_phase, Phase.OPTIMIZER))
 freed_in_zero_grad = _column(lambda f: at(f.phases.in_zero_grad, f.end))
 ends_within_run = _column(lambda f: f.end <= f.alloc_run_last)
 ends_within_backward = ends_within_run & _column(
-    lambda f: (f.end <= f.alloc_run_end) | has_code(at(f.phases.phase, f.alloc_run_last + 1), Phase.OPTIMIZER)
+    lambda f: (
+        (f.end <= f.alloc_run_end)
+        | has_code(at(f.phases.phase, f.alloc_run_last + 1), Phase.OPTIMIZER)
+    )
 )
 ends_before_next_phase = _column(lambda f: f.end < np.minimum(f.next_forward, f.next_backward))
 in_use_in_backward = _column(lambda f: f.end >= f.next_backward)
@@ -71,7 +79,9 @@ ends_after_first_forward = _column(lambda f: f.end > f.phases.first(Phase.FORWAR
 # --- the recording
 # The first event that shows a phase is of a backward, by stacks that show it.
 begins_in_backward = _column(
-    lambda f: f.has_cpp and np.append(f.phases.certain[f.phases.certain > 0], 0)[0] == Phase.BACKWARD
+    lambda f: (
+        f.has_cpp and np.append(f.phases.certain[f.phases.certain > 0], 0)[0] == Phase.BACKWARD
+    )
 )
 ends_out_of_memory = _column(lambda f: f.phases.ends_in_oom)
 shows_phases = _column(lambda f: bool(f.in_forward.any() or f.has_next_backward.any()))
@@ -116,7 +126,9 @@ def _rare(features: Features, rows: BoolColumn, among: BoolColumn, most: int) ->
 def in_bulk(decided: Decided) -> BoolColumn:
     """As large as weights, or twice so, of a line that makes several in an iteration: noise, moments."""
     features = decided.features
-    model = decided.has(Category.WEIGHT) | features.made_through(Role.PLACEMENT) | features.unrecorded
+    model = (
+        decided.has(Category.WEIGHT) | features.made_through(Role.PLACEMENT) | features.unrecorded
+    )
     sizes = distinct(features.sizes[model])
     rows = rows_of(features.outside | features.preexisting_outside)
     rows = rows[is_among(features.sizes[rows], np.concatenate((sizes, 2 * sizes)))]
@@ -150,7 +162,9 @@ def may_be_gradient(decided: Decided) -> BoolColumn:
 def like_weight(decided: Decided) -> BoolColumn:
     """Known to be a weight, or there throughout, may be one, and the engine did not make it."""
     features = decided.features
-    return decided.has(Category.WEIGHT) | (features.lasts_throughout & ~features.made_through(Role.ENGINE))
+    return decided.has(Category.WEIGHT) | (
+        features.lasts_throughout & ~features.made_through(Role.ENGINE)
+    )
 
 
 @Condition
@@ -167,8 +181,10 @@ _weight_of_layers = like_weight | made(Role.PLACEMENT) | in_nested_constructors
 def cast_of_weight(decided: Decided) -> BoolColumn:
     """Cast by autocast, half as large as a weight, and no input of the operation.
 
-    By its frames; without them it comes right before a result of its line. An operation casts its input last:
-    it is the third cast, or comes after one that is no smaller, as a bias is smaller than its weight.
+    By its frames; without them it comes right before a result of its line. An operation casts its
+    input last:
+    it is the third cast, or comes after one that is no smaller, as a bias is smaller than its
+    weight.
     """
     features = decided.features
     sizes = decided.features.sizes
@@ -220,8 +236,8 @@ def infers(decided: Decided) -> bool:
 
 # How sure it is that forward keeps results for a backward that the trace does not have.
 NOT, MAYBE, SURELY = 0, 1, 2
-# Measured on forwards of 207 programs: what is trained keeps results of seven lines and more, inference of
-# three at most. Where one line makes all, its result is no sign.
+# Measured on forwards of 207 programs: what is trained keeps results of seven lines and more,
+# inference of three at most. Where one line makes all, its result is no sign.
 _SAVED_SHARE, _SAVED_LINES, _MAYBE_LINES = 0.4, 6, 4
 
 
@@ -280,7 +296,9 @@ def in_use_when_memory_ran_out(decided: Decided) -> BoolColumn:
     oom = next_of(features.phases.oom_events, features.alloc, features.n_events)
     failed = features.in_forward & (oom <= features.alloc_run_last)
     in_use = failed & (features.end > oom)
-    return in_use & np.bool_(features.sizes[in_use].sum() > _LEAST_IN_USE * features.sizes[failed].sum())
+    return in_use & np.bool_(
+        features.sizes[in_use].sum() > _LEAST_IN_USE * features.sizes[failed].sum()
+    )
 
 
 @atom

@@ -39,8 +39,12 @@ class Trait(Flag):
     GROWS = auto()  # with the batch, as an engineer expects
     COMPUTED = auto()  # forward and backward make it
     SAVED = auto()  # autograd keeps it for backward; batches too, where no name keeps them
-    SKYLINE_ACTIVATION = auto()  # Skyline has no cache of keys and values: what modules made and keep
-    MADE_ONCE = auto()  # for a parameter, a kernel or a shape, on its first use, maybe in a later iteration
+    SKYLINE_ACTIVATION = (
+        auto()
+    )  # Skyline has no cache of keys and values: what modules made and keep
+    MADE_ONCE = (
+        auto()
+    )  # for a parameter, a kernel or a shape, on its first use, maybe in a later iteration
     USUALLY_KEPT = auto()  # once it is made, however long that takes
     READ_BY_EVERYTHING = auto()  # that a line reads it says nothing of that line
     NO_SPARE_WEIGHT = auto()  # never a copy of the weights, whatever made it
@@ -68,14 +72,15 @@ def _traits(names: str) -> Trait:
     return reduce(or_, map(Trait.__getitem__, names.split()))
 
 
-# In the order in which they are stacked: what lives long lies low. The page of `snapconv view` has the same
-# colours (web/src/colors.ts), distinct for every kind of colour vision.
+# In the order in which they are stacked: what lives long lies low. The page of `snapconv view` has
+# the same colours (web/src/colors.ts), distinct for every kind of colour vision.
 ABOUT: dict[Category, About] = {
     Category.WEIGHT: About(
         "weights",
         "#164884",
         _traits("MADE_ONCE USUALLY_KEPT READ_BY_EVERYTHING"),
-        "put on the device while a model was built, loaded or moved, and still there when forward begins. "
+        "put on the device while a model was built, loaded or moved, and still there when forward "
+        "begins. "
         "**Buffers too**: statistics of a batch norm, masks, tables of positions; and **copies** "
         "that autocast casts and keeps, in its cache or for backward",
     ),
@@ -95,8 +100,10 @@ ABOUT: dict[Category, About] = {
         "KV cache",
         "#3a9b6c",
         _traits("GROWS COMPUTED SKYLINE_ACTIVATION NO_SPARE_WEIGHT"),
-        "keys and values of earlier tokens, which inference keeps for the next ones: those of vLLM, SGLang "
-        "and transformers, and memory kept in the same way, once or twice for every layer. In Skyline's "
+        "keys and values of earlier tokens, which inference keeps for the next ones: those of "
+        "vLLM, SGLang "
+        "and transformers, and memory kept in the same way, once or twice for every layer. In "
+        "Skyline's "
         "tables it is an activation",
         returned="cache of keys and values",
     ),
@@ -104,11 +111,14 @@ ABOUT: dict[Category, About] = {
         "inputs",
         "#d8df8a",
         _traits("GROWS SAVED REPLACED FREED_BY_LINE"),
-        "made outside of modules and used in forward: batches, and data kept on the device, such as a replay "
+        "made outside of modules and used in forward: batches, and data kept on the device, such "
+        "as a replay "
         "buffer",
         returned="batch",
     ),
-    Category.COMMUNICATION: About("communication", "#5a3d28", _traits("COMPUTED"), "buffers of collectives"),
+    Category.COMMUNICATION: About(
+        "communication", "#5a3d28", _traits("COMPUTED"), "buffers of collectives"
+    ),
     Category.WORKSPACE: About(
         "workspaces",
         "#8f62b8",
@@ -119,9 +129,12 @@ ABOUT: dict[Category, About] = {
         "activations",
         "#cb5839",
         _traits("GROWS COMPUTED SAVED SKYLINE_ACTIVATION REPLACED FREED_BY_LINE"),
-        "made in forward and kept for backward. If the trace has no backward: also what forward made and "
-        "nothing freed, and what the graph holds after the modules have returned. Saved by autograd but "
-        "freed within the module's own forward, as in `cdist(a, b).argmin()`: `temporary`, because no "
+        "made in forward and kept for backward. If the trace has no backward: also what forward "
+        "made and "
+        "nothing freed, and what the graph holds after the modules have returned. Saved by "
+        "autograd but "
+        "freed within the module's own forward, as in `cdist(a, b).argmin()`: `temporary`, "
+        "because no "
         "backward can follow",
     ),
     Category.TEMPORARY: About(
@@ -179,7 +192,10 @@ EVIDENCE_WORTH: dict[Evidence, tuple[str, str]] = {
         "the stack that freed it, recorded with context='all'",
         "a node of the graph releases a tensor that the program also references",
     ),
-    Evidence.FRAMES: ("the stack that allocated it", "the code is called for another purpose than usual"),
+    Evidence.FRAMES: (
+        "the stack that allocated it",
+        "the code is called for another purpose than usual",
+    ),
     Evidence.LIFETIME: (
         "the phases in which it was allocated and freed",
         "the program keeps memory that it no longer needs, or frees it early",

@@ -9,19 +9,34 @@ import numpy as np
 
 from snapconv.classification import inventory
 from snapconv.classification.categories import NO_RULE, Category, Evidence, Trait, categories_with
-from snapconv.classification.decisions import LIKELY_ONLY, Classification, Decided, Fact, Proposal, Stage
+from snapconv.classification.decisions import (
+    LIKELY_ONLY,
+    Classification,
+    Decided,
+    Fact,
+    Proposal,
+    Stage,
+)
 from snapconv.classification.facts import FACTS, HOST_FACTS, LATER, LIKELY
 from snapconv.classification.features import Features
 from snapconv.classification.recorded import ATTRIBUTES, PROFILED, RECORDED, user_rules
-from snapconv.columns import Int64Column, distinct, grouped, is_among, plain_rows, rows_of, stable_order
+from snapconv.columns import (
+    Int64Column,
+    distinct,
+    grouped,
+    is_among,
+    plain_rows,
+    rows_of,
+    stable_order,
+)
 from snapconv.stacks.stack_roles import stacks_by_frame
 from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 
 _REPLACED = "replaced-on-the-same-line"
 _FREED_BY_LINE = "freed-by-line-of-one-category"
-# All but 4 of 1,552 values replaced in late recordings of the benchmark need no more; without a limit, the
-# work for a line that makes millions would be quadratic.
+# All but 4 of 1,552 values replaced in late recordings of the benchmark need no more; without a
+# limit, the work for a line that makes millions would be quadratic.
 _MOST_PASSED_OVER = 32
 
 
@@ -42,7 +57,9 @@ def _replaced(decided: Decided) -> Iterator[Proposal]:
     """Follow lines that give a variable a new value: they make it first, then free the one before."""
     features = decided.features
     table = decided.features.allocations
-    rows = rows_of(~features.is_traced & decided.is_open & features.is_freed & ~features.is_freed_by_engine)
+    rows = rows_of(
+        ~features.is_traced & decided.is_open & features.is_freed & ~features.is_freed_by_engine
+    )
     if not len(rows):
         return
     found = np.zeros(len(features.alloc), np.int8)
@@ -54,7 +71,9 @@ def _replaced(decided: Decided) -> Iterator[Proposal]:
     made = made[stable_order(table.stack_id[made])]
     for here in grouped(rows[line[rows] >= 0], line):
         wanted = stacks_with(int(line[here[0]]))
-        first, after = (np.searchsorted(table.stack_id[made], wanted, side) for side in ("left", "right"))
+        first, after = (
+            np.searchsorted(table.stack_id[made], wanted, side) for side in ("left", "right")
+        )
         pieces = plain_rows(first, after)
         of_line = np.concatenate([made[:0], *(made[begin:end] for begin, end in pieces)])
         of_line = of_line[np.lexsort((features.alloc[of_line], features.sizes[of_line]))]
@@ -69,7 +88,9 @@ def _youngest_in_use(decided: Decided, made: Int64Column, row: int) -> int:
     features = decided.features
     size = features.sizes[row]
     end = features.end[row]
-    first, last = (int(np.searchsorted(features.sizes[made], size, side)) for side in ("left", "right"))
+    first, last = (
+        int(np.searchsorted(features.sizes[made], size, side)) for side in ("left", "right")
+    )
     place = first + int(np.searchsorted(features.alloc[made[first:last]], end))
     for other in made[max(first, place - _MOST_PASSED_OVER) : place][::-1].tolist():
         if features.end[other] > end:

@@ -1,7 +1,7 @@
 """What is decided of every allocation so far, conditions over it, and facts that decide more of it.
 
-A condition is a column of booleans, joined by ``&``, ``|`` and ``~``. A fact is a row of a table: where its
-condition holds, the allocation gets its category, unless an earlier fact has decided it.
+A condition is a column of booleans, joined by ``&``, ``|`` and ``~``. A fact is a row of a table:
+where its condition holds, the allocation gets its category, unless an earlier fact has decided it.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from snapconv.classification.categories import NO_RULE, Category, Certainty, Evidence
 from snapconv.classification.features import Features
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, distinct, has_code, read_only, rows_of
+from snapconv.columns import (
+    BoolColumn,
+    Int8Column,
+    Int32Column,
+    distinct,
+    has_code,
+    read_only,
+    rows_of,
+)
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 
 _Found = TypeVar("_Found")
@@ -28,7 +36,8 @@ LIKELY_ONLY = "likely-only"
 class Classification:
     """One entry per allocation: codes of Category, Evidence and Certainty, and a position in ``reasons``.
 
-    ``probability``: 1 for a fact, 0 for what is unknown. ``explanation``: the sentence about the job, or "".
+    ``probability``: 1 for a fact, 0 for what is unknown. ``explanation``: the sentence about the
+    job, or "".
     """
 
     category: Int8Column
@@ -51,7 +60,9 @@ class Classification:
 
     def has_reason(self, *slugs: str) -> BoolColumn:
         """Mark what was decided for one of some reasons."""
-        return np.isin(self.reason_id, [self.reasons.index(slug) for slug in slugs if slug in self.reasons])
+        return np.isin(
+            self.reason_id, [self.reasons.index(slug) for slug in slugs if slug in self.reasons]
+        )
 
     def only_certain(self) -> "Classification":
         """Count what is likely as unknown."""
@@ -118,7 +129,9 @@ class Decided:
         if proposal.category:
             is_recorded = proposal.evidence in (Evidence.USER_RULE, Evidence.METADATA)
             self._certainty[rows] = int(Certainty.RECORDED if is_recorded else Certainty.CERTAIN)
-            self._probability[rows] = 1 if proposal.probability is None else proposal.probability[rows]
+            self._probability[rows] = (
+                1 if proposal.probability is None else proposal.probability[rows]
+            )
             if proposal.probability is not None:
                 self._certainty[rows[proposal.probability[rows] < CERTAIN]] = int(Certainty.LIKELY)
 
@@ -143,7 +156,9 @@ class Condition:
     def of(self, decided: Decided) -> BoolColumn:
         """Compute the column."""
         found = self.find(decided)
-        return found if isinstance(found, np.ndarray) else np.full(len(decided.category), found, bool)
+        return (
+            found if isinstance(found, np.ndarray) else np.full(len(decided.category), found, bool)
+        )
 
     def __and__(self, other: "Condition") -> "Condition":
         def find(decided: Decided) -> BoolColumn | bool:
@@ -196,8 +211,8 @@ class Reason(NamedTuple):
 class Fact:
     """A row of a table: the category of all rows for which a condition holds, and why.
 
-    ``by_phases``: it follows from phases, if not from sizes, and so has the evidence ``metadata`` where a
-    recorder marked them. ``probability``: how often a row is right that is likely only.
+    ``by_phases``: it follows from phases, if not from sizes, and so has the evidence ``metadata``
+    where a recorder marked them. ``probability``: how often a row is right that is likely only.
     """
 
     category: Category

@@ -1,7 +1,8 @@
 """The facts: tables, read from top to bottom. The first row whose condition holds decides.
 
-Every row names direct evidence: who made an allocation, when, who freed it, and how long it lived. What
-``FACTS`` leave, the inventory of the job explains; then come the rows of ``LATER``, by weaker evidence.
+Every row names direct evidence: who made an allocation, when, who freed it, and how long it lived.
+What ``FACTS`` leave, the inventory of the job explains; then come the rows of ``LATER``, by weaker
+evidence.
 """
 
 from snapconv.classification import atoms as a
@@ -21,9 +22,12 @@ BY_SIZES = Evidence.SIZES
 
 # Rows of one slug have one reason.
 _BATCH = Reason(
-    "made-outside-modules-used-in-forward", "copied or created outside of modules and in use in forward"
+    "made-outside-modules-used-in-forward",
+    "copied or created outside of modules and in use in forward",
 )
-_ZERO_GRAD = Reason("freed-in-zero-grad", "freed inside zero_grad, or where another gradient is assigned")
+_ZERO_GRAD = Reason(
+    "freed-in-zero-grad", "freed inside zero_grad, or where another gradient is assigned"
+)
 _KEPT_IN_STEP = Reason("made-in-step-and-kept", "made in a step, still in use after it")
 _FREED_IN_STEP = Reason("made-in-step-and-freed", "made in a step, freed in it")
 _INTO_BACKWARD = Reason("kept-into-backward", "made in forward, still in use when backward begins")
@@ -54,7 +58,8 @@ AUTOCAST_COPY = Fact(
     WEIGHT,
     Reason(
         CAST_OF_WEIGHT,
-        "cast by autocast, half as large as a weight, not freed in its own forward: a copy of the weight, "
+        "cast by autocast, half as large as a weight, not freed in its own forward: a copy of the "
+        "weight, "
         "kept by the cache or by the graph",
     ),
     a.cast_of_weight & ~f.is_freed_in_own_forward,
@@ -92,7 +97,9 @@ FACTS = (
         ~made(Role.OPTIMIZER) & ~a.in_step & ~f.is_freed_in_own_forward,
         is_free_site=True,
     ),
-    Fact(GRADIENT, _ZERO_GRAD, a.may_be_gradient & a.freed_in_zero_grad, ANNOTATED, by_phases=False),
+    Fact(
+        GRADIENT, _ZERO_GRAD, a.may_be_gradient & a.freed_in_zero_grad, ANNOTATED, by_phases=False
+    ),
     Fact(
         GRADIENT,
         _ZERO_GRAD,
@@ -101,12 +108,17 @@ FACTS = (
         by_phases=False,
     ),
     # --- steps, optimizers and models that are built
-    FrameFact(WEIGHT, Role.PLACEMENT, ~f.by_engine & ~a.in_step & (f.is_live_at_dump | a.in_use_in_forward)),
+    FrameFact(
+        WEIGHT,
+        Role.PLACEMENT,
+        ~f.by_engine & ~a.in_step & (f.is_live_at_dump | a.in_use_in_forward),
+    ),
     Fact(
         WEIGHT,
         Reason(
             "made-where-layers-are-built",
-            "made before any forward by an `__init__` that another one calls, and in use in forward: a "
+            "made before any forward by an `__init__` that another one calls, and in use in "
+            "forward: a "
             "layer's weight",
         ),
         a.in_nested_constructors
@@ -120,7 +132,8 @@ FACTS = (
         WEIGHT,
         Reason(
             "new-value-of-a-weight",
-            "made in a step by a line whose results are freed as the weights before them were: a weight's "
+            "made in a step by a line whose results are freed as the weights before them were: a "
+            "weight's "
             "new value",
         ),
         a.replaces_weights & ~a.ends_within_run,
@@ -137,11 +150,14 @@ FACTS = (
         STATE,
         Reason(
             "replaced-in-step",
-            "freed in a step; from before the trace and as large as a state of it, or made before any "
+            "freed in a step; from before the trace and as large as a state of it, or made before "
+            "any "
             "backward",
         ),
         a.freed_in_step
-        & ((a.older & a.size_of_made_state) | (_built & ~f.mid_forward & ~a.in_nested_constructors)),
+        & (
+            (a.older & a.size_of_made_state) | (_built & ~f.mid_forward & ~a.in_nested_constructors)
+        ),
     ),
     FrameFact(WEIGHT, Role.NAMED_WEIGHTS, a.kept_by_program),
     FrameFact(CACHE, Role.NAMED_CACHE, a.kept_by_program & ~a.trains),
@@ -149,13 +165,16 @@ FACTS = (
     FrameFact(
         ACTIVATION,
         Role.RECOMPUTE,
-        ~made(Role.REENTERED) & f.is_freed_by_engine & (~freed(Role.RECOMPUTE) | freed(Role.REENTERED)),
+        ~made(Role.REENTERED)
+        & f.is_freed_by_engine
+        & (~freed(Role.RECOMPUTE) | freed(Role.REENTERED)),
     ),
     Fact(
         TEMPORARY,
         Reason(
             "freed-within-backward",
-            "allocated by autograd's engine, freed in the same backward pass or before the step that follows",
+            "allocated by autograd's engine, freed in the same backward pass or before the step "
+            "that follows",
         ),
         _by_backward & a.ends_within_backward,
     ),
@@ -165,13 +184,15 @@ FACTS = (
             "kept-after-backward",
             "allocated by autograd's engine, kept after the backward pass, as large as a weight",
         ),
-        (_by_backward | (f.lasts_throughout & made(Role.ENGINE) & ~f.has_no_frames)) & a.size_of_weight,
+        (_by_backward | (f.lasts_throughout & made(Role.ENGINE) & ~f.has_no_frames))
+        & a.size_of_weight,
     ),
     Fact(
         TEMPORARY,
         Reason(
             "live-in-failed-backward",
-            "allocated by autograd's engine, as large as no weight, in a backward pass that ran out of "
+            "allocated by autograd's engine, as large as no weight, in a backward pass that ran "
+            "out of "
             "memory",
         ),
         _by_backward & f.is_live_at_dump & a.ends_out_of_memory & a.in_last_run,
@@ -189,13 +210,17 @@ FACTS = (
     Fact(
         CACHE,
         Reason(
-            "cache-that-grew", "made anew by a cache of keys and values without a backward, and kept there"
+            "cache-that-grew",
+            "made anew by a cache of keys and values without a backward, and kept there",
         ),
         made(Role.CACHE_UPDATE)
         & ~f.has_next_backward
         & (
             a.outlives_forward
-            | (a.infers & ((f.in_forward & f.is_live_at_dump) | f.outside | f.preexisting_in_forward))
+            | (
+                a.infers
+                & ((f.in_forward & f.is_live_at_dump) | f.outside | f.preexisting_in_forward)
+            )
         ),
         BY_FRAMES,
     ),
@@ -203,13 +228,17 @@ FACTS = (
         CACHE,
         Reason(
             "cache-that-lengthened",
-            "made anew by one line in forwards of an inference, each time longer by the same, and kept",
+            "made anew by one line in forwards of an inference, each time longer by the same, and "
+            "kept",
         ),
         a.infers & a.lengthened & ~a.maybe_saves,
     ),
     Fact(
         ACTIVATION,
-        Reason("made-in-forward-and-live-at-dump", "made in forward, never freed, and no backward follows"),
+        Reason(
+            "made-in-forward-and-live-at-dump",
+            "made in forward, never freed, and no backward follows",
+        ),
         f.in_forward & ~f.is_freed & f.is_live_at_dump & ~f.has_next_backward,
     ),
     Fact(
@@ -239,7 +268,8 @@ FACTS = (
     Fact(
         TEMPORARY,
         Reason(
-            "freed-soon-outside-modules", "made outside of modules, freed before the next forward or backward"
+            "freed-soon-outside-modules",
+            "made outside of modules, freed before the next forward or backward",
         ),
         f.outside & f.is_freed & a.ends_before_next_phase,
     ),
@@ -260,7 +290,8 @@ LATER = (
         WEIGHT,
         Reason(
             "full-precision-of-every-parameter",
-            "one for every parameter in full precision, made before the first backward and kept, and states "
+            "one for every parameter in full precision, made before the first backward and kept, "
+            "and states "
             "are as large: the weights that the optimizer works on",
         ),
         a.twice_as_large & a.before_first_backward & f.is_live_at_dump & a.size_of_made_state,
@@ -270,7 +301,8 @@ LATER = (
     Fact(INPUT, _BATCH, _batch_still_there & (_like_batch | (a.older & ~a.begins_in_backward))),
 )
 
-# Evaluated last: likely, as often right as stated (measured on 60 programs of the benchmark, in all cuts).
+# Evaluated last: likely, as often right as stated (measured on 60 programs of the benchmark, in all
+# cuts).
 LIKELY = (
     Fact(
         TEMPORARY,
@@ -285,9 +317,14 @@ LIKELY = (
         ACTIVATION,
         Reason(
             "likely-kept-for-a-backward",
-            "made outside of modules after a forward began, and still there, with no backward after it",
+            "made outside of modules after a forward began, and still there, with no backward "
+            "after it",
         ),
-        f.outside & f.is_live_at_dump & ~f.has_next_backward & ~a.before_any_forward & ~f.from_nothing,
+        f.outside
+        & f.is_live_at_dump
+        & ~f.has_next_backward
+        & ~a.before_any_forward
+        & ~f.from_nothing,
         probability=0.85,
     ),
     Fact(
@@ -304,7 +341,8 @@ LIKELY = (
         Category.UNKNOWN,
         Reason(
             "persistent-since-before-the-recording",
-            "there before the first event and at the dump; only its line, if it has one, may show what it is "
+            "there before the first event and at the dump; only its line, if it has one, may show "
+            "what it is "
             "for",
         ),
         a.undecided & f.lasts_throughout,
@@ -312,7 +350,8 @@ LIKELY = (
     ),
 )
 
-# Pinned host memory may be pinned on any thread at any time: lifetimes and phases are no evidence there.
+# Pinned host memory may be pinned on any thread at any time: lifetimes and phases are no evidence
+# there.
 HOST_FACTS = (
     FrameFact(INPUT, Role.PINNED_BATCH, a.everything),
     FrameFact(ACTIVATION, Role.OFFLOADED, a.everything),

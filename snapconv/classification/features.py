@@ -32,11 +32,13 @@ from snapconv.torch_knowledge.frame_patterns import Role
 
 # A later step finds most of its memory reserved; a piece more may be for fragments.
 _LEAST_RESERVED = 0.1
-# Blocks without frames beside what was placed, in its bytes: the gradients of all of it, and as much again.
+# Blocks without frames beside what was placed, in its bytes: the gradients of all of it, and as
+# much again.
 _MOST_BESIDE_PLACED = 2
 
 
-# Columns that are one expression of others, each with its meaning above it. mypy needs the three types.
+# Columns that are one expression of others, each with its meaning above it. mypy needs the three
+# types.
 def _bools(find: Callable[["Features"], BoolColumn]) -> cached_property[BoolColumn]:
     return cached_property(find)
 
@@ -62,7 +64,8 @@ class Features:
     user_rules: UserRules
     # The allocations that a recorder named.
     recorded: RecordedMatches | None
-    # What was reserved before the trace is too little for it: no step like it came before. None: no trace.
+    # What was reserved before the trace is too little for it: no step like it came before. None: no
+    # trace.
     reserves_more: bool | None
     n_events: int
     # Stacks have C++ frames, anywhere in the file.
@@ -71,7 +74,8 @@ class Features:
     sizes: Int64Column
     # The event of the alloc; -1 for what is pre-existing.
     alloc: EventColumn
-    # A position in profiler_categories.CATEGORIES, -1 for none; None where torch.profiler wrote nothing.
+    # A position in profiler_categories.CATEGORIES, -1 for none; None where torch.profiler wrote
+    # nothing.
     profiled: Int8Column | None = None
 
     # --- when an allocation came and went
@@ -79,7 +83,9 @@ class Features:
     # The program freed it in the trace.
     is_freed = _bools(lambda self: self.allocations.freed_event >= 0)
     # The event of the program's own free (free_requested), or else of the end of the block.
-    end = _events(lambda self: np.where(self.is_freed, self.allocations.freed_event, np.int32(self.n_events)))
+    end = _events(
+        lambda self: np.where(self.is_freed, self.allocations.freed_event, np.int32(self.n_events))
+    )
     # Allocated in the trace.
     is_traced = _bools(lambda self: self.alloc >= 0)
     # The block is still there when the snapshot is taken.
@@ -99,7 +105,9 @@ class Features:
     # A backward follows.
     has_next_backward = _bools(lambda self: self.next_backward < self.n_events)
     # A backward follows, and the allocation is in use when it begins.
-    reaches_backward = _bools(lambda self: self.has_next_backward & (self.end >= self.next_backward))
+    reaches_backward = _bools(
+        lambda self: self.has_next_backward & (self.end >= self.next_backward)
+    )
     # The iteration of the alloc; -1 for what is pre-existing.
     iteration = _events(lambda self: at(self.phases.iteration, self.alloc, -1))
 
@@ -151,7 +159,9 @@ class Features:
     def is_freed_by_engine(self) -> BoolColumn:
         """Freed by the autograd engine, or in a backward; never where frees have no stacks of their own."""
         by_engine = self._in_backward(self.allocations.free_stack_id, self.end_phase)
-        return self._of_free_site(self.is_freed & (by_engine | has_code(self.end_phase, Phase.BACKWARD)))
+        return self._of_free_site(
+            self.is_freed & (by_engine | has_code(self.end_phase, Phase.BACKWARD))
+        )
 
     @cached_property
     def in_forward(self) -> BoolColumn:
@@ -163,14 +173,17 @@ class Features:
 
     # Allocated in forward by a module that is no loss.
     by_module = _bools(
-        lambda self: self.in_forward & self.made_through(Role.MODULE_CALL) & ~self.made_through(Role.LOSS)
+        lambda self: (
+            self.in_forward & self.made_through(Role.MODULE_CALL) & ~self.made_through(Role.LOSS)
+        )
     )
 
     @cached_property
     def is_freed_in_own_forward(self) -> BoolColumn:
         """Made in forward, and freed inside a module's call before that forward is over.
 
-        No backward needs it, even if autograd had saved it. Never where frees have no stacks of their own.
+        No backward needs it, even if autograd had saved it. Never where frees have no stacks of
+        their own.
         """
         in_backward = self._in_backward(self.allocations.free_stack_id, self.end_phase)
         found = self.in_forward & self.freed_through(Role.MODULE_CALL) & ~in_backward
@@ -179,14 +192,20 @@ class Features:
     # Allocated neither by the engine, nor in forward, nor in a step.
     outside = _bools(
         lambda self: (
-            self.is_traced & ~(self.by_engine | self.in_forward | has_code(self.alloc_phase, Phase.OPTIMIZER))
+            self.is_traced
+            & ~(self.by_engine | self.in_forward | has_code(self.alloc_phase, Phase.OPTIMIZER))
         )
     )
     # Keys and values that a cache keeps, with a graph or without.
-    is_cache = _bools(lambda self: self.made_through(Role.CACHE) | self.made_through(Role.CACHE_UPDATE))
+    is_cache = _bools(
+        lambda self: self.made_through(Role.CACHE) | self.made_through(Role.CACHE_UPDATE)
+    )
     # Copied to the device or filled there, and not computed from other tensors.
-    from_nothing = _bools(lambda self: self.made_through(Role.COPY) | self.made_through(Role.FACTORY))
-    # Pre-existing, and made by a module or a loss, as the block's own stack shows: live at the dump.
+    from_nothing = _bools(
+        lambda self: self.made_through(Role.COPY) | self.made_through(Role.FACTORY)
+    )
+    # Pre-existing, and made by a module or a loss, as the block's own stack shows: live at the
+    # dump.
     preexisting_in_forward = _bools(
         lambda self: (
             (self.made_through(Role.MODULE_CALL) | self.made_through(Role.LOSS))
@@ -198,7 +217,14 @@ class Features:
     def preexisting_outside(self) -> BoolColumn:
         """Pre-existing, with a stack, and made outside of modules, engine, optimizer and model building."""
         named = self.has_no_frames | self.is_traced
-        for role in (Role.MODULE_CALL, Role.LOSS, Role.ENGINE, Role.OPTIMIZER, Role.STATES, Role.PLACEMENT):
+        for role in (
+            Role.MODULE_CALL,
+            Role.LOSS,
+            Role.ENGINE,
+            Role.OPTIMIZER,
+            Role.STATES,
+            Role.PLACEMENT,
+        ):
             named |= self.made_through(role)
         return ~named
 
@@ -206,7 +232,8 @@ class Features:
     def unrecorded(self) -> BoolColumn:
         """Pre-existing, live at the dump, and made before the recording: without a frame.
 
-        With Python-only stacks the engine's blocks have none either: gradients of what was placed there.
+        With Python-only stacks the engine's blocks have none either: gradients of what was placed
+        there.
         """
         n_bytes = self.sizes
         found = self.lasts_throughout & self.has_no_frames
@@ -230,13 +257,15 @@ class Features:
     def mid_forward(self) -> BoolColumn:
         """Outside, after a forward began, where a backward comes next: part of the loss, or between modules.
 
-        Not what may be part of a batch and was made before the first module that keeps anything for the next
-        backward: what ran before that was another forward, such as one that acts or labels without gradients.
+        Not what may be part of a batch and was made before the first module that keeps anything for
+        the next backward: what ran before that was another forward, such as one that acts or labels
+        without gradients.
         """
         phase = self.phases.phase
         alloc = self.alloc
         n_events = self.n_events
-        # Gradients may be freed just before backward. What comes after a run is where another one begins.
+        # Gradients may be freed just before backward. What comes after a run is where another one
+        # begins.
         begins = run_starts(phase)
         after = next_of(
             begins[~has_code(phase[begins], Phase.OTHER)], at(self.phases.run_last, alloc), n_events
@@ -254,9 +283,9 @@ class Features:
     def _is_data(self, rows: Int64Column) -> BoolColumn:
         """Find which of the rows, made by lines outside of modules, may be part of a batch.
 
-        What is computed once data has come is part of it, also by modules that have no weights, as a
-        spectrogram is, or an augmentation: but not what layers made of it, such as the answers of a teacher.
-        What is as large as a copied batch is that batch, mixed or augmented.
+        What is computed once data has come is part of it, also by modules that have no weights, as
+        a spectrogram is, or an augmentation: but not what layers made of it, such as the answers of
+        a teacher. What is as large as a copied batch is that batch, mixed or augmented.
         """
         stack = self.allocations.stack_id
         sizes = self.sizes
@@ -278,7 +307,11 @@ class Features:
     @cached_property
     def may_be_input(self) -> BoolColumn:
         """Outside, in use when the next forward begins, and followed by a module if within a forward."""
-        found = self.outside & ~self.made_through(Role.PLACEMENT) & (~self.mid_forward | self.feeds_module)
+        found = (
+            self.outside
+            & ~self.made_through(Role.PLACEMENT)
+            & (~self.mid_forward | self.feeds_module)
+        )
         return found & (self.next_forward < self.n_events) & (self.end >= self.next_forward)
 
     # --- tools
@@ -316,7 +349,9 @@ def find_features(
     return Features(table, phases, roles, user_rules, recorded, reserves_more, *shared)
 
 
-def of_fullest(rows: Int64Column, part: NDArray[np.integer[Any]], n_bytes: Int64Column) -> Int64Column:
+def of_fullest(
+    rows: Int64Column, part: NDArray[np.integer[Any]], n_bytes: Int64Column
+) -> Int64Column:
     """Return the rows of the part, such as an iteration, with most of their bytes; of equals the last.
 
     Of the first iterations less is known. ``part`` and ``n_bytes`` have one entry per allocation.
@@ -333,7 +368,9 @@ def at(column: NDArray[Any], rows: NDArray[np.integer[Any]], missing: int = 0) -
     return np.take(np.concatenate((column, np.full(2, missing, column.dtype))), rows)
 
 
-def first_before(following: EventColumn, alloc: EventColumn, rows: Int64Column, missing: int) -> EventColumn:
+def first_before(
+    following: EventColumn, alloc: EventColumn, rows: Int64Column, missing: int
+) -> EventColumn:
     """For each row the first alloc of the given rows that the same event follows; ``missing`` for none."""
     first = np.full(missing + 1, missing, alloc.dtype)
     first[following[rows[::-1]]] = alloc[rows[::-1]]

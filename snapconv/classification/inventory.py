@@ -1,13 +1,15 @@
 """The inventory of the job: blocks from before the trace, explained by one hypothesis about all of them.
 
-A job has so many parameters of every size. A hypothesis says how many blocks there are for each: weights,
-states of an optimizer, gradients that are still there, a second model; whether the optimizer works in full
-precision beside weights in half; and whether what had no gradient is trained too, in the turn of another
-optimizer. It so predicts how often every size occurs; what facts have named already is subtracted. Its cost,
-in bits, is that of its own rarity and of every size whose count it misses. A row's probabilities are the sum
-over all hypotheses, each with a weight of 2 ** -bits.
+A job has so many parameters of every size. A hypothesis says how many blocks there are for each:
+weights, states of an optimizer, gradients that are still there, a second model; whether the
+optimizer works in full precision beside weights in half; and whether what had no gradient is
+trained too, in the turn of another optimizer. It so predicts how often every size occurs; what
+facts have named already is subtracted. Its cost, in bits, is that of its own rarity and of every
+size whose count it misses. A row's probabilities are the sum over all hypotheses, each with a
+weight of 2 ** -bits.
 
-The bits, a table (``Bits``), were fitted on the first thirteen groups of blind programs of the benchmark:
+The bits, a table (``Bits``), were fitted on the first thirteen groups of blind programs of the
+benchmark:
 count these as seen.
 """
 
@@ -43,9 +45,11 @@ from snapconv.units import format_bytes
 SLUG = "explained-by-the-job"
 GRADIENT_OR_STATE = "gradient-or-optimizer-state"
 REASONS = {
-    SLUG: "one hypothesis about the whole job explains how often this size and the others occur: so many "
+    SLUG: "one hypothesis about the whole job explains how often this size and the others occur: "
+    "so many "
     "weights, states, gradients and copies of the model",
-    GRADIENT_OR_STATE: "a gradient or a state of the optimizer: as many of a size as both have, and nothing "
+    GRADIENT_OR_STATE: "a gradient or a state of the optimizer: as many of a size as both have, "
+    "and nothing "
     "shows which",
 }
 # Sources that have all parameters of an optimizer.
@@ -54,7 +58,8 @@ _HAS_ALL = (Source.WHOLE, Source.ADDED)
 _MOST_SIZES, _MOST_LAYERS = 600, 60
 # Equal counts cost equally, in every hypothesis.
 _MOST_CACHED = 1 << 16
-# Hypotheses less probable than this, beside the best ones, change no row by more (30 %: 0.4 points).
+# Hypotheses less probable than this, beside the best ones, change no row by more (30 %: 0.4
+# points).
 _LEAST_WEIGHT = 0.003
 # A size weighs by its share of all bytes to this power: small sizes count too (30 %: 0.6 points).
 _SHARE_POWER = 0.1
@@ -69,18 +74,25 @@ _KINDS = (Category.WEIGHT, Category.OPTIMIZER_STATE, Category.GRADIENT)
 class Bits:
     """What speaks against a hypothesis: with every bit more it is half as probable.
 
-    In brackets: 30 % more or less changes a mean of 42 recordings, late or ended early, by so many points.
+    In brackets: 30 % more or less changes a mean of 42 recordings, late or ended early, by so many
+    points.
     """
 
     # --- once for a hypothesis
-    # So many states, 0 to 4, for every parameter, of an unknown optimizer: most are Adam's two (2.5).
+    # So many states, 0 to 4, for every parameter, of an unknown optimizer: most are Adam's two
+    # (2.5).
     states: tuple[float, ...] = (2.0, 3.5, 0.6, 5.0, 7.0)
-    no_state_yet: float = 1.3  # of an unknown optimizer, where only forwards were seen, that save (2.2)
+    no_state_yet: float = (
+        1.3  # of an unknown optimizer, where only forwards were seen, that save (2.2)
+    )
     rare_state: float = 2.5  # a known optimizer may keep it, and rarely does (0.4)
     impossible: float = 10.0  # what a known optimizer or known gradients contradict (0.9)
-    # A second model, a teacher or an average; or states, maybe weights, in full precision beside half (2.6).
+    # A second model, a teacher or an average; or states, maybe weights, in full precision beside
+    # half (2.6).
     second: float = 3.0
-    start: float = 2.0  # states or gradients where a first step reserves; neither, where none does (2.6)
+    start: float = (
+        2.0  # states or gradients where a first step reserves; neither, where none does (2.6)
+    )
     trains_all: float = 4.0  # what had no gradient is trained too, by one optimizer (0.4)
     # Nothing is trained, by whether forward saves for a backward: not, maybe, surely (0.2).
     untrained: tuple[float, float, float] = (0.0, 4.0, 9.0)
@@ -90,7 +102,9 @@ class Bits:
     more_parameters: float = 0.8  # more parameters of a size than are known (3.7)
     other_number: float = 3.0  # fewer, or more than are known for sure (1.3)
     no_multiple: float = 2.0  # the hypothesis does not divide them without a rest (0.4)
-    per_layer: float = 0.7  # for every doubling of the number in a layer; 1 in a model without layers (1.1)
+    per_layer: float = (
+        0.7  # for every doubling of the number in a layer; 1 in a model without layers (1.1)
+    )
 
 
 BITS = Bits()
@@ -103,7 +117,8 @@ class Hypothesis:
     states: int = 0
     gradients: int = 0
     copies: int = 0
-    # In full precision: 1, masters of the optimizer and its states; 2, masters that are weights, and states.
+    # In full precision: 1, masters of the optimizer and its states; 2, masters that are weights,
+    # and states.
     precision: int = 0
     # What had no gradient is trained as well: sparse, or in another optimizer's turn.
     trains_all: bool = False
@@ -188,7 +203,9 @@ def jobs(decided: Decided, rows: Int64Column) -> list[Job]:
     for category in (Category.WEIGHT, Category.OPTIMIZER_STATE):
         mine = decided.has(category)
         # A step may replace its states: those before and those after are the same.
-        known[category] = counted(features.sizes[mine & older]) | counted(features.sizes[mine & newer])
+        known[category] = counted(features.sizes[mine & older]) | counted(
+            features.sizes[mine & newer]
+        )
     trains = is_training(decided)
     first = Job(
         parameters=found[0],
@@ -241,7 +258,9 @@ def _of_training(job: Job) -> Iterator[tuple[Hypothesis, float]]:
     # In full precision a block is twice as large as in half.
     masters = Counter({2 * size: n for size, n in job.sizes.items()})
     has_full = 2 * bytes_of(masters & job.n) >= bytes_of(job.sizes)
-    for (states, of_states), gradients, copies in product(enumerate(_bits_of_states(job)), (0, 1), (0, 1)):
+    for (states, of_states), gradients, copies in product(
+        enumerate(_bits_of_states(job)), (0, 1), (0, 1)
+    ):
         bits = of_states + of_gradients[gradients] + BITS.second * copies
         if not job.has_step and job.reserves_more is bool(states or gradients):
             bits += BITS.start
@@ -393,7 +412,9 @@ def weigh(of_jobs: list[Job]) -> list[Weighed]:
     n_of = of_jobs[0].n
     found = []
     every = set(n_of).union(*({size, 2 * size} for job in of_jobs for size in job.sizes))
-    sizes = sorted((size for size in every if size >= SMALL_BYTES), key=lambda size: -size * n_of[size])
+    sizes = sorted(
+        (size for size in every if size >= SMALL_BYTES), key=lambda size: -size * n_of[size]
+    )
     sizes = sizes[:_MOST_SIZES] or sorted(n_of)[:_MOST_SIZES]
     total = max(1, bytes_of(n_of))
     for number, job in enumerate(of_jobs):
@@ -424,7 +445,8 @@ Layout = tuple[float, tuple[tuple[Category, int], ...]]
 def layouts(hypothesis: Hypothesis, job: Job, size: int, n: int) -> list[Layout]:
     """Lay out the blocks of one size in order of addresses.
 
-    Weights lie below states of their size in 99 % of pairs, gradients in 46 to 51 %, which shows nothing.
+    Weights lie below states of their size in 99 % of pairs, gradients in 46 to 51 %, which shows
+    nothing.
     """
     if not hypothesis.is_trained:
         return [(1.0, ((Category.WEIGHT, n),))]
@@ -435,7 +457,11 @@ def layouts(hypothesis: Hypothesis, job: Job, size: int, n: int) -> list[Layout]
         return _in_order((weights, states, n - weights - states), job)
     counts = predicted(hypothesis, size, job)
     more = n - sum(counts)
-    whole = _as_whole_copies(hypothesis, job, size, n, more) if more and not hypothesis.precision else None
+    whole = (
+        _as_whole_copies(hypothesis, job, size, n, more)
+        if more and not hypothesis.precision
+        else None
+    )
     if whole and more > 0 and job.parameters.source in _HAS_ALL:
         # Parameters without a gradient this time, or no parameters.
         both = (whole, _limited(counts, n))
@@ -443,7 +469,9 @@ def layouts(hypothesis: Hypothesis, job: Job, size: int, n: int) -> list[Layout]
     return _in_order(whole or _limited(counts, n), job)
 
 
-def _as_whole_copies(hypothesis: Hypothesis, job: Job, size: int, n: int, more: int) -> Counts | None:
+def _as_whole_copies(
+    hypothesis: Hypothesis, job: Job, size: int, n: int, more: int
+) -> Counts | None:
     """Count by another number of parameters of this size, if that leaves no rest."""
     times = hypothesis.per_parameter
     n_every = n + job.n_known(size)
@@ -518,16 +546,17 @@ def _mark(found: Probabilities, members: Int64Column, weight: float, of_size: li
 # --- the stage
 
 
-# How often what hypotheses state is right, where parameters are known and where not: fitted on every second
-# of 207 recordings in order of names without the twelve in the tree, begun late or ended early; a line
-# between the points. The others test it (docs/reference/accuracy.md).
+# How often what hypotheses state is right, where parameters are known and where not: fitted on
+# every second of 207 recordings in order of names without the twelve in the tree, begun late or
+# ended early; a line between the points. The others test it (docs/reference/accuracy.md).
 _STATED = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 1.0)
 _RIGHT = {
     True: (0.40, 0.45, 0.62, 0.70, 0.88, 0.91, 0.94, 0.98, 0.99),
     False: (0.50, 0.60, 0.62, 0.76, 0.82, 0.94, 0.967, 0.987, 0.99),
 }
-# Gradients from before the trace may be those of one optimizer of several, which step in turn: what does not
-# explain so much is likely at most. Of what was certain then, a third was wrong (30 %: 0.4 points).
+# Gradients from before the trace may be those of one optimizer of several, which step in turn: what
+# does not explain so much is likely at most. Of what was certain then, a third was wrong (30 %: 0.4
+# points).
 _MOSTLY = 0.6
 
 
@@ -571,4 +600,6 @@ def sentence(weighed: list[Weighed], n_bytes: int, optimizers: tuple[str, ...]) 
     if best.weight < _SURE:
         text += f" (right with a probability of {100 * best.weight:.0f} %)"
     other = next((one for one in weighed if one.hypothesis != best.hypothesis), None)
-    return f"{text}; next best: {other.hypothesis}, {100 * other.explained:.1f} %" if other else text
+    return (
+        f"{text}; next best: {other.hypothesis}, {100 * other.explained:.1f} %" if other else text
+    )

@@ -1,7 +1,7 @@
 """Blocks of sizes that no known parameter has: frozen weights, data, caches of keys and values, states.
 
-The blocks of one size are judged together, by additive evidence: each row of ``EVIDENCE`` that holds adds its
-bits to the categories, and the probabilities are proportional to 2 ** bits.
+The blocks of one size are judged together, by additive evidence: each row of ``EVIDENCE`` that
+holds adds its bits to the categories, and the probabilities are proportional to 2 ** bits.
 """
 
 from typing import TYPE_CHECKING
@@ -21,7 +21,8 @@ from snapconv.classification.parameters import (
 if TYPE_CHECKING:
     from snapconv.classification.inventory import Job
 
-# Sizes of vectors, from which those of matrices between layers follow; hostile files have more of them.
+# Sizes of vectors, from which those of matrices between layers follow; hostile files have more of
+# them.
 _LEAST_WIDTH, _MOST_WIDTH, _MOST_WIDTHS = 64, 32768, 60
 # A frozen model beside the trained one has at least this share of its bytes.
 _FROZEN_SHARE = 0.3
@@ -36,14 +37,18 @@ class OtherSizes:
         self._job = job
         weights = counted(features.sizes[decided.has(Category.WEIGHT)]) + job.n
         repeated = [size for size, n in weights.items() if n >= LEAST_REPEATED]
-        self._widths = sorted(s for s in repeated if _LEAST_WIDTH <= s <= _MOST_WIDTH)[-_MOST_WIDTHS:]
+        self._widths = sorted(s for s in repeated if _LEAST_WIDTH <= s <= _MOST_WIDTH)[
+            -_MOST_WIDTHS:
+        ]
         inputs = features.sizes[decided.has(Category.INPUT)]
         self._inputs = np.unique(inputs[inputs >= _LEAST_WIDTH])[-_MOST_WIDTHS:]
         self._n_layers = job.n_layers if job.n_layers > 1 else layers_by_counts(job.n)
         n_open = {s: n for s, n in job.n.items() if n >= LEAST_REPEATED and not job.sizes[s]}
         n_bytes = sum(s * n for s, n in n_open.items())
         n_large = sum(size >= SMALL_BYTES for size in n_open)
-        self._has_frozen = n_large >= LEAST_REPEATED and n_bytes > _FROZEN_SHARE * bytes_of(job.sizes) > 0
+        self._has_frozen = (
+            n_large >= LEAST_REPEATED and n_bytes > _FROZEN_SHARE * bytes_of(job.sizes) > 0
+        )
 
     def seen(self, size: int) -> dict[str, bool]:
         """Say which of the ``EVIDENCE`` holds for the blocks of one size."""
@@ -54,14 +59,20 @@ class OtherSizes:
             "any size": True,
             "one block": n == 1,
             "three and more": is_repeated,
-            "so many for every layer": is_repeated and self._n_layers > 1 and n % self._n_layers == 0,
+            "so many for every layer": is_repeated
+            and self._n_layers > 1
+            and n % self._n_layers == 0,
             "a matrix between widths of layers": self._is_matrix(size),
-            "several times an input": bool(np.any((size % self._inputs == 0) & (size >= 2 * self._inputs))),
+            "several times an input": bool(
+                np.any((size % self._inputs == 0) & (size >= 2 * self._inputs))
+            ),
             "in inference": job.infers and not job.saves,
             "beside known parameters": bool(job.sizes),
             "three and more beside known parameters": bool(job.sizes) and is_repeated,
             "beside a model that is frozen": self._has_frozen,
-            "a forward saves for a backward": bool(job.saves and not (job.sizes or job.is_training)),
+            "a forward saves for a backward": bool(
+                job.saves and not (job.sizes or job.is_training)
+            ),
         }
 
     def _is_matrix(self, size: int) -> bool:
@@ -75,9 +86,13 @@ class OtherSizes:
     def judge(self, size: int) -> dict[Category, float]:
         """Return the probability of each category of the blocks of one size, found once for a job."""
         if size not in self._judged:
-            bits = np.array([EVIDENCE[name] for name, holds in self.seen(size).items() if holds]).sum(0)
+            bits = np.array(
+                [EVIDENCE[name] for name, holds in self.seen(size).items() if holds]
+            ).sum(0)
             shares = np.exp2(np.append(bits, 0) - max(bits.max(), 0))
-            self._judged[size] = dict(zip(CATEGORIES, (shares / shares.sum()).tolist(), strict=True))
+            self._judged[size] = dict(
+                zip(CATEGORIES, (shares / shares.sum()).tolist(), strict=True)
+            )
         return self._judged[size]
 
 
@@ -90,10 +105,11 @@ CATEGORIES = (
 )
 
 
-# For a weight, an input, a cache and a state, each against whatever else it may be. Fitted by logistic
-# regression on 6,491 sizes of 207 programs of the benchmark, in all cuts: count these as seen. Of a quarter
-# of the programs left out, 90 % of the bytes (by their square root) were right. Where the parameters are not
-# known, a weight stands for all of the model: its gradients and states too.
+# For a weight, an input, a cache and a state, each against whatever else it may be. Fitted by
+# logistic regression on 6,491 sizes of 207 programs of the benchmark, in all cuts: count these as
+# seen. Of a quarter of the programs left out, 90 % of the bytes (by their square root) were right.
+# Where the parameters are not known, a weight stands for all of the model: its gradients and states
+# too.
 EVIDENCE = {
     "any size": (3.6, 1.6, -1.0, -0.2),
     "one block": (0.1, 1.7, -0.2, -0.3),

@@ -34,11 +34,13 @@ Sizes = Counter[int]
 SMALL_BYTES = 1024
 # Fewer blocks of a size say nothing of layers.
 LEAST_REPEATED = 3
-# A line of the step has all parameters if so much of its bytes agree: a few are tied, or not trained.
+# A line of the step has all parameters if so much of its bytes agree: a few are tied, or not
+# trained.
 _NEARLY = 0.95
 # What lacks more than this of the parameters is of some of them only.
 _MOST_DROPPED = 0.02
-# Candidates for the parameters that the inventory weighs: a step has a few lines, hostile files millions.
+# Candidates for the parameters that the inventory weighs: a step has a few lines, hostile files
+# millions.
 _MOST_CANDIDATES, _MOST_LINES = 5, 64
 # Models have fewer layers than this; the sizes of a model that has them make up this much of it.
 _MOST_LAYERS, _OF_LAYERS = 512, 0.8
@@ -145,9 +147,15 @@ def _by_gradients(decided: Decided) -> Parameters:
     features = decided.features
     gradients = decided.has(Category.GRADIENT)
     made = rows_of(gradients & features.by_engine)
-    added = decided.has(Category.TEMPORARY) & features.by_engine & features.freed_through(Role.ACCUMULATION)
+    added = (
+        decided.has(Category.TEMPORARY)
+        & features.by_engine
+        & features.freed_through(Role.ACCUMULATION)
+    )
     by_run = [_fullest_run(features, rows) for rows in (made, rows_of(added))]
-    there = most_at_once(features.sizes[gradients], features.alloc[gradients], features.end[gradients])
+    there = most_at_once(
+        features.sizes[gradients], features.alloc[gradients], features.end[gradients]
+    )
     if bytes_of(by_run[1]) > bytes_of(by_run[0]):
         return Parameters(by_run[1] | there, Source.ADDED)
     sizes = by_run[0] | there
@@ -188,25 +196,33 @@ def _step_lines(decided: Decided) -> list[Sizes]:
     step = features.is_traced & has_code(features.alloc_phase, Phase.OPTIMIZER) & features.has_stack
     found = []
     for of_line in grouped(rows_of(step), features.allocations.stack_id):
-        found.append(counted(features.sizes[of_fullest(of_line, features.iteration, features.sizes)]))
+        found.append(
+            counted(features.sizes[of_fullest(of_line, features.iteration, features.sizes)])
+        )
     return sorted(found, key=lambda made: -bytes_of(made))[:_MOST_LINES]
 
 
 def halves_of_every_parameter(decided: Decided) -> Int8Column:
     """Find what a line outside of modules makes in an iteration for every parameter: the halves of its size.
 
-    0 for all else, where not nearly all bytes agree, and where they are of one size, as any two may be equal.
+    0 for all else, where not nearly all bytes agree, and where they are of one size, as any two may
+    be equal.
     """
     features = decided.features
     wanted = find_parameters(decided).sizes
     found = np.zeros(len(features.alloc), np.int8)
     if len(wanted) < 2:
         return found
-    scaled = {halves: Counter({size * halves // 2: n for size, n in wanted.items()}) for halves in (1, 2, 4)}
+    scaled = {
+        halves: Counter({size * halves // 2: n for size, n in wanted.items()})
+        for halves in (1, 2, 4)
+    }
     known = [(halves, sizes, bytes_of(sizes)) for halves, sizes in scaled.items()]
     rows = rows_of((features.outside | features.preexisting_outside) & features.has_stack)
     stack = features.allocations.stack_id.astype(np.int64)
-    for of_line in grouped(rows, stack * (features.phases.n_iterations + 2) + features.iteration + 1):
+    for of_line in grouped(
+        rows, stack * (features.phases.n_iterations + 2) + features.iteration + 1
+    ):
         n_made = int(features.sizes[of_line].sum())
         for halves, sizes, n_wanted in known if len(of_line) > 1 else ():
             if _NEARLY * n_wanted <= n_made <= n_wanted / _NEARLY:

@@ -7,9 +7,25 @@ from functools import partial
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.decisions import Condition, Decided, Fact, Proposal, Reason, feature, made
+from snapconv.classification.decisions import (
+    Condition,
+    Decided,
+    Fact,
+    Proposal,
+    Reason,
+    feature,
+    made,
+)
 from snapconv.classification.facts import ACTIVATION, AUTOCAST_COPY, GRADIENT, INPUT, STATE, WEIGHT
-from snapconv.columns import BoolColumn, Int64Column, distinct, has_code, is_among, last_before, rows_of
+from snapconv.columns import (
+    BoolColumn,
+    Int64Column,
+    distinct,
+    has_code,
+    is_among,
+    last_before,
+    rows_of,
+)
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.recorded.metadata import Metadata
 from snapconv.torch_knowledge.frame_patterns import Role
@@ -68,7 +84,9 @@ def _without_history(metadata: Metadata) -> BoolColumn:
 
 
 def _integers(metadata: Metadata) -> BoolColumn:
-    is_integral = np.array([dtype.startswith(_INTEGRAL) for dtype in metadata.saved.dtypes], np.bool_)
+    is_integral = np.array(
+        [dtype.startswith(_INTEGRAL) for dtype in metadata.saved.dtypes], np.bool_
+    )
     return _without_history(metadata) & is_integral
 
 
@@ -83,8 +101,8 @@ def _before_this_forward(decided: Decided) -> BoolColumn:
     return np.asarray(forward <= last_before(features.phases.events_of_training, features.alloc))
 
 
-# A target was there before forward: what was computed after one, such as a teacher's answer, is none. But
-# integers may be copied to the device between the model and its loss.
+# A target was there before forward: what was computed after one, such as a teacher's answer, is
+# none. But integers may be copied to the device between the model and its loss.
 _target = _named("saved", _without_history) & feature.outside
 _target &= feature.from_nothing | _before_this_forward
 _target |= _named("saved", _integers) & _in_forward & made(Role.COPY)
@@ -101,7 +119,9 @@ def _copies_of(category: Category) -> Condition:
         is_of_category = decided.has(category)
         found = np.zeros(len(is_of_category), np.bool_)
         order = np.argsort(recorded.metadata.copies.recorded_us, kind="stable")
-        for original, copy in np.column_stack((recorded.originals, recorded.copies))[order].tolist():
+        for original, copy in np.column_stack((recorded.originals, recorded.copies))[
+            order
+        ].tolist():
             if original >= 0 and copy >= 0:
                 found[copy] |= bool(is_of_category[original] or found[original])
         return found
@@ -170,7 +190,9 @@ RECORDED = (
         _parameters(is_buffer=True),
     ),
     _recorded(
-        GRADIENT, Reason("recorded-as-gradient", "it was the memory of a gradient"), _named("gradients")
+        GRADIENT,
+        Reason("recorded-as-gradient", "it was the memory of a gradient"),
+        _named("gradients"),
     ),
     _recorded(
         STATE,
@@ -186,7 +208,8 @@ RECORDED = (
         INPUT,
         Reason(
             "recorded-as-saved-input",
-            "autograd saved it, and it is an input: made by no module and by no operation that has a "
+            "autograd saved it, and it is an input: made by no module and by no operation that "
+            "has a "
             "gradient",
         ),
         _target,
@@ -195,7 +218,9 @@ RECORDED = (
     replace(AUTOCAST_COPY, where=_is_recorded & AUTOCAST_COPY.where, evidence=Evidence.METADATA),
     _recorded(
         ACTIVATION,
-        Reason("recorded-as-saved", "autograd saved it for backward, and forward did not free it again"),
+        Reason(
+            "recorded-as-saved", "autograd saved it for backward, and forward did not free it again"
+        ),
         _named("saved") & ~feature.is_freed_in_own_forward,
     ),
     _recorded(STATE, _COPY, _copies_of(STATE)),

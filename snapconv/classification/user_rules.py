@@ -2,7 +2,8 @@
 
     kv_cache = ["serving/cache.py:allocate_*"]
 
-docs/reference/rules-file.md describes it. What is wrong in it is an InputError that names the place.
+docs/reference/rules-file.md describes it. What is wrong in it is an InputError that names the
+place.
 """
 
 import sys
@@ -22,11 +23,15 @@ from snapconv.notes import Note
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.stack_roles import fitting_rules
 
-# Every pattern is tried on every name of a file, at a cost in proportion to both: far more than people write.
+# Every pattern is tried on every name of a file, at a cost in proportion to both: far more than
+# people write.
 _MOST_RULES, _MOST_CHARACTERS = 200, 10_000
-# tomllib takes memory and time by the square of the parts of a dotted key, which stands on one line.
+# tomllib takes memory and time by the square of the parts of a dotted key, which stands on one
+# line.
 _MOST_BYTES, _MOST_DOTS = 256 << 10, 500
-_CATEGORIES = {category.label: category for category in Category if category is not Category.UNKNOWN}
+_CATEGORIES = {
+    category.label: category for category in Category if category is not Category.UNKNOWN
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,11 @@ NO_RULES = read_only(UserRules((), np.zeros((0, 0), bool)))
 def match_rules(rules: Sequence[UserRule], stacks: StackTable) -> UserRules:
     """Search the frames of every stack, each distinct name and file once per rule."""
     has = np.zeros((len(rules), len(stacks)), bool)
-    of_frame = fitting_rules(stacks.frames, [(rule.function, rule.file) for rule in rules]) if rules else []
+    of_frame = (
+        fitting_rules(stacks.frames, [(rule.function, rule.file) for rule in rules])
+        if rules
+        else []
+    )
     for number, row in enumerate(has):
         frames = np.array([fits >> number & 1 for fits in of_frame], bool)
         row[stacks.owners[stacks.with_frames(frames)]] = True
@@ -88,7 +97,8 @@ def rule_notes(user: UserRules) -> Iterator[Note]:
     for rule, has in zip(user.rules, user.has, strict=True):
         if not has.any():
             yield Note(
-                "unused-rule", f"your rule {rule.pattern} ({rule.category.label}) matches no frame: check it"
+                "unused-rule",
+                f"your rule {rule.pattern} ({rule.category.label}) matches no frame: check it",
             )
 
 
@@ -97,7 +107,9 @@ def read_rules(path: Path) -> tuple[UserRule, ...]:
     try:
         with open_input(path) as file:
             values = read_toml(file.read(_MOST_BYTES + 4).removeprefix(b"\xef\xbb\xbf"))
-        rules = tuple(rule for label, patterns in values.items() for rule in _rules(label, patterns))
+        rules = tuple(
+            rule for label, patterns in values.items() for rule in _rules(label, patterns)
+        )
         n_characters = sum(len(rule.pattern) for rule in rules)
         if len(rules) > _MOST_RULES or n_characters > _MOST_CHARACTERS:
             raise InputError(
@@ -107,9 +119,13 @@ def read_rules(path: Path) -> tuple[UserRule, ...]:
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}; check the path") from error
+        raise InputError(
+            f"{path}: cannot be read: {error.strerror or error}; check the path"
+        ) from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: this is no text in UTF-8: byte {error.start} cannot be right") from error
+        raise InputError(
+            f"{path}: this is no text in UTF-8: byte {error.start} cannot be right"
+        ) from error
     except ValueError as error:
         raise InputError(f"{path}: this is no TOML: {error}") from error
     return rules
@@ -125,7 +141,9 @@ def read_toml(text: bytes) -> dict[str, Any]:
         raise ValueError(f"it may have {_MOST_BYTES >> 10} KiB, and has more")
     for number, line in enumerate(text.split(b"\n"), 1):
         if line.count(b".") > _MOST_DOTS:
-            raise ValueError(f"line {number} has more than {_MOST_DOTS} dots: write one pattern a line")
+            raise ValueError(
+                f"line {number} has more than {_MOST_DOTS} dots: write one pattern a line"
+            )
     try:
         values: dict[str, Any] = tomllib.loads(text.decode())
     except RecursionError:
@@ -138,7 +156,9 @@ def _rules(label: str, patterns: object) -> Iterator[UserRule]:
     if label not in _CATEGORIES:
         raise InputError(f"{label}: no such category; there are: {', '.join(_CATEGORIES)}")
     if not isinstance(patterns, list):
-        raise InputError(f'{label}: expected a list of patterns, such as {label} = ["model.py:allocate_*"]')
+        raise InputError(
+            f'{label}: expected a list of patterns, such as {label} = ["model.py:allocate_*"]'
+        )
     for number, pattern in enumerate(patterns):
         if not isinstance(pattern, str):
             raise InputError(f"{label}[{number}]: expected text, got {type(pattern).__name__}")

@@ -1,6 +1,7 @@
 """A question about a file -> its answer, printed as text or as JSON: what all such commands share.
 
-A question is one function from options to an ``Answer``; ``@question`` makes a command of it, which prints.
+A question is one function from options to an ``Answer``; ``@question`` makes a command of it, which
+prints.
 """
 
 import inspect
@@ -35,7 +36,8 @@ _AS_JSON = TOP.replace(name="as_json", default=False, annotation=bool)
 class Answer:
     """An answer for machines and for people, with the notes of the file.
 
-    ``n_bytes`` is the size of the file, which limits the JSON. ``exceeded`` names a limit that does not hold.
+    ``n_bytes`` is the size of the file, which limits the JSON. ``exceeded`` names a limit that does
+    not hold.
     """
 
     values: Mapping[str, object]
@@ -64,9 +66,10 @@ def answer_by_device(
 ) -> Answer:
     """Make one answer of the values and the lines of every device; those of a dataclass are its fields.
 
-    As text, the devices that ran out of memory, or else the one with the highest peak, and a line about each
-    of the rest and of the ``others``; so too the notes, of which those alone that change what to believe.
-    With ``weights``, the device that has most for the question, and the first line of each of the rest.
+    As text, the devices that ran out of memory, or else the one with the highest peak, and a line
+    about each of the rest and of the ``others``; so too the notes, of which those alone that change
+    what to believe. With ``weights``, the device that has most for the question, and the first line
+    of each of the rest.
     """
     from snapconv.answers.notes import file_notes, main_notes
 

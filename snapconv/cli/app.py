@@ -29,8 +29,11 @@ _INTERRUPTED, _NOBODY_READS = BY_SIGNAL + 2, BY_SIGNAL + 13
 _PROGRAM_COMMANDS = {"record", "watch"}
 
 
-# Every command: the questions, the outputs, and of each module NAME_command its function of that name.
-_MODULES = (name for _, name, _ in pkgutil.iter_modules(snapconv.cli.__path__) if name.endswith("_command"))
+# Every command: the questions, the outputs, and of each module NAME_command its function of that
+# name.
+_MODULES = (
+    name for _, name, _ in pkgutil.iter_modules(snapconv.cli.__path__) if name.endswith("_command")
+)
 _OTHERS = (name.removesuffix("_command").replace("_", "-") for name in _MODULES)
 COMMANDS = (*QUESTIONS, *sorted((*OUTPUTS, *_OTHERS)))
 # Of a file, and of a folder with the files of a job.
@@ -41,7 +44,8 @@ _HELP = {"help_option_names": ["--help", "-h"]}
 class ProgramEnded(Exception):
     """The program is over, and ``exit_code`` is to be the exit code of the command line.
 
-    ``until_exit`` is closed when the process ends; whoever lives on after the command closes it before.
+    ``until_exit`` is closed when the process ends; whoever lives on after the command closes it
+    before.
     """
 
     def __init__(self, exit_code: int, until_exit: ExitStack | None = None) -> None:
@@ -84,7 +88,9 @@ def _run(line: list[str]) -> int:
         with signals_raise(is_program=is_program):
             app_with([name] if name in COMMANDS else COMMANDS)(line, prog_name="snapconv")
     except SystemExit as stop:  # how typer ends, whatever happened
-        if isinstance(stop.__context__, BrokenPipeError):  # for which typer has the code of any failure
+        if isinstance(
+            stop.__context__, BrokenPipeError
+        ):  # for which typer has the code of any failure
             return _NOBODY_READS
         if hasattr(stop.__context__, "format_message"):  # a wrong command line
             _print_document(line, stop.__context__)
@@ -120,13 +126,15 @@ def _with_command(argv: list[str]) -> list[str]:
         return argv
     if os.path.isdir(argv[0]) and not is_capture(Path(argv[0])):  # noqa: PTH112
         print_error(
-            f"{argv[0]} is a folder: comparing its files as ranks of a job (snapconv ranks {argv[0]})"
+            f"{argv[0]} is a folder: comparing its files as ranks of a job (snapconv ranks "
+            f"{argv[0]})"
         )
         return [_OF_FOLDER, *argv]
     if len(argv) > 1 and all(map(os.path.exists, argv)):
         files = " ".join(argv)
         print_error(
-            f"error: several files: type `snapconv ranks {files}`, or `snapconv diff OLD NEW` for two"
+            f"error: several files: type `snapconv ranks {files}`, or `snapconv diff OLD NEW` "
+            f"for two"
         )
         raise ProgramEnded(2)  # a wrong command line
     return [_WITHOUT_NAME, *argv]
@@ -138,7 +146,8 @@ def _is_file(word: str) -> bool:
         return True
     if not word or word.startswith("-"):
         return False
-    # In a folder that may not be searched, and of a name that is too long, nothing can be said to exist.
+    # In a folder that may not be searched, and of a name that is too long, nothing can be said to
+    # exist.
     return "." in word or "/" in word or "\\" in word or os.path.exists(word)  # noqa: PTH110  # Path's raises
 
 
@@ -153,7 +162,9 @@ def _show_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Options before the command."""
@@ -164,8 +175,10 @@ def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     app = typer.Typer(
         name="snapconv",
         cls=Commands,
-        help="Show what fills GPU memory and takes time: read PyTorch's memory snapshots (no GPU, no torch, "
-        "nothing in the file is run), or record a training script. `snapconv help COMMAND` shows a command's "
+        help="Show what fills GPU memory and takes time: read PyTorch's memory snapshots (no GPU, "
+        "no torch, "
+        "nothing in the file is run), or record a training script. `snapconv help COMMAND` shows "
+        "a command's "
         "options.",
         no_args_is_help=True,
         context_settings=_HELP,

@@ -1,7 +1,7 @@
 """Arguments and options of the commands, each declared once by the name of its parameter, and their parsing.
 
-A command is a function whose parameters have plain types; ``expanded`` adds what typer needs. Options that
-belong together are the fields of a dataclass, which a command has as one parameter.
+A command is a function whose parameters have plain types; ``expanded`` adds what typer needs.
+Options that belong together are the fields of a dataclass, which a command has as one parameter.
 """
 
 import inspect
@@ -27,36 +27,48 @@ _Value = TypeVar("_Value")
 # What is written as 10^9 bytes and the like: a card of "80 GB" has about 80 GiB.
 _DECIMAL_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([KMGT])B", re.IGNORECASE)
 
-# The metavar, if any, and the help of every argument and option by its parameter; those of one command by
-# COMMAND.PARAMETER. An option of one command may have them in place: Annotated[int | None, "N | The help."].
+# The metavar, if any, and the help of every argument and option by its parameter; those of one
+# command by COMMAND.PARAMETER. An option of one command may have them in place: Annotated[int |
+# None, "N | The help."].
 _ARGUMENTS = {
-    "snapshot": "SNAPSHOT | A snapshot (pickle, JSON, a page of torch's viewer or profiler; in gzip or zip "
+    "snapshot": "SNAPSHOT | A snapshot (pickle, JSON, a page of torch's viewer or profiler; in "
+    "gzip or zip "
     "too), a capture's folder, or - for the standard input.",
-    "oom.snapshot": "SNAPSHOT | A snapshot or a capture; without one, --message explains torch's own text.",
+    "oom.snapshot": (
+        "SNAPSHOT | A snapshot or a capture; without one, --message explains torch's own text."
+    ),
     "newer": "NEWER | A second file, recorded later: both on one axis, with what differs.",
     "old": "OLD | The older file: a snapshot or a capture.",
     "new": "NEW | The newer file.",
-    "question": "ADDR-OR-EVENT | An event such as '#1234' (the page of `snapconv view` shows it for every "
+    "question": "ADDR-OR-EVENT | An event such as '#1234' (the page of `snapconv view` shows it "
+    "for every "
     "allocation), or an address such as 0x7f3c40001000, also inside a block.",
-    "patterns": "PATTERN | Snapshots, captures, folders, globs in quotes, @LIST for a file with one a "
-    "line; or URLs of a store (s3://, gs://, hf://, ssh://; pip install 'snapconv[remote]' and the store's "
+    "patterns": "PATTERN | Snapshots, captures, folders, globs in quotes, @LIST for a file with "
+    "one a "
+    "line; or URLs of a store (s3://, gs://, hf://, ssh://; pip install 'snapconv[remote]' and "
+    "the store's "
     "package).",
     "folders": "FOLDER | A folder whose files may be read, with those below it.",
-    "record.entry": "ENTRY | A training script, or a file with Skyline's or DeepView's providers; with -m, a "
+    "record.entry": "ENTRY | A training script, or a file with Skyline's or DeepView's providers; "
+    "with -m, a "
     "module.",
     "entry": "ENTRY | A training script; with -m, a module.",
     "args": "ARGS | The script's own arguments, its options too.",
 }
 _OPTIONS = {
     # Reading a file.
-    "project_root": "Count only what is below this folder as the project; as recorded, it need not exist "
+    "project_root": "Count only what is below this folder as the project; as recorded, it need "
+    "not exist "
     "here. Default: all Python files that are not installed.",
-    "include": "PACKAGE_OR_PATH | Count a library as part of the project too: a package such as timm.models, "
-    "or a folder as recorded. May be repeated. Always counted: transformers.models, diffusers.models.",
+    "include": "PACKAGE_OR_PATH | Count a library as part of the project too: a package such as "
+    "timm.models, "
+    "or a folder as recorded. May be repeated. Always counted: transformers.models, "
+    "diffusers.models.",
     "rules": "A TOML file with your own rules for categories; they come before snapconv's.",
     "certain": "Count only what is certain: what is likely becomes unknown.",
     "device": "N | This device only, or `host` for pinned memory. Default: each.",
-    "device_total": "SIZE | The device's memory, such as 80GiB, where the file does not have it (nvidia-smi "
+    "device_total": "SIZE | The device's memory, such as 80GiB, where the file does not have it "
+    "(nvidia-smi "
     "shows it).",
     # Printing and writing.
     "as_json": "Print JSON for machines instead of text.",
@@ -64,24 +76,31 @@ _OPTIONS = {
     "quiet": "Print nothing but errors.",
     "force": "Replace what is there already.",
     "extended": "Add snapconv's own tables; Skyline's stay as they are.",
-    "to_sqlite.output": "PATH | The report's file. Default: SNAPSHOT.memory.sqlite, here. A capture with "
+    "to_sqlite.output": "PATH | The report's file. Default: SNAPSHOT.memory.sqlite, here. A "
+    "capture with "
     "times becomes NAME.memory.sqlite and NAME.time.sqlite: name either, or NAME alone.",
-    "view.output": "PATH | The page's file. Default: SNAPSHOT.view.html, of two files NEWER.compare.html.",
+    "view.output": (
+        "PATH | The page's file. Default: SNAPSHOT.view.html, of two files NEWER.compare.html."
+    ),
     "export.output": "PATH | The trace's file. Default: SNAPSHOT.trace.json, here.",
     "open_page": "Open the page in the browser.",
     # Questions.
     "at": "MOMENT | The moment: peak, start, end, worst (most unused memory), oom, oom:2, "
     "iteration:3, annotation:NAME, 'largest activations', or an event such as 1234. Default: peak.",
-    "fragmentation.at": "MOMENT | A moment as in `snapconv summary`. Default: the failed request, the dump, "
+    "fragmentation.at": "MOMENT | A moment as in `snapconv summary`. Default: the failed request, "
+    "the dump, "
     "the peak and the worst moment, with the details of the first.",
     "by": "WHAT | line, module, operation or category. Default: line.",
     "all_frames": "Show libraries and C++ too, not only the project's frames.",
     "capacity": "SIZE | The memory that torch may have, such as 78GiB.",
-    "what_if.capacity": "SIZE | The memory that torch may have, such as 38GiB. Default: no limit, or, if a "
+    "what_if.capacity": "SIZE | The memory that torch may have, such as 38GiB. Default: no limit, "
+    "or, if a "
     "request failed, what it had then.",
-    "card": "CARD | A card's name, such as H100 or A100-40GB, or its whole memory, such as 40GiB; minus "
+    "card": "CARD | A card's name, such as H100 or A100-40GB, or its whole memory, such as 40GiB; "
+    "minus "
     "memory outside PyTorch (recorded if a request failed, else 1 GiB).",
-    "setting": "KEY:VALUE,… | Try these in place of the file's own, written as in PYTORCH_CUDA_ALLOC_CONF. "
+    "setting": "KEY:VALUE,… | Try these in place of the file's own, written as in "
+    "PYTORCH_CUDA_ALLOC_CONF. "
     "May be repeated: each is an alternative.",
     "search": "Try the usual settings, and rank them by what they reserve.",
     "one_stream": "Try all work on one stream: no free waits for another, and all share one cache.",
@@ -96,52 +115,67 @@ _OPTIONS = {
     "max_category": "CATEGORY=SIZE | The most that a category may have at the peak, such as "
     "activation=20GiB. May be repeated.",
     "max_growth": "SIZE | The most that an iteration may add and never free, such as 0.",
-    "no_faults_above": "SIZE | The most that a fault of `snapconv advise` may hold at the peak; with "
+    "no_faults_above": "SIZE | The most that a fault of `snapconv advise` may hold at the peak; "
+    "with "
     "--baseline, only faults that it lacks count.",
-    "fail_over": "PERCENT | Exit code 7 if a device's peak of allocated bytes is higher by more than this, "
+    "fail_over": "PERCENT | Exit code 7 if a device's peak of allocated bytes is higher by more "
+    "than this, "
     "such as 2%.",
     "baseline": "FILE | A file to compare with, for --fail-over and --no-faults-above.",
     "in_trace": "Check what the trace shows, although more may have been in use before it.",
     "format": "FORMAT | text or github (a table in Markdown for a job's summary). Default: text.",
     # Ranks of a job.
     "ranks.output": "PATH | Write an SQLite database; a name ending in .html gets a page.",
-    "mesh": "AXES | The job's device mesh, outermost axis first, such as pp=4,dp=8,tp=2. Default: as "
+    "mesh": "AXES | The job's device mesh, outermost axis first, such as pp=4,dp=8,tp=2. "
+    "Default: as "
     "recorded.",
-    "scheduler": "ADDRESS | Let the workers of this Dask scheduler (tcp:// or tls://) read. Default: this "
+    "scheduler": "ADDRESS | Let the workers of this Dask scheduler (tcp:// or tls://) read. "
+    "Default: this "
     "machine's.",
     "workers": "N | Processes on this machine. Default: its processors, if memory suffices.",
     "reports": "FOLDER | Write each rank's memory report there too, also to a URL.",
     "no_cache": "Read every file anew, and keep nothing.",
     # Recording.
-    "ranks": "LIST | Record these ranks of a job only, such as 0,8,16-23; a mesh such as pp=4,dp=8,tp=2 "
+    "ranks": "LIST | Record these ranks of a job only, such as 0,8,16-23; a mesh such as "
+    "pp=4,dp=8,tp=2 "
     "means one of each pipeline stage. Default: all.",
     "is_module": "ENTRY is a module's name, as in `python -m ENTRY`.",
     "record.output": "PATH | The capture, a folder; or the URL of a folder in a store, such as "
     "s3://bucket/run, to copy it to in the end. Default: the entry's name and .capture, here.",
-    "watch.output": "FOLDER | The folder for captures, or the URL of one in a store, to which a thread "
+    "watch.output": "FOLDER | The folder for captures, or the URL of one in a store, to which a "
+    "thread "
     "copies them. Default: captures, here.",
     "warm_up": "Iterations before those of --iterations. Default: 1.",
-    "iterations": "Iterations to record the memory of; after one more, as many are timed. Default: 1.",
+    "iterations": (
+        "Iterations to record the memory of; after one more, as many are timed. Default: 1."
+    ),
     "stop": "End the script when all is recorded, instead of letting it run on.",
     "batch_size": "The batch size for a file with providers. Default: that of its input provider.",
-    "record.device": "The CUDA device to make the current one, and to time. Default: time that of LOCAL_RANK "
+    "record.device": "The CUDA device to make the current one, and to time. Default: time that of "
+    "LOCAL_RANK "
     "where it is visible, or the one that is current when CUDA starts.",
-    "record.project_root": "Count only what is below this folder as your own code. Default: all Python files "
+    "record.project_root": "Count only what is below this folder as your own code. Default: all "
+    "Python files "
     "that are not installed, shown from the current folder.",
-    "record.stacks": "WHICH | Record C++ frames too (all), the only ones that backward has, or only Python's "
+    "record.stacks": "WHICH | Record C++ frames too (all), the only ones that backward has, or "
+    "only Python's "
     "(python). Default: all.",
-    "watch.stacks": "WHICH | Record Python's frames only (python), which costs least, or those of C++ too "
+    "watch.stacks": "WHICH | Record Python's frames only (python), which costs least, or those of "
+    "C++ too "
     "(all). Default: python.",
     "record.max_entries": "How many events torch keeps, the newest. Default: 1000000.",
     "watch.max_entries": "How many events torch keeps, the newest. Default: 100000.",
     "max_captures": "Write at most N captures. Default: 3.",
-    "all_ranks": "When memory runs out in one rank, write captures of all: needs a shared FOLDER, or "
+    "all_ranks": "When memory runs out in one rank, write captures of all: needs a shared "
+    "FOLDER, or "
     "torch.distributed.",
     # Recording without a GPU.
     "simulate": "Record without a GPU: the unchanged script runs on the CPU.",
-    "no_compute": "With --simulate: follow shapes only. Fast with a model of any size; no values, no times. "
+    "no_compute": "With --simulate: follow shapes only. Fast with a model of any size; no values, "
+    "no times. "
     "Files with values not computed are not kept. Ends the script when all is recorded.",
-    "routing": "HOW | With --no-compute: spread tokens evenly over experts (balanced), or send most to the "
+    "routing": "HOW | With --no-compute: spread tokens evenly over experts (balanced), or send "
+    "most to the "
     "same ones (worst). Default: balanced.",
     **dict.fromkeys(
         ("record.capacity", "watch.capacity"),
@@ -151,7 +185,9 @@ _OPTIONS = {
 }
 # Of numbers.
 _LEAST = {
-    **dict.fromkeys(("top", "iterations", "batch_size", "max_entries", "max_captures", "workers"), 1),
+    **dict.fromkeys(
+        ("top", "iterations", "batch_size", "max_entries", "max_captures", "workers"), 1
+    ),
     **dict.fromkeys(("warm_up", "device"), 0),
 }
 _FLAGS = {
@@ -201,14 +237,18 @@ class Command(PlainWords, TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the parts of the usage line."""
-        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+        return [
+            piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)
+        ]
 
 
 def no_pipe(path: Path | None) -> Path | None:
     """Refuse a pipe before it is opened, which may wait for ever."""
     with suppress(OSError):  # what cannot be looked at has its error when it is read
         if path is not None and path.is_fifo():
-            raise InputError(f"{path} is a pipe, and a snapshot is read twice: save it to a file first")
+            raise InputError(
+                f"{path} is a pipe, and a snapshot is read twice: save it to a file first"
+            )
     return path
 
 
@@ -222,8 +262,8 @@ def declared(command: str, one: inspect.Parameter) -> inspect.Parameter:
     is_number = int in (kind, *get_args(kind))
     more: dict[str, Any] = {"min": _LEAST[name]} if is_number and name in _LEAST else {}
     if Path in (kind, *get_args(kind)):
-        # Whether a file can be read is seen when it is read: typer's own look at it would end with the code
-        # of a wrong command line.
+        # Whether a file can be read is seen when it is read: typer's own look at it would end with
+        # the code of a wrong command line.
         more = {"readable": False, "callback": no_pipe if name in SNAPSHOTS else None}
     metavar, _, text = text.rpartition(" | ")
     if table is _ARGUMENTS:
@@ -233,7 +273,8 @@ def declared(command: str, one: inspect.Parameter) -> inspect.Parameter:
     flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
     return one.replace(
         annotation=Annotated[
-            kind, typer.Option(*flags, metavar=metavar or None, help=text, show_default=False, **more)
+            kind,
+            typer.Option(*flags, metavar=metavar or None, help=text, show_default=False, **more),
         ]
     )
 
@@ -252,13 +293,17 @@ class ReadOptions:
         """Return the options as the library takes them."""
         from snapconv.analysis import AnalysisOptions
 
-        return AnalysisOptions(self.project_root, tuple(self.include or ()), self.rules or (), self.certain)
+        return AnalysisOptions(
+            self.project_root, tuple(self.include or ()), self.rules or (), self.certain
+        )
 
 
 def expanded(function: Callable[..., _Value]) -> Callable[..., _Value]:
     """Return a function whose parameters typer knows, with the fields of option groups in their place."""
     parameters = list(inspect.signature(function).parameters.values())
-    groups: dict[str, Any] = {one.name: one.annotation for one in parameters if is_dataclass(one.annotation)}
+    groups: dict[str, Any] = {
+        one.name: one.annotation for one in parameters if is_dataclass(one.annotation)
+    }
 
     def run(**given: Any) -> _Value:
         for name, group in groups.items():
@@ -302,7 +347,9 @@ def parsed(text: Any, parse: Callable[[Any], _Value], option: str) -> _Value:
     for word in text if isinstance(text, list) else [text]:
         size = _DECIMAL_SIZE.fullmatch(str(word).rpartition("=")[2].strip())
         if size:
-            typer.echo(f"note: {option} {size[0]} is read as {size[1]} {size[2].upper()}iB", err=True)
+            typer.echo(
+                f"note: {option} {size[0]} is read as {size[1]} {size[2].upper()}iB", err=True
+            )
     return value
 
 
@@ -321,7 +368,9 @@ def output_file(text: str | None) -> Path | None:
     if text == "-":
         raise OutputWriteError("cannot write -: an output is a file and no stream; name a file")
     if text and text.endswith(("/", os.sep)) and text.strip("/" + os.sep):
-        raise OutputWriteError(f"cannot write {text}: it is a folder's name; give --output {text}NAME")
+        raise OutputWriteError(
+            f"cannot write {text}: it is a folder's name; give --output {text}NAME"
+        )
     return None if text is None else Path(text)
 
 

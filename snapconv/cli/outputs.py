@@ -29,8 +29,8 @@ def to_sqlite(
 ) -> None:
     """Convert a snapshot to Skyline's SQLite memory report.
 
-    One report per device, of 44 KiB at least (140 KiB with --extended). A capture with times becomes
-    Skyline's run time report too.
+    One report per device, of 44 KiB at least (140 KiB with --extended). A capture with times
+    becomes Skyline's run time report too.
     """
     from snapconv import convert
 
@@ -67,9 +67,9 @@ def view(
 ) -> None:
     """Write a page that shows a snapshot in any browser, or compares two.
 
-    Its timeline, what was live at any moment, the allocator's map. One file that needs no network and no
-    program but a browser. It holds the file paths and function names of the job: think of that before
-    you pass it on.
+    Its timeline, what was live at any moment, the allocator's map. One file that needs no network
+    and no program but a browser. It holds the file paths and function names of the job: think of
+    that before you pass it on.
     """
     from snapconv.writers.html.page import page_output, write_view
 
@@ -84,11 +84,17 @@ def view(
 
 
 def export(
-    snapshot: Path, *, output: str | None = None, force: bool = False, read: ReadOptions, quiet: bool = False
+    snapshot: Path,
+    *,
+    output: str | None = None,
+    force: bool = False,
+    read: ReadOptions,
+    quiet: bool = False,
 ) -> None:
     """Write memory over time as a trace for Perfetto.
 
-    Every device with its curves, categories, iterations, phases and annotations; ui.perfetto.dev opens it.
+    Every device with its curves, categories, iterations, phases and annotations; ui.perfetto.dev
+    opens it.
     """
     from snapconv.answers.notes import main_notes
     from snapconv.writers.perfetto_trace import write_trace

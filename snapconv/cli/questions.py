@@ -49,8 +49,8 @@ def summary(
 ) -> Answer:
     """Show what is live at the peak, or at any other moment.
 
-    By categories, lines, modules, operations and pools. It writes no file. Example: snapconv summary
-    run.pickle --at iteration:3
+    By categories, lines, modules, operations and pools. It writes no file. Example: snapconv
+    summary run.pickle --at iteration:3
     """
     from snapconv.answers.moments import find_moment
     from snapconv.answers.peak import state_at
@@ -59,7 +59,9 @@ def summary(
     shown = moment(at)
     total = size_of(device_total, "--device-total")
     analysis = analysis_of(snapshot, read)
-    states = [state_at(one, find_moment(one, shown), device_total=total) for one in analysis.devices]
+    states = [
+        state_at(one, find_moment(one, shown), device_total=total) for one in analysis.devices
+    ]
     found = ((state, moment_lines(state)) for state in states)
     return answer_by_device(analysis, found, every_note=True)
 
@@ -76,8 +78,8 @@ def tree(
 ) -> Answer:
     """Show live memory as a tree of lines, modules or operations.
 
-    Each row has its total and its own bytes. --by groups the tree. Example: snapconv tree run.pickle --by
-    module
+    Each row has its total and its own bytes. --by groups the tree. Example: snapconv tree
+    run.pickle --by module
     """
     from snapconv.answers.moments import find_moment
     from snapconv.answers.tree import find_tree
@@ -86,10 +88,13 @@ def tree(
     shown = moment(at)
     analysis = analysis_of(snapshot, read)
     found = [
-        find_tree(one, find_moment(one, shown), by=by, all_frames=all_frames) for one in analysis.devices
+        find_tree(one, find_moment(one, shown), by=by, all_frames=all_frames)
+        for one in analysis.devices
     ]
     n_most = MOST_NODES if top is None else top
-    return answer_by_device(analysis, ((one.largest(top), tree_lines(one, n_most=n_most)) for one in found))
+    return answer_by_device(
+        analysis, ((one.largest(top), tree_lines(one, n_most=n_most)) for one in found)
+    )
 
 
 @question("oom.failed_allocation.OutOfMemory", "oom.remedies.Remedies", "oom.message.MessageAnswer")
@@ -103,8 +108,9 @@ def oom(
 ) -> Answer:
     """Explain why memory ran out, and try what would have helped.
 
-    The request, the verdict, who held the memory. Each remedy is tried by a replay. Of several devices, it is
-    about those with a failed allocation. Without one in the file, it is about the peak.
+    The request, the verdict, who held the memory. Each remedy is tried by a replay. Of several
+    devices, it is about those with a failed allocation. Without one in the file, it is about the
+    peak.
     """
     from snapconv.answers.oom.remedies import explain_oom
     from snapconv.writers.text.oom import oom_lines
@@ -137,7 +143,8 @@ def _explained_text(log: Path) -> Answer:
     from snapconv.writers.text.oom import message_lines
 
     check = time_limit("tail -c 1000000 LOG | snapconv oom --message -")
-    # What ends like a file is one, also where it is not there. Path.exists raises where a name is too long.
+    # What ends like a file is one, also where it is not there. Path.exists raises where a name is
+    # too long.
     is_file = os.path.exists(log) or log.suffix[1:].isalpha()  # noqa: PTH110
     is_text = not is_file and is_message(str(log), check=check)
     found = explain_message(str(log) if is_text else decode_log(_end_of(log)), check=check)
@@ -156,7 +163,8 @@ def _end_of(log: Path) -> bytes:
         raise InputError(f"{log}: {error}; - is the standard input") from error
     except OSError as error:
         raise InputError(
-            f"{shown(str(log))}: cannot be read: {error.strerror}; --message takes a log, the text of "
+            f"{shown(str(log))}: cannot be read: {error.strerror}; --message takes a log, the "
+            f"text of "
             "an error, or - for the standard input"
         ) from error
 
@@ -165,8 +173,8 @@ def _end_of(log: Path) -> bytes:
 def fragmentation(snapshot: Path, *, at: str | None = None, read: ReadOptions) -> Answer:
     """Show what is reserved and not used, and which lines keep it.
 
-    What empty_cache() returns, too. Free memory helps only a request of its own pool and stream, and only in
-    one piece. Example: snapconv fragmentation run.pickle --at oom
+    What empty_cache() returns, too. Free memory helps only a request of its own pool and stream,
+    and only in one piece. Example: snapconv fragmentation run.pickle --at oom
     """
     from snapconv.answers.fragmentation import find_fragmentation
     from snapconv.writers.text.moment import fragmentation_lines
@@ -174,14 +182,17 @@ def fragmentation(snapshot: Path, *, at: str | None = None, read: ReadOptions) -
     shown = at and moment(at)
     analysis = analysis_of(snapshot, read)
     found = (find_fragmentation(one, shown) for one in analysis.devices)
-    return answer_by_device(analysis, ((one, fragmentation_lines(one, str(snapshot))) for one in found))
+    return answer_by_device(
+        analysis, ((one, fragmentation_lines(one, str(snapshot))) for one in found)
+    )
 
 
 @question()
 def growth(snapshot: Path, *, read: ReadOptions) -> Answer:
     """Show the lines whose memory grows from iteration to iteration.
 
-    By how much and since when. An iteration is a step of the optimizer; the trace needs at least three.
+    By how much and since when. An iteration is a step of the optimizer; the trace needs at least
+    three.
     """
     from snapconv.answers.growth import report_growth
     from snapconv.writers.text.growth import growth_lines
@@ -198,8 +209,9 @@ def advise(
 ) -> Answer:
     """Say what to change in the program, and how much memory each change saves.
 
-    Faults keep memory for nothing. Trades save memory and cost time or precision: they are shown with --save
-    or --capacity, and where memory ran out. Every saving is measured by replaying the trace with the change.
+    Faults keep memory for nothing. Trades save memory and cost time or precision: they are shown
+    with --save or --capacity, and where memory ran out. Every saving is measured by replaying the
+    trace with the change.
     """
     from snapconv.answers.advice.findings import advise as find_advice
     from snapconv.answers.advice.findings import goal_of, kept_cached
@@ -218,7 +230,9 @@ def advise(
         times = forward_times(snapshot, one.device.device)
         advice = find_advice(one, goal_bytes=goal, capacity=fits, forward_ms=times)
         cached = 0 if save else kept_cached(one)
-        found.append((advice.to_json(), advice_lines(advice, str(snapshot), cached, growing_sentence(one))))
+        found.append(
+            (advice.to_json(), advice_lines(advice, str(snapshot), cached, growing_sentence(one)))
+        )
     return answer_by_device(analysis, found)
 
 
@@ -236,11 +250,16 @@ def what_if(
 ) -> Answer:
     """Try other allocator settings, or another card, by a replay.
 
-    The trace is replayed through a model of torch's allocator. For each: the peaks of reserved and allocated
-    memory, and where it runs out. Example: snapconv what-if run.pickle --search
+    The trace is replayed through a model of torch's allocator. For each: the peaks of reserved and
+    allocated memory, and where it runs out. Example: snapconv what-if run.pickle --search
     """
     from snapconv.answers.what_if.conclusion import conclude
-    from snapconv.answers.what_if.setting_trials import Request, read_card, read_setting, try_settings
+    from snapconv.answers.what_if.setting_trials import (
+        Request,
+        read_card,
+        read_setting,
+        try_settings,
+    )
     from snapconv.writers.text.what_if import what_if_lines
 
     if not (setting or search or capacity or card or one_stream or batch_scale is not None):
@@ -264,11 +283,15 @@ def what_if(
     analysis, scale = analysis_of(snapshot, read), 1.0 if batch_scale is None else batch_scale
     found = []
     with progress_bar(shown=True) as progress:
-        trials = [try_settings(one, request, scale=scale, progress=progress) for one in analysis.devices]
+        trials = [
+            try_settings(one, request, scale=scale, progress=progress) for one in analysis.devices
+        ]
     for one, tried in zip(analysis.devices, trials, strict=True):
         unknown = "pinned host memory has an allocator of its own, which is not modelled"
         lines = what_if_lines(tried) if tried else [f"{device_name(one.device.device)}  {unknown}"]
-        values = tried.to_json() | {"conclusion": conclude(tried)} if tried else {"unknown": unknown}
+        values = (
+            tried.to_json() | {"conclusion": conclude(tried)} if tried else {"unknown": unknown}
+        )
         found.append((values, lines))
     return answer_by_device(analysis, found)
 
@@ -277,7 +300,8 @@ def what_if(
 def explain(snapshot: Path, question: str, *, read: ReadOptions, stack: bool = False) -> Answer:
     """Show what an allocation was for, and how that is known.
 
-    Its size, life and category, and the evidence. Example: snapconv explain run.pickle 0x7f3c40001000
+    Its size, life and category, and the evidence. Example: snapconv explain run.pickle
+    0x7f3c40001000
     """
     from snapconv.answers.explanation import explain as explain_allocations
     from snapconv.answers.explanation import parse_question
@@ -313,8 +337,8 @@ def info(snapshot: Path) -> Answer:
 def diff(old: Path, new: Path, *, read: ReadOptions) -> Answer:
     """Compare two files: what is new, gone or larger at the peak.
 
-    By category, line, module and operation. Lines are matched by file, function and order, also where they
-    moved; never by address. Example: snapconv diff old.pickle new.pickle
+    By category, line, module and operation. Lines are matched by file, function and order, also
+    where they moved; never by address. Example: snapconv diff old.pickle new.pickle
     """
     from snapconv.answers.diff import compare_files
     from snapconv.answers.notes import file_notes
@@ -385,11 +409,16 @@ def _read_limits(given: Limits, baseline: Path | None) -> "Budgets":
     if given.fail_over and baseline is None:
         raise typer.BadParameter("it needs --baseline FILE", param_hint="--fail-over")
     if baseline is not None and given.fail_over is None and given.no_faults_above is None:
-        raise typer.BadParameter("it needs --fail-over or --no-faults-above", param_hint="--baseline")
+        raise typer.BadParameter(
+            "it needs --fail-over or --no-faults-above", param_hint="--baseline"
+        )
     texts = {name: value for name, value in asdict(given).items() if value is not None}
     if not texts:
         raise typer.BadParameter("no limit is given: give one, such as --max-peak 38GiB")
     options = {name: f"--{name.replace('_', '-')}" for name in texts}
     return Budgets(
-        **{name: parsed(text, partial(read_limit, name), options[name]) for name, text in texts.items()}
+        **{
+            name: parsed(text, partial(read_limit, name), options[name])
+            for name, text in texts.items()
+        }
     )

@@ -38,9 +38,9 @@ def ranks(
 ) -> None:
     """Compare the ranks of a job: which differs, in what, and at which line; `snapconv FOLDER` does it too.
 
-    It also shows which ranks ran out of memory, and what the others had left. A file that cannot be read is a
-    row with its error, and the exit code is then 3 or 4. Results are kept: a second run reads only files that
-    are new or have changed.
+    It also shows which ranks ran out of memory, and what the others had left. A file that cannot be
+    read is a row with its error, and the exit code is then 3 or 4. Results are kept: a second run
+    reads only files that are new or have changed.
     """
     from snapconv.analysis import AnalysisOptions
     from snapconv.ranks.job import JobOptions, JobStopped, default_cache, read_job
@@ -111,6 +111,10 @@ def _end_for_errors(report: "JobReport") -> None:
     """End as the worst of the errors does; the answer is printed already."""
     if report.errors:
         is_unsafe = any(file.exit_code == UnsafePickleError.exit_code for file in report.errors)
-        advice = ", and some contain code: do not load them with anything else either" if is_unsafe else ""
+        advice = (
+            ", and some contain code: do not load them with anything else either"
+            if is_unsafe
+            else ""
+        )
         print_error(f"error: {report.lacking}{advice}")
         raise typer.Exit(UnsafePickleError.exit_code if is_unsafe else InputError.exit_code)

@@ -1,7 +1,7 @@
 """``snapconv record``: parse, call the recorder, print what is being done and the next command.
 
-Everything is printed on stderr: the standard output belongs to the program that is recorded. This module is
-loaded with the command line and so imports the recorder only when a recording begins.
+Everything is printed on stderr: the standard output belongs to the program that is recorded. This
+module is loaded with the command line and so imports the recorder only when a recording begins.
 """
 
 import atexit
@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from snapconv.simulation import SimulationOptions
 
 
-# Options that hardly any script has. Behind the script they are meant for snapconv, and a script that reads
-# no arguments would run without them.
-_ONLY_OURS = "--simulate --no-compute --cublas-workspace --stop --stacks --max-entries --project-root".split()
+# Options that hardly any script has. Behind the script they are meant for snapconv, and a script
+# that reads no arguments would run without them.
+_ONLY_OURS = (
+    "--simulate --no-compute --cublas-workspace --stop --stacks --max-entries --project-root"
+).split()
 
 
 class RecordCommand(Command):
@@ -51,7 +53,11 @@ class RecordCommand(Command):
         entry = found["entry"]
         behind = found["args"] or []
         before = given[: len(given) - len(behind) - 1]
-        command = ["snapconv", "record", *(option for option in before if option not in ("--", "-m"))]
+        command = [
+            "snapconv",
+            "record",
+            *(option for option in before if option not in ("--", "-m")),
+        ]
         if not found["is_module"]:
             entry, behind, found["is_module"] = without_interpreter(entry, behind, command)
             found["entry"], found["args"] = entry, behind
@@ -109,7 +115,8 @@ def record(
 ) -> None:
     """Run a training script and record its memory and its times.
 
-    The result is a capture. The script runs as with `python ENTRY ARGS`; an iteration is an optimizer step.
+    The result is a capture. The script runs as with `python ENTRY ARGS`; an iteration is an
+    optimizer step.
     """
     from snapconv.recorder.options import MAX_ENTRIES, RecordingOptions
     from snapconv.recorder.program.entry import find_file, find_module
@@ -182,7 +189,10 @@ def _check_for_providers(entry: "Entry", args: list[str], batch_size: int | None
     if batch_size is not None and entry.kind != "providers":
         raise typer.BadParameter(f"{entry.path} has no providers", param_hint="--batch-size")
     if args and entry.kind == "providers":
-        message = f"{entry.path} has providers, which take no arguments; put snapconv's own options before it"
+        message = (
+            f"{entry.path} has providers, which take no arguments; put snapconv's own "
+            f"options before it"
+        )
         raise typer.BadParameter(message, param_hint=" ".join(args))
 
 
@@ -205,7 +215,8 @@ def _record(
     tell = say if is_first and not quiet else silent
     if options.simulation is not None and not options.simulation.compute:
         tell(
-            "only shapes are computed: values read as 0, and where a branch depends on one, the side with "
+            "only shapes are computed: values read as 0, and where a branch depends on one, the "
+            "side with "
             "more calls runs"
         )
 
@@ -222,7 +233,9 @@ def _record(
                     upload.add(recorded.path)
                 upload.close()
         is_said = isinstance(recorded.raised, RecorderError) and not is_first
-        if recorded.raised is not None and not is_said:  # last of all, where Python has it and people look
+        if (
+            recorded.raised is not None and not is_said
+        ):  # last of all, where Python has it and people look
             show_raised(recorded.raised)
 
     with lasting_until_exit() as until_exit:
@@ -251,13 +264,17 @@ def _say_result(recorded: "RecordOutcome", entry: "Entry") -> None:
         say(f"the capture is {recorded.path.absolute()} ({format_bytes(recorded.n_bytes)}). Next:")
         say(f"    snapconv {shlex.quote(str(recorded.path))}")
     elif recorded.failure is None:
-        say(f"there is no capture: {entry.path} ended before it allocated anything on a CUDA device")
+        say(
+            f"there is no capture: {entry.path} ended before it allocated anything on a CUDA device"
+        )
 
 
 # --- without a GPU, for ``watch`` too
 
 
-def simulation_options(given_options: Simulated, device: int | None = None) -> "SimulationOptions | None":
+def simulation_options(
+    given_options: Simulated, device: int | None = None
+) -> "SimulationOptions | None":
     """Read the options of a simulation; None for a recording on a GPU, which has none of them."""
     given = {
         "--no-compute": given_options.no_compute,

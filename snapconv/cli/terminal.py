@@ -15,7 +15,8 @@ from snapconv.files import most_bytes_of_output
 from snapconv.notes import Note, Progress
 from snapconv.units import printable, shortened
 
-# Raised when a key changes its meaning, its type, or goes; not when one is added. Every document has it.
+# Raised when a key changes its meaning, its type, or goes; not when one is added. Every document
+# has it.
 JSON_VERSION = 4
 
 # Less is over before anybody has read it.
@@ -51,8 +52,8 @@ def open_stdout() -> None:
 def print_lines(lines: Iterable[str], stream: TextIO | None) -> None:
     """Print lines, with everything escaped that a name in a file could do to a terminal.
 
-    On a terminal they are as wide as it is. What is far longer than any line for a person, such as a name of
-    a megabyte, is cut.
+    On a terminal they are as wide as it is. What is far longer than any line for a person, such as
+    a name of a megabyte, is cut.
     """
     if stream is None:  # closed by the parent process
         return
@@ -69,7 +70,8 @@ def print_lines(lines: Iterable[str], stream: TextIO | None) -> None:
 def fitted(line: str, width: int | None, *, shortens_paths: bool) -> list[str]:
     """Break a line that is too wide, below the text behind its figures; first shorten the folders in it.
 
-    A file's name, its line number and its function are never cut. A command to type stays on one line.
+    A file's name, its line number and its function are never cut. A command to type stays on one
+    line.
     """
     if width is None or len(line) <= width or _TO_COPY.match(line):
         return [line]
@@ -79,7 +81,9 @@ def fitted(line: str, width: int | None, *, shortens_paths: bool) -> list[str]:
     for gap in _GAP.finditer(line):
         indent = gap.end() if gap.end() <= 2 * width // 3 else indent
     whole = _FIGURE.sub("\N{NO-BREAK SPACE}", line)
-    lines = wrap(whole, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    lines = wrap(
+        whole, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
     return [part.replace("\N{NO-BREAK SPACE}", " ") for part in lines] or [line]
 
 
@@ -140,7 +144,8 @@ def print_json(values: Mapping[str, object], *, n_bytes: int | None = None) -> N
     sys.stdout.flush()
     if n_items is not None:
         message = (
-            f"of every list only the first {n_items} entries are printed, and of every text {n_characters} "
+            f"of every list only the first {n_items} entries are printed, and of every text "
+            f"{n_characters} "
             "characters: all would be many times the size of the file"
         )
         show_notes([Note("left-out", message)])
@@ -189,14 +194,18 @@ def _bar() -> Iterator[Progress]:
 
     with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
-        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
+        yield lambda stage, done, total: bar.update(
+            task, description=stage, completed=done, total=total
+        )
 
 
-# JSON is in proportion to the file that it is about: a file repeats a stack, a name or a whole trace for two
-# bytes. No real file comes near the bound, and of these all is printed.
-# How many entries of a list, and characters of a text, are tried; what comes first is what is largest.
+# JSON is in proportion to the file that it is about: a file repeats a stack, a name or a whole
+# trace for two bytes. No real file comes near the bound, and of these all is printed.
+# How many entries of a list, and characters of a text, are tried; what comes first is what is
+# largest.
 _TRIED = ((1000, 4000), (300, 1000), (100, 300), (30, 100), (10, 100), (3, 100), (1, 50), (0, 50))
-# Lists of which nothing is left out: an entry for each device or category, in an order of their own.
+# Lists of which nothing is left out: an entry for each device or category, in an order of their
+# own.
 _WHOLE = ("devices", "reports", "categories")
 
 
@@ -231,7 +240,9 @@ def _shortened(values: object, n_items: int, n_characters: int) -> Any:
             return shortened(values, n_characters)
         case dict():
             return {
-                shortened(str(key), n_characters): [_shortened(one, n_items, n_characters) for one in value]
+                shortened(str(key), n_characters): [
+                    _shortened(one, n_items, n_characters) for one in value
+                ]
                 if key in _WHOLE and isinstance(value, list | tuple)
                 else _shortened(value, n_items, n_characters)
                 for key, value in values.items()

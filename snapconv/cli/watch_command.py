@@ -37,7 +37,8 @@ def watch(
     from snapconv.recorder.recording import Recording
 
     simulation = simulation_options(simulated)
-    # Every capture and every warning of ours is printed when it is there: the job may hang afterwards.
+    # Every capture and every warning of ours is printed when it is there: the job may hang
+    # afterwards.
     log = logging.getLogger("snapconv")
     log.setLevel(logging.INFO)
     log.propagate = False
@@ -53,7 +54,9 @@ def watch(
         on_other_oom=all_ranks,
     )
     with lasting_until_exit() as until_exit:
-        code, raised = run(found, args or [], recording, simulation=simulation, until_exit=until_exit)
+        code, raised = run(
+            found, args or [], recording, simulation=simulation, until_exit=until_exit
+        )
     ran_out = [path for path in recording.captures if "other-oom" not in path.name]
     if ran_out:  # in this rank: that of another has its own say
         of_job = all_ranks or "://" in output

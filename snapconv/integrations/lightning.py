@@ -22,9 +22,9 @@ except ModuleNotFoundError:  # under its older name
 class MemoryCallback(Callback):  # type: ignore[misc]  # without the library it is Any
     """Writes a capture where memory runs out in ``fit``, and at the end of each of ``steps``.
 
-    ``output`` is the folder for captures; steps are those of the optimizer, counted from 0 where ``fit``
-    begins. ``options`` are those of ``snapconv.recording``. The recording begins before the model goes to the
-    device.
+    ``output`` is the folder for captures; steps are those of the optimizer, counted from 0 where
+    ``fit`` begins. ``options`` are those of ``snapconv.recording``. The recording begins before the
+    model goes to the device.
     """
 
     def __init__(

@@ -19,9 +19,9 @@ from snapconv.recorder.recording import Recording
 class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # without the library it is Any
     """Writes a capture where memory runs out in training, and at the end of each of ``steps``.
 
-    ``output`` is the folder for captures; steps are those of the optimizer, counted from 0 where training
-    begins. ``options`` are those of ``snapconv.recording``. The recording begins with ``train()``, when the
-    model is on the device already.
+    ``output`` is the folder for captures; steps are those of the optimizer, counted from 0 where
+    training begins. ``options`` are those of ``snapconv.recording``. The recording begins with
+    ``train()``, when the model is on the device already.
     """
 
     def __init__(
@@ -33,7 +33,14 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # without the libr
         self._parts = ExitStack()
 
     def on_train_begin(
-        self, args: Any, state: Any, control: Any, *, model: Any = None, optimizer: Any = None, **_others: Any
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        **_others: Any,
     ) -> None:
         """Begin to record; a training before this one that raised has not ended its own."""
         self._parts.close()

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.columns import Int8Column, Int32Column, Int64Column, distinct, read_only, unknown_column
+from snapconv.columns import (
+    Int8Column,
+    Int32Column,
+    Int64Column,
+    distinct,
+    read_only,
+    unknown_column,
+)
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.stack_table import StackTable
@@ -20,13 +27,17 @@ _Known = dict[tuple[str, Evidence], int]
 
 
 @stage
-def name_allocations(stacks: StackTable, by_stack: Operations, allocations: AllocationTable) -> Operations:
+def name_allocations(
+    stacks: StackTable, by_stack: Operations, allocations: AllocationTable
+) -> Operations:
     """Name every allocation; ``by_stack`` has the operation of every stack.
 
     An allocation that its stack does not name is named by the backward node that freed it.
     """
     numbers = {name: number for number, name in enumerate(by_stack.names)}
-    ids = np.append(by_stack.name_id, np.int32(0))[allocations.stack_id]  # the last is that of stack -1
+    ids = np.append(by_stack.name_id, np.int32(0))[
+        allocations.stack_id
+    ]  # the last is that of stack -1
     rows = (ids == 0) & (allocations.free_stack_id >= 0)
     freed_by, inverse = np.unique(allocations.free_stack_id[rows], return_inverse=True)
     nodes = [name_of_node(stacks, stack) for stack in freed_by.tolist()]
@@ -59,8 +70,9 @@ def find_modules(
 ) -> Modules:
     """Find the module that every allocation was made in, or that a parameter is of.
 
-    A gradient and the states of an optimizer go with their parameter; what autograd saved goes with the
-    module that saved it first. A workspace is a library's, whichever module ran when it was made.
+    A gradient and the states of an optimizer go with their parameter; what autograd saved goes with
+    the module that saved it first. A workspace is a library's, whichever module ran when it was
+    made.
     """
     known: _Known = {}
     ids = _by_frames(module_calls, allocations.stack_id, known)
@@ -70,7 +82,9 @@ def find_modules(
     used, ids[ids >= 0] = np.unique(ids[ids >= 0], return_inverse=True)
     every = list(known)
     kept = [every[number] for number in used.tolist()]
-    return read_only(Modules(tuple(name for name, _ in kept), tuple(evidence for _, evidence in kept), ids))
+    return read_only(
+        Modules(tuple(name for name, _ in kept), tuple(evidence for _, evidence in kept), ids)
+    )
 
 
 def _by_frames(module_calls: Sequence[str], stack_id: Int32Column, known: _Known) -> Int32Column:

@@ -1,6 +1,7 @@
 """The weights that are live at the report's moment, each with its gradient and its name.
 
-A recorder wrote which they are; nothing in a bare snapshot links a weight with its gradient but their size.
+A recorder wrote which they are; nothing in a bare snapshot links a weight with its gradient but
+their size.
 """
 
 from collections import Counter
@@ -31,8 +32,9 @@ from snapconv.stacks.project_lines import ProjectLines
 class WeightTable:
     """The weights live at the report's moment: in the order of allocation, or as they were recorded.
 
-    ``row`` is their row in the AllocationTable, ``gradient_row`` that of their gradient; -1 for none.
-    ``names`` are empty where there is none. ``n_unmatched_gradients``: gradients that fit no weight.
+    ``row`` is their row in the AllocationTable, ``gradient_row`` that of their gradient; -1 for
+    none. ``names`` are empty where there is none. ``n_unmatched_gradients``: gradients that fit no
+    weight.
     """
 
     row: Int64Column
@@ -44,7 +46,9 @@ class WeightTable:
     stack_id: Int32Column
 
 
-def weight_names(given: Sequence[str], stack_ids: Int32Column, lines: ProjectLines) -> tuple[str, ...]:
+def weight_names(
+    given: Sequence[str], stack_ids: Int32Column, lines: ProjectLines
+) -> tuple[str, ...]:
     """Name every weight: as given, or else by its line, ``train.py:48#3``, or else by its number.
 
     The line is the innermost one of the project that it was allocated from, with its number there.
@@ -55,7 +59,9 @@ def weight_names(given: Sequence[str], stack_ids: Int32Column, lines: ProjectLin
         line = lines.innermost(stack_id)
         if line:
             numbers[line.place] += 1
-        names.append(name or (f"{line.place}#{numbers[line.place]}" if line else f"weight_{number}"))
+        names.append(
+            name or (f"{line.place}#{numbers[line.place]}" if line else f"weight_{number}")
+        )
     return tuple(names)
 
 
@@ -64,13 +70,17 @@ def tensor_names(
 ) -> dict[int, str]:
     """Return the name of the tensor in each row of the AllocationTable, where it is known.
 
-    A weight has that of the report, its gradient ``NAME.grad``, a state ``NAME: STATE``. Of several that used
-    the memory one after the other, the parameter itself goes first, then its gradient.
+    A weight has that of the report, its gradient ``NAME.grad``, a state ``NAME: STATE``. Of several
+    that used the memory one after the other, the parameter itself goes first, then its gradient.
     """
     known = weight_names(weights.names, weights.stack_id, lines)
     gradients = zip(weights.gradient_row.tolist(), known, strict=True)
     found = list(zip(weights.row.tolist(), known, strict=True))
-    found += _recorded_names(recorded) if recorded else ((row, f"{name}.grad") for row, name in gradients)
+    found += (
+        _recorded_names(recorded)
+        if recorded
+        else ((row, f"{name}.grad") for row, name in gradients)
+    )
     names: dict[int, str] = {}
     for row, name in found:
         if row >= 0:
@@ -103,9 +113,9 @@ def match_weights(
 ) -> WeightTable:
     """Pair each weight live at ``event`` with a gradient that lives during the iteration around it.
 
-    Of equal sizes, any is as good as another: the sum is right, and a row is right where its size is
-    unique. Gradients that live at ``event`` itself go first; there is one per weight at most, and of a size
-    no more than one iteration has.
+    Of equal sizes, any is as good as another: the sum is right, and a row is right where its size
+    is unique. Gradients that live at ``event`` itself go first; there is one per weight at most,
+    and of a size no more than one iteration has.
     """
     live = allocations.live_at(event)
     weights = rows_of(live & (category == Category.WEIGHT))
@@ -137,8 +147,8 @@ def _most_at_once(allocations: AllocationTable, rows: Int64Column, first: int) -
     """Count the gradients of each size that an iteration has which begins at ``first``.
 
     As many as are live together, or are made in it: an optimizer may free each when it has used it.
-    Those of the iteration before, which live on until zero_grad, must not count beside their successors: a
-    batch norm's buffers have the size of its weights.
+    Those of the iteration before, which live on until zero_grad, must not count beside their
+    successors: a batch norm's buffers have the size of its weights.
     """
     sizes = allocations.requested_bytes[rows]
     made = allocations.alloc_event[rows]
@@ -167,9 +177,9 @@ def recorded_weights(
 ) -> WeightTable:
     """Return the parameters of one device that are live at ``event``, in the model's order.
 
-    Sizes are those of the tensors. A gradient is that of the iteration around ``event``, or else the last
-    one that was recorded. Parameters whose memory is nowhere in the trace are there too, with row -1, unless
-    they were last seen before ``event``.
+    Sizes are those of the tensors. A gradient is that of the iteration around ``event``, or else
+    the last one that was recorded. Parameters whose memory is nowhere in the trace are there too,
+    with row -1, unless they were last seen before ``event``.
     """
     parameters = recorded.metadata.parameters
     gradients = recorded.metadata.gradients
@@ -196,9 +206,10 @@ def _places_at(
 ) -> tuple[Int64Column, Int64Column, Int64Column]:
     """Find the parameters on this device at ``event``: each with its row, -1 for none, and its bytes.
 
-    Of several places that are live then (the program may keep the memory that a parameter had before), it
-    is the first that was recorded afterwards, or else the last that was recorded before. One whose memory is
-    nowhere in the trace counts if it was the first place recorded afterwards.
+    Of several places that are live then (the program may keep the memory that a parameter had
+    before), it is the first that was recorded afterwards, or else the last that was recorded
+    before. One whose memory is nowhere in the trace counts if it was the first place recorded
+    afterwards.
     """
     parameters = recorded.metadata.parameters
     earlier = recorded.metadata.earlier
@@ -211,8 +222,8 @@ def _places_at(
     times = device.events.time_us
     moment = int(times[event]) if times is not None and event >= 0 else np.iinfo(np.int64).min
     is_after = recorded_us >= moment
-    # The best comes last, and overwrites, as NumPy assigns in order: records from before, oldest first, then
-    # later ones, newest first.
+    # The best comes last, and overwrites, as NumPy assigns in order: records from before, oldest
+    # first, then later ones, newest first.
     order = np.lexsort((np.where(is_after, -recorded_us, recorded_us), is_after))
     first_after = unknown_column(len(parameters))
     first_after[owner[order]] = np.where(is_after[order], order, -1)

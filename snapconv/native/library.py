@@ -1,7 +1,7 @@
 """The compiled core, if it is there: ``src/`` has it in C, and whatever it does has a twin in Python.
 
-SNAPCONV_NATIVE in the environment chooses: ``auto`` takes the core where it was built, ``no`` never does,
-``require`` makes it an error that it is missing. It means the same when the package is built.
+SNAPCONV_NATIVE in the environment chooses: ``auto`` takes the core where it was built, ``no`` never
+does, ``require`` makes it an error that it is missing. It means the same when the package is built.
 """
 
 import ctypes
@@ -117,7 +117,10 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     except (OSError, AttributeError) as error:
         return None, f"{FILE.name} cannot be loaded: {error}"
     if found != ABI:
-        return None, f"{FILE.name} is of another version ({found}, not {ABI}): install snapconv again"
+        return (
+            None,
+            f"{FILE.name} is of another version ({found}, not {ABI}): install snapconv again",
+        )
     for name, types in _FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, *function.argtypes = map(_TYPES.__getitem__, types)

@@ -1,7 +1,8 @@
 """The spans of a trace that the program has named: by record_function, user metadata, or annotated tensors.
 
-torch writes ranges of record_function by their times, user metadata as a text on every event, and since 2.14
-an event of its own where a tensor is given a text. Columns in, columns out: positions of events, no times.
+torch writes ranges of record_function by their times, user metadata as a text on every event, and
+since 2.14 an event of its own where a tensor is given a text. Columns in, columns out: positions of
+events, no times.
 """
 
 from dataclasses import dataclass
@@ -51,8 +52,8 @@ Spans = tuple[Int64Column, Int64Column, Int64Column]
 class AnnotationSpans:
     """Named spans, by their first event; ``name_id`` is a position in the snapshot's ``texts``.
 
-    A span without an event has its ``last_event`` before its ``first_event``. Where the ring has lost one
-    end, a span begins with the trace, or ends with it.
+    A span without an event has its ``last_event`` before its ``first_event``. Where the ring has
+    lost one end, a span begins with the trace, or ends with it.
     """
 
     kind: Int8Column
@@ -65,7 +66,10 @@ def find_spans(snapshot: Snapshot, device: DeviceSnapshot) -> AnnotationSpans:
     """Find every named span of one device."""
     found = [recorded_functions(snapshot, device), _metadata_runs(snapshot, device.events)]
     found.append(_tensors(device.events))
-    kinds = [np.full(len(names), kind, np.int8) for kind, (names, _, _) in zip(SpanKind, found, strict=True)]
+    kinds = [
+        np.full(len(names), kind, np.int8)
+        for kind, (names, _, _) in zip(SpanKind, found, strict=True)
+    ]
     names, first, last = (np.concatenate(parts) for parts in zip(*found, strict=True))
     order = np.lexsort((-last, first))
     return read_only(
@@ -81,7 +85,9 @@ def find_spans(snapshot: Snapshot, device: DeviceSnapshot) -> AnnotationSpans:
 def annotations_at(snapshot: Snapshot, device: DeviceSnapshot, event: int) -> tuple[str, ...]:
     """Return the program's names of the spans around an event, outermost first; texts of tensors are none."""
     spans = find_spans(snapshot, device)
-    is_inside = (spans.first_event <= event) & (spans.last_event >= event) & (spans.kind != SpanKind.TENSOR)
+    is_inside = (
+        (spans.first_event <= event) & (spans.last_event >= event) & (spans.kind != SpanKind.TENSOR)
+    )
     names = dict.fromkeys(snapshot.texts[i] for i in spans.name_id[is_inside].tolist())
     return tuple(name for name in names if not name.startswith(_NOT_OF_PROGRAM))
 
@@ -91,8 +97,8 @@ def find_span_lanes(
 ) -> tuple[AnnotationSpans, Int32Column, int]:
     """Return the longest of a device's spans that have events and a length, at most so many.
 
-    With the lane of each, counted from the top, so that what is within another is below it; and the number
-    of those left out.
+    With the lane of each, counted from the top, so that what is within another is below it; and the
+    number of those left out.
     """
     spans = find_spans(snapshot, device)
     ours = [i for i, text in enumerate(snapshot.texts) if text.startswith(_OURS)]
@@ -121,9 +127,9 @@ def _lanes(first: list[int], last: list[int]) -> list[int]:
 def recorded_functions(snapshot: Snapshot, device: DeviceSnapshot, prefix: str = "") -> Spans:
     """Find the ranges of record_function whose names begin so: names, first events and last events.
 
-    A range without a name is none. Those of a name are paired last in first out; one that never ends lasts to
-    the end. A range names one device, though a program may work on several: a device without such ranges of
-    its own is taken to be in those of the others.
+    A range without a name is none. Those of a name are paired last in first out; one that never
+    ends lasts to the end. A range names one device, though a program may work on several: a device
+    without such ranges of its own is taken to be in those of the others.
     """
     notes = snapshot.annotations
     times = device.events.time_us
@@ -148,7 +154,9 @@ def recorded_functions(snapshot: Snapshot, device: DeviceSnapshot, prefix: str =
         else:
             since = open_at[name].pop() if open_at.get(name) else min(first, time)
             found.append((name, since, time))
-    found += [(name, since, max(last, since)) for name, starts in open_at.items() for since in starts]
+    found += [
+        (name, since, max(last, since)) for name, starts in open_at.items() for since in starts
+    ]
     names, since, until = (np.array(column, np.int64) for column in zip(*found, strict=True))
     return names, np.searchsorted(times, since), np.searchsorted(times, until, side="right") - 1
 

@@ -1,15 +1,22 @@
 """The records of a recorder, matched with the events and the allocations of one device.
 
-A record means: at this time, the storage at this address was a parameter, a gradient, and so on. Its
-allocation is the one that was live then at that address: torch's storages begin where their blocks begin.
-Records in, rows of the AllocationTable out.
+A record means: at this time, the storage at this address was a parameter, a gradient, and so on.
+Its allocation is the one that was live then at that address: torch's storages begin where their
+blocks begin. Records in, rows of the AllocationTable out.
 """
 
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from snapconv.columns import Int8Column, Int32Column, Int64Column, read_only, rows_of, unknown_column
+from snapconv.columns import (
+    Int8Column,
+    Int32Column,
+    Int64Column,
+    read_only,
+    rows_of,
+    unknown_column,
+)
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.event_table import EventTable
 from snapconv.snapshot.recorded.metadata import Metadata, RecordedTensors
@@ -38,7 +45,11 @@ def match_recorded(
 ) -> RecordedMatches:
     """Find the allocations of what was recorded on one device."""
     index = _Index(events, allocations)
-    names = [field.name for field in fields(RecordedMatches) if field.name not in ("metadata", "originals")]
+    names = [
+        field.name
+        for field in fields(RecordedMatches)
+        if field.name not in ("metadata", "originals")
+    ]
     found = {name: index.find(getattr(metadata, name), device) for name in names}
     originals = replace(metadata.copies, addr=metadata.copies.original_addr)
     return read_only(RecordedMatches(metadata, originals=index.find(originals, device), **found))
@@ -69,12 +80,16 @@ class _Index:
             before = after = np.full(len(mine), self._last, np.int64)
         else:  # the events of the same microsecond may be on either side
             times = recorded.recorded_us[mine]
-            before, after = (np.searchsorted(self._times, times, side) - 1 for side in ("left", "right"))
+            before, after = (
+                np.searchsorted(self._times, times, side) - 1 for side in ("left", "right")
+            )
         addr = recorded.addr[mine]
         addr_id = np.minimum(np.searchsorted(self._addrs, addr), len(self._addrs) - 1)
         place = np.searchsorted(self._keys, addr_id * self._n_moments + after + 1, side="right") - 1
         row = self._order[np.maximum(place, 0)]
-        is_there = (place >= 0) & (self._allocations.addr[row] == addr) & (self._freed_event[row] > before)
+        is_there = (
+            (place >= 0) & (self._allocations.addr[row] == addr) & (self._freed_event[row] > before)
+        )
         found[mine] = np.where(is_there, row, -1)
         return found
 

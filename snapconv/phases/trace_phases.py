@@ -1,7 +1,7 @@
 """The phase of training and the iteration that every event belongs to.
 
-From the roles of stacks, and from the annotations that torch writes around optimizer steps (2.5 on). With
-what the optimizers of the trace keep for every parameter. Columns in, columns out.
+From the roles of stacks, and from the annotations that torch writes around optimizer steps (2.5
+on). With what the optimizers of the trace keep for every parameter. Columns in, columns out.
 """
 
 import re
@@ -44,8 +44,11 @@ _STEP = "Optimizer.step#"
 _ZERO_GRAD = "Optimizer.zero_grad#"
 # torch calls a step `Optimizer.step#AdamW.step` (torch/optim/optimizer.py, profile_hook_step).
 _STEP_NAME = re.compile(r"^Optimizer\.step#(\w+)\.step$")
-# What is between a step and the line that calls it: a wrapper, a schedule of learning rates, a GradScaler.
-_OWN = re.compile(r"torch/(optim|amp|cuda/amp|utils/_contextlib|autograd/profiler)[/.\w]{0,255}\.py$")
+# What is between a step and the line that calls it: a wrapper, a schedule of learning rates, a
+# GradScaler.
+_OWN = re.compile(
+    r"torch/(optim|amp|cuda/amp|utils/_contextlib|autograd/profiler)[/.\w]{0,255}\.py$"
+)
 _FILE = re.compile(r"torch/optim/(?!optimizer|lr_scheduler|swa_utils)(\w+)\.py$")
 
 
@@ -63,11 +66,11 @@ class Phase(IntEnum):
 class Optimizers:
     """The optimizers of a file.
 
-    ``names``: their classes, if torch wrote them. ``states_range``: tensors that each keeps for every one of
-    its parameters, the least and the most; None where one is not known, or where they differ.
-    ``states_are_built``: each makes them when it is built itself, and so before the first gradients.
-    ``are_known``: none was seen that is in no table.
-    ``may_be_several``: steps on several lines; an iteration may then have the gradients of one model only.
+    ``names``: their classes, if torch wrote them. ``states_range``: tensors that each keeps for
+    every one of its parameters, the least and the most; None where one is not known, or where they
+    differ. ``states_are_built``: each makes them when it is built itself, and so before the first
+    gradients. ``are_known``: none was seen that is in no table. ``may_be_several``: steps on
+    several lines; an iteration may then have the gradients of one model only.
     """
 
     names: tuple[str, ...]
@@ -82,12 +85,12 @@ class Phases:
     """Phases of one device, one entry per event unless noted otherwise.
 
     ``certain`` is what the event itself shows, ``phase`` the same carried forward over events that
-    show nothing, with the steps of hooks as a part of their backward. ``run_end`` is the last event of the
-    run that shows the run's phase, ``run_last`` the one before the next run begins. ``iteration`` counts
-    from 0. ``in_step`` and ``in_zero_grad`` mark
-    the annotated ranges. ``n_iterations`` is at least 1. ``free_sites_known``: frees carry their own
-    stacks, not those of their allocs. ``is_recorded``: a recorder marked the phases, nothing is inferred.
-    ``has_steps``: iterations are known by optimizer steps, or were counted; without, by backward runs.
+    show nothing, with the steps of hooks as a part of their backward. ``run_end`` is the last event
+    of the run that shows the run's phase, ``run_last`` the one before the next run begins.
+    ``iteration`` counts from 0. ``in_step`` and ``in_zero_grad`` mark the annotated ranges.
+    ``n_iterations`` is at least 1. ``free_sites_known``: frees carry their own stacks, not those of
+    their allocs. ``is_recorded``: a recorder marked the phases, nothing is inferred. ``has_steps``:
+    iterations are known by optimizer steps, or were counted; without, by backward runs.
     ``oom_events``: the allocations that failed. ``ends_in_oom``: nothing follows one.
     """
 
@@ -109,7 +112,9 @@ class Phases:
     @cached_property
     def events_of_training(self) -> Int64Column:
         """The events that show a backward or a step."""
-        return rows_of(has_code(self.certain, Phase.BACKWARD) | has_code(self.certain, Phase.OPTIMIZER))
+        return rows_of(
+            has_code(self.certain, Phase.BACKWARD) | has_code(self.certain, Phase.OPTIMIZER)
+        )
 
     def iteration_at(self, event: int) -> int | None:
         """Return the iteration of an event; None before the first, and where nothing ends an iteration."""
@@ -154,7 +159,8 @@ def find_phases(
         certain = np.zeros(n, np.int8)
     else:
         certain = _labels(events, roles, in_step, in_zero_grad, free_sites_known=free_sites_known)
-    # A step for one parameter, as soon as it has its gradient, ends neither backward nor the iteration.
+    # A step for one parameter, as soon as it has its gradient, ends neither backward nor the
+    # iteration.
     in_hook = by_stack(roles.in_hook, events.stack_id) & (certain > 0)
     merged = np.where(in_hook, np.int8(Phase.BACKWARD), certain).astype(np.int8)
     phase, begins, ends, lasts = _runs(merged)
@@ -221,8 +227,12 @@ def _silent_steps(snapshot: Snapshot, device: DeviceSnapshot, certain: Int8Colum
     event = recorded_functions(snapshot, device, _STEP)[2] + 1
     event = event[(event > 0) & (event < len(certain))]
     # A hook's step is within a backward that goes on at once.
-    in_backward = has_code(certain[event - 1], Phase.BACKWARD) & has_code(certain[event], Phase.BACKWARD)
-    return np.asarray(event[~(has_code(certain[event - 1], Phase.OPTIMIZER) | in_backward)], np.int64)
+    in_backward = has_code(certain[event - 1], Phase.BACKWARD) & has_code(
+        certain[event], Phase.BACKWARD
+    )
+    return np.asarray(
+        event[~(has_code(certain[event - 1], Phase.OPTIMIZER) | in_backward)], np.int64
+    )
 
 
 def _frees_have_stacks(events: EventTable, allocations: AllocationTable, roles: StackRoles) -> bool:
@@ -250,8 +260,8 @@ def _labels(
     stack = events.stack_id
     if not free_sites_known:
         stack = np.where(has_code(events.action, Action.ALLOC), stack, -1).astype(np.int32)
-    # One entry per stack, the last for stack -1. The second row is for a step without a closure, in which the
-    # engine runs no backward.
+    # One entry per stack, the last for stack -1. The second row is for a step without a closure, in
+    # which the engine runs no backward.
     has = roles.has
     of_stack = np.zeros((2, len(roles.stacks) + 1), np.int8)
     forward = np.append(has[Role.MODULE_CALL] | has[Role.LOSS], False)
@@ -262,11 +272,13 @@ def _labels(
     label: Int8Column = np.take(of_stack[0], stack)
     if len(rows := rows_of(in_step)):
         mine = stack[rows]
-        # A step may be given a closure with a forward and a backward in it. Where the trace begins in such a
-        # step, that forward may be lost.
+        # A step may be given a closure with a forward and a backward in it. Where the trace begins
+        # in such a step, that forward may be lost.
         may_have_closure = (rows == np.arange(len(rows))) | forward[mine].any()
         found = np.where(may_have_closure, label[rows], of_stack[1][mine])
-        label[rows] = np.where((found == 0) & ~by_stack(roles.in_closure, mine), int(Phase.OPTIMIZER), found)
+        label[rows] = np.where(
+            (found == 0) & ~by_stack(roles.in_closure, mine), int(Phase.OPTIMIZER), found
+        )
     rows = rows_of(in_zero_grad)  # that of a closure is within a step
     label[rows[~by_stack(has[Role.OPTIMIZER], stack[rows])]] = Phase.OTHER
     return label
@@ -306,14 +318,19 @@ def find_optimizers(snapshot: Snapshot, roles: StackRoles) -> Optimizers:
     """Find the optimizers, by the names in torch's annotations, or else by the files of their frames."""
     stacks = snapshot.stacks
     named = snapshot.annotations.name_id
-    steps = (_STEP_NAME.match(snapshot.texts[name]) for name in distinct(named[named >= 0]).tolist())
+    steps = (
+        _STEP_NAME.match(snapshot.texts[name]) for name in distinct(named[named >= 0]).tolist()
+    )
     names = {step[1] for step in steps if step}
     in_optimizer = np.repeat(roles.has[Role.OPTIMIZER], np.diff(stacks.offsets))
     files = (
-        _FILE.search(_file(stacks, frame)) for frame in distinct(stacks.frame_ids[in_optimizer]).tolist()
+        _FILE.search(_file(stacks, frame))
+        for frame in distinct(stacks.frame_ids[in_optimizer]).tolist()
     )
     rules = {rule_of(name, (*OF_TORCH, *OF_OTHERS)) for name in names}
-    rules = rules or {rule_of(file[1].replace("_", ""), OF_TORCH, re.IGNORECASE) for file in files if file}
+    rules = rules or {
+        rule_of(file[1].replace("_", ""), OF_TORCH, re.IGNORECASE) for file in files if file
+    }
     ranges = {None if rule is None else (rule.least_states, rule.most_states) for rule in rules}
     return Optimizers(
         names=tuple(sorted(names)),

@@ -1,8 +1,8 @@
 """The whole way from patterns to the report of a job: what ``snapconv ranks`` and scripts call.
 
-Rows are kept as JSON in a folder, so that a second run reads only what is new. A row is found by the file's
-name and version (a store's ETag, or size and time), the options, and snapconv's version. What cannot be read
-back is as if it were not there.
+Rows are kept as JSON in a folder, so that a second run reads only what is new. A row is found by
+the file's name and version (a store's ETag, or size and time), the options, and snapconv's version.
+What cannot be read back is as if it were not there.
 """
 
 import os
@@ -32,7 +32,8 @@ from snapconv.version import VERSION
 _ROW_VERSION = 2
 # Below both, a cluster of Dask takes longer to start than the files to read.
 _MANY_FILES, _MANY_BYTES = 64, 4 << 30
-# Called with the files done, all of them, those with an error, and the seconds since the reading began.
+# Called with the files done, all of them, those with an error, and the seconds since the reading
+# began.
 JobProgress = Callable[[int, int, int, float], None]
 
 
@@ -40,8 +41,9 @@ JobProgress = Callable[[int, int, int, float], None]
 class JobOptions:
     """The options of ``read_job``; ``snapconv ranks --help`` has the meaning of each.
 
-    ``client`` is one of Dask's, in place of a ``scheduler``'s address. ``cache``: a folder for results, None
-    keeps none. ``mesh`` may be a text such as ``pp=4,dp=8,tp=2``; ``read_job`` raises ValueError for others.
+    ``client`` is one of Dask's, in place of a ``scheduler``'s address. ``cache``: a folder for
+    results, None keeps none. ``mesh`` may be a text such as ``pp=4,dp=8,tp=2``; ``read_job`` raises
+    ValueError for others.
     """
 
     mesh: Mesh | str | None = None
@@ -63,13 +65,17 @@ class JobStopped(KeyboardInterrupt):
 
 
 def read_job(
-    patterns: Sequence[str], options: JobOptions | None = None, *, progress: JobProgress | None = None
+    patterns: Sequence[str],
+    options: JobOptions | None = None,
+    *,
+    progress: JobProgress | None = None,
 ) -> JobReport:
     """Read the files of a job and compare its ranks; docs/guide/ranks.md has the kinds of patterns.
 
-    The report has ``findings``, ``groups``, ``files`` and ``to_json()``. A file that cannot be read is a row
-    with its error. Without a client it starts processes, so a script needs ``if __name__ == "__main__":``.
-    Raises InputError where no file is found or no worker can work, JobStopped for Ctrl-C.
+    The report has ``findings``, ``groups``, ``files`` and ``to_json()``. A file that cannot be read
+    is a row with its error. Without a client it starts processes, so a script needs ``if __name__
+    == "__main__":``. Raises InputError where no file is found or no worker can work, JobStopped for
+    Ctrl-C.
     """
     options = options or JobOptions()
     mesh = Mesh.parse(options.mesh) if isinstance(options.mesh, str) else options.mesh
@@ -98,14 +104,21 @@ def _placed(files: Sequence[RankFile], mesh: Mesh | None) -> list[RankFile]:
     if mesh is None:
         return list(files)
     if files and all(file.rank is None for file in files):
-        raise InputError(f"--mesh places ranks, and no name has one, such as rank3: {files[0].file}")
+        raise InputError(
+            f"--mesh places ranks, and no name has one, such as rank3: {files[0].file}"
+        )
     for file in files:
         if (file.rank or 0) >= mesh.n_ranks:
             raise InputError(
-                f"{file.file} is of rank {file.rank}, and --mesh has {mesh.n_ranks} ranks: check its sizes"
+                f"{file.file} is of rank {file.rank}, and --mesh has {mesh.n_ranks} ranks: check "
+                f"its sizes"
             )
-    coordinates = [file.coordinates if file.rank is None else mesh.coordinates(file.rank) for file in files]
-    return [replace(file, coordinates=place) for file, place in zip(files, coordinates, strict=True)]
+    coordinates = [
+        file.coordinates if file.rank is None else mesh.coordinates(file.rank) for file in files
+    ]
+    return [
+        replace(file, coordinates=place) for file, place in zip(files, coordinates, strict=True)
+    ]
 
 
 def _refuse_reports(target: str | None) -> None:
@@ -131,7 +144,9 @@ def _rows(inputs: Sequence[JobInput], options: JobOptions) -> Generator[RankFile
             yield known
         else:
             is_only = n_named[one.place.rank, one.place.dump] == 1
-            mark = "" if is_only else sha256(one.path.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+            mark = (
+                "" if is_only else sha256(one.path.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+            )
             waiting[RankRequest.text(one.place, options.analysis, options.reports, mark, job)] = one
     if waiting:
         at_work, alone = _workers(options, list(waiting.values()))
@@ -147,10 +162,14 @@ def _rows(inputs: Sequence[JobInput], options: JobOptions) -> Generator[RankFile
             if not at_work.is_elsewhere:
                 remove_temporary_files(job, options.reports)
     for one in waiting.values():  # a rank that is lost must be seen
-        yield one.place.with_error(InputError(f"{one.path}: no worker answered; type the command again"))
+        yield one.place.with_error(
+            InputError(f"{one.path}: no worker answered; type the command again")
+        )
 
 
-def _workers(options: JobOptions, inputs: Sequence[JobInput]) -> tuple[workers.Workers, Collection[str]]:
+def _workers(
+    options: JobOptions, inputs: Sequence[JobInput]
+) -> tuple[workers.Workers, Collection[str]]:
     """Return the workers, and the files that may not fit into the memory of one beside others."""
     if options.client is not None:
         return workers.client_workers(options.client), ()
@@ -159,7 +178,9 @@ def _workers(options: JobOptions, inputs: Sequence[JobInput]) -> tuple[workers.W
     needed = {one.path: workers.needed_bytes(one.path, one.place.n_bytes) for one in inputs}
     n_workers, share = workers.n_local_workers(list(needed.values()), at_most=options.workers)
     alone = {path for path, n_bytes in needed.items() if n_bytes > share}
-    is_small = len(inputs) < _MANY_FILES and sum(one.place.n_bytes or 0 for one in inputs) < _MANY_BYTES
+    is_small = (
+        len(inputs) < _MANY_FILES and sum(one.place.n_bytes or 0 for one in inputs) < _MANY_BYTES
+    )
     if is_small or not workers.has_dask():
         return workers.local_workers(n_workers), alone
     return workers.local_dask_workers(n_workers, share), alone
@@ -169,7 +190,8 @@ def _row(answer: str) -> RankFile:
     values = read_json(answer.encode())
     if values["snapconv"] != VERSION:
         raise InputError(
-            f"a worker has snapconv {values['snapconv']}, this is {VERSION}: install the same version there"
+            f"a worker has snapconv {values['snapconv']}, this is {VERSION}: install the same "
+            f"version there"
         )
     return dataclass_from(RankFile, values["file"])
 

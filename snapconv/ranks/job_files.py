@@ -1,7 +1,8 @@
 """Patterns -> the files of a job: snapshots, captures, folders, globs and lists, here or in a store.
 
-Nothing is read but names, sizes and what says whether a file has changed. What fsspec knows (``s3://``, ``gs://``,
-``hf://``, ``ssh://``) needs the extra ``remote``; a path without ``://`` never does.
+Nothing is read but names, sizes and what says whether a file has changed. What fsspec knows
+(``s3://``, ``gs://``, ``hf://``, ``ssh://``) needs the extra ``remote``; a path without ``://``
+never does.
 """
 
 import glob
@@ -25,7 +26,9 @@ _MOST_OF_LIST = 256 << 20
 # In the name of a file, or at the beginning of a folder's: "lora-rank-16" is a setting.
 _RANK = re.compile(r"rank[-_=.]?(\d{1,9})(?!\d)|(?<!\d)(\d{1,9})-of-\d+", re.IGNORECASE)
 _RANK_OF_FOLDER = re.compile(r"(?:^|[/\\.])(?:global_)?rank[-_=.]?(\d{1,9})(?!\d)", re.IGNORECASE)
-_DUMP = re.compile(r"(?:iteration|iter|step|epoch|oom|end)[-_=.]?(\d{1,12})(_exit)?(?!\d)", re.IGNORECASE)
+_DUMP = re.compile(
+    r"(?:iteration|iter|step|epoch|oom|end)[-_=.]?(\d{1,12})(_exit)?(?!\d)", re.IGNORECASE
+)
 _NUMBER = re.compile(r"\d+")
 # Places on the axes of a mesh, such as tp0_pp3.
 _PLACE = re.compile(r"(?<![a-z])(pp|tp|dp|cp)[-_=]?(\d{1,6})(?!\d)", re.IGNORECASE)
@@ -55,8 +58,8 @@ def is_remote(path: str) -> bool:
 def find_inputs(patterns: Sequence[str], *, is_absolute: bool = False) -> list[JobInput]:
     """Find the files that the patterns name, each once, with the ranks that their names have.
 
-    What a pattern names and is not there becomes an input with an error. Raises InputError where nothing at
-    all is found. ``is_absolute``: with whole paths, for workers in other folders.
+    What a pattern names and is not there becomes an input with an error. Raises InputError where
+    nothing at all is found. ``is_absolute``: with whole paths, for workers in other folders.
     """
     found: dict[str, JobInput] = {}
     for name in _listed(patterns):
@@ -86,7 +89,9 @@ def _listed(patterns: Iterable[str]) -> Iterator[str]:
 
 def _missing(pattern: str) -> JobInput:
     what = (
-        "has no snapshot (*.pickle, *.pickle.gz) and no capture" if Path(pattern).is_dir() else "is not there"
+        "has no snapshot (*.pickle, *.pickle.gz) and no capture"
+        if Path(pattern).is_dir()
+        else "is not there"
     )
     return JobInput(RankFile(pattern).with_error(InputError(f"{pattern} {what}: check the path")))
 
@@ -121,9 +126,13 @@ def _local_file(path: str) -> JobInput:
     try:
         status = Path(path).stat()
     except OSError as error:
-        return JobInput(RankFile(path).with_error(InputError(f"{path} cannot be read: {error.strerror}")))
+        return JobInput(
+            RankFile(path).with_error(InputError(f"{path} cannot be read: {error.strerror}"))
+        )
     if not stat.S_ISREG(status.st_mode):
-        return JobInput(RankFile(path).with_error(InputError(f"{path} is a pipe or device, and no file")))
+        return JobInput(
+            RankFile(path).with_error(InputError(f"{path} is a pipe or device, and no file"))
+        )
     version = f"{status.st_size} {status.st_mtime_ns}"
     return JobInput(RankFile(path, n_bytes=status.st_size), version=version)
 
@@ -139,7 +148,9 @@ def open_store(url: str) -> tuple[Any, str]:
         raise InputError(f"{url}: pip install 'snapconv[remote]' reads files of stores") from error
     try:
         found: tuple[Any, str] = fsspec.core.url_to_fs(url)
-    except Exception as error:  # every store has errors of its own; that of a missing package names it
+    except (
+        Exception
+    ) as error:  # every store has errors of its own; that of a missing package names it
         raise InputError(f"{url}: {_first_line(error)}") from error
     return found
 
@@ -159,9 +170,13 @@ def _remote(url: str) -> Iterator[JobInput]:
                 yield _remote_file(store, entry)
                 continue
             inside = store.find(name, detail=True)
-            yield from (_remote_file(store, inside[one]) for one in sorted(inside) if _is_snapshot(one))
+            yield from (
+                _remote_file(store, inside[one]) for one in sorted(inside) if _is_snapshot(one)
+            )
     except Exception as error:  # noqa: BLE001  # every store has errors of its own
-        yield JobInput(RankFile(url).with_error(InputError(f"{url} cannot be read: {_first_line(error)}")))
+        yield JobInput(
+            RankFile(url).with_error(InputError(f"{url} cannot be read: {_first_line(error)}"))
+        )
 
 
 def _first_line(error: Exception) -> str:
@@ -169,7 +184,17 @@ def _first_line(error: Exception) -> str:
 
 
 # Names for what changes with a file's content, in the stores that fsspec knows.
-_VERSIONS = ("ETag", "etag", "md5Hash", "generation", "blob_id", "sha256", "LastModified", "mtime", "created")
+_VERSIONS = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "generation",
+    "blob_id",
+    "sha256",
+    "LastModified",
+    "mtime",
+    "created",
+)
 
 
 def _remote_file(store: Any, entry: dict[str, Any]) -> JobInput:
@@ -194,7 +219,10 @@ def _with_ranks(inputs: Sequence[JobInput]) -> list[JobInput]:
     ranks = [int(found[-1]) if found and len(found[-1]) < 10 else -1 for found in numbers]
     if len(set(ranks)) < len(ranks) or -1 in ranks:
         return named
-    return [replace(one, place=replace(one.place, rank=rank)) for one, rank in zip(named, ranks, strict=True)]
+    return [
+        replace(one, place=replace(one.place, rank=rank))
+        for one, rank in zip(named, ranks, strict=True)
+    ]
 
 
 def _named(place: RankFile) -> RankFile:
@@ -207,7 +235,9 @@ def _named(place: RankFile) -> RankFile:
         rank=int(ranks[-1][ranks[-1].lastindex or 0]) if ranks else None,
         dump=dump[0] if dump else "",
         dump_number=int(dump[1]) if dump else 0,
-        coordinates={axis.lower(): int(place) for axis, place in _PLACE.findall(_own_name(place.file))},
+        coordinates={
+            axis.lower(): int(place) for axis, place in _PLACE.findall(_own_name(place.file))
+        },
     )
 
 

@@ -1,7 +1,7 @@
 """One file of a job -> its row: the work of a worker, text in and text out, so that nothing else is unpacked.
 
-A worker needs snapconv of the same version and access to the files, nothing else. Whatever happens here
-becomes a row with an error, but for what ends the process.
+A worker needs snapconv of the same version and access to the files, nothing else. Whatever happens
+here becomes a row with an error, but for what ends the process.
 """
 
 import os
@@ -42,8 +42,8 @@ _STALE_AFTER_S = 6 * 3600
 class RankRequest:
     """What a worker is to do: read a file, whose name and rank ``place`` has, by these options.
 
-    With ``reports`` it writes memory reports there; ``mark`` is a part of their names where another file may
-    be of the same rank. ``job`` is a part of the names of all temporary files.
+    With ``reports`` it writes memory reports there; ``mark`` is a part of their names where another
+    file may be of the same rank. ``job`` is a part of the names of all temporary files.
     """
 
     place: RankFile
@@ -64,7 +64,9 @@ class RankRequest:
         job: str = "",
     ) -> str:
         """Return the JSON of a request by the options that a job has."""
-        request = cls(place, options.project_root, options.includes, options.certain, reports, mark, job)
+        request = cls(
+            place, options.project_root, options.includes, options.certain, reports, mark, job
+        )
         return write_json(request).decode()
 
     @classmethod
@@ -98,7 +100,9 @@ def _read(request: RankRequest) -> RankFile:
     except SnapconvError as error:
         return place.with_error(error)
     except MemoryError:
-        return place.with_error(InputError(f"{place.file}: this machine's memory does not suffice for it"))
+        return place.with_error(
+            InputError(f"{place.file}: this machine's memory does not suffice for it")
+        )
     except Exception as error:  # noqa: BLE001  # one file of a thousand, whatever a store or a bug raises
         return place.with_error(error, f"{place.file}: {type(error).__name__}: {error}")
 
@@ -124,7 +128,9 @@ def _here(file: str, job: str) -> Iterator[Path]:
             while piece := source.read(_PIECE_BYTES):
                 room -= len(piece)
                 if room < 0:
-                    raise InputError(f"{file}: no room for it below {folder}: set TMPDIR to a larger disk")
+                    raise InputError(
+                        f"{file}: no room for it below {folder}: set TMPDIR to a larger disk"
+                    )
                 target.write(piece)
         yield copy
 
@@ -188,7 +194,11 @@ def _write_reports(target: str, request: RankRequest, file: RankFile, analysis: 
     from snapconv.writers.sqlite.skyline_reports import memory_database
     from snapconv.writers.sqlite.tables import write_databases
 
-    name = [f"rank{file.rank}"] if file.rank is not None else file.file.replace("\\", "/").split("/")[-2:]
+    name = (
+        [f"rank{file.rank}"]
+        if file.rank is not None
+        else file.file.replace("\\", "/").split("/")[-2:]
+    )
     stem = "-".join(filter(None, (*name, file.dump, request.mark)))
     with _own_folder(request.job) if is_remote(target) else nullcontext(Path(target)) as folder:
         with suppress(OSError):  # writing says why there is none
@@ -211,8 +221,11 @@ def _write_reports(target: str, request: RankRequest, file: RankFile, analysis: 
 
 # --- alone in a process of its own
 
-# Python's own -m and -c import from the current folder first, which may be that of a stranger's files.
-_ALONE = "import sys; sys.path[:] = sys.argv[1:]; from snapconv.ranks.rank_reading import main; main()"
+# Python's own -m and -c import from the current folder first, which may be that of a stranger's
+# files.
+_ALONE = (
+    "import sys; sys.path[:] = sys.argv[1:]; from snapconv.ranks.rank_reading import main; main()"
+)
 
 
 def read_alone(text: str) -> str:
@@ -228,7 +241,8 @@ def read_alone(text: str) -> str:
     place = RankRequest.from_text(text).place
     how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
     error = InputError(
-        f"{place.file}: the process that read it ended with {how}, alone too: probably this machine's memory "
+        f"{place.file}: the process that read it ended with {how}, alone too: probably this "
+        f"machine's memory "
         "does not suffice for it"
     )
     return _answer(place.with_error(error))

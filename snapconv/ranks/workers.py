@@ -1,7 +1,8 @@
 """Workers for the files of a job: those of Dask, here or on a cluster, or plain processes for a small job.
 
-Both are a ``concurrent.futures.Executor``, so one loop drives them. A file whose worker ended before it was
-read is read once more, alone in a process of its own: a pool and Dask blame the files beside it too.
+Both are a ``concurrent.futures.Executor``, so one loop drives them. A file whose worker ended
+before it was read is read once more, alone in a process of its own: a pool and Dask blame the files
+beside it too.
 """
 
 import multiprocessing
@@ -40,7 +41,8 @@ _MOST_TOGETHER, _MOST_BYTES_TOGETHER = 16, 32 << 20
 _MOST_WAITING = 1024
 # Of the memory that is free: the rest is for the parent, and for what grows meanwhile.
 _MEMORY_SHARE = 0.8
-# Python, NumPy and snapconv in a worker, and a file: 1.1 times its size by the compiled core, else up to 8.
+# Python, NumPy and snapconv in a worker, and a file: 1.1 times its size by the compiled core, else
+# up to 8.
 _WORKER_BYTES, _TIMES_SIZE, _TIMES_IN_PYTHON = 200 << 20, 2, 9
 # Of gzip only the packed size is known beforehand; real files shrink 5 to 40 times.
 _TIMES_PACKED = 40
@@ -55,7 +57,8 @@ _INSTALL = f"install snapconv[ranks] {VERSION} where the workers run"
 class Workers:
     """Where files are read: what makes an executor, and how many requests may wait there.
 
-    ``worker_died`` are the errors that say so. ``is_elsewhere``: this process need not see the files.
+    ``worker_died`` are the errors that say so. ``is_elsewhere``: this process need not see the
+    files.
     """
 
     make: Callable[[ExitStack], Executor]
@@ -68,7 +71,13 @@ def needed_bytes(name: str, n_bytes: int | None) -> int:
     """Return the memory that reading a file takes at most as a rule; hostile files take more."""
     if n_bytes is None:
         return _WORKER_BYTES + _UNKNOWN_BYTES
-    times = _TIMES_PACKED if name.lower().endswith(".gz") else _TIMES_SIZE if core() else _TIMES_IN_PYTHON
+    times = (
+        _TIMES_PACKED
+        if name.lower().endswith(".gz")
+        else _TIMES_SIZE
+        if core()
+        else _TIMES_IN_PYTHON
+    )
     return _WORKER_BYTES + n_bytes * times
 
 
@@ -194,7 +203,9 @@ def _result(future: Any, worker_died: tuple[type[Exception], ...]) -> str | None
     except worker_died:
         return None
     except CancelledError as error:
-        raise InputError("the scheduler went away: what was read is kept, run it again to go on") from error
+        raise InputError(
+            "the scheduler went away: what was read is kept, run it again to go on"
+        ) from error
     except (ImportError, AttributeError) as error:
         raise InputError(f"a worker cannot run snapconv ({error}): {_INSTALL}") from error
 
@@ -224,7 +235,8 @@ def _begin_worker() -> None:
 def _end_with_parent() -> None:
     """End this worker when the command is killed.
 
-    A pool's process alone would wait for ever: it holds both ends of the pipe that its work comes by.
+    A pool's process alone would wait for ever: it holds both ends of the pipe that its work comes
+    by.
     """
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -260,8 +272,8 @@ _LOCAL = {
     # Its statistics of itself are looked at by nobody, and took 6 % of a processor.
     "distributed.admin.tick.interval": "500ms",
     "distributed.admin.system-monitor.interval": "5s",
-    # Without Dask's MALLOC_TRIM_THRESHOLD_, by which every large column is new memory of the system's: files
-    # of 76 MiB took 40 % longer.
+    # Without Dask's MALLOC_TRIM_THRESHOLD_, by which every large column is new memory of the
+    # system's: files of 76 MiB took 40 % longer.
     "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1},
 }
 
@@ -269,8 +281,9 @@ _LOCAL = {
 def local_dask_workers(n_workers: int, memory_bytes: int) -> Workers:
     """Return Dask's workers on this machine, which nobody else reaches.
 
-    They listen on 127.0.0.1 alone and know each other by certificates that are made for this run, since any
-    user of this machine may open a connection there, and a scheduler runs what it is sent.
+    They listen on 127.0.0.1 alone and know each other by certificates that are made for this run,
+    since any user of this machine may open a connection there, and a scheduler runs what it is
+    sent.
     """
     import dask
     from distributed import Client, KilledWorker, LocalCluster
@@ -288,7 +301,8 @@ def local_dask_workers(n_workers: int, memory_bytes: int) -> Workers:
                     processes=True,
                     host="127.0.0.1",
                     dashboard_address=None,
-                    # Its HTTP server starts all the same: on a free port of that address, and without pages.
+                    # Its HTTP server starts all the same: on a free port of that address, and
+                    # without pages.
                     scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
                     memory_limit=memory_bytes,
                     security=Security.temporary(),
@@ -327,5 +341,8 @@ def client_workers(client: Any) -> Workers:
     from distributed import KilledWorker
 
     return Workers(
-        lambda parts: client.get_executor(pure=False), _MOST_WAITING, (KilledWorker,), is_elsewhere=True
+        lambda parts: client.get_executor(pure=False),
+        _MOST_WAITING,
+        (KilledWorker,),
+        is_elsewhere=True,
     )

@@ -1,7 +1,8 @@
 """Snapshot and times -> the capture's folder: whole, or not there.
 
-The folder is filled beside its place under a hidden name and then renamed. An old capture is replaced
-only on request, and only a folder that contains nothing else. A thread may copy it to a store afterwards.
+The folder is filled beside its place under a hidden name and then renamed. An old capture is
+replaced only on request, and only a folder that contains nothing else. A thread may copy it to a
+store afterwards.
 """
 
 import errno
@@ -40,8 +41,8 @@ def write_capture_somewhere(
 ) -> tuple[Path, int]:
     """Write a capture and return its path and its size in bytes.
 
-    A recording may have taken a day: if ``output`` was lost meanwhile, it goes to the nearest folder above,
-    to the current one, or to the one for temporary files. A full disk is an error.
+    A recording may have taken a day: if ``output`` was lost meanwhile, it goes to the nearest
+    folder above, to the current one, or to the one for temporary files. A full disk is an error.
     """
     lost: OutputError | None = None
     for folder in (None, *_other_folders(output)):
@@ -128,7 +129,8 @@ def _check_place(output: Path, *, force: bool) -> None:
     names = {entry.name for entry in output.iterdir()} - {SNAPSHOT_NAME, TIMING_NAME, ENDING_NAME}
     if names:
         raise OutputExistsError(
-            f"{output} is not replaced: it has {min(names)}, which no capture has; choose another --output"
+            f"{output} is not replaced: it has {min(names)}, which no capture has; choose another "
+            f"--output"
         )
 
 
@@ -154,11 +156,14 @@ def is_store(output: str) -> bool:
 class Upload:
     """A thread that copies captures to a URL, after the step and never in it.
 
-    A capture is written to ``folder`` first, and removed when it is in the store. What cannot be copied stays
-    there, with a warning that names it. Raises RecorderError without fsspec, or the store's package.
+    A capture is written to ``folder`` first, and removed when it is in the store. What cannot be
+    copied stays there, with a warning that names it. Raises RecorderError without fsspec, or the
+    store's package.
     """
 
-    def __init__(self, url: str, *, say: Callable[[str], None], warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, url: str, *, say: Callable[[str], None], warn: Callable[[str], None]
+    ) -> None:
         self._url = url.rstrip("/")
         self._say = say
         self._warn = warn

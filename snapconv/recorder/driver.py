@@ -1,8 +1,9 @@
 """The life cycle of every recording inside the user's program: hooks on, iterations, captures, all off.
 
-A policy decides what an iteration is for, when a capture is due, and what becomes of it and of failures:
-``record.py`` for a run that is recorded once, ``recording.py`` for chosen moments of a job. Its methods
-are called within the driver's guard.
+A policy decides what an iteration is for, when a capture is due, and what becomes of it and of
+failures:
+``record.py`` for a run that is recorded once, ``recording.py`` for chosen moments of a job. Its
+methods are called within the driver's guard.
 """
 
 import threading
@@ -116,16 +117,19 @@ class Driver:
         """Turn the history on when the program starts CUDA, or now where it has started already.
 
         That is before the first allocation: whatever needs the device goes through
-        ``torch.cuda._lazy_init``, which runs what was queued (torch 2.1 to 2.15). A failure in a queued call
-        would become the program's ``DeferredCudaCallError``, and a forked child inherits the queue. So the
-        work runs in the guard, which keeps failures and does nothing in a child.
+        ``torch.cuda._lazy_init``, which runs what was queued (torch 2.1 to 2.15). A failure in a
+        queued call would become the program's ``DeferredCudaCallError``, and a forked child
+        inherits the queue. So the work runs in the guard, which keeps failures and does nothing in
+        a child.
         """
         import torch
 
         if torch.cuda.is_initialized():
             self.cuda_starts()
         else:
-            cuda_starts = WeakMethod(self.cuda_starts)  # torch may keep its queue until the process ends
+            cuda_starts = WeakMethod(
+                self.cuda_starts
+            )  # torch may keep its queue until the process ends
 
             def start() -> None:
                 work = cuda_starts()
@@ -163,7 +167,9 @@ class Driver:
             if self.observer is not None:
                 self.observer.iteration_began(self.iteration)
         elif self.timer:
-            self.guards.of(Feature.TIMES).run(self.timer.begin, self.iteration, part is Part.TIMING_WARM_UP)
+            self.guards.of(Feature.TIMES).run(
+                self.timer.begin, self.iteration, part is Part.TIMING_WARM_UP
+            )
 
     def _observe(self) -> None:
         """Observe all steps, or those that are chosen; what an OOM needs is recorded when there is one."""
@@ -189,7 +195,9 @@ class Driver:
             environment.require_history()  # the program may have brought its own allocator
             is_wanted = self.policy.cuda_started(self)
         except SnapconvError as error:
-            self.say(f"nothing is recorded: {error}")  # now, and not only when the program has run for a day
+            self.say(
+                f"nothing is recorded: {error}"
+            )  # now, and not only when the program has run for a day
             raise
         if is_wanted:
             memory_history.start(self.options)
@@ -231,7 +239,9 @@ class Driver:
         """Let the policy keep the state in which the allocator gave up."""
         if self.guard.is_child:
             return
-        text = f"cuda:{device} could not give {n_bytes} bytes; {free_bytes} of {total_bytes} were free"
+        text = (
+            f"cuda:{device} could not give {n_bytes} bytes; {free_bytes} of {total_bytes} were free"
+        )
         with self._own_turn():
             self.policy.out_of_memory(self, text)
 
@@ -256,7 +266,9 @@ class Driver:
             simulation=self._simulation,
         )
 
-    def complete(self, contents: dict[str, Any], ended: Ended, faults: Iterable[Note] = ()) -> dict[str, Any]:
+    def complete(
+        self, contents: dict[str, Any], ended: Ended, faults: Iterable[Note] = ()
+    ) -> dict[str, Any]:
         """Return the contents with how the program ended, and with the notes on our own work."""
         metadata = {**contents["snapconv"], "ended": ended.values()}
         ours = (*changed_notes(self.changed), *self.guards.notes(), *faults)

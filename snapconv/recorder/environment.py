@@ -32,7 +32,8 @@ def require_torch() -> None:
 
 def _no_torch() -> TorchMissingError:
     return TorchMissingError(
-        f"there is no torch in this Python ({sys.executable}): recording runs inside the training job. "
+        f"there is no torch in this Python ({sys.executable}): recording runs inside the training "
+        f"job. "
         "Install snapconv into the environment that the job uses, or run `pip install torch`"
     )
 
@@ -41,7 +42,11 @@ def _build() -> tuple[str, bool, bool] | None:
     """Return torch's version, and whether it is built for any GPU and for NVIDIA's; None if there is none."""
     torch = sys.modules.get("torch")
     if torch is not None:
-        return str(torch.__version__), bool(torch.backends.cuda.is_built()), torch.version.cuda is not None
+        return (
+            str(torch.__version__),
+            bool(torch.backends.cuda.is_built()),
+            torch.version.cuda is not None,
+        )
     spec = find_spec("torch")
     try:
         values = runpy.run_path(str(Path(str(spec and spec.origin)).with_name("version.py")))
@@ -62,7 +67,8 @@ def refuse_without_cuda() -> None:
     version, has_cuda, is_nvidia = build
     if not has_cuda:
         raise NoCudaError(
-            f"this torch ({version}) is built without CUDA: install a build with CUDA, or {_SIMULATE}"
+            f"this torch ({version}) is built without CUDA: install a build with CUDA, or "
+            f"{_SIMULATE}"
         )
     # It runs already on a device, or on a simulated one, for which there is no driver.
     is_started = "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized()
@@ -73,8 +79,8 @@ def refuse_without_cuda() -> None:
 def require_gpu() -> None:
     """Raise NoCudaError unless torch has a GPU to use; to be called when the program is over.
 
-    It starts the driver. A CUDA build without a driver dumps an empty snapshot and reports success (tried
-    with torch 2.13).
+    It starts the driver. A CUDA build without a driver dumps an empty snapshot and reports success
+    (tried with torch 2.13).
     """
     import torch
 
@@ -109,8 +115,9 @@ def _has_driver() -> bool:
 def choose_device(requested: int | None) -> int:
     """Return the device to time, once CUDA has started; one that was requested becomes the current one.
 
-    By default it is that of LOCAL_RANK, as is the custom; but where the launcher made one device visible to
-    each process, LOCAL_RANK is beyond them. It does not become the current device: the program chooses that.
+    By default it is that of LOCAL_RANK, as is the custom; but where the launcher made one device
+    visible to each process, LOCAL_RANK is beyond them. It does not become the current device: the
+    program chooses that.
     """
     import torch
 
@@ -122,7 +129,8 @@ def choose_device(requested: int | None) -> int:
     if requested >= n_devices:
         there = ", ".join(str(ordinal) for ordinal in range(n_devices))
         raise NoCudaError(
-            f"there is no CUDA device {requested}; torch sees: {there}. Name one of these with --device"
+            f"there is no CUDA device {requested}; torch sees: {there}. Name one of these with "
+            f"--device"
         )
     torch.cuda.set_device(requested)
     return requested
@@ -135,7 +143,8 @@ def require_history() -> None:
     backend = torch.cuda.get_allocator_backend()
     if backend != "native":
         raise RecorderError(
-            f"the allocator backend {backend} keeps no history: take it out of PYTORCH_CUDA_ALLOC_CONF "
+            f"the allocator backend {backend} keeps no history: take it out of "
+            f"PYTORCH_CUDA_ALLOC_CONF "
             "(PYTORCH_ALLOC_CONF) to record with torch's own"
         )
 

@@ -1,7 +1,8 @@
 """Our own work inside a user program: it must neither break the program nor run twice.
 
-Whatever torch calls of ours is made here. What goes wrong in it is kept, and turns one feature of the
-recording off; the program's own functions are called once, as it called them, and what they raise passes.
+Whatever torch calls of ours is made here. What goes wrong in it is kept, and turns one feature of
+the recording off; the program's own functions are called once, as it called them, and what they
+raise passes.
 """
 
 import functools
@@ -71,9 +72,10 @@ class _BrokenOff(RuntimeError):
 class Guard:
     """Runs our work for one feature: in the process that made it only, and with our failures kept.
 
-    ``failure`` is the first of them, and ``report`` has as text where it happened: a kept traceback would
-    hold the program's frames, and with them its tensors, for as long as it runs. After a failure nothing more
-    is run: what it left is not to be trusted. ``is_left_out``: there is nothing to run at all.
+    ``failure`` is the first of them, and ``report`` has as text where it happened: a kept traceback
+    would hold the program's frames, and with them its tensors, for as long as it runs. After a
+    failure nothing more is run: what it left is not to be trusted. ``is_left_out``: there is
+    nothing to run at all.
     """
 
     def __init__(self, feature: Feature = Feature.MEMORY) -> None:
@@ -109,7 +111,8 @@ class Guard:
     def takes(self, failure: BaseException) -> bool:
         """Keep a failure of ours and return True; False for the program's own, which has to reach it.
 
-        Where the program's exception interrupted our work, the feature ends: it may be half updated.
+        Where the program's exception interrupted our work, the feature ends: it may be half
+        updated.
         """
         if is_fault(failure):
             self.keep(failure)
@@ -194,7 +197,11 @@ class Guard:
         return wrapper
 
     def _around(
-        self, call: OriginalCall, work: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
+        self,
+        call: OriginalCall,
+        work: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
     ) -> Any:
         """Do our work around a call of the program's; where that fails, the call alone."""
         try:
@@ -223,13 +230,17 @@ class Guards:
 
     def notes(self) -> tuple[Note, ...]:
         """Say which features a fault of ours has ended."""
-        return tuple(fault_note(guard) for guard in list(self._guards.values()) if guard.failure is not None)
+        return tuple(
+            fault_note(guard) for guard in list(self._guards.values()) if guard.failure is not None
+        )
 
 
 def fault_note(guard: Guard) -> Note:
     """Say what a failure costs, in one line."""
     what = "a fault of snapconv"
-    cost = guard.cost or _COSTS.get(guard.feature, "they are missing from there on; bytes are as recorded")
+    cost = guard.cost or _COSTS.get(
+        guard.feature, "they are missing from there on; bytes are as recorded"
+    )
     if isinstance(guard.failure, _BrokenOff):
         what = f"{guard.failure}, raised in the midst of snapconv's work,"
         then = ""
@@ -237,7 +248,8 @@ def fault_note(guard: Guard) -> Note:
         text = " ".join(f"{type(guard.failure).__name__}: {guard.failure}".split())
         then = f". The program ran on. Please report {text[:_MAX_MESSAGE]} ({guard.place})"
     return Note(
-        "recorder-fault", f"{what} ended one part of the recording, {guard.feature.value}: {cost}{then}"
+        "recorder-fault",
+        f"{what} ended one part of the recording, {guard.feature.value}: {cost}{then}",
     )
 
 
@@ -257,5 +269,9 @@ def is_read_by_torch() -> bool:
 
 def _place(failure: BaseException) -> str:
     """Name the innermost line of ours that a failure came through."""
-    ours = [frame for frame in traceback.extract_tb(failure.__traceback__) if is_ours(frame.filename)]
-    return f"{Path(ours[-1].filename).name}, line {ours[-1].lineno}" if ours else "outside of snapconv"
+    ours = [
+        frame for frame in traceback.extract_tb(failure.__traceback__) if is_ours(frame.filename)
+    ]
+    return (
+        f"{Path(ours[-1].filename).name}, line {ours[-1].lineno}" if ours else "outside of snapconv"
+    )

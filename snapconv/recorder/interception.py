@@ -1,7 +1,7 @@
 """Hooks into torch, and the dispatch of their events to listeners.
 
-A source puts its hooks or wrappers into torch when somebody listens to one of its events, and takes them away
-when the last has left. A fault in one ends that source alone.
+A source puts its hooks or wrappers into torch when somebody listens to one of its events, and takes
+them away when the last has left. A fault in one ends that source alone.
 """
 
 import sys
@@ -80,10 +80,14 @@ class Interception:
 def _steps(report: Report, guard: Guard) -> Iterator[None]:
     """Report the steps of all optimizers.
 
-    Our hook is kept last: the work of other hooks then counts to the step that ends, and torch 2.13 iterates
-    over the hook dictionary itself, so only its last entry can be removed safely meanwhile.
+    Our hook is kept last: the work of other hooks then counts to the step that ends, and torch 2.13
+    iterates over the hook dictionary itself, so only its last entry can be removed safely
+    meanwhile.
     """
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+    from torch.optim.optimizer import (
+        register_optimizer_step_post_hook,
+        register_optimizer_step_pre_hook,
+    )
 
     is_last = is_over = False
 
@@ -143,8 +147,8 @@ def _scalers(report: Report, guard: Guard) -> AbstractContextManager[None]:
 def _backward_passes(report: Report, guard: Guard) -> AbstractContextManager[None]:
     """Report every backward pass.
 
-    ``Tensor.backward`` too, and not only what it calls: it takes function modes off while it runs, and puts
-    them back afterwards. The timer's mode can only come and go outside of it.
+    ``Tensor.backward`` too, and not only what it calls: it takes function modes off while it runs,
+    and puts them back afterwards. The timer's mode can only come and go outside of it.
     """
     import torch
 
@@ -216,7 +220,9 @@ def _registrations(report: Report, guard: Guard) -> AbstractContextManager[None]
     return _removed_at_the_end(
         module.register_module_parameter_registration_hook(on_tensor),
         module.register_module_buffer_registration_hook(on_tensor),
-        module.register_module_module_registration_hook(guard.hook(partial(report, Event.MODULE_REGISTERED))),
+        module.register_module_module_registration_hook(
+            guard.hook(partial(report, Event.MODULE_REGISTERED))
+        ),
     )
 
 
@@ -230,7 +236,9 @@ def _calls(report: Report, guard: Guard) -> Iterator[None]:
 
     hooks = _removed_at_the_end(
         module.register_module_forward_pre_hook(guard.hook(partial(report, Event.CALL_BEGINS))),
-        module.register_module_forward_hook(guard.hook(partial(report, Event.CALL_ENDS)), always_call=True),
+        module.register_module_forward_hook(
+            guard.hook(partial(report, Event.CALL_ENDS)), always_call=True
+        ),
     )
     warnings.filterwarnings("ignore", message=_WARNING, category=UserWarning)
     ours = warnings.filters[0]

@@ -1,12 +1,13 @@
 """The place of this process in a distributed job: its rank, the number of ranks, its place in a device mesh.
 
-Launchers set environment variables: torchrun and accelerate, SLURM's srun, and mpirun. By its rank a process
-is chosen to be recorded, and its captures are named.
+Launchers set environment variables: torchrun and accelerate, SLURM's srun, and mpirun. By its rank
+a process is chosen to be recorded, and its captures are named.
 
-When memory runs out in one rank, every rank may write a capture: the state of the whole job at that moment.
-The rank that runs out leaves a sign: a file in the folder of the captures, and a key in the job's own store
-where it has one. In every other rank a thread looks for it twice a second. Launchers end these ranks by
-SIGTERM soon after, which waits here until the capture is written, for 20 s at most.
+When memory runs out in one rank, every rank may write a capture: the state of the whole job at that
+moment. The rank that runs out leaves a sign: a file in the folder of the captures, and a key in the
+job's own store where it has one. In every other rank a thread looks for it twice a second.
+Launchers end these ranks by SIGTERM soon after, which waits here until the capture is written, for
+20 s at most.
 """
 
 import gc
@@ -28,7 +29,8 @@ _LAUNCHERS = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
 )
-# Megatron's functions without an argument, by the axis that they are about (megatron-core 0.6 to 0.14).
+# Megatron's functions without an argument, by the axis that they are about (megatron-core 0.6 to
+# 0.14).
 _MEGATRON = {
     "pp": "get_pipeline_model_parallel_rank",
     "dp": "get_data_parallel_rank",
@@ -73,10 +75,17 @@ def job_values() -> dict[str, Any]:
     """Return the metadata about the place of this process; None and empty: not in a job of several."""
     rank = process_rank()
     size = next(
-        (os.environ[size] for name, size in _LAUNCHERS if name in os.environ and size in os.environ), ""
+        (
+            os.environ[size]
+            for name, size in _LAUNCHERS
+            if name in os.environ and size in os.environ
+        ),
+        "",
     )
     places: dict[str, int] = {}
-    with suppress(Exception):  # libraries of others, whose insides change: a capture is whole without
+    with suppress(
+        Exception
+    ):  # libraries of others, whose insides change: a capture is whole without
         places = (rank and (_of_megatron() or _of_mesh())) or {}
     return {
         "rank": int(rank) if rank else None,
@@ -89,7 +98,11 @@ def _of_megatron() -> dict[str, int]:
     state = sys.modules.get("megatron.core.parallel_state")
     if state is None or not state.model_parallel_is_initialized():
         return {}
-    return {axis: int(getattr(state, name)()) for axis, name in _MEGATRON.items() if hasattr(state, name)}
+    return {
+        axis: int(getattr(state, name)())
+        for axis, name in _MEGATRON.items()
+        if hasattr(state, name)
+    }
 
 
 def _of_mesh() -> dict[str, int]:
@@ -97,10 +110,16 @@ def _of_mesh() -> dict[str, int]:
     module = sys.modules.get("torch.distributed.device_mesh")
     if module is None:
         return {}
-    meshes = [one for one in gc.get_objects() if type(one) is module.DeviceMesh and one.mesh_dim_names]
+    meshes = [
+        one for one in gc.get_objects() if type(one) is module.DeviceMesh and one.mesh_dim_names
+    ]
     largest = max(meshes, key=lambda mesh: (mesh.mesh.numel(), mesh.ndim), default=None)
     places = largest.get_coordinate() if largest is not None else None
-    return dict(zip(largest.mesh_dim_names, map(int, places), strict=True)) if largest and places else {}
+    return (
+        dict(zip(largest.mesh_dim_names, map(int, places), strict=True))
+        if largest and places
+        else {}
+    )
 
 
 _EVERY_S = 0.5
@@ -164,7 +183,10 @@ class SharedOom:
         """Return who left the sign; empty for nobody."""
         with suppress(OSError):
             if self._changed() != self._before:
-                return self._file.read_text(encoding="utf-8", errors="replace").strip()[:40] or "a rank"
+                return (
+                    self._file.read_text(encoding="utf-8", errors="replace").strip()[:40]
+                    or "a rank"
+                )
         words = self._ask_store(lambda store: store.get(_key()) if store.check([_key()]) else b"")
         return f"rank {words.decode('ascii', 'replace')[:20]}" if words else ""
 

@@ -43,7 +43,9 @@ class Peaks:
 
         for name in _RESETS:
             if hasattr(torch._C, name):
-                parts.enter_context(replaced(torch._C, name, partial(reset, getattr(torch._C, name))))
+                parts.enter_context(
+                    replaced(torch._C, name, partial(reset, getattr(torch._C, name)))
+                )
 
     def look(self) -> dict[int, tuple[int, int]]:
         """Return the peaks up to now; never raises."""
@@ -69,7 +71,11 @@ class Peaks:
             rows.append({"device": device, "max_memory_allocated": n_bytes, "iteration": iteration})
             recorded, _ = self.recorded.get(device, (0, 0))
             if n_bytes > recorded:
-                when = "after the last step" if iteration == self.iteration else f"in iteration {iteration}"
+                when = (
+                    "after the last step"
+                    if iteration == self.iteration
+                    else f"in iteration {iteration}"
+                )
                 message = (
                     f"the program's peak on {device_name(device)} came later, {when}: "
                     f"{format_bytes(n_bytes)}; in what is recorded it is {format_bytes(recorded)}; "
@@ -82,7 +88,10 @@ class Peaks:
 def _how_to_record(iteration: int, options: RecordingOptions) -> str:
     """Return the command that records up to an iteration: beside those requested it runs a warm-up."""
     if iteration > _MANY_ITERATIONS:
-        return f'to record it, wrap the training in `snapconv.recording("captures", steps=[{iteration}])`'
+        return (
+            f'to record it, wrap the training in `snapconv.recording("captures", '
+            f"steps=[{iteration}])`"
+        )
     simulate = "--simulate " if options.simulation else ""
     output = f"{options.output.stem}-whole{options.output.suffix}"
     program = shlex.join(("-o", output, *options.program.command))

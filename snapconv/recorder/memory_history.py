@@ -1,7 +1,7 @@
 """torch's memory history: on, off, out-of-memory errors, its snapshot with our metadata, and its clock.
 
-torch stamps its trace with the processor's counter, calibrated to the system's time; the recorder reads
-the system's time. Annotations are written by both, and show how far the two are apart.
+torch stamps its trace with the processor's counter, calibrated to the system's time; the recorder
+reads the system's time. Annotations are written by both, and show how far the two are apart.
 """
 
 import inspect
@@ -31,8 +31,8 @@ OutOfMemoryObserver = Callable[[int, int, int, int], object]
 def start(options: RecordingOptions) -> None:
     """Let torch record every event from here on; what it had recorded before is deleted.
 
-    CUDA must have started: recording reaches only the devices that the allocator has by then. torch 2.8 added
-    ``clear_history``; before, events are deleted anyway.
+    CUDA must have started: recording reaches only the devices that the allocator has by then. torch
+    2.8 added ``clear_history``; before, events are deleted anyway.
     """
     import torch
 
@@ -59,8 +59,9 @@ def is_on() -> bool:
 def out_of_memory_observer(observer: OutOfMemoryObserver) -> Iterator[None]:
     """Have a function called when the allocator gives up, before the exception is thrown.
 
-    torch cannot take an observer off again: the one attached here goes deaf instead. It is called without a
-    lock, on whichever thread allocated; it must not raise, or its error would hide torch's.
+    torch cannot take an observer off again: the one attached here goes deaf instead. It is called
+    without a lock, on whichever thread allocated; it must not raise, or its error would hide
+    torch's.
     """
     import torch
 
@@ -84,8 +85,9 @@ _CHOICE = "TORCH_SYMBOLIZE_MODE"
 def name_every_function() -> None:
     """Have torch take ``fast``, unless the environment or an earlier stack has made the choice.
 
-    torch reads the variable at the first stack, which is one of ours here; the program never sees it. A torch
-    that does not support the word raises an error, and reads the variable again at the next stack.
+    torch reads the variable at the first stack, which is one of ours here; the program never sees
+    it. A torch that does not support the word raises an error, and reads the variable again at the
+    next stack.
     """
     import torch
 
@@ -194,7 +196,8 @@ def contents_now(
 ) -> dict[str, Any]:
     """Return a snapshot of now with its metadata, all but how the program ended.
 
-    Raises NothingAllocatedError where nothing was allocated, or torch has no driver and does not mention it.
+    Raises NothingAllocatedError where nothing was allocated, or torch has no driver and does not
+    mention it.
     """
     import torch
 

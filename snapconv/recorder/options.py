@@ -9,8 +9,9 @@ if TYPE_CHECKING:
 
 Stacks = Literal["all", "python"]
 
-# One step of a large model is some ten thousand events, building it and warming up as many again. torch
-# mentions several KB of host memory for each, so that this bound is a few GB at the very worst.
+# One step of a large model is some ten thousand events, building it and warming up as many again.
+# torch mentions several KB of host memory for each, so that this bound is a few GB at the very
+# worst.
 MAX_ENTRIES = 1_000_000
 # In a job in production: some hundred MB of the host at the worst.
 MAX_ENTRIES_OF_JOB = 100_000
@@ -33,9 +34,10 @@ class RecordedProgram:
 class RecordingOptions:
     """The options of one recording; docs/reference/cli.md and docs/guide/production.md explain each option.
 
-    ``output`` is the capture's folder, or the folder for several. ``includes`` are libraries that count as
-    the project; ``is_root_given``: its folder was named, so that nothing else does. ``device`` is None where
-    the program and LOCAL_RANK decide. What follows ``simulation`` is for a recording of chosen moments.
+    ``output`` is the capture's folder, or the folder for several. ``includes`` are libraries that
+    count as the project; ``is_root_given``: its folder was named, so that nothing else does.
+    ``device`` is None where the program and LOCAL_RANK decide. What follows ``simulation`` is for a
+    recording of chosen moments.
     """
 
     output: Path = Path()

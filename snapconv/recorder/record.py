@@ -1,8 +1,8 @@
 """Run a program and record it: what ``snapconv record`` and ``snapconv watch`` call.
 
 The user's program runs inside, and keeps its own exit code and traceback: a failure of ours is
-reported beside it, never in its place. ``OneCapture`` is the policy of ``record``: warm-up, memory, times,
-and one capture, however the program ends.
+reported beside it, never in its place. ``OneCapture`` is the policy of ``record``: warm-up, memory,
+times, and one capture, however the program ends.
 """
 
 import sys
@@ -58,10 +58,10 @@ _LONG_S = 120
 class RecordOutcome:
     """The outcome of a program and of its recording.
 
-    ``path`` is the capture, None where none could be written; ``exit_code`` and ``raised`` are the program's
-    own; ``failure`` is ours, if any, and ``report`` its traceback. With neither a path nor a failure, the
-    program failed before it allocated anything on a device. ``is_child``: the program forked this process,
-    and the parent does the rest.
+    ``path`` is the capture, None where none could be written; ``exit_code`` and ``raised`` are the
+    program's own; ``failure`` is ours, if any, and ``report`` its traceback. With neither a path
+    nor a failure, the program failed before it allocated anything on a device. ``is_child``: the
+    program forked this process, and the parent does the rest.
     """
 
     path: Path | None
@@ -80,7 +80,9 @@ class OneCapture:
     def __init__(self, options: RecordingOptions, *, least: Sign = Sign.BACKWARD) -> None:
         self._options = options
         self._least = least
-        self.plan = plan(warm_up=options.warm_up, iterations=options.iterations, has_timing=options.computes)
+        self.plan = plan(
+            warm_up=options.warm_up, iterations=options.iterations, has_timing=options.computes
+        )
         self.path: Path | None = None
         self.n_bytes = 0
         self.notes: list[Note] = []
@@ -109,7 +111,8 @@ class OneCapture:
         if driver.is_over and not driver.guard.is_child:
             self._peaks.step_ended()
         driver.iteration_ended()
-        # Also where the recording failed before: whoever wants the capture alone waits for nothing more.
+        # Also where the recording failed before: whoever wants the capture alone waits for nothing
+        # more.
         is_enough = driver.is_complete and self._options.stop and not driver.guard.is_child
         if is_enough and not self._has_stopped:
             self._has_stopped = True
@@ -135,9 +138,16 @@ class OneCapture:
         self._at_out_of_memory = None  # the program recovered from it
         self._peaks.step_ended()
         part = self.part(iteration)
-        driver.say(f"iteration {iteration} done ({part.value}; {iteration + 1} of {len(self.plan)})")
+        driver.say(
+            f"iteration {iteration} done ({part.value}; {iteration + 1} of {len(self.plan)})"
+        )
         is_slow = time.monotonic() - self._began_s > _LONG_S
-        if iteration == 0 and is_slow and self._options.simulation is not None and self._options.computes:
+        if (
+            iteration == 0
+            and is_slow
+            and self._options.simulation is not None
+            and self._options.computes
+        ):
             driver.say("that took minutes: with --no-compute a step takes seconds")
         if part is Part.MEMORY and self.part(iteration + 1) is not Part.MEMORY:
             self._keep_memory(driver)
@@ -171,7 +181,8 @@ class OneCapture:
         if isinstance(fault.failure, SnapconvError):
             driver.guard = fault
         elif fault.failure is not None:
-            # It may have been of that moment only: a capture with what there is now is better than none.
+            # It may have been of that moment only: a capture with what there is now is better than
+            # none.
             self._faults = (fault_note(fault),)
         is_written = driver.guard.run(self._finish, driver, ended)
         if self._faults:
@@ -183,11 +194,14 @@ class OneCapture:
     def _keep_memory(self, driver: Driver) -> None:
         """Take the snapshot and turn the history off, so that it does not slow the timed iterations down."""
         if driver.uses_device:
-            driver.say("taking the snapshot; to name C++ frames for the first time takes torch a while")
+            driver.say(
+                "taking the snapshot; to name C++ frames for the first time takes torch a while"
+            )
         if not memory_history.is_on():
             self._note(
                 "history-off",
-                f"{self._options.program.path} switched torch's memory history off, and with it the "
+                f"{self._options.program.path} switched torch's memory history off, and with it "
+                f"the "
                 "recording: events are missing; remove its calls of _record_memory_history",
             )
         self._contents = driver.contents()
@@ -225,17 +239,21 @@ class OneCapture:
         if self._contents["snapconv"]["overflowed"]:
             self._note(
                 "truncated-history",
-                f"more than {options.max_entries} events: the oldest were overwritten; raise --max-entries",
+                f"more than {options.max_entries} events: the oldest were overwritten; raise "
+                f"--max-entries",
             )
         contents = driver.complete(self._contents, ended, self._faults)
         self.notes += [Note(**row) for row in contents["snapconv"]["notes"]]
         driver.say(f"writing {options.output}")
-        place, self.n_bytes = write_capture_somewhere(self._output, contents, timing, force=options.force)
+        place, self.n_bytes = write_capture_somewhere(
+            self._output, contents, timing, force=options.force
+        )
         self.path = options.output if place == self._output else place
         if place != self._output:
             self._note(
                 "capture-elsewhere",
-                f"{options.output} could not be written any more, as something removed, took or closed its "
+                f"{options.output} could not be written any more, as something removed, took or "
+                f"closed its "
                 f"place while the program ran: the capture is {place}",
             )
         self._contents = None
@@ -252,10 +270,14 @@ class OneCapture:
         if ended.how == "interrupted" and ended.detail:
             how = f"was terminated ({ended.detail})"
         n_enough = len(self.plan)
-        text = f"{self._options.program.path} {how} when {iteration} of {n_enough} iterations were done"
+        text = (
+            f"{self._options.program.path} {how} when {iteration} of {n_enough} iterations "
+            f"were done"
+        )
         if iteration == 0 and ended.how == "finished":
             return (
-                f"{text}: no step of an optimizer and no backward pass was seen, so iterations could not be "
+                f"{text}: no step of an optimizer and no backward pass was seen, so iterations "
+                f"could not be "
                 "detected; there are no times: call snapconv.step() at the end of each iteration"
             )
         kept = "the memory part is whole, the times are not"
@@ -276,9 +298,10 @@ def record(
 ) -> RecordOutcome:
     """Run an entry and write its capture.
 
-    ``until_exit`` keeps a simulation until the process ends: threads and ``atexit`` functions still run.
-    ``in_place`` is called with the outcome where this cannot return, as the program waits in C++.
-    Raises SnapconvError only before any user code runs, and for providers that are not as they must be.
+    ``until_exit`` keeps a simulation until the process ends: threads and ``atexit`` functions still
+    run. ``in_place`` is called with the outcome where this cannot return, as the program waits in
+    C++. Raises SnapconvError only before any user code runs, and for providers that are not as they
+    must be.
     """
     check_output(options.output, force=options.force)
     with ExitStack() as parts:
@@ -289,20 +312,27 @@ def record(
         policy = OneCapture(options, least=Sign.SCRIPT if entry.marks_steps else Sign.BACKWARD)
         driver = _new_driver(options, policy, simulation, say)
         where = "simulated, without a GPU" if options.simulation else "on the GPU"
-        say(f"recording {entry.path}, {where}: {len(policy.plan)} iterations until everything is recorded")
+        say(
+            f"recording {entry.path}, {where}: {len(policy.plan)} iterations until everything is "
+            f"recorded"
+        )
         parts.callback(driver.close)
         parts.enter_context(warnings_name_the_user())
         with when_imported("torch", driver.turn_on):
             if isinstance(driver.guard.failure, SnapconvError):
-                raise driver.guard.failure  # nothing of the user's has run: there is nothing else to report
+                # nothing of the user's has run: there is nothing else to report
+                raise driver.guard.failure
             run = _run_providers if entry.kind == "providers" else script.run_script
 
             def finish(raised: BaseException | None) -> RecordOutcome:
                 driver.finish(ended_by(raised))
                 return _outcome(driver, policy, simulation, raised)
 
-            with ended_in_place(lambda raised: in_place(finish(raised)), script_signals.is_commands):
-                # A script's names go with its module, and what they hold is a part of the state at its end.
+            with ended_in_place(
+                lambda raised: in_place(finish(raised)), script_signals.is_commands
+            ):
+                # A script's names go with its module, and what they hold is a part of the state at
+                # its end.
                 raised, _program = outcome(run, entry, argv, driver)
         if isinstance(raised, EntryPointError):
             raise raised
@@ -310,7 +340,10 @@ def record(
 
 
 def _outcome(
-    driver: Driver, policy: OneCapture, simulation: "Simulation | None", raised: BaseException | None
+    driver: Driver,
+    policy: OneCapture,
+    simulation: "Simulation | None",
+    raised: BaseException | None,
 ) -> RecordOutcome:
     late = (*driver.guards.notes(), *(simulation.faults() if simulation is not None else ()))
     policy.notes += [note for note in late if note not in policy.notes]
@@ -338,7 +371,8 @@ def _device(options: RecordingOptions, parts: ExitStack) -> "Simulation | None":
         from snapconv.simulation import simulated
 
         return parts.enter_context(simulated(options.simulation))
-    finally:  # what comes in the midst of torch's import may come out of its C++ code as any other error
+    # what comes in the midst of torch's import may come out of its C++ code as any other error
+    finally:
         script_signals.deliver_now()
 
 
@@ -400,17 +434,20 @@ def watch(
 ) -> tuple[int, BaseException | None]:
     """Run a script or module as ``python ENTRY ARGV`` would; record it from its import of torch on.
 
-    Returns its exit code and what it raised. Our own failures become warnings and never reach the program.
-    ``until_exit`` keeps a simulation until the process ends.
+    Returns its exit code and what it raised. Our own failures become warnings and never reach the
+    program. ``until_exit`` keeps a simulation until the process ends.
     """
     with ExitStack() as parts:
         parts.enter_context(script_signals.deferred_handlers())
         if simulation is not None:
-            _device(RecordingOptions(simulation=simulation), parts if until_exit is None else until_exit)
+            _device(
+                RecordingOptions(simulation=simulation), parts if until_exit is None else until_exit
+            )
         with (
             when_imported("torch", lambda: parts.enter_context(recording)),
             ended_in_place(
-                lambda error: recording.__exit__(type(error), error, None), script_signals.is_commands
+                lambda error: recording.__exit__(type(error), error, None),
+                script_signals.is_commands,
             ),
         ):
             raised, _main = outcome(script.run_script, entry, argv)

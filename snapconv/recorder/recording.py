@@ -1,7 +1,8 @@
 """``snapconv.recording``: captures out of a job in production, of chosen steps, an OOM or on a signal.
 
-It must not disturb the job: what fails here is logged as a warning and switches the recording off; it never
-reaches the job, nor stands in the way of the job's own exceptions. Needs torch and nothing else.
+It must not disturb the job: what fails here is logged as a warning and switches the recording off;
+it never reaches the job, nor stands in the way of the job's own exceptions. Needs torch and nothing
+else.
 """
 
 import logging
@@ -101,7 +102,9 @@ class ChosenCaptures:
     def finish(self, driver: Driver, ended: Ended) -> None:
         """Write the whole block, where no steps of it were chosen."""
         is_whole = ended.how == "complete"
-        if driver.options.steps or (not is_whole and (self._has_written_oom or not driver.has_cuda)):
+        if driver.options.steps or (
+            not is_whole and (self._has_written_oom or not driver.has_cuda)
+        ):
             return
         driver.run(self.capture, driver, "end" if is_whole else ended.how, ended)
 
@@ -119,20 +122,32 @@ class ChosenCaptures:
         close(driver)
 
     def capture(
-        self, driver: Driver, what: str, ended: Ended, *, step: int | None = None, from_thread: bool = False
+        self,
+        driver: Driver,
+        what: str,
+        ended: Ended,
+        *,
+        step: int | None = None,
+        from_thread: bool = False,
     ) -> None:
         """Write a capture of this moment; ``from_thread``: the program goes on meanwhile."""
         import torch
 
         if len(self.captures) >= driver.options.max_captures:
-            _LOG.warning("snapconv: no capture (%s): there are %d already", what, driver.options.max_captures)
+            _LOG.warning(
+                "snapconv: no capture (%s): there are %d already", what, driver.options.max_captures
+            )
             return
         if not driver.has_cuda:  # not yet; a snapshot would start it
             _LOG.warning(
-                "snapconv: no capture (%s): %s", what, nothing_allocated(driver.options.program.path)
+                "snapconv: no capture (%s): %s",
+                what,
+                nothing_allocated(driver.options.program.path),
             )
             return
-        if from_thread:  # each thread has a current device of its own, and the program's objects change
+        if (
+            from_thread
+        ):  # each thread has a current device of its own, and the program's objects change
             driver.device = environment.choose_device(None)
         else:
             driver.device = torch.cuda.current_device()
@@ -192,7 +207,9 @@ class Recording:
             steps=frozenset(steps),
             on_oom=on_oom,
             on_signal=on_signal,
-            stacks="python" if on_other_oom else stacks,  # names of C++ take longer than the job has
+            stacks="python"
+            if on_other_oom
+            else stacks,  # names of C++ take longer than the job has
             max_entries=max_entries,
             max_captures=max_captures,
             on_other_oom=on_other_oom,
@@ -253,13 +270,16 @@ class Recording:
 def close(driver: Driver) -> None:
     """End a recording without disturbing the job."""
     if (failure := driver.close()) is not None:
-        _LOG.warning("snapconv: recording could not be ended cleanly: %s", failure, exc_info=failure)
+        _LOG.warning(
+            "snapconv: recording could not be ended cleanly: %s", failure, exc_info=failure
+        )
 
 
 def _on_signal(number: int, policy: ChosenCaptures) -> Callable[[], None]:
     """Handle a signal here first and then in its former handler; return a function that restores that one.
 
-    The signal is only remembered: it may come at any moment, and a snapshot is taken between two steps.
+    The signal is only remembered: it may come at any moment, and a snapshot is taken between two
+    steps.
     """
     before = signals.getsignal(number)
 
@@ -280,9 +300,9 @@ def _on_signal(number: int, policy: ChosenCaptures) -> Callable[[], None]:
 class MeasuredBlock:
     """A block of code whose memory is measured and recorded; on a simulated GPU where there is none.
 
-    The figures are the allocator's own counters, while the block lasts and afterwards; the ``captures`` are
-    written when it ends. ``simulate`` None: where torch finds no GPU. A process can have one simulation at a
-    time. The pytest plugin uses it.
+    The figures are the allocator's own counters, while the block lasts and afterwards; the
+    ``captures`` are written when it ends. ``simulate`` None: where torch finds no GPU. A process
+    can have one simulation at a time. The pytest plugin uses it.
     """
 
     def __init__(self, folder: Path, *, simulate: bool | None = None) -> None:
@@ -300,7 +320,9 @@ class MeasuredBlock:
 
         from snapconv.simulation import SimulationOptions, simulated
 
-        self.is_simulated = not torch.cuda.is_available() if self._simulate is None else self._simulate
+        self.is_simulated = (
+            not torch.cuda.is_available() if self._simulate is None else self._simulate
+        )
         with ExitStack() as parts:
             if self.is_simulated:
                 parts.enter_context(simulated(SimulationOptions()))

@@ -64,10 +64,11 @@ class StepCounter:
     """Finds the end of an iteration: by the steps of one optimizer, the first that stepped.
 
     A script with several optimizers (a GAN) steps each of them once in an iteration. A step that a
-    GradScaler leaves out, since gradients are infinite, counts as one. One inside of a backward pass, as
-    hooks on gradients take it, ends the iteration when the pass is over: on a GPU it is taken in a thread
-    of autograd's, and half of the gradients are still to come. Where no optimizer is built, and ``least``
-    allows it, the end of a backward pass is one. ``snapconv.step()`` counts above all.
+    GradScaler leaves out, since gradients are infinite, counts as one. One inside of a backward
+    pass, as hooks on gradients take it, ends the iteration when the pass is over: on a GPU it is
+    taken in a thread of autograd's, and half of the gradients are still to come. Where no optimizer
+    is built, and ``least`` allows it, the end of a backward pass is one. ``snapconv.step()`` counts
+    above all.
     """
 
     def __init__(self, on_end: Callable[[], None], *, least: Sign = Sign.OPTIMIZER) -> None:
@@ -93,7 +94,8 @@ class StepCounter:
     def saw(self, sign: Sign) -> None:
         """End the iteration, unless another sign counts.
 
-        The first of a greater sign ends nothing that a lesser one has: a backward pass before ``step()``.
+        The first of a greater sign ends nothing that a lesser one has: a backward pass before
+        ``step()``.
         """
         is_new = sign > self._sign
         if sign < self._sign or (is_new and self._has_ended):

@@ -1,8 +1,9 @@
 """Everything of torch's insides that the recorder touches, and its comparison with the torch that is there.
 
-What is replaced and what is private stands in SURFACE and nowhere else, but for what the simulation adds
-where a build without CUDA lacks it (``torch._C._cuda_*``). A feature of which something is missing is left
-out, with a note that names it; one that is ESSENTIAL ends the recording. Imports no torch.
+What is replaced and what is private stands in SURFACE and nowhere else, but for what the simulation
+adds where a build without CUDA lacks it (``torch._C._cuda_*``). A feature of which something is
+missing is left out, with a note that names it; one that is ESSENTIAL ends the recording. Imports no
+torch.
 """
 
 import inspect
@@ -61,8 +62,8 @@ class Feature(Enum):
 
 # Nothing can be recorded without them.
 ESSENTIAL = (Feature.MEMORY, Feature.SIMULATION)
-# A line names attributes of a place, with a question mark those that a supported torch may lack: we do
-# without them then. Without the mark, all of the feature goes.
+# A line names attributes of a place, with a question mark those that a supported torch may lack: we
+# do without them then. Without the mark, all of the feature goes.
 SURFACE: dict[Feature, str] = {
     Feature.MEMORY: """
     torch.cuda.memory: _record_memory_history _snapshot
@@ -115,8 +116,11 @@ SURFACE: dict[Feature, str] = {
     Feature.CUSTOM_FUNCTION_TIMES: "torch.autograd.Function: apply",
     Feature.COMPILED_FUNCTION_TIMES: "torch: compile",
     Feature.OPAQUE_MODULE_TIMES: "torch.jit.ScriptModule: __call__",
-    # Every node has _sequence_nr, but the class that describes them did not name it up to torch 2.10.
-    Feature.BACKWARD_TIMES: "torch.autograd.graph.Node: register_prehook next_functions name _sequence_nr?",
+    # Every node has _sequence_nr, but the class that describes them did not name it up to torch
+    # 2.10.
+    Feature.BACKWARD_TIMES: (
+        "torch.autograd.graph.Node: register_prehook next_functions name _sequence_nr?"
+    ),
     Feature.SIMULATION: """
     torch.utils._python_dispatch: TorchDispatchMode _disable_current_modes _get_current_dispatch_mode
     torch.overrides: TorchFunctionMode handle_torch_function has_torch_function_unary
@@ -150,7 +154,9 @@ SURFACE: dict[Feature, str] = {
     torch.library: Library
     torch.library.Library: impl _destroy
     torch._C._profiler: gather_traceback symbolize_tracebacks""",
-    Feature.SIMULATED_ANNOTATIONS: "torch.autograd.profiler.record_function: __init__ __enter__ __exit__",
+    Feature.SIMULATED_ANNOTATIONS: (
+        "torch.autograd.profiler.record_function: __init__ __enter__ __exit__"
+    ),
     Feature.SIMULATED_AUTOCAST: """
     torch: set_autocast_enabled set_autocast_dtype?
     torch._C: _ExcludeDispatchKeyGuard""",
@@ -190,7 +196,9 @@ Changed = dict[Feature, str]
 
 def changed_notes(changed: Changed) -> tuple[Note, ...]:
     """Name what is left out."""
-    return tuple(Note("torch-changed", _sentence(feature, what)) for feature, what in changed.items())
+    return tuple(
+        Note("torch-changed", _sentence(feature, what)) for feature, what in changed.items()
+    )
 
 
 def probe(*, is_for_simulation: bool) -> Changed:
@@ -198,13 +206,17 @@ def probe(*, is_for_simulation: bool) -> Changed:
     version = str(sys.modules["torch"].__version__)
     if tuple(map(int, version.split(".")[:2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        raise RecorderError(f"torch {version} is too old to record with: use torch {oldest} or newer")
+        raise RecorderError(
+            f"torch {version} is too old to record with: use torch {oldest} or newer"
+        )
     changed: Changed = {}
     for feature, table in SURFACE.items():
         name = next(missing(table), None) if feature.is_of_simulation == is_for_simulation else None
         if name is not None:
             if feature in ESSENTIAL:
-                raise RecorderError(f"{_sentence(feature, name)}; use an older torch, or a newer snapconv")
+                raise RecorderError(
+                    f"{_sentence(feature, name)}; use an older torch, or a newer snapconv"
+                )
             changed[feature] = name
     return changed
 
@@ -216,7 +228,10 @@ def missing(table: str) -> Iterator[str]:
 
 def _sentence(feature: Feature, name: str) -> str:
     verb = "simulated" if feature.is_of_simulation else "recorded"
-    return f"torch {sys.modules['torch'].__version__}: {feature.value} are not {verb}: {name} is not there"
+    return (
+        f"torch {sys.modules['torch'].__version__}: {feature.value} are not {verb}: {name} is "
+        f"not there"
+    )
 
 
 def _is_there(name: str) -> bool:

@@ -1,12 +1,12 @@
 """The exact block size of every traced allocation, by walking back from the final segments.
 
-A trace entry has the requested size only; ``max_memory_allocated()`` counts blocks. When an alloc is
-undone, the free block that it was cut from ran from its address to the next live block or to the end
-of its segment. Had the allocator split that, the block is the rounded request, otherwise all of it.
-This gave the true size of 10,234 of 10,234 live blocks of real snapshots.
+A trace entry has the requested size only; ``max_memory_allocated()`` counts blocks. When an alloc
+is undone, the free block that it was cut from ran from its address to the next live block or to the
+end of its segment. Had the allocator split that, the block is the rounded request, otherwise all of
+it. This gave the true size of 10,234 of 10,234 live blocks of real snapshots.
 
-Blocks that are live at the dump have their sizes in the segments. The walk does not read these, so those
-of them that were allocated in the trace are a sample in which every file checks the rules.
+Blocks that are live at the dump have their sizes in the segments. The walk does not read these, so
+those of them that were allocated in the trace are a sample in which every file checks the rules.
 """
 
 import operator
@@ -40,7 +40,8 @@ from snapconv.snapshot.segment_table import BlockTable, SegmentTable
 from snapconv.stop_signals import stage
 
 _Facts = TypeVar("_Facts")
-# What the walk does with an event; the segments' actions stand for themselves, all others do nothing.
+# What the walk does with an event; the segments' actions stand for themselves, all others do
+# nothing.
 _ALLOC, _RELEASE = int(Action.ALLOC), int(Action.FREE_COMPLETED)
 
 
@@ -48,9 +49,10 @@ _ALLOC, _RELEASE = int(Action.ALLOC), int(Action.FREE_COMPLETED)
 class BlockSizes:
     """``of_event``: block bytes per event by ``rules``, 0 for events that are no alloc.
 
-    ``least_space`` maps the address of a block freed in the trace, but allocated before it, to the least
-    bytes that it ever had up to its next neighbour: the most that it can have been. ``n_conflicts``
-    counts events that contradict the segments (blocks that overlap, or stand outside every segment).
+    ``least_space`` maps the address of a block freed in the trace, but allocated before it, to the
+    least bytes that it ever had up to its next neighbour: the most that it can have been.
+    ``n_conflicts`` counts events that contradict the segments (blocks that overlap, or stand
+    outside every segment).
     """
 
     rules: RoundingRules
@@ -65,19 +67,27 @@ def derive_block_sizes(
     """Undo the events from the last to the first and read each block's size off its neighbours."""
     kind = _kinds(events, blocks)
     return read_only(
-        _walk_compiled(kind, events, segments, blocks, rules) or _walk(kind, events, segments, blocks, rules)
+        _walk_compiled(kind, events, segments, blocks, rules)
+        or _walk(kind, events, segments, blocks, rules)
     )
 
 
 def _kinds(events: EventTable, blocks: BlockTable) -> Int8Column:
-    # By products, since an assignment to the marked ones of so many events takes twenty times as long.
+    # By products, since an assignment to the marked ones of so many events takes twenty times as
+    # long.
     is_release = releases(events, blocks)
-    moves = (events.action <= int(Action.SEGMENT_UNMAP)) & ~has_code(events.action, Action.FREE_REQUESTED)
+    moves = (events.action <= int(Action.SEGMENT_UNMAP)) & ~has_code(
+        events.action, Action.FREE_REQUESTED
+    )
     return np.asarray(events.action * (moves & ~is_release) + np.int8(_RELEASE) * is_release)
 
 
 def _walk_compiled(
-    kind: Int8Column, events: EventTable, segments: SegmentTable, blocks: BlockTable, rules: RoundingRules
+    kind: Int8Column,
+    events: EventTable,
+    segments: SegmentTable,
+    blocks: BlockTable,
+    rules: RoundingRules,
 ) -> BlockSizes | None:
     """Walk back in the compiled core; None where it finds something odd."""
     compiled = core()
@@ -95,7 +105,9 @@ def _walk_compiled(
         sizes = np.zeros(len(kind), np.int64)
         for part, inputs in _newest_first(kind, events, rules):
             now = list(map(np.ascontiguousarray, inputs))
-            status = compiled.snapconv_walk_undo(walk, len(now[0]), *map(address, now), address(sizes[part]))
+            status = compiled.snapconv_walk_undo(
+                walk, len(now[0]), *map(address, now), address(sizes[part])
+            )
             if not goes_on(status):
                 return None
         n = compiled.snapconv_walk_least_space(walk, None, None)
@@ -107,7 +119,11 @@ def _walk_compiled(
 
 
 def _walk(
-    kind: Int8Column, events: EventTable, segments: SegmentTable, blocks: BlockTable, rules: RoundingRules
+    kind: Int8Column,
+    events: EventTable,
+    segments: SegmentTable,
+    blocks: BlockTable,
+    rules: RoundingRules,
 ) -> BlockSizes:
     """Walk back in Python."""
     memory = _Memory(segments, blocks)
@@ -138,8 +154,8 @@ def segment_moves(events: EventTable) -> Int64Column:
 class SegmentRanges(Generic[_Facts]):
     """Ranges ``starts[i]`` to ``ends[i]`` that do not overlap, with the facts known of each.
 
-    ``is_one`` decides whether two neighbouring ranges are parts of one expandable segment. ``n_conflicts``
-    counts events that do not fit the ranges.
+    ``is_one`` decides whether two neighbouring ranges are parts of one expandable segment.
+    ``n_conflicts`` counts events that do not fit the ranges.
     """
 
     def __init__(
@@ -197,7 +213,10 @@ class _Memory:
     def __init__(self, segments: SegmentTable, blocks: BlockTable) -> None:
         ends = segments.addr + segments.total_bytes
         self.segments: SegmentRanges[bool] = SegmentRanges(
-            segments.addr.tolist(), ends.tolist(), segments.is_expandable.tolist(), is_one=operator.and_
+            segments.addr.tolist(),
+            ends.tolist(),
+            segments.is_expandable.tolist(),
+            is_one=operator.and_,
         )
         self.live = _SortedAddresses(blocks.addr[blocks.is_live].tolist())
         self._n_conflicts = 0
@@ -259,8 +278,8 @@ class _Memory:
 
 _LEAF = 512
 _MAX_LEAF = 1024
-# No address of a file is as far out (see ADDRESS in snapshot/fields.py): with one at each end there is always
-# an address before, and one behind.
+# No address of a file is as far out (see ADDRESS in snapshot/fields.py): with one at each end there
+# is always an address before, and one behind.
 _LOWEST, _HIGHEST = -(1 << 63), 1 << 63
 
 
@@ -304,9 +323,9 @@ class _SortedAddresses:
 class SizeCheck:
     """The numbers of blocks allocated in the trace and live at the dump, and of sizes that differ.
 
-    ``n_different_by_settings`` counts those that differ by what the file says of its settings: more than
-    ``n_different`` where other rules fit better and were taken. ``is_other_split_rule``: among them, whether
-    blocks are split as in expandable segments.
+    ``n_different_by_settings`` counts those that differ by what the file says of its settings: more
+    than ``n_different`` where other rules fit better and were taken. ``is_other_split_rule``: among
+    them, whether blocks are split as in expandable segments.
     """
 
     n_checked: int
@@ -321,15 +340,17 @@ def derive_checked_sizes(
 ) -> tuple[BlockSizes, SizeCheck]:
     """Derive the sizes by the file's settings, or by other rules where these fit more of the live blocks.
 
-    The settings are those at the dump, which the program may have changed (``_set_allocator_settings``),
-    and torch_npu's padding is in no setting.
+    The settings are those at the dump, which the program may have changed
+    (``_set_allocator_settings``), and torch_npu's padding is in no setting.
     """
     if device.is_host:
         sizes = BlockSizes(HOST_RULES, HOST_RULES.rounded(device.events.size), {}, 0)
         return _check(sizes, lifetimes, device)
     if not device.has_segments:  # these sizes were derived, and there are no others
         rules = infer_rules(settings, device.blocks, backend=backend)
-        return derive_block_sizes(device.events, device.segments, device.blocks, rules), SizeCheck(0, 0, 0)
+        return derive_block_sizes(device.events, device.segments, device.blocks, rules), SizeCheck(
+            0, 0, 0
+        )
 
     def derived(rules: RoundingRules) -> tuple[BlockSizes, SizeCheck]:
         sizes = derive_block_sizes(device.events, device.segments, device.blocks, rules)
@@ -344,7 +365,9 @@ def derive_checked_sizes(
     is_other = sizes.rules.settings.expandable_segments != settings.expandable_segments
     is_other |= sizes.rules.expandable is not None
     n_by_settings = by_settings[1].n_different
-    return sizes, replace(check, n_different_by_settings=n_by_settings, is_other_split_rule=is_other)
+    return sizes, replace(
+        check, n_different_by_settings=n_by_settings, is_other_split_rule=is_other
+    )
 
 
 def size_notes(check: SizeCheck, rules: RoundingRules) -> Iterator[Note]:
@@ -352,9 +375,12 @@ def size_notes(check: SizeCheck, rules: RoundingRules) -> Iterator[Note]:
     if check.n_different:
         yield Note(
             "block-size-mismatch",
-            f"{check.n_different} of {check.n_checked} traced blocks that are live at the dump have another "
-            "size there than their requests give: they count as in the dump, but those that were freed "
-            "before may have wrong sizes, so allocated and active bytes before the dump are approximate",
+            f"{check.n_different} of {check.n_checked} traced blocks that are live at the dump "
+            f"have another "
+            "size there than their requests give: they count as in the dump, but those that were "
+            "freed "
+            "before may have wrong sizes, so allocated and active bytes before the dump are "
+            "approximate",
         )
     if check.is_other_split_rule:
         kind = "expandable segments" if rules.settings.expandable_segments else "ordinary segments"
@@ -362,9 +388,12 @@ def size_notes(check: SizeCheck, rules: RoundingRules) -> Iterator[Note]:
             kind = "the kind of segment that each is in"
         yield Note(
             "other-split-rule",
-            f"the live blocks were split as in {kind}, against what the file says of them: by that, "
-            f"{check.n_different_by_settings} of {check.n_checked} would have another size than in the dump. "
-            "If the setting was changed during the run, allocated and active bytes are approximate while it "
+            f"the live blocks were split as in {kind}, against what the file says of them: by "
+            f"that, "
+            f"{check.n_different_by_settings} of {check.n_checked} would have another size than "
+            f"in the dump. "
+            "If the setting was changed during the run, allocated and active bytes are "
+            "approximate while it "
             "was the other one",
         )
 
@@ -372,22 +401,30 @@ def size_notes(check: SizeCheck, rules: RoundingRules) -> Iterator[Note]:
 def _other_rules(first: RoundingRules, device: DeviceSnapshot) -> Iterator[RoundingRules]:
     """Yield the other combinations of padding and split rule.
 
-    Where a device has both kinds of segments, the setting was changed: then first the rule of each segment.
+    Where a device has both kinds of segments, the setting was changed: then first the rule of each
+    segment.
     """
     ranges = expandable_ranges(device.segments, device.events)
     has_ordinary = (
-        not device.segments.is_expandable.all() or has_code(device.events.action, Action.SEGMENT_ALLOC).any()
+        not device.segments.is_expandable.all()
+        or has_code(device.events.action, Action.SEGMENT_ALLOC).any()
     )
     if len(ranges.starts) and has_ordinary:
         yield replace(first, expandable=ranges)
     is_expandable = first.settings.expandable_segments
-    for expandable, padding_bytes in product((is_expandable, not is_expandable), (0, NPU_PADDING_BYTES)):
-        settings = replace(first.settings, expandable_segments=expandable, padding_bytes=padding_bytes)
+    for expandable, padding_bytes in product(
+        (is_expandable, not is_expandable), (0, NPU_PADDING_BYTES)
+    ):
+        settings = replace(
+            first.settings, expandable_segments=expandable, padding_bytes=padding_bytes
+        )
         if settings != first.settings:
             yield replace(first, settings=settings)
 
 
-def _check(sizes: BlockSizes, lifetimes: Lifetimes, device: DeviceSnapshot) -> tuple[BlockSizes, SizeCheck]:
+def _check(
+    sizes: BlockSizes, lifetimes: Lifetimes, device: DeviceSnapshot
+) -> tuple[BlockSizes, SizeCheck]:
     rows = rows_of((lifetimes.alloc_event >= 0) & (lifetimes.block_id >= 0))
     derived = sizes.of_event[lifetimes.alloc_event[rows]]
     in_segments = device.blocks.block_bytes[lifetimes.block_id[rows]]

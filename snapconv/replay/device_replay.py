@@ -1,7 +1,8 @@
 """Replay one device: every allocation with its size, and the four curves with their peaks.
 
-What was live before the first event follows from the final segments and the trace undone, because such blocks
-are never in the trace, and a ring buffer overwrites the oldest events. Columns in, columns out.
+What was live before the first event follows from the final segments and the trace undone, because
+such blocks are never in the trace, and a ring buffer overwrites the oldest events. Columns in,
+columns out.
 """
 
 from collections.abc import Callable, Iterator
@@ -53,11 +54,11 @@ _LEAST_INEXACT = 100
 class AllocationTable:
     """Every allocation of one device, one row per lifetime: pre-existing ones first, then by event.
 
-    Events are row numbers of the EventTable, -1 where missing: no ``alloc_event`` means pre-existing,
-    no ``end_event`` live at the dump. ``end_event`` is where the memory became free again,
-    ``free_requested_event`` where the program freed it. Ids are -1 where the file does not contain it.
-    ``is_exact`` is False where the block's size is only known to be between the rounded request
-    (which is in ``block_bytes``) and the space it had.
+    Events are row numbers of the EventTable, -1 where missing: no ``alloc_event`` means
+    pre-existing, no ``end_event`` live at the dump. ``end_event`` is where the memory became free
+    again, ``free_requested_event`` where the program freed it. Ids are -1 where the file does not
+    contain it. ``is_exact`` is False where the block's size is only known to be between the rounded
+    request (which is in ``block_bytes``) and the space it had.
     """
 
     alloc_event: EventColumn
@@ -95,11 +96,13 @@ class AllocationTable:
     def is_freed_late(self) -> BoolColumn:
         """Those whose free completed later than at once, as another stream used the block (record_stream).
 
-        Else torch completes a free in the next event (CUDACachingAllocator.cpp, 2.0 to 2.15). Where the file
-        ends first, or has lost the completion, the block's state at the dump decides.
+        Else torch completes a free in the next event (CUDACachingAllocator.cpp, 2.0 to 2.15). Where
+        the file ends first, or has lost the completion, the block's state at the dump decides.
         """
         is_late = self.free_completed_event > self.free_requested_event + 1
-        return (self.free_requested_event >= 0) & (is_late | (self.end_event < 0) & self.is_pending_at_end)
+        return (self.free_requested_event >= 0) & (
+            is_late | (self.end_event < 0) & self.is_pending_at_end
+        )
 
     def waiting_at(self, event: int) -> BoolColumn:
         """Return the mask of allocations that the program has freed, and that another stream still uses."""
@@ -110,8 +113,8 @@ class AllocationTable:
 class Curve:
     """Bytes before the first event, and after each one (int64, as long as the EventTable).
 
-    The latter are made when they are first needed, and kept: 10^7 events have 80 MB of them, and a report
-    needs one curve of four. ``at`` gives a single value without them.
+    The latter are made when they are first needed, and kept: 10^7 events have 80 MB of them, and a
+    report needs one curve of four. ``at`` gives a single value without them.
     """
 
     def __init__(
@@ -164,9 +167,9 @@ class Replay:
     """One device, replayed. All bytes; see Curve for the moments.
 
     ``requested`` and ``active`` count until free_completed, ``allocated`` until free_requested, as
-    torch's own statistics do; ``reserved`` moves with the segments. ``at_least`` names the curves that are
-    lower bounds. ``n_missing_events`` counts allocs and frees that must have been but are not in the trace,
-    within it.
+    torch's own statistics do; ``reserved`` moves with the segments. ``at_least`` names the curves
+    that are lower bounds. ``n_missing_events`` counts allocs and frees that must have been but are
+    not in the trace, within it.
     """
 
     allocations: AllocationTable
@@ -190,7 +193,9 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
     backend = snapshot.era.backend
     sizes, check = derive_checked_sizes(device, lifetimes, settings, backend=backend)
     allocations = _allocation_table(device, lifetimes, sizes)
-    curves = {name: _block_curve(allocations, len(device.events), name) for name in _CURVES_OF_BLOCKS}
+    curves = {
+        name: _block_curve(allocations, len(device.events), name) for name in _CURVES_OF_BLOCKS
+    }
     reserved, is_raised = _reserved_curve(device, curves["active"])
     at_least = frozenset({"reserved"} if is_raised else ())
     if device.source is SegmentSource.PART_OF_TRACE:
@@ -208,10 +213,14 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
     has_allocator = snapshot.era.backend != NO_ALLOCATOR
     frames = snapshot.stacks.frames
     notes = _notes(device, lifetimes, sizes, result, frames, has_allocator=has_allocator)
-    return replace(result, notes=tuple(replace(note, device=device.device) for note in notes if note))
+    return replace(
+        result, notes=tuple(replace(note, device=device.device) for note in notes if note)
+    )
 
 
-def _allocation_table(device: DeviceSnapshot, lifetimes: Lifetimes, sizes: BlockSizes) -> AllocationTable:
+def _allocation_table(
+    device: DeviceSnapshot, lifetimes: Lifetimes, sizes: BlockSizes
+) -> AllocationTable:
     events = device.events
     blocks = device.blocks
     segments = device.segments
@@ -289,7 +298,9 @@ def _space(addr: Int64Column, least_space: dict[int, int]) -> Int64Column:
     return np.fromiter((least_space.get(a, -1) for a in addr.tolist()), np.int64, len(addr))
 
 
-def _most_more(space: Int64Column, rounded: Int64Column, least_remainder: Int64Column) -> Int64Column:
+def _most_more(
+    space: Int64Column, rounded: Int64Column, least_remainder: Int64Column
+) -> Int64Column:
     """Return the most that a block which does not fill its space can have beyond its rounded request.
 
     It kept less than what would have been split off, and what it leaves free is no less than that.
@@ -307,7 +318,8 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
     n_before = int(np.searchsorted(alloc, 0))  # those stand first
 
     def make() -> Int64Column:
-        # An event begins one allocation at most, and ends one at most. The last entry: those without end.
+        # An event begins one allocation at most, and ends one at most. The last entry: those
+        # without end.
         change = np.zeros(n_events + 1, np.int64)
         np.add.at(change, alloc[n_before:], n_bytes[n_before:])  # three times as fast as by index
         for part in chunks(len(end)):
@@ -337,7 +349,8 @@ def _reserved_curve(device: DeviceSnapshot, active: Curve) -> tuple[Curve, bool]
     recorded += int(device.segments.total_bytes.sum()) - int(recorded[-1])
     least = np.zeros_like(recorded)
     if not device.has_segments:
-        # Nothing is obtained or returned between two moves: the most that was in use there was reserved.
+        # Nothing is obtained or returned between two moves: the most that was in use there was
+        # reserved.
         least = np.maximum.reduceat(np.append(active.start, active.after), np.append(0, moves + 1))
     totals = np.maximum(recorded, least)
 
@@ -353,14 +366,19 @@ def _reserved_curve(device: DeviceSnapshot, active: Curve) -> tuple[Curve, bool]
 
 
 _COUNTED_NOTES = {
-    "orphan-free": "frees have no alloc although their address was used before (lost or skipped events): "
+    "orphan-free": "frees have no alloc although their address was used before (lost or skipped "
+    "events): "
     "they are left out, so curves may be too high before and too low after them",
-    "implicit-free": "allocations have no free, but their address is allocated again: they are taken as "
+    "implicit-free": "allocations have no free, but their address is allocated again: they are "
+    "taken as "
     "freed just then, so curves may be too high before",
-    "missing-from-segments": "allocations are live at the trace's end but not in the segments (freed between "
+    "missing-from-segments": "allocations are live at the trace's end but not in the segments "
+    "(freed between "
     "the two copies, or the dump covers one memory pool only): they count as live",
-    "trace-contradicts-segments": "events do not fit the final segments (blocks that overlap or are "
-    "outside): the block sizes of these are their rounded requests, so allocated and active bytes are "
+    "trace-contradicts-segments": "events do not fit the final segments (blocks that overlap or "
+    "are "
+    "outside): the block sizes of these are their rounded requests, so allocated and active bytes "
+    "are "
     "approximate",
 }
 
@@ -393,7 +411,8 @@ def _notes(
         # They restore a pool by freeing and allocating everything in it at once.
         yield Note(
             "cuda-graph-pools",
-            "CUDA graph trees were used: restoring a pool shows as bursts of frees and allocs that never "
+            "CUDA graph trees were used: restoring a pool shows as bursts of frees and allocs "
+            "that never "
             "happened, so a peak within one is too high, and replays of a graph leave no events",
         )
     yield _checkpoint_note(device.events, result.active)
@@ -402,26 +421,38 @@ def _notes(
 def _segments_note(device: DeviceSnapshot, result: Replay) -> Note | None:
     """Say what is not known of the segments, and what the figures are then."""
     if device.has_segments:
-        message = "reserved bytes would fall below zero: events are missing, and the figures are too low"
+        message = (
+            "reserved bytes would fall below zero: events are missing, and the figures are too low"
+        )
         return Note("negative-bytes", message) if result.at_least else None
     known = "every free in its trace has an alloc, so memory is replayed from nothing"
     if device.source is SegmentSource.PART_OF_TRACE:
-        known = "its trace begins with memory in use that it does not show: every figure is a lower bound"
+        known = (
+            "its trace begins with memory in use that it does not show: every figure is a "
+            "lower bound"
+        )
     elif result.at_least:
-        known += "; the trace has no segments either, so reserved bytes are at least what was in use"
+        known += (
+            "; the trace has no segments either, so reserved bytes are at least what was in use"
+        )
     return Note("no-segments", f"the file has no segments; {known}")
 
 
 def _pending_note(events: EventTable, rows: AllocationTable) -> Note | None:
     # A trace that has no request at all lost none: recording was set to skip them.
-    completes = (rows.free_completed_event >= 0) & np.any(has_code(events.action, Action.FREE_REQUESTED))
+    completes = (rows.free_completed_event >= 0) & np.any(
+        has_code(events.action, Action.FREE_REQUESTED)
+    )
     earlier = (rows.alloc_event < 0) & (rows.free_requested_event < 0)
     waits = rows.is_pending_at_end
     parts = []
     for which, when in (
         (waits & ~earlier, "but still in use by a stream at the dump"),
         (waits & earlier, "but still in use by a stream at the dump, and counted as allocated"),
-        (completes & earlier, "before the first event, but counted as allocated until free_completed"),
+        (
+            completes & earlier,
+            "before the first event, but counted as allocated until free_completed",
+        ),
     ):
         n_bytes = format_bytes(int(rows.block_bytes[which].sum()))
         was = counted(count_of(which), f"block ({n_bytes}) was", f"blocks ({n_bytes}) were")
@@ -437,14 +468,17 @@ def _inexact_note(result: Replay, sizes: BlockSizes) -> Note | None:
         return None
     rounded = allocations.block_bytes[rows]
     addr = allocations.addr[rows]
-    more = _most_more(_space(addr, sizes.least_space), rounded, rules.least_remainder(rounded, addr))
+    more = _most_more(
+        _space(addr, sizes.least_space), rounded, rules.least_remainder(rounded, addr)
+    )
     most = int(more.sum())
     if not most:
         return None
     blocks = counted(len(rounded), "block")
     return Note(
         "inexact-block-sizes",
-        f"allocated bytes may be up to {format_bytes(most)} higher: the exact sizes of {blocks} from before "
+        f"allocated bytes may be up to {format_bytes(most)} higher: the exact sizes of {blocks} "
+        f"from before "
         "the trace are not recorded",
         is_minor=most * _LEAST_INEXACT <= result.allocated.peak,
     )
@@ -456,12 +490,14 @@ def _skipped_note(events: EventTable, allocations: AllocationTable) -> Note | No
     if not has_completed and ended_at_request.any():
         return Note(
             "skipped-actions",
-            "the trace has no free_completed events: memory is taken as free at free_requested, so active "
+            "the trace has no free_completed events: memory is taken as free at free_requested, "
+            "so active "
             "bytes are too low while a stream still used a block",
         )
     if has_completed and len(events) > 1 and not np.any(has_code(events.action, Action.ALLOC)):
         return Note(
-            "skipped-actions", "the trace has no alloc events: only what was live at the ends is known"
+            "skipped-actions",
+            "the trace has no alloc events: only what was live at the ends is known",
         )
     return None
 
@@ -481,6 +517,7 @@ def _checkpoint_note(events: EventTable, active: Curve) -> Note | None:
         return None
     return Note(
         "checkpoint-mismatch",
-        f"at {np.count_nonzero(off)} of {len(at)} snapshot events the active bytes differ from torch's own "
+        f"at {np.count_nonzero(off)} of {len(at)} snapshot events the active bytes differ from "
+        f"torch's own "
         f"count, by up to {format_bytes(int(off.max()))}",
     )

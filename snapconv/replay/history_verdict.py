@@ -12,8 +12,8 @@ from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, SegmentSource, Snapshot
 from snapconv.units import counted, format_bytes
 
-# Limits that users and frameworks set (torch's docs, torchtitan, Megatron-LM): a trace of exactly one
-# of these lengths was most likely a full ring.
+# Limits that users and frameworks set (torch's docs, torchtitan, Megatron-LM): a trace of exactly
+# one of these lengths was most likely a full ring.
 _USUAL_LIMITS = {
     *(1 << power for power in range(10, 31)), 10_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000,
     5_000_000, 10_000_000,
@@ -53,9 +53,13 @@ def decide_history(snapshot: Snapshot, device: DeviceSnapshot, replay: Replay) -
 def _of_form(n_before: int) -> History:
     """Decide on a profile: what it did not use may have been there all the time."""
     if not n_before:
-        return History(Verdict.COMPLETE, "everything in the file was allocated while it was recorded")
+        return History(
+            Verdict.COMPLETE, "everything in the file was allocated while it was recorded"
+        )
     known = f"{counted(n_before, 'allocation')} from before its first event"
-    return History(Verdict.STARTED_LATE, f"the file has {known}, and only what was used or freed later")
+    return History(
+        Verdict.STARTED_LATE, f"the file has {known}, and only what was used or freed later"
+    )
 
 
 def _decide(device: DeviceSnapshot, replay: Replay) -> History:
@@ -67,7 +71,9 @@ def _decide(device: DeviceSnapshot, replay: Replay) -> History:
         before = before or "memory was in use before the first event"
         before += "; the file has no segments, so every figure is a lower bound"
     if proof := _proof_of_loss(device):
-        return History(Verdict.TRUNCATED, f"{proof}; {before or 'nothing was live before the first event'}")
+        return History(
+            Verdict.TRUNCATED, f"{proof}; {before or 'nothing was live before the first event'}"
+        )
     may_be_full = n_events in _USUAL_LIMITS and device.history_overflowed is None
     if device.source is SegmentSource.WHOLE_TRACE and may_be_full:
         before = "the file has no segments, which would show what lasted from before"
@@ -102,7 +108,9 @@ def _what_was_there(replay: Replay) -> str:
     freed = before & (rows.end_event >= 0)
     n_before = np.count_nonzero(before)
     n_freed = np.count_nonzero(freed)
-    requested, given_back = (format_bytes(int(rows.requested_bytes[of].sum())) for of in (before, freed))
+    requested, given_back = (
+        format_bytes(int(rows.requested_bytes[of].sum())) for of in (before, freed)
+    )
     were = "was" if n_before == 1 else "were"
     freed_later = f", and {n_freed} of them ({given_back}) freed in the trace" if n_freed else ""
     blocks = counted(int(n_before), "block")
@@ -112,7 +120,9 @@ def _what_was_there(replay: Replay) -> str:
 def _proof_of_loss(device: DeviceSnapshot) -> str:
     """Return a fact that only lost events explain, or an empty text."""
     if device.history_overflowed is not None:
-        return "according to the file, its ring buffer overflowed" if device.history_overflowed else ""
+        return (
+            "according to the file, its ring buffer overflowed" if device.history_overflowed else ""
+        )
     is_half = _begins_within_a_free(real_events(device.events))
     return "the first event is the second half of a free" if is_half else ""
 
@@ -120,9 +130,9 @@ def _proof_of_loss(device: DeviceSnapshot) -> str:
 def _begins_within_a_free(events: EventTable) -> bool:
     """Return whether the trace, which has events, lost the first half of the free that it begins with.
 
-    A free is recorded in two halves, one right after the other (23,148 of 23,148 in real traces), unless
-    a stream still uses the block: where other frees waited, this one may have done so too, from before
-    recording began.
+    A free is recorded in two halves, one right after the other (23,148 of 23,148 in real traces),
+    unless a stream still uses the block: where other frees waited, this one may have done so too,
+    from before recording began.
     """
     is_real = ~has_code(events.action, Action.UNKNOWN)
     first = int(is_real.argmax())
@@ -134,5 +144,7 @@ def _begins_within_a_free(events: EventTable) -> bool:
     if not np.any(action == Action.FREE_REQUESTED):
         return False
     completed = rows_of(action == Action.FREE_COMPLETED)[1:]
-    follows = (action[completed - 1] == Action.FREE_REQUESTED) & (addr[completed - 1] == addr[completed])
+    follows = (action[completed - 1] == Action.FREE_REQUESTED) & (
+        addr[completed - 1] == addr[completed]
+    )
     return bool(follows.all())

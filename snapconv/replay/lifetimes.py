@@ -65,8 +65,8 @@ class Lifetimes:
 def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
     """Match every free with its alloc by address, and what is open at the end with the final blocks.
 
-    A free whose address was not allocated in the trace belongs to a pre-existing allocation; a second
-    such free at one address (lost events, skipped actions) is counted and left out.
+    A free whose address was not allocated in the trace belongs to a pre-existing allocation; a
+    second such free at one address (lost events, skipped actions) is counted and left out.
     """
     is_release = releases(events, blocks)
     columns, n_orphans, n_implicit = _pair_compiled(events, is_release) or _pair(events, is_release)
@@ -80,7 +80,9 @@ def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
     is_untraced[block_of_open[block_of_open >= 0]] = False
     untraced = rows_of(is_untraced)
     none = unknown_column(len(untraced), np.int32)
-    alloc, requested, completed, end = (_joined(none, column.astype(np.int32)) for column in traced_events)
+    alloc, requested, completed, end = (
+        _joined(none, column.astype(np.int32)) for column in traced_events
+    )
     rows = Lifetimes(
         alloc_event=alloc,
         free_requested_event=requested,
@@ -114,8 +116,8 @@ def _order(alloc: EventColumn, addr: Int64Column) -> Int64Column:
 def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
     """Return the mask of events that make memory free again.
 
-    A trace recorded with ``skip_actions`` may lack every free_completed; then a request frees at once,
-    unless it is the last one at an address where the dump shows that the block still waits.
+    A trace recorded with ``skip_actions`` may lack every free_completed; then a request frees at
+    once, unless it is the last one at an address where the dump shows that the block still waits.
     """
     completed = has_code(events.action, Action.FREE_COMPLETED)
     free = has_code(events.action, Action.FREE)
@@ -129,8 +131,8 @@ def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
     return free | requests
 
 
-# The events alloc, requested free, completed free and end of each lifetime, with its address; frees without
-# an alloc; allocations without a free, whose address is allocated again.
+# The events alloc, requested free, completed free and end of each lifetime, with its address; frees
+# without an alloc; allocations without a free, whose address is allocated again.
 _Pairs = tuple[list[NDArray[Any]], int, int]
 
 
@@ -168,12 +170,15 @@ def _pair(events: EventTable, is_release: BoolColumn) -> _Pairs:
     rows: list[list[int]] = []
     last: dict[int, list[int]] = {}
     n_orphans = n_implicit = 0
-    for event, (action, addr, is_end) in enumerate(plain_rows(events.action, events.addr, is_release)):
+    for event, (action, addr, is_end) in enumerate(
+        plain_rows(events.action, events.addr, is_release)
+    ):
         step = _STEPS.get(action)
         if step is None:
             continue
         row = last.get(addr)
-        # Within one address the order is alloc, requested, completed; a step back begins another lifetime.
+        # Within one address the order is alloc, requested, completed; a step back begins another
+        # lifetime.
         if row is None or max(row[step:_END]) >= 0:
             is_orphan = row is not None and step != _ALLOC
             if row is not None and step == _ALLOC and row[_END] < 0:
@@ -203,10 +208,10 @@ def _find(wanted: Int64Column, addrs: Int64Column, rows: Int64Column) -> Int64Co
 def real_events(events: EventTable) -> EventTable:
     """Clear action and stack in the rows of the events that describe torch_npu's workspaces.
 
-    At every dump torch_npu puts three entries per workspace before the trace: a workspace_snapshot, and
-    a segment_alloc and an alloc of one address (NPUWorkspaceAllocator.cpp, get_trace). They describe
-    memory outside the caching allocator, which was there at some time or other, and the first real
-    event follows at once: so no more than these three are left out.
+    At every dump torch_npu puts three entries per workspace before the trace: a workspace_snapshot,
+    and a segment_alloc and an alloc of one address (NPUWorkspaceAllocator.cpp, get_trace). They
+    describe memory outside the caching allocator, which was there at some time or other, and the
+    first real event follows at once: so no more than these three are left out.
     """
     action = events.action
     addr = events.addr

@@ -1,7 +1,8 @@
 """The memory layout at a moment: the segments, the blocks in them, and the free pieces between.
 
-The file has this for the dump only. Segments of an earlier moment follow from those of the dump, with the
-events in between undone; blocks are the allocations that were active then. Columns in, columns out.
+The file has this for the dump only. Segments of an earlier moment follow from those of the dump,
+with the events in between undone; blocks are the allocations that were active then. Columns in,
+columns out.
 """
 
 from collections.abc import Sequence
@@ -43,9 +44,10 @@ class Pieces:
 class MemoryLayout:
     """The memory of one device just after an event (-1: before the first one).
 
-    ``blocks`` are those in use or waiting for a stream, ``free`` the largest pieces between them, both by
-    address. ``n_conflicts`` counts what contradicts the rest: events that fit no segment, blocks outside of
-    every segment (which are in no row), blocks that overlap. With none, a segment is the sum of its pieces.
+    ``blocks`` are those in use or waiting for a stream, ``free`` the largest pieces between them,
+    both by address. ``n_conflicts`` counts what contradicts the rest: events that fit no segment,
+    blocks outside of every segment (which are in no row), blocks that overlap. With none, a segment
+    is the sum of its pieces.
     """
 
     event: int
@@ -82,7 +84,9 @@ def layouts(
     moves = real_events(device.events)
     facts = plain_rows(*(getattr(final, name) for name in SegmentFacts._fields))
     ends = (final.addr + final.total_bytes).tolist()
-    segments = SegmentRanges(final.addr.tolist(), ends, [SegmentFacts(*row) for row in facts], is_one=is_one)
+    segments = SegmentRanges(
+        final.addr.tolist(), ends, [SegmentFacts(*row) for row in facts], is_one=is_one
+    )
     left = segment_moves(moves)
     found = {}
     for event in sorted(set(events), reverse=True):
@@ -125,7 +129,9 @@ def segment_table(found: SegmentRanges[SegmentFacts], device: int) -> SegmentTab
     """Return ranges as a table."""
     addr = np.array(found.starts, np.int64)
     columns = np.array(found.facts, np.int64).reshape(len(addr), len(_DTYPES)).T
-    facts = {name: column.astype(_DTYPES[name]) for name, column in zip(_DTYPES, columns, strict=True)}
+    facts = {
+        name: column.astype(_DTYPES[name]) for name, column in zip(_DTYPES, columns, strict=True)
+    }
     total_bytes = np.array(found.ends, np.int64) - addr
     return read_only(SegmentTable(np.full(len(addr), device), addr, total_bytes, **facts))
 
@@ -176,7 +182,8 @@ def _between(segments: SegmentTable, blocks: Pieces) -> tuple[Pieces, int]:
     """Return the free pieces of all segments, by address, and how many blocks overlap the one before them."""
     every = np.arange(len(segments))
     ends = segments.addr + segments.total_bytes
-    # Both ends of a segment are pieces of no bytes, so that space beside them is found like any other.
+    # Both ends of a segment are pieces of no bytes, so that space beside them is found like any
+    # other.
     segment = np.concatenate((every, blocks.segment, every))
     start = np.concatenate((segments.addr, blocks.addr, ends))
     stop = np.concatenate((segments.addr, blocks.addr + blocks.n_bytes, ends))

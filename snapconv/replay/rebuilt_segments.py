@@ -1,9 +1,9 @@
 """Segments and blocks of a device whose file has none: its trace, replayed forward.
 
-torch writes the trace and the segments. Other tools write traces alone, or gather those of several ranks in
-one file. Where every free has its alloc, and every alloc lies in a segment that the trace obtained, nothing
-was there before the first event, and all figures are exact. Otherwise they are lower bounds: of memory that
-was there before, only what the trace frees or uses is known.
+torch writes the trace and the segments. Other tools write traces alone, or gather those of several
+ranks in one file. Where every free has its alloc, and every alloc lies in a segment that the trace
+obtained, nothing was there before the first event, and all figures are exact. Otherwise they are
+lower bounds: of memory that was there before, only what the trace frees or uses is known.
 """
 
 from dataclasses import replace
@@ -29,7 +29,8 @@ from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
 def with_segments(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceSnapshot:
     """Return the device with the segments and blocks that its trace leaves, where the file has none.
 
-    A trace that returns all its segments agrees with a file without segments: the device stays as it is.
+    A trace that returns all its segments agrees with a file without segments: the device stays as
+    it is.
     """
     if len(device.segments) or not len(device.events) or device.is_host:
         return device

@@ -1,7 +1,7 @@
 """The caching allocator's rounding of requests to blocks, as columns.
 
-The rules are those of allocator/allocator_settings.py, which has them for one request and names their
-source; the histories of `CONFS` in tests/property/histories.py hold the two together.
+The rules are those of allocator/allocator_settings.py, which has them for one request and names
+their source; the histories of `CONFS` in tests/property/histories.py hold the two together.
 """
 
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,8 @@ _FIRST_INTERVAL_LOG2 = MIB.bit_length() - 1
 class ExpandableRanges:
     """Addresses that were ever part of an expandable segment: sorted ranges that do not touch.
 
-    Without regard to time: the driver keeps their addresses reserved, so that no ordinary segment is there.
+    Without regard to time: the driver keeps their addresses reserved, so that no ordinary segment
+    is there.
     """
 
     starts: Int64Column
@@ -66,7 +67,8 @@ class RoundingRules:
             return plain
         divisions = self._divisions(padded)
         divided = (divisions > 1) & (padded > MIN_BLOCK_BYTES * divisions)
-        # To the next of the equal parts, of 512 bytes or more, into which a power of two is divided.
+        # To the next of the equal parts, of 512 bytes or more, into which a power of two is
+        # divided.
         part = np.left_shift(1, _log2_floor(padded[divided])) // divisions[divided]
         plain[divided] = -(-padded[divided] // part) * part
         return plain
@@ -91,7 +93,8 @@ class RoundingRules:
 
 
 def _log2_floor(size: Int64Column) -> Int64Column:
-    # Beyond 2^53 a float may be rounded up to the next power of two, which is where the last part ends too.
+    # Beyond 2^53 a float may be rounded up to the next power of two, which is where the last part
+    # ends too.
     return np.frexp(size.astype(np.float64))[1].astype(np.int64) - 1
 
 
@@ -105,15 +108,19 @@ def expandable_ranges(segments: SegmentTable, events: EventTable) -> ExpandableR
     start = start[order]
     reached = np.maximum.accumulate(end[order])
     first = rows_of(np.concatenate((np.ones(1, bool), start[1:] > reached[:-1]))[: len(start)])
-    return ExpandableRanges(start[first], np.maximum.reduceat(reached, first) if len(first) else reached)
+    return ExpandableRanges(
+        start[first], np.maximum.reduceat(reached, first) if len(first) else reached
+    )
 
 
-# ATen/core/CachingHostAllocator.h, torch 2.14: a block is a segment, is never split, and its rounded size
-# stands wherever a request would; the requested size is recorded nowhere.
+# ATen/core/CachingHostAllocator.h, torch 2.14: a block is a segment, is never split, and its
+# rounded size stands wherever a request would; the requested size is recorded nowhere.
 HOST_RULES = RoundingRules(sizes_are_blocks=True)
 
 
-def infer_rules(settings: AllocatorSettings, blocks: BlockTable, *, backend: str = "cuda") -> RoundingRules:
+def infer_rules(
+    settings: AllocatorSettings, blocks: BlockTable, *, backend: str = "cuda"
+) -> RoundingRules:
     """Choose the padding that explains more of the live blocks: none, or torch_npu's 32 bytes.
 
     Where both explain as many (a file without live blocks that show it), the backend decides.

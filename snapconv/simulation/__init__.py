@@ -1,13 +1,13 @@
 """An unmodified CUDA script on a computer without a GPU: torch's CUDA interface, simulated.
 
-Beneath torch's Python interface: ``torch.cuda`` and ``torch._C`` answer as a CUDA build does, memory comes
-from the model of the caching allocator, and the tensors are computed on the CPU, or not at all. Nothing else
-of the recorder need know. Importing this imports no torch.
+Beneath torch's Python interface: ``torch.cuda`` and ``torch._C`` answer as a CUDA build does,
+memory comes from the model of the caching allocator, and the tensors are computed on the CPU, or
+not at all. Nothing else of the recorder need know. Importing this imports no torch.
 
-``Simulation.patched`` replaces what every simulation needs, ``_patch_features`` what it can do without; both
-name the module that does it: ``cuda`` torch.cuda and torch._C, ``tensors`` methods and places of tensors,
-``kernels`` what only a GPU computes, ``same_device`` the errors of tensors on two devices,
-``process_groups`` torch.distributed, ``unwritten_files`` what saves.
+``Simulation.patched`` replaces what every simulation needs, ``_patch_features`` what it can do
+without; both name the module that does it: ``cuda`` torch.cuda and torch._C, ``tensors`` methods
+and places of tensors, ``kernels`` what only a GPU computes, ``same_device`` the errors of tensors
+on two devices, ``process_groups`` torch.distributed, ``unwritten_files`` what saves.
 """
 
 import warnings
@@ -68,7 +68,9 @@ class Simulation:
             "total_bytes": options.total_bytes,
             "cublas_workspace": options.cublas_workspace,
             "n_devices": options.n_devices,
-            "files_not_written": [{"path": path, "n_bytes": n_bytes} for path, n_bytes in sizes.items()],
+            "files_not_written": [
+                {"path": path, "n_bytes": n_bytes} for path, n_bytes in sizes.items()
+            ],
             "not_modelled": [
                 what for what in self.machine.met if not (options.cublas_workspace and what == BLAS)
             ],
@@ -133,7 +135,9 @@ class Simulation:
             Feature.SIMULATED_COMPILATION: lambda: cuda.patch_compilation(machine, patches),
         }
         if self._files is not None:
-            parts[Feature.SIMULATED_FILES] = lambda: unwritten_files.patch_checkpoints(tracker, patches)
+            parts[Feature.SIMULATED_FILES] = lambda: unwritten_files.patch_checkpoints(
+                tracker, patches
+            )
         for feature, patch in parts.items():
             if feature not in self._changed:
                 patch()
@@ -149,8 +153,8 @@ def simulated(options: SimulationOptions | None = None) -> Iterator[Simulation]:
         raise RecorderError("a simulation is running already: a process can have one at a time")
     _is_running[0] = True
     try:
-        # Import what looks at torch.cuda while it is imported, before that is changed: torch.optim imports
-        # torch._dynamo at its first step, which lists torch.cuda's functions (2.13).
+        # Import what looks at torch.cuda while it is imported, before that is changed: torch.optim
+        # imports torch._dynamo at its first step, which lists torch.cuda's functions (2.13).
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for name in ("torch.optim", "torch._dynamo"):

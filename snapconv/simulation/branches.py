@@ -1,9 +1,10 @@
 """What a program reads of values that were not computed, and the way that it goes by them.
 
-It is the way that needs more memory. What is all but certain decides first: a loss is finite, and two numbers
-that were computed differ. Then the source: no error is raised, and of two branches the one with more calls is
-taken; a loop that waits for a value is entered once. A branch may go another way than on a GPU all the same,
-and what is only printed does no harm, which cannot be seen from here: so all reads are listed.
+It is the way that needs more memory. What is all but certain decides first: a loss is finite, and
+two numbers that were computed differ. Then the source: no error is raised, and of two branches the
+one with more calls is taken; a loop that waits for a value is entered once. A branch may go another
+way than on a GPU all the same, and what is only printed does no harm, which cannot be seen from
+here: so all reads are listed.
 """
 
 import ast
@@ -27,7 +28,14 @@ from snapconv.simulation.patches import Calls
 from snapconv.units import counted
 
 # Between a program's line and an operation; not all of torch, which decides by values itself.
-_MODULES = ("_tensor", "_ops", "_compile", "overrides", "_dynamo/eval_frame", "utils/_python_dispatch")
+_MODULES = (
+    "_tensor",
+    "_ops",
+    "_compile",
+    "overrides",
+    "_dynamo/eval_frame",
+    "utils/_python_dispatch",
+)
 _PLUMBING = tuple(f"/torch/{name}.py" for name in _MODULES)
 # So often a loop goes on that only a value ends.
 _PATIENCE = 1000
@@ -80,7 +88,9 @@ def _holds(decision: _Decision, likelihood: float, n_asked: int) -> bool:
     if _fails(test.taken) != _fails(test.other):
         return _fails(test.other)
     leaves = ast.Break | ast.Return
-    if _ends_by(test.taken, leaves) != _ends_by(test.other, leaves) and _has_waited(decision, n_asked):
+    if _ends_by(test.taken, leaves) != _ends_by(test.other, leaves) and _has_waited(
+        decision, n_asked
+    ):
         return _ends_by(test.taken, leaves)
     n_taken = _calls(test.taken)
     n_other = _calls(test.other)
@@ -101,7 +111,9 @@ def _has_waited(decision: _Decision, n_asked: int) -> bool:
 def _reading_frame() -> FrameType | None:
     """Find the innermost frame that is neither ours nor torch's way to an operation."""
     frames = program_frames()
-    return next((frame for frame in frames if not frame.f_code.co_filename.endswith(_PLUMBING)), None)
+    return next(
+        (frame for frame in frames if not frame.f_code.co_filename.endswith(_PLUMBING)), None
+    )
 
 
 def _decision() -> _Decision | None:
@@ -165,7 +177,9 @@ def _span(frame: FrameType) -> _Span:
     """Return where in the source is what a frame evaluates."""
     positions = getattr(frame.f_code, "co_positions", None)
     if positions is not None:
-        line, end_line, column, end_column = next(islice(positions(), frame.f_lasti // 2, None), (None,) * 4)
+        line, end_line, column, end_column = next(
+            islice(positions(), frame.f_lasti // 2, None), (None,) * 4
+        )
         if line is not None:
             return line, column, end_line, end_column
     return frame.f_lineno, None, None, None
@@ -184,7 +198,9 @@ def _contains(node: Any, span: _Span) -> bool:
     line, column = span[:2]
     if column is None:
         return bool(node.lineno <= line <= node.end_lineno)
-    return bool((node.lineno, node.col_offset) <= (line, column) <= (node.end_lineno, node.end_col_offset))
+    return bool(
+        (node.lineno, node.col_offset) <= (line, column) <= (node.end_lineno, node.end_col_offset)
+    )
 
 
 def _is_plain(test: ast.expr, span: _Span) -> bool:
@@ -204,7 +220,12 @@ def _fails(branch: list[Any]) -> bool:
     if not branch or not isinstance(branch[-1], ast.Expr):
         return _ends_by(branch, ast.Raise)
     called = getattr(branch[-1].value, "func", None)
-    return getattr(called, "attr", getattr(called, "id", None)) in ("exit", "_exit", "quit", "abort")
+    return getattr(called, "attr", getattr(called, "id", None)) in (
+        "exit",
+        "_exit",
+        "quit",
+        "abort",
+    )
 
 
 def _ends_by(branch: list[Any], kinds: Any) -> bool:
@@ -222,13 +243,18 @@ def _calls(branch: list[Any]) -> int:
     nodes = [node for part in branch for node in ast.walk(part)]
     printed = {inner for node in nodes if _is_call(node, _PRINTS) for inner in ast.walk(node)}
     harmless = {
-        node for node in printed if not isinstance(node, ast.Call) or _is_call(node, _PRINTS | _TEXTS)
+        node
+        for node in printed
+        if not isinstance(node, ast.Call) or _is_call(node, _PRINTS | _TEXTS)
     }
     return sum(isinstance(node, kinds) and node not in harmless for node in nodes)
 
 
 def _is_call(node: ast.AST, names: set[str]) -> bool:
-    return isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in names
+    return (
+        isinstance(node, ast.Call)
+        and getattr(node.func, "attr", getattr(node.func, "id", "")) in names
+    )
 
 
 # How likely a truth value is that was not computed, of finite numbers that all differ.
@@ -240,7 +266,17 @@ _CERTAIN = {
     "isfinite": 1.0,
     "isreal": 1.0,
 }
-_AS_BEFORE = {"_to_copy", "clone", "index", "index_select", "gather", "repeat", "cat", "flip", "bitwise_and"}
+_AS_BEFORE = {
+    "_to_copy",
+    "clone",
+    "index",
+    "index_select",
+    "gather",
+    "repeat",
+    "cat",
+    "flip",
+    "bitwise_and",
+}
 _COMBINED = {
     "logical_and": min,
     "bitwise_and": min,
@@ -359,11 +395,18 @@ class ValuesRead:
         """Say where values were read that there were not, what decides a branch for certain first."""
         if not self._counts:
             return ()
-        rows = sorted(self._counts.items(), key=lambda row: _ORDER.get(row[0][1].partition(" ")[0], 2))
-        places = shown(
-            [f"{where} ({what}{f', {count} times' if count > 1 else ''})" for (where, what), count in rows]
+        rows = sorted(
+            self._counts.items(), key=lambda row: _ORDER.get(row[0][1].partition(" ")[0], 2)
         )
-        message = f"values that were not computed were read at {places}; numbers read as 0, or as assumed"
+        places = shown(
+            [
+                f"{where} ({what}{f', {count} times' if count > 1 else ''})"
+                for (where, what), count in rows
+            ]
+        )
+        message = (
+            f"values that were not computed were read at {places}; numbers read as 0, or as assumed"
+        )
         if self._entered:
             message += f"; the peak may be too high: entered were those at {shown(self._entered)}"
         if self._skipped:

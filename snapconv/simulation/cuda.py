@@ -1,7 +1,7 @@
 """CUDA as torch's Python code finds it: the functions of torch._C, answered by the simulated machine.
 
-torch.cuda's own Python code stays as it is and calls, on a build without CUDA, what stands here: everything
-is done at once, as it is written. The names are those of torch 2.6 to 2.15.
+torch.cuda's own Python code stays as it is and calls, on a build without CUDA, what stands here:
+everything is done at once, as it is written. The names are those of torch 2.6 to 2.15.
 """
 
 import ctypes
@@ -25,7 +25,8 @@ from snapconv.simulation.machine import Machine
 from snapconv.simulation.patches import Patches, is_ordinal
 
 _DEVICE_TYPE = 1
-# The simulated device is an H100 where a script queries its abilities (bf16, tf32, flash attention).
+# The simulated device is an H100 where a script queries its abilities (bf16, tf32, flash
+# attention).
 _PROPERTIES = {
     "name": "simulated GPU (snapconv)",
     "major": 9,
@@ -42,7 +43,15 @@ _PROPERTIES = {
     "uuid": "00000000-0000-0000-0000-000000000000",
 }
 # What torch.cuda.nvtx calls.
-_NVTX = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA", "deviceRangeStart", "deviceRangeEnd")
+_NVTX = (
+    "rangePushA",
+    "rangePop",
+    "rangeStartA",
+    "rangeEnd",
+    "markA",
+    "deviceRangeStart",
+    "deviceRangeEnd",
+)
 
 
 def _answer(value: Any) -> Callable[..., Any]:
@@ -74,8 +83,9 @@ def patch_cuda(machine: Machine, patches: Patches) -> None:
 def _patch_device_guard(patches: Patches) -> None:
     """Let autograd's C++ code ask the CPU's guard which stream a CUDA device has.
 
-    It asks that of each leaf that requires a gradient and says by itself that it is on such a device, as the
-    fake tensors of torch.export do; where there is no CUDA it aborts the process (torch 2.6 to 2.15).
+    It asks that of each leaf that requires a gradient and says by itself that it is on such a
+    device, as the fake tensors of torch.export do; where there is no CUDA it aborts the process
+    (torch 2.6 to 2.15).
     """
     name = "_ZN3c104impl26device_guard_impl_registryE"
     guards = (ctypes.c_void_p * (_DEVICE_TYPE + 1)).in_dll(ctypes.CDLL(torch._C.__file__), name)
@@ -93,7 +103,9 @@ def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         return machine.snapshot(include_traces=has_traces)
 
     return {
-        **dict.fromkeys(("init", "getArchFlags", "sleep", "ipc_collect", "set_sync_debug_mode"), _nothing),
+        **dict.fromkeys(
+            ("init", "getArchFlags", "sleep", "ipc_collect", "set_sync_debug_mode"), _nothing
+        ),
         **dict.fromkeys(("resetPeakHostMemoryStats", "resetAccumulatedHostMemoryStats"), _nothing),
         **dict.fromkeys(("getCompiledVersion", "get_sync_debug_mode"), _answer(0)),
         **dict.fromkeys(("getCurrentBlasHandle", "getCurrentSolverHandle"), _answer(1)),
@@ -105,7 +117,11 @@ def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         "isCurrentStreamCapturing": _answer(value=False),
         "getCurrentStream": lambda index: (device(index).stream, device(index).index, _DEVICE_TYPE),
         "getDefaultStream": lambda index: (0, device(index).index, _DEVICE_TYPE),
-        "getStreamFromExternal": lambda pointer, index: (pointer, device(index).index, _DEVICE_TYPE),
+        "getStreamFromExternal": lambda pointer, index: (
+            pointer,
+            device(index).index,
+            _DEVICE_TYPE,
+        ),
         "getCurrentRawStream": lambda index: device(index).stream,
         "setStream": partial(_set_stream, machine),
         "memoryStats": machine.memory_stats,
@@ -120,7 +136,8 @@ def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         "getAllocatorBackend": _answer("native"),
         "attach_out_of_memory_observer": machine.observers.append,
         "record_memory_history": machine.record_history,
-        # torch still accepts the arguments of 2.0; those about stacks are ignored: Python frames are kept.
+        # torch still accepts the arguments of 2.0; those about stacks are ignored: Python frames
+        # are kept.
         "record_memory_history_legacy": lambda is_on, _, max_entries, *__: machine.record_history(
             "all" if is_on else None, "all", "python", max_entries
         ),
@@ -141,7 +158,9 @@ def _accelerator(machine: Machine) -> dict[str, Callable[..., Any]]:
     return {
         "getAccelerator": lambda: torch.device("cuda"),
         "getDeviceIndex": lambda: machine.current_device,
-        **dict.fromkeys(("setDeviceIndex", "exchangeDevice", "maybeExchangeDevice"), machine.exchange_device),
+        **dict.fromkeys(
+            ("setDeviceIndex", "exchangeDevice", "maybeExchangeDevice"), machine.exchange_device
+        ),
         "synchronizeDevice": machine.synchronize,
         "getStream": torch.cuda.current_stream,
         "setStream": torch.cuda.set_stream,
@@ -193,9 +212,13 @@ def _patch_module(machine: Machine, patches: Patches) -> None:
     patches.set_existing(cuda.graphs, "_cuda_isCurrentStreamCapturing", _answer(value=False))
 
 
-def _scatter(tensor: Any, devices: Any, chunk_sizes: Any, dim: int, streams: Any) -> tuple[Any, ...]:
+def _scatter(
+    tensor: Any, devices: Any, chunk_sizes: Any, dim: int, streams: Any
+) -> tuple[Any, ...]:
     """Do what DataParallel's C++ does: one chunk to each device."""
-    chunks = tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(chunk_sizes, dim)
+    chunks = (
+        tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(chunk_sizes, dim)
+    )
     return tuple(chunk.to(f"cuda:{index}") for chunk, index in zip(chunks, devices, strict=False))
 
 
@@ -285,9 +308,13 @@ class _Event:
 
     def elapsed_time(self, end_event: Any) -> float:
         if not (self.enable_timing and end_event.enable_timing):
-            raise for_program(ValueError("Both events must be created with argument 'enable_timing=True'."))
+            raise for_program(
+                ValueError("Both events must be created with argument 'enable_timing=True'.")
+            )
         if self.time_ns is None or end_event.time_ns is None:
-            raise for_program(ValueError("Both events must be recorded before calculating elapsed time."))
+            raise for_program(
+                ValueError("Both events must be recorded before calculating elapsed time.")
+            )
         return float(end_event.time_ns - self.time_ns) / 1e6
 
 
@@ -305,13 +332,18 @@ def _patch_streams(machine: Machine, patches: Patches) -> None:
             return super().__new__(cls, device, stream_ptr=stream_ptr, **given)
 
     for owner in (torch, torch.cuda, torch.cuda.streams):
-        for name, kind in (("Stream", Stream), ("ExternalStream", ExternalStream), ("Event", _Event)):
+        for name, kind in (
+            ("Stream", Stream),
+            ("ExternalStream", ExternalStream),
+            ("Event", _Event),
+        ):
             patches.set_existing(owner, name, kind)
 
 
 _GRAPHS_AS_EAGER = Note(
     "graphs-as-eager",
-    "what CUDA graphs capture ran once, as it is written: their own memory pool is not in the capture, and "
+    "what CUDA graphs capture ran once, as it is written: their own memory pool is not in the "
+    "capture, and "
     "a replay does nothing, so that what it would compute stays as it was",
 )
 # What names a pool in torch: a pair of numbers.
@@ -367,7 +399,8 @@ def patch_annotations(machine: Machine, patches: Patches) -> None:
 
 _AS_EAGER = Note(
     "compiled-as-eager",
-    "what torch.compile was to compile ran as it is written, with the memory of eager mode; compiled, it has "
+    "what torch.compile was to compile ran as it is written, with the memory of eager mode; "
+    "compiled, it has "
     "less on a GPU as a rule",
 )
 
@@ -375,8 +408,9 @@ _AS_EAGER = Note(
 def patch_compilation(machine: Machine, patches: Patches) -> None:
     """Let compiled functions run as they are written, and note that on a first call.
 
-    Their memory is then that of eager mode. That of the code that Inductor makes for a CPU would be no better
-    bound: what is fused is the CPU's choice. It was the same for a transformer, and took 15 times as long.
+    Their memory is then that of eager mode. That of the code that Inductor makes for a CPU would be
+    no better bound: what is fused is the CPU's choice. It was the same for a transformer, and took
+    15 times as long.
     """
     from torch._dynamo.eval_frame import _TorchDynamoContext
 
@@ -412,5 +446,6 @@ def _trace(machine: Machine, real: Callable[..., Any], *args: Any, **kwargs: Any
         if not any(word in str(error).lower() for word in ("cuda", "nvidia")):
             raise
         raise RecorderError(
-            "torch.jit.trace: a simulation traces no function that makes tensors on the device itself"
+            "torch.jit.trace: a simulation traces no function that makes tensors on the device "
+            "itself"
         ) from error

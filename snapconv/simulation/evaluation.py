@@ -1,8 +1,9 @@
 """One operation -> its results: computed on the CPU, or evaluated by shape alone.
 
-Masks, indices, lengths and counters decide which way a program goes, and cost nothing to compute: so in a
-simulation that computes nothing, an operation on small tensors whose values are all there is computed, and
-its results have values too. Whether a storage has values is part of its placement. Knows nothing of mallocs.
+Masks, indices, lengths and counters decide which way a program goes, and cost nothing to compute:
+so in a simulation that computes nothing, an operation on small tensors whose values are all there
+is computed, and its results have values too. Whether a storage has values is part of its placement.
+Knows nothing of mallocs.
 """
 
 from collections.abc import Iterable
@@ -27,15 +28,23 @@ from snapconv.simulation.operations import (
     written_arguments,
 )
 from snapconv.simulation.patches import LibraryKernel, is_of_library
-from snapconv.simulation.placements import Placement, Placements, are_computed, has_values, tensors_in
+from snapconv.simulation.placements import (
+    Placement,
+    Placements,
+    are_computed,
+    has_values,
+    tensors_in,
+)
 from snapconv.simulation.routing import Routing, is_small_mask
 
-# From this size on, fresh uninitialised CPU memory takes none where nothing is computed: a model may be built
-# on the CPU before it moves to the device. What comes back from the device neither.
+# From this size on, fresh uninitialised CPU memory takes none where nothing is computed: a model
+# may be built on the CPU before it moves to the device. What comes back from the device neither.
 NO_MEMORY_FROM_BYTES = 1 << 20
-# Up to here integers and booleans are computed: an attention mask of 8 sequences of 2048 tokens has 32 MiB.
+# Up to here integers and booleans are computed: an attention mask of 8 sequences of 2048 tokens has
+# 32 MiB.
 _MAX_INTEGRAL_BYTES = 1 << 26
-# Floating point numbers that decide anything are few: scales, learning rates, the steps of a schedule.
+# Floating point numbers that decide anything are few: scales, learning rates, the steps of a
+# schedule.
 _MAX_FLOAT_BYTES = 1 << 16
 
 _UNINITIALISED = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
@@ -58,7 +67,8 @@ _SILENTLY_WRITTEN = {"native_batch_norm": _STATISTICS, "cudnn_batch_norm": _STAT
 class Invocation:
     """A call of an operation: its arguments, the tensors in them, and where those are.
 
-    It is run at most once, with these arguments or others: ``result`` and ``raised`` are of that run.
+    It is run at most once, with these arguments or others: ``result`` and ``raised`` are of that
+    run.
     """
 
     func: Any
@@ -124,7 +134,9 @@ class Evaluation:
         if operation.kind is Kind.VALUE:
             return self._value(call), True
         if not are_computed(call.inputs) and self._is_decided(call):
-            call.inputs = [None] * len(call.inputs)  # the result follows from nothing that is unknown
+            call.inputs = [None] * len(
+                call.inputs
+            )  # the result follows from nothing that is unknown
             return call.run(call.args, call.kwargs), True
         if call.device is None and is_known:
             shape = self._shapes(call) if operation.name in _UNINITIALISED else None
@@ -226,7 +238,9 @@ class Evaluation:
             is_integral = not (dtype.is_floating_point or dtype.is_complex)
             return _MAX_INTEGRAL_BYTES if is_integral else _MAX_FLOAT_BYTES
 
-        return all(tensor.numel() * tensor.element_size() <= limit(tensor.dtype) for tensor in tensors)
+        return all(
+            tensor.numel() * tensor.element_size() <= limit(tensor.dtype) for tensor in tensors
+        )
 
     def _is_overwritten(self, call: Invocation) -> bool:
         """Say whether an operation gives values back to a tensor that had lost them; it has them then."""
@@ -252,7 +266,9 @@ class Evaluation:
         if absorbing is None or len(args) != 2 or len(call.inputs) != 2 or not self._is_small(args):
             return False
         n_operands = 1 if name.endswith("_") else 2  # in place, the first one keeps its values
-        for placement, operand, other in zip(call.inputs[:n_operands], args, args[::-1], strict=False):
+        for placement, operand, other in zip(
+            call.inputs[:n_operands], args, args[::-1], strict=False
+        ):
             if are_computed([placement]) and operand.numel() >= other.numel():
                 is_all = operand.dtype == torch.bool and bool(operand.all())
                 if is_all if absorbing else not operand.any():
@@ -302,12 +318,15 @@ class Evaluation:
 
     def _shapes(self, call: Invocation) -> Any:
         try:
-            return dynamic_shapes(call.operation.name, call.func, call.args, call.kwargs, self._n_selected)
+            return dynamic_shapes(
+                call.operation.name, call.func, call.args, call.kwargs, self._n_selected
+            )
         except NotImplementedError as error:
             if torch.Tag.dynamic_output_shape in call.func.tags:
                 raise RecorderError(
                     f"{users_place()}: {call.func} needs values, and the simulation computes none "
-                    "(--no-compute); the shape of its result depends on them. Simulate with computation, or "
+                    "(--no-compute); the shape of its result depends on them. Simulate with "
+                    "computation, or "
                     "leave this line out."
                 ) from error
             return call.run(call.args, call.kwargs)  # torch has no meta function for it: of zeros

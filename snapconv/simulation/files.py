@@ -1,9 +1,10 @@
 """A program's own versions of the files that were there, which stay as they are.
 
-``FileVersions.entries`` is the program's view of the file system: each name that it has made, changed, moved
-or removed, and the place where that lies. A changed file is a copy in a folder that goes with the run, so
-that the original stays even where the process is killed. Functions of Python that take a path, ``FUNCTIONS``,
-are given its place. Other processes, and C code that opens files by itself, are not seen.
+``FileVersions.entries`` is the program's view of the file system: each name that it has made,
+changed, moved or removed, and the place where that lies. A changed file is a copy in a folder that
+goes with the run, so that the original stays even where the process is killed. Functions of Python
+that take a path, ``FUNCTIONS``, are given its place. Other processes, and C code that opens files
+by itself, are not seen.
 """
 
 import errno
@@ -51,8 +52,8 @@ class To(Enum):
 class Entry:
     """A name of a file, a folder or a link, and the place where it lies, if there is any.
 
-    ``is_users``: it was there before the run. ``has_arrays``: the program opened it for writing after it was
-    given an array of values that were not computed.
+    ``is_users``: it was there before the run. ``has_arrays``: the program opened it for writing
+    after it was given an array of values that were not computed.
     """
 
     name: str
@@ -91,7 +92,11 @@ class FileVersions:
         """Return the place of a file as the program sees it, of its own version if it is to be written."""
         is_read = to in (To.READ, To.LOOK)
         is_path = isinstance(path, str | bytes | os.PathLike) and path
-        if not is_path or os.fsdecode(path).startswith(_NO_FILES) or (is_read and not self._has_versions):
+        if (
+            not is_path
+            or os.fsdecode(path).startswith(_NO_FILES)
+            or (is_read and not self._has_versions)
+        ):
             return path
         entry = self.find(path, follows=follows and to not in (To.LOOK, To.MAKE))
         place = entry.place if is_read else self._writable(entry, to)
@@ -137,7 +142,10 @@ class FileVersions:
 
     def _copy(self, entry: Entry, place: str) -> None:
         if os.path.getsize(entry.place) > _MOST_BYTES:
-            why = "a file over 1 GiB is not copied to be changed where nothing is computed; open it to read"
+            why = (
+                "a file over 1 GiB is not copied to be changed where nothing is computed; open "
+                "it to read"
+            )
             raise for_program(OSError(errno.EFBIG, why, entry.name))
         for ending in ("-wal", "-journal"):  # what SQLite left
             with suppress(OSError):
@@ -152,7 +160,9 @@ class FileVersions:
     def _vacate(self, entry: Entry) -> dict[str, Entry]:
         """Let there be nothing by a name; return what was below it. What lies there in truth is hidden."""
         folder = entry.name + os.sep
-        below = {name: self.entries.pop(name) for name in [*self.entries] if name.startswith(folder)}
+        below = {
+            name: self.entries.pop(name) for name in [*self.entries] if name.startswith(folder)
+        }
         self.entries.pop(entry.name, None)
         if entry.is_users or entry.place != entry.name:
             self.entries[entry.name] = Entry(entry.name, self.new_place(entry.name))
@@ -164,7 +174,9 @@ class FileVersions:
         """Do what a function does that takes a path at a position of its arguments."""
         at = partial(self.at, to=to, follows=kwargs.get("follow_symlinks", True))
         given = [at(value) if i == position else value for i, value in enumerate(args)]
-        named = {name: at(value) if name in _NAMES_OF_PATHS else value for name, value in kwargs.items()}
+        named = {
+            name: at(value) if name in _NAMES_OF_PATHS else value for name, value in kwargs.items()
+        }
         return real(*given, **named)
 
     def open(self, real: Real, file: Any, *args: Any, **kwargs: Any) -> Any:
@@ -173,12 +185,16 @@ class FileVersions:
         opener = given.pop("opener", None) or partial(self.open_number, os.open, mode=0o666)
         return real(file, opener=opener, **given)
 
-    def open_number(self, real: Real, path: Any, flags: int, mode: int = 0o777, **kwargs: Any) -> Any:
+    def open_number(
+        self, real: Real, path: Any, flags: int, mode: int = 0o777, **kwargs: Any
+    ) -> Any:
         """Open a file as ``os.open`` does."""
         to = next((to for flag, to in _OF_FLAGS if flags & flag), To.READ)
         return real(self.at(path, to), flags, mode, **kwargs)
 
-    def map_file(self, real: Real, filename: Any, shared: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def map_file(
+        self, real: Real, filename: Any, shared: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """Do what ``torch.from_file`` does."""
         return real(self.at(filename, To.CHANGE if shared else To.READ), shared, *args, **kwargs)
 
@@ -238,7 +254,9 @@ class FileVersions:
         if not isinstance(path, str | os.PathLike) or not self._has_versions:
             return real(path)
         folder = self.find(path)
-        entries = [each for each in [*self.entries.values()] if os.path.dirname(each.name) == folder.name]
+        entries = [
+            each for each in [*self.entries.values()] if os.path.dirname(each.name) == folder.name
+        ]
         inside = {os.path.basename(entry.name): entry.exists for entry in entries}
         names = [name for name in real(folder.place) if name not in inside]
         return names + [name for name, exists in inside.items() if exists]
@@ -252,7 +270,9 @@ class FileVersions:
     def close(self) -> None:
         """Let all files be what they are, and remove the versions."""
         self._is_closed = True
-        for holder, name, ours in _held(self._replacements):  # also in modules that the program has imported
+        for holder, name, ours in _held(
+            self._replacements
+        ):  # also in modules that the program has imported
             setattr(holder, name, ours.__wrapped__)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -265,7 +285,9 @@ class FileVersions:
                 for path, method, *arguments in rows:
                     works[path] = partial(method, owner, *arguments)
         for module, works in modules.items():
-            patches.enter_context(when_imported(module, partial(self._patch_module, patches, module, works)))
+            patches.enter_context(
+                when_imported(module, partial(self._patch_module, patches, module, works))
+            )
 
     def _patch_module(self, patches: Patches, module: str, works: dict[str, Real]) -> None:
         wrapped: dict[int, Real] = {}
@@ -355,8 +377,8 @@ def _held(functions: dict[int, Real]) -> list[tuple[ModuleType, str, Any]]:
 
 Functions = dict[str, tuple[tuple[Any, ...], ...]]
 
-# How a program reaches files, by module: the function, the method that does its work, and that method's first
-# arguments. For ``do`` these are the purpose of a path and its position in the call.
+# How a program reaches files, by module: the function, the method that does its work, and that
+# method's first arguments. For ``do`` these are the purpose of a path and its position in the call.
 FUNCTIONS: Functions = {
     "builtins": (("open", FileVersions.open),),
     "os": (

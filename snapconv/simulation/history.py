@@ -1,8 +1,8 @@
 """Event rings, stacks and ``memory_stats()`` of the simulated allocators.
 
-A stack is captured cheaply and symbolised later, many at a time. The frames of the simulation itself are left
-out; beneath the autograd engine, a GPU runs on a thread of its own, so its caller's frames are cut off and
-the engine's are put in their place.
+A stack is captured cheaply and symbolised later, many at a time. The frames of the simulation
+itself are left out; beneath the autograd engine, a GPU runs on a thread of its own, so its caller's
+frames are cut off and the engine's are put in their place.
 """
 
 from collections import deque
@@ -29,7 +29,9 @@ class EventRings:
         self._context = 0
         self._skipped: Collection[str] = ()
         # Each event with the metadata that the user had set, and whether its frames are kept.
-        self._rings: list[deque[tuple[RecordedEvent, str, bool]]] = [deque() for _ in range(n_devices)]
+        self._rings: list[deque[tuple[RecordedEvent, str, bool]]] = [
+            deque() for _ in range(n_devices)
+        ]
         self._annotations: deque[dict[str, object]] = deque()
 
     def wants(self, context: str) -> bool:
@@ -50,12 +52,19 @@ class EventRings:
     ) -> None:
         """Turn recording on or off: off forgets the trace, "state" keeps a ring of one entry.
 
-        As torch/csrc/cuda/memory_snapshot.cpp does. The arguments added in torch 2.14 request the history of
-        pinned host memory, which is not simulated.
+        As torch/csrc/cuda/memory_snapshot.cpp does. The arguments added in torch 2.14 request the
+        history of pinned host memory, which is not simulated.
         """
-        known = enabled in (None, "state", "all") and context in _CONTEXTS and stacks in ("python", "all")
+        known = (
+            enabled in (None, "state", "all")
+            and context in _CONTEXTS
+            and stacks in ("python", "all")
+        )
         if not known:
-            message = "expected enabled to be 'state', 'all' or None, context 'state', 'alloc', 'all' or None"
+            message = (
+                "expected enabled to be 'state', 'all' or None, context 'state', 'alloc', "
+                "'all' or None"
+            )
             raise for_program(RuntimeError(f"{message}, and stacks 'python' or 'all'"))
         self.is_on = enabled is not None
         self.has_cpp = stacks == "all"
@@ -73,12 +82,16 @@ class EventRings:
     def listen(self, device: int, event: RecordedEvent) -> None:
         """Keep one event if recording is on."""
         if self.is_on and event.action not in self._skipped:
-            self._rings[device].append((event, self.user_metadata, self._context >= _CONTEXTS["alloc"]))
+            self._rings[device].append(
+                (event, self.user_metadata, self._context >= _CONTEXTS["alloc"])
+            )
 
     def annotate(self, name: str, stage: str, *, device: int, time_us: int) -> None:
         """Keep the begin or the end of a ``record_function`` range."""
         if self.is_on:
-            self._annotations.append({"name": name, "stage": stage, "device": device, "time_us": time_us})
+            self._annotations.append(
+                {"name": name, "stage": stage, "device": device, "time_us": time_us}
+            )
 
     def traces(self) -> list[list[dict[str, object]]]:
         """List every device's events as torch's trace entries, oldest first."""
@@ -96,8 +109,11 @@ class EventRings:
 
 
 # The metrics and their figures under their keys in torch's nested dict (DeviceStats in
-# c10/core/CachingDeviceAllocator.h): the value, the highest since the last reset, all that went in and out.
-_METRICS = "allocation segment active allocated_bytes reserved_bytes active_bytes requested_bytes".split()
+# c10/core/CachingDeviceAllocator.h): the value, the highest since the last reset, all that went in
+# and out.
+_METRICS = (
+    "allocation segment active allocated_bytes reserved_bytes active_bytes requested_bytes".split()
+)
 _POOLS = ("all", "small_pool", "large_pool")
 _FIGURES = ("current", "peak", "allocated", "freed")
 # What an event does to a block: the sign, what counts blocks, and what adds their bytes.
@@ -161,12 +177,16 @@ class Statistics:
             counter["allocated"] = counter["freed"] = 0
         self.n_ooms = self.n_retries = self.n_segments_freed = self.n_segments_got = 0
 
-    def as_nested_dict(self, segments: list[dict[str, Any]], *, max_split_size: int) -> dict[str, Any]:
+    def as_nested_dict(
+        self, segments: list[dict[str, Any]], *, max_split_size: int
+    ) -> dict[str, Any]:
         """Write what ``torch._C._cuda_memoryStats`` returns, given the allocator's segments."""
         return {
             **deepcopy(self._counters),
             **_inactive_splits(segments),
-            **dict.fromkeys(("oversize_allocations", "oversize_segments"), dict.fromkeys(_FIGURES, 0)),
+            **dict.fromkeys(
+                ("oversize_allocations", "oversize_segments"), dict.fromkeys(_FIGURES, 0)
+            ),
             "num_alloc_retries": self.n_retries,
             "num_ooms": self.n_ooms,
             "num_sync_all_streams": 0,
@@ -202,10 +222,16 @@ _MODE_FRAMES = {
 _DETOUR = ("handle_torch_function", str(Path("torch/overrides.py")))
 _CALLED_OPERATION = str(Path("torch/_ops.py"))
 # How a mode's dispatch shows in C++; a GPU's operations are not boxed.
-_PLUMBING = ("pythonTLSSnapshotFallback", "BoxedKernel", "make_boxed_from_unboxed_functor", "callBoxed")
+_PLUMBING = (
+    "pythonTLSSnapshotFallback",
+    "BoxedKernel",
+    "make_boxed_from_unboxed_functor",
+    "callBoxed",
+)
 # The C++ function that calls the simulation: everything nearer to the leaf is its own.
 _INTO_MODE = "pythonFallback"
-# What runs Python or the engine: the C++ frames beyond it belong to outer calls, or are written by us.
+# What runs Python or the engine: the C++ frames beyond it belong to outer calls, or are written by
+# us.
 _PYTHON_IN_C = (
     "_PyEval_",
     "PyEval_",
@@ -226,7 +252,8 @@ _INTERPRETER = (
 _RELEASE = "::release_variables("
 _APPLY_ARGUMENTS = "(std::vector<at::Tensor, std::allocator<at::Tensor> >&&)"
 _EVALUATE = "torch::autograd::Engine::evaluate_function("
-# Where the storage ends that the simulation waits for; torch's objects in Python are passed on the way.
+# Where the storage ends that the simulation waits for; torch's objects in Python are passed on the
+# way.
 _END_OF_STORAGE = "StorageImpl::decref_pyobject"
 _OF_PYTHON_OBJECTS = (
     *("subtype_dealloc", "tupledealloc", "PyInterpreterVTable::decref"),
@@ -258,7 +285,8 @@ class Capture(NamedTuple):
 class Stacks:
     """Captures stacks, each a list of one ``Capture``, and fills in their frames later.
 
-    ``symbolise`` replaces the ``Capture`` in that list by frame dicts: who has the list has the frames then.
+    ``symbolise`` replaces the ``Capture`` in that list by frame dicts: who has the list has the
+    frames then.
     """
 
     def __init__(self) -> None:
@@ -313,7 +341,9 @@ def _gpu_frames(frames: list[dict[str, Any]], capture: Capture) -> list[Frame]:
     if not capture.has_cpp:
         return result
     operation = _cpp_between(frames, _INTO_MODE, ends=_INTERPRETER, left_out=_PLUMBING)
-    if not operation:  # between a storage's end and the interpreter or the engine is why memory is freed
+    if (
+        not operation
+    ):  # between a storage's end and the interpreter or the engine is why memory is freed
         ends = (_EVALUATE, *_PYTHON_IN_C)
         operation = _cpp_between(frames, _END_OF_STORAGE, ends=ends, left_out=_OF_PYTHON_OBJECTS)
     engine = _engine_frames(capture.node, operation) if is_engine else []
@@ -361,7 +391,8 @@ def _without_detours(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if (frame["name"], frame["filename"][-len(_DETOUR[1]) :]) != _DETOUR:
             result.append(frame)
         else:
-            # The call into the handler; the function itself, entered a second time, is there already.
+            # The call into the handler; the function itself, entered a second time, is there
+            # already.
             next(frames, None)
     return result
 

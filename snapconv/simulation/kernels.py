@@ -1,11 +1,12 @@
 """What CUDA computes otherwise than the CPU: attention, dropout, autocast, and how optimizers group tensors.
 
-A GPU's fused attention stores no matrix of scores, and its dropout keeps a mask of one byte per element; the
-CPU's do otherwise. The choice is made as for CUDA, the values are computed by the CPU's fused kernel.
-Dropout inside attention is accounted for and not applied: the CPU's kernel supports none.
+A GPU's fused attention stores no matrix of scores, and its dropout keeps a mask of one byte per
+element; the CPU's do otherwise. The choice is made as for CUDA, the values are computed by the
+CPU's fused kernel. Dropout inside attention is accounted for and not applied: the CPU's kernel
+supports none.
 
-autocast for "cuda" is switched together with the CPU's, and casts as CUDA's does: CUDA takes softmax, norms
-and losses in float32, the CPU leaves most of them in low precision.
+autocast for "cuda" is switched together with the CPU's, and casts as CUDA's does: CUDA takes
+softmax, norms and losses in float32, the CPU leaves most of them in low precision.
 """
 
 import sys
@@ -44,7 +45,8 @@ class Kernels:
 def _plain(operation: Any, key: str) -> Callable[..., Any]:
     """Return an operation past our kernel: without autocast, or as torch composes it of others.
 
-    Not ``decompose()``: it prefers Python's decompositions, which copy where C++ returns its argument.
+    Not ``decompose()``: it prefers Python's decompositions, which copy where C++ returns its
+    argument.
     """
     if key == "AutogradCPU":
         return partial(operation._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
@@ -136,7 +138,9 @@ def cuda_only_operations() -> dict[Any, Callable[..., None]]:
     forward = aten._scaled_dot_product_flash_attention_for_cpu.default
     backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
-    def filled_by(kernel: Any, n_tensors: int, causal_at: int, bias_at: int | None) -> Callable[..., None]:
+    def filled_by(
+        kernel: Any, n_tensors: int, causal_at: int, bias_at: int | None
+    ) -> Callable[..., None]:
         def fill(results: Any, *args: Any, scale: Any = None) -> None:
             given = [value for i, value in enumerate(args) if i != bias_at]
             is_causal = len(given) > causal_at and given[causal_at]
@@ -156,15 +160,17 @@ def cuda_only_operations() -> dict[Any, Callable[..., None]]:
         aten._scaled_dot_product_flash_attention.default: filled_by(forward, 3, 4, None),
         aten._scaled_dot_product_flash_attention_backward.default: filled_by(backward, 6, 11, None),
         aten._scaled_dot_product_efficient_attention.default: filled_by(forward, 3, 5, 3),
-        aten._scaled_dot_product_efficient_attention_backward.default: filled_by(backward, 6, 10, 4),
+        aten._scaled_dot_product_efficient_attention_backward.default: filled_by(
+            backward, 6, 10, 4
+        ),
     }
 
 
 def patch_triton(forget: Callable[[Any], None] | None, patches: Patches) -> None:
     """Launch no Triton kernel: it would allocate nothing, and all its arguments lose their values.
 
-    Which of them a kernel writes is not known. Without ``forget`` values are wanted, and a launch, for which
-    there is no driver, is an error.
+    Which of them a kernel writes is not known. Without ``forget`` values are wanted, and a launch,
+    for which there is no driver, is an error.
     """
 
     def run(_kernel: Any, *args: Any, **kwargs: Any) -> None:
@@ -218,7 +224,9 @@ def _float32_inputs(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
     """Cast every low-precision argument, and run the operation without autocast."""
 
     def cast(value: Any) -> Any:
-        return value.to(torch.float32) if isinstance(value, torch.Tensor) and _is_low(value) else value
+        return (
+            value.to(torch.float32) if isinstance(value, torch.Tensor) and _is_low(value) else value
+        )
 
     return plain(*map(cast, args), **{key: cast(value) for key, value in kwargs.items()})
 

@@ -1,7 +1,7 @@
 """The simulated devices: an allocator, counters and streams each, one clock and one history for all.
 
-Everything that torch's C++ side would answer about memory is answered here. Knows no tensors, and imports no
-torch before it has to raise torch's own error.
+Everything that torch's C++ side would answer about memory is answered here. Knows no tensors, and
+imports no torch before it has to raise torch's own error.
 """
 
 import os
@@ -36,11 +36,12 @@ _DEFAULT_TOTAL_BYTES = 80 << 30
 class SimulationOptions:
     """How the simulated GPU behaves.
 
-    ``compute`` False evaluates shapes only: no values, next to no memory or time. ``capacity_bytes``
-    None reports 80 GiB and never runs out; a number makes the allocator run out there, as a GPU of
-    that much usable memory would. ``cublas_workspace`` adds the workspace that cuBLAS gets at its first
-    use per device and stream. ``n_devices`` is how many devices the script sees.
-    ``is_routing_worst``: indices that are not computed are the same in most rows, and not evenly spread.
+    ``compute`` False evaluates shapes only: no values, next to no memory or time.
+    ``capacity_bytes`` None reports 80 GiB and never runs out; a number makes the allocator run out
+    there, as a GPU of that much usable memory would. ``cublas_workspace`` adds the workspace that
+    cuBLAS gets at its first use per device and stream. ``n_devices`` is how many devices the script
+    sees. ``is_routing_worst``: indices that are not computed are the same in most rows, and not
+    evenly spread.
     """
 
     compute: bool = True
@@ -93,7 +94,8 @@ class Device:
 class Machine:
     """All simulated devices, used by one thread at a time.
 
-    A garbage collection may free tensors during an allocation: such frees wait until the allocator is done.
+    A garbage collection may free tensors during an allocation: such frees wait until the allocator
+    is done.
     """
 
     def __init__(self, options: SimulationOptions) -> None:
@@ -259,7 +261,9 @@ class Machine:
         device = self.device(index)
         segments = self._alone(device.allocator.segments)
         limit = self.settings.max_split_size_bytes
-        return device.statistics.as_nested_dict(segments, max_split_size=-1 if limit is None else limit)
+        return device.statistics.as_nested_dict(
+            segments, max_split_size=-1 if limit is None else limit
+        )
 
     def reset_peaks(self, index: int | None) -> None:
         """Let a device's peaks start from the present."""
@@ -278,7 +282,9 @@ class Machine:
         """Replace the allocator's settings from here on."""
         self._reads_environment = False
         settings = _settings(conf)
-        if conf is not None:  # torch gives only these their defaults, where the text does not name them
+        if (
+            conf is not None
+        ):  # torch gives only these their defaults, where the text does not name them
             reset = {name: getattr(settings, name) for name in _RESET}
             settings = replace(self.settings.changed(conf), **reset)
         self.settings = settings
@@ -307,10 +313,14 @@ class Machine:
             "allocator_settings": self.settings.as_snapshot(),
             "external_annotations": annotations if include_traces else [],
         }
-        self.stacks.symbolise(holder["frames"] for holder in holders(snapshot) if "frames" in holder)
+        self.stacks.symbolise(
+            holder["frames"] for holder in holders(snapshot) if "frames" in holder
+        )
         return snapshot
 
-    def _read(self) -> tuple[list[dict[str, Any]], list[list[dict[str, object]]], list[dict[str, Any]]]:
+    def _read(
+        self,
+    ) -> tuple[list[dict[str, Any]], list[list[dict[str, object]]], list[dict[str, Any]]]:
         """Read segments, traces and annotations at one moment, and let the next snapshot know of it."""
         traces = self.history.traces()
         annotations = self.history.annotations()

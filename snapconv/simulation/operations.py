@@ -1,7 +1,7 @@
 """Facts of an operation: its effect on memory, by its schema, and the shapes of its results.
 
-Shapes are evaluated on torch's meta device. Data-dependent shapes are exact when the values are known,
-otherwise upper bounds. ``FakeStorages`` makes tensors of any shape without memory.
+Shapes are evaluated on torch's meta device. Data-dependent shapes are exact when the values are
+known, otherwise upper bounds. ``FakeStorages`` makes tensors of any shape without memory.
 """
 
 import mmap
@@ -22,7 +22,8 @@ _NOT_MODELLED = {
     "workspaces of cuDNN": "convolution convolution_backward",
     "cuDNN's reserves for recurrent layers and batch norm": (
         "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional "
-        "native_batch_norm_backward lstm gru rnn_tanh rnn_relu mkldnn_rnn_layer _thnn_fused_lstm_cell"
+        "native_batch_norm_backward lstm gru rnn_tanh rnn_relu mkldnn_rnn_layer "
+        "_thnn_fused_lstm_cell"
     ),
     "scratch memory inside kernels": (
         "sort topk cumsum cumprod nonzero _unique2 index_put index_put_ _index_put_impl_ "
@@ -34,7 +35,9 @@ _NOT_MODELLED = {
         "_scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward"
     ),
 }
-_NOT_MODELLED_BY_OPERATION = {name: what for what, names in _NOT_MODELLED.items() for name in names.split()}
+_NOT_MODELLED_BY_OPERATION = {
+    name: what for what, names in _NOT_MODELLED.items() for name in names.split()
+}
 
 
 class Kind(Enum):
@@ -50,10 +53,10 @@ class Kind(Enum):
 class Operation:
     """One overload, as far as memory is concerned.
 
-    ``written`` names the arguments that an in-place operation changes, in order. ``may_resize`` is whether a
-    written argument may come out with more memory; ``is_out``, whether that is ``out=``. ``cpu_results`` are
-    the positions of results that are on the CPU whatever the arguments are. ``not_modelled`` is what a GPU
-    takes for it besides, and the simulation leaves out.
+    ``written`` names the arguments that an in-place operation changes, in order. ``may_resize`` is
+    whether a written argument may come out with more memory; ``is_out``, whether that is ``out=``.
+    ``cpu_results`` are the positions of results that are on the CPU whatever the arguments are.
+    ``not_modelled`` is what a GPU takes for it besides, and the simulation leaves out.
     """
 
     name: str
@@ -79,9 +82,11 @@ RESIZING = {"resize_", "resize_as_", "set_", "resize_output_"}
 _CPU_RESULTS = {
     # Lengths stay on the CPU, where cuDNN wants them (aten/src/ATen/native/PackedSequence.cpp).
     "_pack_padded_sequence": (1,),
-    # The generator's seed and offset (Note [Seed and Offset] in native/transformers/cuda/attention.cu).
+    # The generator's seed and offset (Note [Seed and Offset] in
+    # native/transformers/cuda/attention.cu).
     "_scaled_dot_product_efficient_attention": (2, 3),
-    # The workspace of the CPU's own kernel for an LSTM; what cuDNN has in its place is not modelled.
+    # The workspace of the CPU's own kernel for an LSTM; what cuDNN has in its place is not
+    # modelled.
     "mkldnn_rnn_layer": (3,),
 }
 
@@ -97,7 +102,9 @@ def describe(func: Any) -> Operation:
     return Operation(
         name=name,
         kind=_kind(name, schema.returns),
-        written=tuple(argument for argument, alias in aliases if alias is not None and alias.is_write),
+        written=tuple(
+            argument for argument, alias in aliases if alias is not None and alias.is_write
+        ),
         n_returns=len(schema.returns),
         argument_names=tuple(argument for argument, _ in aliases),
         may_resize=name in RESIZING or is_out,
@@ -129,7 +136,9 @@ def result_shapes(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Return an operation's results as meta tensors; raise NotImplementedError if values decide shapes."""
 
     def as_meta(tensor: Any) -> Any:
-        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+        return torch.empty_strided(
+            tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta"
+        )
 
     kwargs = {key: map_tensors(value, as_meta) for key, value in kwargs.items()}
     if kwargs.get("device") is not None:
@@ -160,8 +169,8 @@ def _with_any_type(func: Any, metas: Any, kwargs: dict[str, Any]) -> Any:
 # cuDNN's results have the layout of what goes in (aten/src/ATen/native/ConvUtils.h,
 # cudnn_conv_suggest_memory_format); torch's meta functions leave that out.
 _CONVOLUTIONS = {"aten::convolution", "aten::convolution_backward"}
-# Their single number keeps the memory of all the losses (TORCH_META_FUNC in aten/src/ATen/native/Loss.cpp
-# allocates the result unreduced, then resizes it).
+# Their single number keeps the memory of all the losses (TORCH_META_FUNC in
+# aten/src/ATen/native/Loss.cpp allocates the result unreduced, then resizes it).
 _KEEP_UNREDUCED = {"aten::mse_loss", "aten::smooth_l1_loss"}
 _MASKS = ("output_mask", "grad_input_mask")
 
@@ -176,7 +185,9 @@ def _corrected(func: Any, args: Any, result: Any) -> Any:
     for argument, value in zip(schema.arguments, args, strict=False):
         if argument.name in _MASKS and len(value) == len(result):
             # What was not requested is not made.
-            return tuple(item if is_wanted else None for item, is_wanted in zip(result, value, strict=True))
+            return tuple(
+                item if is_wanted else None for item, is_wanted in zip(result, value, strict=True)
+            )
     return result
 
 
@@ -188,7 +199,9 @@ def laid_out(func: Any, args: Any, result: Any) -> Any:
     layout = torch.channels_last
 
     def is_last(value: Any) -> bool:
-        is_image = isinstance(value, torch.Tensor) and value.dim() == 4 and not value.is_contiguous()
+        is_image = (
+            isinstance(value, torch.Tensor) and value.dim() == 4 and not value.is_contiguous()
+        )
         return is_image and bool(value.is_contiguous(memory_format=layout))
 
     def with_last(tensor: Any) -> Any:
@@ -210,7 +223,9 @@ def map_tensors(value: Any, function: Callable[[Any], Any]) -> Any:
 CountSelected = Callable[[str, Any, int], int]
 
 
-def dynamic_shapes(name: str, func: Any, args: Any, kwargs: dict[str, Any], count: CountSelected) -> Any:
+def dynamic_shapes(
+    name: str, func: Any, args: Any, kwargs: dict[str, Any], count: CountSelected
+) -> Any:
     """Return an operation's results as meta tensors, also where shapes depend on values or torch has none."""
     if name in ("index", "_unsafe_index"):
         flat = [item for index in args[1] for item in _without_mask(index, count)]
@@ -239,7 +254,11 @@ def _unique(args: Any, kwargs: Any, count: CountSelected) -> Any:
     tensor = args[0]
     n_values = count("unique", None, tensor.numel())
     has_counts = kwargs.get("return_counts", any(args[2:4]))
-    return _meta((n_values,), tensor.dtype), _meta(tensor.shape), _meta((n_values if has_counts else 0,))
+    return (
+        _meta((n_values,), tensor.dtype),
+        _meta(tensor.shape),
+        _meta((n_values if has_counts else 0,)),
+    )
 
 
 def _unique_dim(args: Any, _kwargs: Any, count: CountSelected) -> Any:
@@ -253,7 +272,9 @@ _LARGEST: dict[str, Callable[[Any, Any, CountSelected], Any]] = {
     "_ctc_loss_backward": lambda args, _kwargs, _count: _meta(args[1].shape, args[1].dtype),
     # torchvision's: every box may stay
     "nms": lambda args, _kwargs, count: _meta((count("nms", None, args[0].size(0)),)),
-    "nonzero": lambda args, _, count: _meta((count("nonzero", args[0], args[0].numel()), args[0].dim())),
+    "nonzero": lambda args, _, count: _meta(
+        (count("nonzero", args[0], args[0].numel()), args[0].dim())
+    ),
     "masked_select": _masked_select,
     "_unique2": _unique,
     "unique_consecutive": _unique,
@@ -286,7 +307,9 @@ class FakeStorages:
             return torch.UntypedStorage(0)
         if self._zeros is None or len(self._zeros) < n_bytes:
             self._zeros = _map(n_bytes)
-            first = self._addr_of(torch.frombuffer(self._zeros, dtype=torch.uint8).untyped_storage())
+            first = self._addr_of(
+                torch.frombuffer(self._zeros, dtype=torch.uint8).untyped_storage()
+            )
             self._ranges.append(range(first, first + len(self._zeros)))
         return torch.frombuffer(self._zeros, dtype=torch.uint8, count=n_bytes).untyped_storage()
 

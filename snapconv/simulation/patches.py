@@ -159,9 +159,11 @@ class Calls:
 
 # The namespaces of torch's own operations, in 2.13 and 2.15.
 _OF_TORCH = frozenset(
-    "aten prim prims profiler c10d _c10d_functional _c10d_functional_autograd c10d_functional _dtensor "
+    "aten prim prims profiler c10d _c10d_functional _c10d_functional_autograd c10d_functional "
+    "_dtensor "
     "_native _native_aot _quantized coor debugprims export flex_gemm flex_lib fsdp inductor "
-    "inductor_prims mempool mkl mkldnn mkldnn_prepacked onednn quantized quantized_decomposed rngprims "
+    "inductor_prims mempool mkl mkldnn mkldnn_prepacked onednn quantized quantized_decomposed "
+    "rngprims "
     "sparse streams symm_mem".split()
 )
 
@@ -192,8 +194,9 @@ def is_of_library(func: Any) -> bool:
 def dispatch_mode(handle: Handler) -> Any:
     """Make the TorchDispatchMode that hands every operation to a function.
 
-    In inference mode autograd is not there to take composite operations apart before they come here (`to`,
-    `linear`), though a GPU is given their parts. So they go its way after all, by our own kernels too.
+    In inference mode autograd is not there to take composite operations apart before they come here
+    (`to`, `linear`), though a GPU is given their parts. So they go its way after all, by our own
+    kernels too.
     """
     own = torch.Tensor.__torch_dispatch__
     mode_of = torch._C._get_dispatch_mode
@@ -206,7 +209,9 @@ def dispatch_mode(handle: Handler) -> Any:
             self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
             kwargs = kwargs or {}
-            if mode_of(fake) is not None:  # it is called after this one, and has no memory (DTensor's shapes)
+            if (
+                mode_of(fake) is not None
+            ):  # it is called after this one, and has no memory (DTensor's shapes)
                 return func(*args, **kwargs)
             if any(kind.__torch_dispatch__ is not own for kind in types):
                 return NotImplemented  # a wrapper: it takes itself apart, and its parts come here
@@ -216,8 +221,8 @@ def dispatch_mode(handle: Handler) -> Any:
             if torch.is_inference_mode_enabled() and getattr(func, "_can_decompose", bool)():
                 keys = torch._C.DispatchKey
                 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-                # Of what only Python takes apart (`native_batch_norm`, torch 2.13) there is neither; to call
-                # it all the same would crash.
+                # Of what only Python takes apart (`native_batch_norm`, torch 2.13) there is
+                # neither; to call it all the same would crash.
                 for key in (keys.AutogradCPU, keys.CompositeImplicitAutograd):
                     if has_kernel(func.name(), key):
                         with self:
@@ -226,7 +231,8 @@ def dispatch_mode(handle: Handler) -> Any:
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
-            # True wraps every single operation in torch._disable_dynamo, and nothing is compiled here.
+            # True wraps every single operation in torch._disable_dynamo, and nothing is compiled
+            # here.
             return False
 
     return OperationMode()

@@ -1,8 +1,9 @@
 """Where tensors lie: which storages are on a simulated device, and on which one results are to be.
 
-Every storage of the simulation is an ordinary CPU storage; lying on a device is a note about it here, which
-lasts as long as the storage does. torch's C++ code makes tensors "where this one is", and takes ours for CPU
-tensors: so a CPU device among arguments means something only where the program's own call named it.
+Every storage of the simulation is an ordinary CPU storage; lying on a device is a note about it
+here, which lasts as long as the storage does. torch's C++ code makes tensors "where this one is",
+and takes ours for CPU tensors: so a CPU device among arguments means something only where the
+program's own call named it.
 """
 
 import threading
@@ -25,9 +26,9 @@ class Placement:
     """One storage: its device (None for the CPU), its address there, and whether its values are computed.
 
     ``is_own_memory`` is False for one without memory, whose zeros are shared by all such storages.
-    ``likelihood`` is that of True, for truth values that were not computed. ``is_assumed``: its values
-    follow from indices or masks that ``routing`` has assumed. ``is_doubtful``: it is on the CPU, and C++
-    code may have meant a device.
+    ``likelihood`` is that of True, for truth values that were not computed. ``is_assumed``: its
+    values follow from indices or masks that ``routing`` has assumed. ``is_doubtful``: it is on the
+    CPU, and C++ code may have meant a device.
     """
 
     device: int | None
@@ -72,9 +73,13 @@ class Placements:
             placement = self._by_id.get(self._storage_id(tensor))
         except TypeError:  # a number: the engine calls add(Tensor, 1) in the derivative of atan
             return None
-        except RuntimeError:  # wrappers have no storage of their own, and sparse tensors those of their parts
+        except (
+            RuntimeError
+        ):  # wrappers have no storage of their own, and sparse tensors those of their parts
             return self._of_part(tensor)
-        if placement is None and type(tensor).__name__ == "DTensor":  # C++ code makes them, of a part here
+        if (
+            placement is None and type(tensor).__name__ == "DTensor"
+        ):  # C++ code makes them, of a part here
             return self.of(tensor._local_tensor)
         return placement
 
@@ -105,8 +110,8 @@ class Placements:
                 del self._by_id[key]
                 self._when_freed(placement)
 
-        # torch keeps a storage's Python object for as long as its memory lives, so that this is called
-        # when the memory is freed (checked with 2.13).
+        # torch keeps a storage's Python object for as long as its memory lives, so that this is
+        # called when the memory is freed (checked with 2.13).
         placement.reference = weakref.ref(storage, forget)
 
     def close(self) -> None:
@@ -168,7 +173,9 @@ class DeviceChoice:
         if operation.name == "_to_copy" and self._own.target is not _NOT_REQUESTED:
             device, self._own.target = self._own.target, _NOT_REQUESTED
             return device, kwargs
-        if kwargs.get("pin_memory"):  # only the CPU has pinned memory, also in a hook of a call on the GPU
+        if kwargs.get(
+            "pin_memory"
+        ):  # only the CPU has pinned memory, also in a hook of a call on the GPU
             return None, kwargs | {"pin_memory": False}
         wanted = kwargs.get("device")
         if wanted is not None and wanted.type == "cuda":
@@ -180,7 +187,12 @@ class DeviceChoice:
             return None, kwargs
         if inputs:
             self._own.recent = next(
-                (placed.device for placed in inputs if placed is not None and placed.device is not None), None
+                (
+                    placed.device
+                    for placed in inputs
+                    if placed is not None and placed.device is not None
+                ),
+                None,
             )
             return self._own.recent, kwargs
         return self._implied(), kwargs

@@ -1,8 +1,8 @@
 """torch.distributed with the one process that is simulated: a job of one rank, with NCCL or without.
 
-What NCCL would do with one rank is known without it: a collective leaves what it works on in place as it is,
-and copies what has a place of its own to go to. More ranks are refused, except with gloo: then each process
-has its simulated GPU, and tensors on the CPU go to the others.
+What NCCL would do with one rank is known without it: a collective leaves what it works on in place
+as it is, and copies what has a place of its own to go to. More ranks are refused, except with gloo:
+then each process has its simulated GPU, and tensors on the CPU go to the others.
 """
 
 import os
@@ -25,7 +25,8 @@ from snapconv.simulation.tracker import Tracker
 
 _ONE_RANK = Note(
     "simulated-nccl",
-    "the process group is simulated, with this one rank: collectives are copies, and what NCCL allocates for "
+    "the process group is simulated, with this one rank: collectives are copies, and what NCCL "
+    "allocates for "
     "itself is not in the capture",
 )
 # torch 2.15 has three of them, and makes the second where a script names "nccl".
@@ -33,8 +34,8 @@ _NCCL_CLASSES = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy"
 # What torch.cuda.nccl.version() answers: one with all that torch requires.
 _NCCL_VERSION = (2, 27, 3)
 _NCCL_TIMEOUT = timedelta(minutes=10)
-# Those of torch.distributed._functional_collectives that return new tensors: with one rank, copies of their
-# first argument. Where this one is a list, so is the result.
+# Those of torch.distributed._functional_collectives that return new tensors: with one rank, copies
+# of their first argument. Where this one is a list, so is the result.
 _FUNCTIONAL = ("all_", "broadcast", "reduce_scatter")
 
 
@@ -56,7 +57,9 @@ def with_collectives(handle: Handler) -> Handler:
     """Handle the collectives of a group of one rank, by their schemas, and hand every other operation on."""
 
     def copied(tensor: Any) -> Any:
-        return handle(torch.ops.aten.clone.default, (tensor,), {"memory_format": torch.contiguous_format})
+        return handle(
+            torch.ops.aten.clone.default, (tensor,), {"memory_format": torch.contiguous_format}
+        )
 
     def handle_all(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         namespace = func.namespace
@@ -71,8 +74,8 @@ def with_collectives(handle: Handler) -> Handler:
         if namespace != "c10d" or name.startswith(("send", "recv")) or _has_other_ranks(args):
             return handle(func, args, kwargs)
         outputs = list(tensors_in(args[:1]))
-        # Where the second argument has tensors too, the first receives them; else there is nobody to receive
-        # from, and it stays as it is.
+        # Where the second argument has tensors too, the first receives them; else there is nobody
+        # to receive from, and it stays as it is.
         if any("Tensor" in str(argument.type) for argument in func._schema.arguments[1:2]):
             for output, given in zip(outputs, tensors_in(args[1:2]), strict=True):
                 handle(torch.ops.aten.copy_.default, (output, given.view_as(output)), {})
@@ -87,7 +90,9 @@ def with_collectives(handle: Handler) -> Handler:
 def _has_other_ranks(args: Any) -> bool:
     """Return whether gloo takes the tensors to other processes: those on the CPU."""
     groups = torch.distributed
-    is_gloo = groups.is_initialized() and groups.get_world_size() > 1 and groups.get_backend() == "gloo"
+    is_gloo = (
+        groups.is_initialized() and groups.get_world_size() > 1 and groups.get_backend() == "gloo"
+    )
     return is_gloo and all(tensor.device.type == "cpu" for tensor in tensors_in(args))
 
 
@@ -98,15 +103,20 @@ def _done(result: list[Any]) -> Any:
     return torch._C._distributed_c10d._create_work_from_future(future).boxed()
 
 
-def _init_process_group(tracker: Tracker, real: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+def _init_process_group(
+    tracker: Tracker, real: Callable[..., Any], *args: Any, **kwargs: Any
+) -> None:
     arguments = signature(real).bind(*args, **kwargs).arguments
     n_ranks = _world_size(arguments)
     # Over gloo, several processes have a simulated GPU each.
     if n_ranks > 1 and arguments.get("backend") != "gloo":
         is_of_torchrun = "TORCHELASTIC_RUN_ID" in os.environ  # which sets the variables itself
-        how = "give torchrun --nproc-per-node 1" if is_of_torchrun else "set WORLD_SIZE=1 and RANK=0"
+        how = (
+            "give torchrun --nproc-per-node 1" if is_of_torchrun else "set WORLD_SIZE=1 and RANK=0"
+        )
         raise RecorderError(
-            f"a simulation is one process, and this is a job of {n_ranks} ranks: {how} to see what one rank "
+            f"a simulation is one process, and this is a job of {n_ranks} ranks: {how} to see "
+            f"what one rank "
             "of data parallel training needs, or record on GPUs"
         )
     real(*args, **kwargs)
@@ -139,9 +149,12 @@ def _patch_nccl(c10d: Any, patches: Patches) -> None:
     patches.set(fake, "_set_sequence_number_for_group", lambda _: None)
     patches.set(fake, "_get_sequence_number_for_group", lambda _: 0)
 
-    # torch 2.15 makes a subgroup on one device by splitting the whole group; ranks outside of it say so.
+    # torch 2.15 makes a subgroup on one device by splitting the whole group; ranks outside of it
+    # say so.
     patches.set(
-        fake, "split", lambda group, _store, ranks, *_, **__: make(ranks.index(group.rank()), len(ranks))
+        fake,
+        "split",
+        lambda group, _store, ranks, *_, **__: make(ranks.index(group.rank()), len(ranks)),
     )
     patches.set(fake, "perform_nocolor_split", lambda *_: None)
 

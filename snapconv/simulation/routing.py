@@ -1,9 +1,9 @@
 """Assumed indices and masks where nothing is computed, and the lines where sizes follow from them.
 
-``topk`` and its like return indices: which experts take which tokens. A comparison returns a mask: which
-boxes overlap. Both are assumed, spread evenly, or nearly all the same (``--routing worst``), and everything
-that follows from them is computed: masks, counts, lists. No expert goes without tokens, so that every weight
-has its gradient and its states.
+``topk`` and its like return indices: which experts take which tokens. A comparison returns a mask:
+which boxes overlap. Both are assumed, spread evenly, or nearly all the same (``--routing worst``),
+and everything that follows from them is computed: masks, counts, lists. No expert goes without
+tokens, so that every weight has its gradient and its states.
 """
 
 from typing import Any
@@ -16,7 +16,15 @@ from snapconv.simulation.operations import FILLING
 from snapconv.simulation.placements import Placement, are_computed, has_assumed
 
 # Positions of the results that are indices.
-_INDICES = {"topk": 1, "sort": 1, "kthvalue": 1, "argsort": 0, "argmax": 0, "argmin": 0, "multinomial": 0}
+_INDICES = {
+    "topk": 1,
+    "sort": 1,
+    "kthvalue": 1,
+    "argsort": 0,
+    "argmax": 0,
+    "argmin": 0,
+    "multinomial": 0,
+}
 _INDICES_OF_OVERLOAD = {"aten::max.dim": 1, "aten::min.dim": 1}
 # Experts are fewer; words of a vocabulary, which would end a text by chance, are more.
 _MAX_VALUES = 4096
@@ -47,7 +55,8 @@ class Routing:
         # Storages with assumed values that have no placement yet.
         self._assumed: set[int] = set()
         self._next = 0
-        # The sizes that tensors have, and the numbers that the program was given and no tensor had as a size.
+        # The sizes that tensors have, and the numbers that the program was given and no tensor had
+        # as a size.
         self._sizes: set[int] = set()
         self._numbers: set[int] = set()
         # Lines of the program, in the order in which they came.
@@ -148,9 +157,13 @@ class Routing:
         """Say what was assumed, and where the peak depends on it."""
         reasons = []
         if self._selecting:
-            reasons.append(f"sizes depend on values that were not computed, at {shown(self._selecting)}")
+            reasons.append(
+                f"sizes depend on values that were not computed, at {shown(self._selecting)}"
+            )
         if self._listing:
-            reasons.append(f"sizes may depend on lists of assumed values, read at {shown(self._listing)}")
+            reasons.append(
+                f"sizes may depend on lists of assumed values, read at {shown(self._listing)}"
+            )
         if not reasons:
             return ()
         message = f"the peak may be lower or higher: {', and '.join(reasons)}"
@@ -159,13 +172,20 @@ class Routing:
             how = "the same but in one row of 16" if self._is_worst else evenly
             message += f". The indices chosen at {shown(self._choosing)} were assumed to be {how}"
         if self._has_masks:
-            message += f". Of rows that a mask selects, {'15 of 16' if self._is_worst else 'half'} were taken"
+            message += (
+                f". Of rows that a mask selects, "
+                f"{'15 of 16' if self._is_worst else 'half'} were taken"
+            )
         return (Note("sizes-assumed", f"{message}. Without `--no-compute` the peak is computed"),)
 
 
 def is_small_mask(value: Any) -> bool:
     """Say whether a value is a mask that is small enough to be assumed."""
-    return isinstance(value, torch.Tensor) and value.dtype is torch.bool and 1 < value.numel() < _MAX_MASK
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dtype is torch.bool
+        and 1 < value.numel() < _MAX_MASK
+    )
 
 
 def _is_selected(call: Any, tensor: Any) -> bool:

@@ -1,11 +1,12 @@
 """Operations on tensors of two devices: torch's commonest error for all that CUDA refuses, and the CPU takes.
 
-CUDA's kernels check where their arguments are, in two ways. torch's list of its operations says which
-(``native_functions.yaml``, in every wheel of torch): generated code before the kernel, or the iterator of
-element-wise kernels. A number of the CPU may meet tensors of a device.
+CUDA's kernels check where their arguments are, in two ways. torch's list of its operations says
+which (``native_functions.yaml``, in every wheel of torch): generated code before the kernel, or the
+iterator of element-wise kernels. A number of the CPU may meet tensors of a device.
 
-To refuse a correct program would be worse than to miss an error. So a tensor counts only if the program
-itself handed it over in this call and put it where it is: what C++ code made on the CPU is in doubt.
+To refuse a correct program would be worse than to miss an error. So a tensor counts only if the
+program itself handed it over in this call and put it where it is: what C++ code made on the CPU is
+in doubt.
 """
 
 import re
@@ -22,24 +23,34 @@ from snapconv.simulation.patches import Calls, Patches
 from snapconv.simulation.placements import Placements, tensors_in
 
 _LIST = Path(torch.__file__).parents[1] / "torchgen/packaged/ATen/native/native_functions.yaml"
-# Lines of an operation's row: it has a kernel of its own for CUDA; nothing checks it, or its iterator does.
+# Lines of an operation's row: it has a kernel of its own for CUDA; nothing checks it, or its
+# iterator does.
 _HAS_KERNEL = re.compile(r"^    [\w, ]*\bCUDA\b[\w, ]*:|^  structured", re.MULTILINE)
 _IS_UNCHECKED = "device_check: NoCheck"
 _IS_ITERATED = re.compile(rf"{_IS_UNCHECKED}.*TensorIterator")
-_INDEXING = ("index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
+_INDEXING = (
+    "index",
+    "_unsafe_index",
+    "index_put",
+    "index_put_",
+    "_index_put_impl_",
+    "_unsafe_index_put",
+)
 # Whether operations are checked of which the list says something else.
 _EXCEPTIONS = {
-    # They or what they call checks their arguments (native/TensorAdvancedIndexing.cpp, Embedding.cpp,
-    # TensorShape.cpp, Blas.cpp, Convolution.cpp, RNN.cpp).
+    # They or what they call checks their arguments (native/TensorAdvancedIndexing.cpp,
+    # Embedding.cpp, TensorShape.cpp, Blas.cpp, Convolution.cpp, RNN.cpp).
     **dict.fromkeys(_INDEXING, True),
     **dict.fromkeys(("embedding", "stack", "mv", "convolution", "mkldnn_rnn_layer"), True),
     # They copy a number (native/Fill.cpp) and chances (cuda/DistributionTemplates.h) to the device.
     "fill_": False,
     "bernoulli_": False,
-    # Called while a mode is active, as here, in place of one that takes the CPU's targets (LossCTC.cpp).
+    # Called while a mode is active, as here, in place of one that takes the CPU's targets
+    # (LossCTC.cpp).
     "_ctc_loss": False,
 }
-# The sentence of aten/src/ATen/TensorIterator.cpp and, up to 2.7, core/adaption.cpp; the end is ours.
+# The sentence of aten/src/ATen/TensorIterator.cpp and, up to 2.7, core/adaption.cpp; the end is
+# ours.
 _ERROR = (
     "Expected all tensors to be on the same device, but found at least two devices, {} and {}! "
     "(argument {} of {})"
@@ -76,7 +87,9 @@ class SameDevice:
     def check(self, call: Invocation) -> None:
         """Raise torch's error for a call that CUDA would refuse; its tensors are on several devices."""
         # The engine and torch.func's transforms call with tensors of their own.
-        is_inside = torch._C._current_graph_task_id() != -1 or torch._C._functorch.peek_interpreter_stack()
+        is_inside = (
+            torch._C._current_graph_task_id() != -1 or torch._C._functorch.peek_interpreter_stack()
+        )
         if is_inside or not _is_checked(call.func):
             return
         first = None
@@ -94,7 +107,9 @@ class SameDevice:
                 # A single value is copied to what is indexed (TensorAdvancedIndexing.cpp).
                 is_single = is_indexing and name == "values" and tensor.numel() == 1
                 is_index = is_indexing and name == "indices"
-                if not is_single and (tensor.is_cuda or (not is_index and self._is_certain(tensor))):
+                if not is_single and (
+                    tensor.is_cuda or (not is_index and self._is_certain(tensor))
+                ):
                     yield name, tensor
 
     def _is_certain(self, tensor: Any) -> bool:

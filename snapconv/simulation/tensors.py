@@ -1,9 +1,9 @@
 """Tensors and storages in a simulation: where they report to be, how they move, and how they are made.
 
-Class attributes are replaced and not watched by a mode, so that the answers are the same in every thread and
-beneath every other mode. Of what makes tensors, only what would request a CUDA device from C++ code that it
-does not have: of data, of files, of other tensors' memory. Factories without data (zeros, randn, …) need
-nothing: the operation mode sees their device.
+Class attributes are replaced and not watched by a mode, so that the answers are the same in every
+thread and beneath every other mode. Of what makes tensors, only what would request a CUDA device
+from C++ code that it does not have: of data, of files, of other tensors' memory. Factories without
+data (zeros, randn, …) need nothing: the operation mode sees their device.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,11 @@ from functools import partial, wraps
 from typing import Any
 
 import torch
-from torch.overrides import _get_current_function_mode_stack, handle_torch_function, has_torch_function_unary
+from torch.overrides import (
+    _get_current_function_mode_stack,
+    handle_torch_function,
+    has_torch_function_unary,
+)
 from torch.utils import _device
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode
@@ -71,7 +75,9 @@ class TensorPatches:
     def _device(self, real: Any) -> Callable[[Any], Any]:
         of = self._device_of
         devices = self._devices
-        return lambda tensor: real.__get__(tensor) if (index := of(tensor)) is None else devices[index]
+        return lambda tensor: (
+            real.__get__(tensor) if (index := of(tensor)) is None else devices[index]
+        )
 
     def _is_cuda(self, real: Any) -> Callable[[Any], bool]:
         return lambda tensor: self._device_of(tensor) is not None or real.__get__(tensor)
@@ -156,7 +162,9 @@ class TensorPatches:
         placement = self._of(tensor)
         if placement is not None and placement.device is not None:
             self._tracker.machine.settle()
-            self._tracker.machine.record_stream(placement.device, placement.addr, stream.cuda_stream)
+            self._tracker.machine.record_stream(
+                placement.device, placement.addr, stream.cuda_stream
+            )
 
     # Pinning changes nothing that is modelled: host memory is in no snapshot.
 
@@ -170,7 +178,13 @@ class TensorPatches:
         return self._move(tensor, None, None, memory_format=memory_format)
 
     def _cuda(
-        self, _real: Any, tensor: Any, device: Any = None, *_: Any, memory_format: Any = None, **__: Any
+        self,
+        _real: Any,
+        tensor: Any,
+        device: Any = None,
+        *_: Any,
+        memory_format: Any = None,
+        **__: Any,
     ) -> Any:
         index = self._tracker.machine.ordinal("cuda" if device is None else device)
         return self._move(tensor, index, None, memory_format=memory_format)
@@ -179,19 +193,30 @@ class TensorPatches:
         if (args and isinstance(args[0], torch.Tensor)) or "other" in kwargs:
             other = kwargs.pop("other") if "other" in kwargs else args[0]
             return self._to(real, tensor, other.device, other.dtype, *args[1:], **kwargs)
-        # torch's own parser supports everything but ``copy``: by position, the second of two booleans.
+        # torch's own parser supports everything but ``copy``: by position, the second of two
+        # booleans.
         has_copy = len(args) >= 3 and isinstance(args[-1], bool) and isinstance(args[-2], bool)
         named = {key: value for key, value in kwargs.items() if key != "copy"}
         parse = torch._C._nn._parse_to
         device, dtype, _, memory_format = parse(*(args[:-1] if has_copy else args), **named)
-        if device is None or device.type == "meta" or (device.type != "cuda" and self._of(tensor) is None):
+        if (
+            device is None
+            or device.type == "meta"
+            or (device.type != "cuda" and self._of(tensor) is None)
+        ):
             return real(tensor, *args, **kwargs)
         copy = kwargs.get("copy", has_copy and args[-1])
         index = self._tracker.machine.ordinal(device)
         return self._move(tensor, index, dtype, memory_format=memory_format, copy=copy)
 
     def _move(
-        self, tensor: Any, index: int | None, dtype: Any, *, memory_format: Any = None, copy: bool = False
+        self,
+        tensor: Any,
+        index: int | None,
+        dtype: Any,
+        *,
+        memory_format: Any = None,
+        copy: bool = False,
     ) -> Any:
         """Do what ``to`` with a device does: the same tensor if nothing changes, else a copy."""
         is_same = dtype in (None, tensor.dtype) and (
@@ -212,7 +237,11 @@ def patch_storages(tracker: Tracker, patches: Patches) -> None:
 
     def device(storage: Any) -> Any:
         placement = placed(storage)
-        return real_device.__get__(storage) if placement is None else torch.device("cuda", placement.device)
+        return (
+            real_device.__get__(storage)
+            if placement is None
+            else torch.device("cuda", placement.device)
+        )
 
     def data_ptr(storage: Any) -> int:
         placement = placed(storage)
@@ -239,8 +268,14 @@ def patch_storages(tracker: Tracker, patches: Patches) -> None:
         return tracker.resize_storage(real_resize, storage, n_bytes)
 
     def size(real: Any, storage: Any) -> int:
-        placement = placed(storage)  # resizing one without memory changes its size on the device alone
-        return int(real(storage)) if placement is None or placement.is_own_memory else placement.n_bytes
+        placement = placed(
+            storage
+        )  # resizing one without memory changes its size on the device alone
+        return (
+            int(real(storage))
+            if placement is None or placement.is_own_memory
+            else placement.n_bytes
+        )
 
     patches.set(kind, "device", property(device))
     patches.set(kind, "is_cuda", property(lambda storage: placed(storage) is not None))
@@ -253,8 +288,9 @@ def patch_storages(tracker: Tracker, patches: Patches) -> None:
 
 def patch_factories(tracker: Tracker, patches: Patches) -> None:
     """Replace what makes tensors of data, or of a file, on a device given by name."""
-    # Let torch make its table of what a default device is for, before any of it is replaced. It does so once,
-    # when it needs it; with ours in it, a default device has no effect on torch.tensor (2.13).
+    # Let torch make its table of what a default device is for, before any of it is replaced. It
+    # does so once, when it needs it; with ours in it, a default device has no effect on
+    # torch.tensor (2.13).
     getattr(_device, "_device_constructors", tuple)()
     patches.wrap(torch, "tensor", partial(_from_data, tracker, may_share=False))
     for name in ("as_tensor", "asarray"):
@@ -265,7 +301,13 @@ def patch_factories(tracker: Tracker, patches: Patches) -> None:
 
 
 def _from_data(
-    tracker: Tracker, real: Any, data: Any, *args: Any, may_share: bool, device: Any = None, **kwargs: Any
+    tracker: Tracker,
+    real: Any,
+    data: Any,
+    *args: Any,
+    may_share: bool,
+    device: Any = None,
+    **kwargs: Any,
 ) -> Any:
     named = kwargs if device is None else kwargs | {"device": device}
     if device is None:
@@ -292,7 +334,9 @@ def _default_device() -> Any:
 
 def _new_tensor(self: Any, data: Any, **kwargs: Any) -> Any:
     defaults = {"dtype": self.dtype, "device": self.device}
-    return torch.tensor(data, **defaults | {key: value for key, value in kwargs.items() if value is not None})
+    return torch.tensor(
+        data, **defaults | {key: value for key, value in kwargs.items() if value is not None}
+    )
 
 
 def _generator_class(tracker: Tracker) -> type:
@@ -332,8 +376,8 @@ def _restore(tracker: Tracker, real: Any, storage: Any, location: str) -> Any:
 def patch_wrappers(tracker: Tracker, patches: Patches) -> None:
     """Let tensors that wrap others (quantized, doubled, …) be on a device, without memory of their own.
 
-    A wrapper is made for the CPU, since C++ code would look for a CUDA device, and only reports that it is on
-    the device. The tensors in it are tracked as any others.
+    A wrapper is made for the CPU, since C++ code would look for a CUDA device, and only reports
+    that it is on the device. The tensors in it are tracked as any others.
     """
     real = torch.Tensor._make_wrapper_subclass
 
@@ -352,7 +396,18 @@ def patch_wrappers(tracker: Tracker, patches: Patches) -> None:
 
 def patch_legacy_types(patches: Patches) -> None:
     """Let ``torch.cuda.FloatTensor`` make tensors on the device, and recognise them."""
-    for name in ("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double", "Bool", "BFloat16"):
+    for name in (
+        "Byte",
+        "Char",
+        "Short",
+        "Int",
+        "Long",
+        "Half",
+        "Float",
+        "Double",
+        "Bool",
+        "BFloat16",
+    ):
         dtype = getattr(torch, f"{name}Tensor").dtype
         kind = _LegacyType(f"{name}Tensor", (), {"__module__": "torch.cuda", "dtype": dtype})
         patches.set_existing(torch.cuda, f"{name}Tensor", kind)

@@ -1,8 +1,8 @@
 """Operations on tensors -> mallocs and frees on the simulated devices.
 
-Sees every operation below autograd. Decides on which device its results lie, has it computed on the CPU or
-by shape alone, and accounts for the memory of its results: new blocks, blocks taken over by sums that a GPU
-makes in place, and the workspaces of cuBLAS.
+Sees every operation below autograd. Decides on which device its results lie, has it computed on the
+CPU or by shape alone, and accounts for the memory of its results: new blocks, blocks taken over by
+sums that a GPU makes in place, and the workspaces of cuBLAS.
 """
 
 import os
@@ -80,7 +80,9 @@ class Tracker:
         try:
             return self._handle(call)
         except Exception as error:  # noqa: BLE001  # handed on, or kept
-            is_theirs = error is call.raised or not is_fault(error) or isinstance(error, RecorderError)
+            is_theirs = (
+                error is call.raised or not is_fault(error) or isinstance(error, RecorderError)
+            )
             if has_interrupted(error):
                 self.guard.takes(error)
             if is_theirs or not self._has_run(call, args, kwargs):
@@ -88,8 +90,8 @@ class Tracker:
             self._recover(call)
             self.guard.keep(error)
         finally:
-            # Also where it failed in one type and was run in another: an exception holds the frames that hold
-            # it, and with them tensors of the program.
+            # Also where it failed in one type and was run in another: an exception holds the frames
+            # that hold it, and with them tensors of the program.
             call.raised = None
         return call.result
 
@@ -107,7 +109,9 @@ class Tracker:
         """Allocate the results of an operation that a fault of ours broke off, as far as that goes."""
         node = torch._C._current_autograd_node()
         what = f"the results of {call.func}" + (f" in {node.name()}" if node is not None else "")
-        self.guard.cost = self.guard.cost or f"{what} are allocated without a check: peaks may differ"
+        self.guard.cost = (
+            self.guard.cost or f"{what} are allocated without a check: peaks may differ"
+        )
         with suppress(Exception):
             given = map(self.placements.of, call.tensors)
             device = next((item.device for item in given if item and item.device is not None), None)
@@ -123,7 +127,10 @@ class Tracker:
         call.inputs = [self.placements.of(tensor) for tensor in call.tensors]
         self.transfers.settle_used(call.inputs)
         # After a fault of ours a tensor may be on the CPU that the program has put on a device.
-        if len({given and given.device for given in call.inputs}) > 1 and self.guard.failure is None:
+        if (
+            len({given and given.device for given in call.inputs}) > 1
+            and self.guard.failure is None
+        ):
             self.same_device.check(call)
         call.device, call.kwargs = self.choice.resolve(call.operation, call.inputs, call.kwargs)
         if call.device is not None and call.operation.not_modelled is not None:
@@ -152,7 +159,9 @@ class Tracker:
 
     def _place(self, call: Invocation, result: Any, *, has_values: bool) -> None:
         if call.operation.cpu_results:
-            result = [value for i, value in enumerate(result) if i not in call.operation.cpu_results]
+            result = [
+                value for i, value in enumerate(result) if i not in call.operation.cpu_results
+            ]
         for tensor in self._with_storages(result):
             if self.placements.of(tensor) is None:
                 storage = tensor.untyped_storage()
@@ -179,7 +188,9 @@ class Tracker:
         """Note where a storage is, before it has an address there."""
         fake_storages = self.evaluation.fake_storages
         is_own = has_values or fake_storages is None or not fake_storages.has(storage)
-        placement = Placement(device, 0, storage.nbytes(), has_values=has_values, is_own_memory=is_own)
+        placement = Placement(
+            device, 0, storage.nbytes(), has_values=has_values, is_own_memory=is_own
+        )
         self.placements.add(storage, placement)
         return placement
 
@@ -284,14 +295,16 @@ class Tracker:
         return Location(placement.device, placement.addr, placement.n_bytes)
 
 
-# Sums that a GPU makes in place, seen here as new tensors: with any dispatch mode active, torch's autograd
-# takes the out-of-place path where it would otherwise add into memory without other references
-# (InputBuffer::accumulate, AccumulateGrad, the derivatives of indexing).
-# A sum that the engine computes, and no Python code in a node, is an accumulation. (The few sums inside
-# derivatives written in C++ cannot be distinguished; their operands are mostly kept.)
+# Sums that a GPU makes in place, seen here as new tensors: with any dispatch mode active, torch's
+# autograd takes the out-of-place path where it would otherwise add into memory without other
+# references (InputBuffer::accumulate, AccumulateGrad, the derivatives of indexing).
+# A sum that the engine computes, and no Python code in a node, is an accumulation. (The few sums
+# inside derivatives written in C++ cannot be distinguished; their operands are mostly kept.)
 _SUMS = {"add"}
 # Inside a node, these write into fresh zeros on a GPU (torch/csrc/autograd/FunctionsManual.cpp).
-_SCATTERS = {*"index_put _index_put_impl scatter scatter_add index_add masked_scatter put index_fill".split()}
+_SCATTERS = {
+    *"index_put _index_put_impl scatter scatter_add index_add masked_scatter put index_fill".split()
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -305,8 +318,9 @@ class _Undecided:
 class Transfers:
     """Allocations of sums, deferred for a moment, at most one of each thread.
 
-    If the very next thing that the thread does is that the sum's first operand is freed, then the sum has
-    that operand's block, and nothing was allocated. What another thread does meanwhile decides nothing.
+    If the very next thing that the thread does is that the sum's first operand is freed, then the
+    sum has that operand's block, and nothing was allocated. What another thread does meanwhile
+    decides nothing.
     """
 
     def __init__(self, machine: Machine, placements: Placements) -> None:
@@ -323,7 +337,9 @@ class Transfers:
         # With create_graph the engine makes new tensors on a GPU too.
         if self._graph_task() == -1 or self._is_grad_enabled():
             return False
-        if operation.name not in _SCATTERS and not (operation.name in _SUMS and _is_called_by_engine()):
+        if operation.name not in _SCATTERS and not (
+            operation.name in _SUMS and _is_called_by_engine()
+        ):
             return False
         operands = [
             operand
@@ -358,7 +374,9 @@ class Transfers:
         if self._undecided:
             thread = threading.get_ident()
             used = [*placements]
-            self._settle(lambda undecided: undecided.thread != thread and undecided.placement in used)
+            self._settle(
+                lambda undecided: undecided.thread != thread and undecided.placement in used
+            )
 
     def _take(self, undecided: _Undecided) -> bool:
         """Say whether it is this call that decides; of several threads one does."""
@@ -373,7 +391,9 @@ class Transfers:
             if self._take(undecided):
                 try:
                     self.allocate(undecided.placement, undecided.frames)
-                except RuntimeError as error:  # raised by the next operation: this may be in a deallocation
+                except (
+                    RuntimeError
+                ) as error:  # raised by the next operation: this may be in a deallocation
                     self._failures[undecided.thread] = error
 
     def allocate(self, placement: Placement, frames: Frames | None = None) -> None:
@@ -396,10 +416,11 @@ def _is_called_by_engine() -> bool:
     return frame.f_code.co_name == ENGINE_CALLER
 
 
-# What torch gives cuBLAS per handle and stream where CUBLAS_WORKSPACE_CONFIG is not set: 32 MiB on compute
-# capability 9.0, which is what the simulated device has (8320 KiB before it). torch's documentation,
-# notes/cuda.rst, "cuBLAS workspaces" (2.13), and parseChosenWorkspaceSize in
-# aten/src/ATen/cuda/CublasHandlePool.cpp; a recorded training step on that hardware has 33,554,432 B too.
+# What torch gives cuBLAS per handle and stream where CUBLAS_WORKSPACE_CONFIG is not set: 32 MiB on
+# compute capability 9.0, which is what the simulated device has (8320 KiB before it). torch's
+# documentation, notes/cuda.rst, "cuBLAS workspaces" (2.13), and parseChosenWorkspaceSize in
+# aten/src/ATen/cuda/CublasHandlePool.cpp; a recorded training step on that hardware has 33,554,432
+# B too.
 _WORKSPACE_BYTES = 32 << 20
 # What requests it (torch 2.5 to 2.7; CublasHandlePool.cpp).
 _FRAMES = ("at::cuda::getNewWorkspace()", "at::cuda::getCurrentCUDABlasHandle()")
@@ -409,14 +430,17 @@ _USES_BLAS = {"mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "m
 class BlasWorkspaces:
     """One workspace per device, stream and thread, given at the first use and never freed.
 
-    torch has one handle per thread. Backward runs on a thread of its own for each device on a GPU, whoever
-    calls it. ``addrs`` has the addresses of all, for a benchmark of how well workspaces are recognized.
+    torch has one handle per thread. Backward runs on a thread of its own for each device on a GPU,
+    whoever calls it. ``addrs`` has the addresses of all, for a benchmark of how well workspaces are
+    recognized.
     """
 
     def __init__(self, machine: Machine) -> None:
         self._graph_task = torch._C._current_graph_task_id
         self._machine = machine
-        chunks = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))  # sizes in KiB
+        chunks = re.findall(
+            r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
+        )  # sizes in KiB
         sizes = [int(size) * int(count) << 10 for size, count in chunks]
         self._n_bytes = sum(sizes) if sizes else _WORKSPACE_BYTES  # :0:0 asks for none
         self._lock = threading.RLock()

@@ -1,9 +1,10 @@
 """Files where nothing is computed: what was not computed is never written, and read back all the same.
 
-In place of an object whose values were not computed, ``torch.save``, pickle and safetensors write one line
-that says so, and a pickle without these values. A new file with such a line is removed when the run ends,
-with the new folder that it is in, and so is a binary one that was opened after the program was given an array
-of values that were not computed. Files that were there stay as they are.
+In place of an object whose values were not computed, ``torch.save``, pickle and safetensors write
+one line that says so, and a pickle without these values. A new file with such a line is removed
+when the run ends, with the new folder that it is in, and so is a binary one that was opened after
+the program was given an array of values that were not computed. Files that were there stay as they
+are.
 """
 
 import ctypes
@@ -42,7 +43,8 @@ class UnwrittenFiles:
         self.tracker = tracker
         self._pid = os.getpid()
         self._began = time.time()
-        # No file of another run has its number: a pickle that somebody else has made is never loaded.
+        # No file of another run has its number: a pickle that somebody else has made is never
+        # loaded.
         run = uuid.uuid4().hex
         # No pickle begins like this: whoever loads the file later is told so.
         self._head = f"# snapconv: the values of this file were not computed, {run} ".encode()
@@ -56,7 +58,9 @@ class UnwrittenFiles:
             if not isinstance(value, torch.UntypedStorage | torch.storage.TypedStorage):
                 return None
             storage = _untyped(value)
-            if storage._cdata not in rows:  # the storage is kept: its number is not another's meanwhile
+            if (
+                storage._cdata not in rows
+            ):  # the storage is kept: its number is not another's meanwhile
                 location = torch.serialization.location_tag(storage)
                 row = len(rows), storage.nbytes(), location, self._values(storage)
                 rows[storage._cdata] = storage, row
@@ -126,7 +130,9 @@ class UnwrittenFiles:
             stand_in = None
         return real(obj, f, *args, **kwargs) if stand_in is None else f.write(stand_in)
 
-    def save_file(self, _real: object, tensors: Any, filename: Any, metadata: Any = None, **_: Any) -> None:
+    def save_file(
+        self, _real: object, tensors: Any, filename: Any, metadata: Any = None, **_: Any
+    ) -> None:
         """Do what safetensors.torch.save_file does, as far as it was computed."""
 
         def write(_saved: object, file: Any) -> None:
@@ -143,7 +149,9 @@ class UnwrittenFiles:
     def load(self, real: Real, f: Any, map_location: Any = None, *args: Any, **named: Any) -> Any:
         """Do what torch.load does."""
         restored = self._restored(f, map_location)
-        return real(self.files.at(f), map_location, *args, **named) if restored is None else restored
+        return (
+            real(self.files.at(f), map_location, *args, **named) if restored is None else restored
+        )
 
     def safe_open(self, real: Real, filename: Any, *args: Any, **kwargs: Any) -> Any:
         """Open a file of safetensors; one that was not written has its shapes, and holes for its values."""
@@ -170,7 +178,11 @@ class UnwrittenFiles:
         return {shortened(entry.name): n_bytes for entry, n_bytes in self._sizes().items()}
 
     def _sizes(self) -> dict[Entry, int]:
-        sizes = {entry: self._n_bytes(entry) for entry in self.files.entries.values() if not entry.is_users}
+        sizes = {
+            entry: self._n_bytes(entry)
+            for entry in self.files.entries.values()
+            if not entry.is_users
+        }
         return {entry: n_bytes for entry, n_bytes in sizes.items() if n_bytes}
 
     def _n_bytes(self, entry: Entry) -> int:
@@ -213,7 +225,8 @@ class UnwrittenFiles:
         sizes = self._sizes()
         said = {
             "these files were not written, as their values were not computed": [
-                f"{shortened(entry.name)} ({format_bytes(n_bytes)})" for entry, n_bytes in sizes.items()
+                f"{shortened(entry.name)} ({format_bytes(n_bytes)})"
+                for entry, n_bytes in sizes.items()
             ],
             "what else is new in these folders goes with them": [
                 *map(shortened, self._partial_folders(sizes))
@@ -225,7 +238,9 @@ class UnwrittenFiles:
             ],
         }
         if any(said.values()):
-            message = "; ".join(f"{what}: {shown(files, 'file')}" for what, files in said.items() if files)
+            message = "; ".join(
+                f"{what}: {shown(files, 'file')}" for what, files in said.items() if files
+            )
             yield Note("files-not-written", message)
 
 

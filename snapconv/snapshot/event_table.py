@@ -1,8 +1,8 @@
 """One device's trace as columns: an EventTable, read in Python or by the compiled core; and the annotations.
 
-read_trace reads torch's list of TraceEntry dictionaries. CompiledTraceReader takes the columns of the core,
-with the values, ids and refusals of read_trace; a refusal may lack its place, since it sends the file to
-read_trace, which finds it again, with its path.
+read_trace reads torch's list of TraceEntry dictionaries. CompiledTraceReader takes the columns of
+the core, with the values, ids and refusals of read_trace; a refusal may lack its place, since it
+sends the file to read_trace, which finds it again, with its path.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,13 @@ from snapconv.snapshot.fields import (
     check_total,
     expect,
 )
-from snapconv.snapshot.readers.compiled_pickle import MISSING_TIME, NO_ID, FirstSeen, OddFile, trace_rows
+from snapconv.snapshot.readers.compiled_pickle import (
+    MISSING_TIME,
+    NO_ID,
+    FirstSeen,
+    OddFile,
+    trace_rows,
+)
 from snapconv.snapshot.stack_table import Collected, CompiledStacks
 from snapconv.torch_knowledge.profiler_categories import CATEGORIES
 from snapconv.units import shown
@@ -62,7 +68,9 @@ class Action(IntEnum):
 
 
 # The codes of the actions by their names in a file.
-ACTION_CODES = {action.name.lower(): int(action) for action in Action if action is not Action.UNKNOWN}
+ACTION_CODES = {
+    action.name.lower(): int(action) for action in Action if action is not Action.UNKNOWN
+}
 
 # The actions whose address and size the analysis reads; elsewhere the file may have any value.
 _MOVES_MEMORY = np.zeros(len(Action), bool)
@@ -78,10 +86,11 @@ class EventTable:
     ``size`` in bytes: requested bytes of blocks, real bytes of segments, rounded bytes of an oom.
     ``addr`` of an oom is the driver's free bytes (torch's ``device_free``), of a snapshot 0.
     ``time_us`` (epoch microseconds), ``compile_context_id``, ``user_metadata_id``, ``pool_id`` and
-    ``internal_metadata_id`` (the allocator's word on its own events, torch 2.15 on) are None where the file
-    does not have them; the ids are positions in the Snapshot's ``texts`` and ``pools``. ``stack_id`` is -1
-    where no stack was captured. ``profiler_category`` is a position in ``profiler_categories.CATEGORIES``, -1
-    where torch.profiler gave none; None where it did not write the file.
+    ``internal_metadata_id`` (the allocator's word on its own events, torch 2.15 on) are None where
+    the file does not have them; the ids are positions in the Snapshot's ``texts`` and ``pools``.
+    ``stack_id`` is -1 where no stack was captured. ``profiler_category`` is a position in
+    ``profiler_categories.CATEGORIES``, -1 where torch.profiler gave none; None where it did not
+    write the file.
     """
 
     action: Int8Column
@@ -151,7 +160,12 @@ def _actions(rows: Rows, collected: Collected) -> Int8Column:
 
 
 def check_numbers(
-    action: Int8Column, addr: Int64Column, size: Int64Column, time_us: Int64Column | None, *, place: Place
+    action: Int8Column,
+    addr: Int64Column,
+    size: Int64Column,
+    time_us: Int64Column | None,
+    *,
+    place: Place,
 ) -> None:
     """Raise MalformedSnapshotError for the first number that cannot be right, column by column."""
     if not (are_within(addr, ADDRESS) and are_within(size, BYTES)):
@@ -170,7 +184,8 @@ def check_sizes(action: Int8Column, size: Int64Column, where: str) -> None:
     check_total(size[_MOVES_MEMORY[action]], where)
 
 
-# The columns of ids, in the order of read_trace, which numbers texts by it, and their names in the core.
+# The columns of ids, in the order of read_trace, which numbers texts by it, and their names in the
+# core.
 _IDS = {
     "stack_id": "frames",
     "compile_context_id": "compile_context",
@@ -202,14 +217,17 @@ class CompiledTraceReader:
             return read_trace(trace, where, self._collected)
         of_trace = trace_rows(trace)
         if self._events.unknown_actions and of_trace.start < self._n_read:
-            raise OddFile  # unknown actions are reported in the order of the traces, not of the file
+            # unknown actions are reported in the order of the traces, not of the file
+            raise OddFile
         self._n_read = of_trace.stop
         n = of_trace.stop - of_trace.start
         columns: dict[str, Any] = {
             name: column if column is None else column[of_trace]
             for name, column in self._events.columns.items()
         }
-        ids = {name: columns[key] for name, key in _IDS.items()}  # our ids replace the core's in place
+        ids = {
+            name: columns[key] for name, key in _IDS.items()
+        }  # our ids replace the core's in place
         for name, column in ids.items():
             if column is None or not (column != NO_ID).any():
                 ids[name] = unknown_column(n, np.int32) if name == "stack_id" else None

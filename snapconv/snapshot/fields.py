@@ -1,7 +1,8 @@
 """Values of a file that nobody has checked: taken out by key, with their places and what is expected of them.
 
 Rows takes one key out of many dictionaries at once, as a column. Whatever cannot be right raises
-MalformedSnapshotError with its path, such as ``device_traces[0][1523].size: expected int, got str``.
+MalformedSnapshotError with its path, such as ``device_traces[0][1523].size: expected int, got
+str``.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int32Column, Int64Column
-from snapconv.errors import InputError, MalformedSnapshotError, TruncatedFileError, UnsafePickleError
+from snapconv.errors import (
+    InputError,
+    MalformedSnapshotError,
+    TruncatedFileError,
+    UnsafePickleError,
+)
 from snapconv.files import open_input
 from snapconv.json_text import JsonError, read_json
 from snapconv.units import shown
@@ -33,8 +39,8 @@ class Bounds(NamedTuple):
     types: tuple[type, ...] = (int,)
 
 
-# No device has 256 TiB, and no machine addresses beyond 57 bits from either end. Within these bounds
-# no sum or difference that the analysis makes overflows int64.
+# No device has 256 TiB, and no machine addresses beyond 57 bits from either end. Within these
+# bounds no sum or difference that the analysis makes overflows int64.
 BYTES = Bounds(0, 1 << 48, "0 to 2^48 bytes")
 ADDRESS = Bounds(-(1 << 62), 1 << 62, "an address of at most 62 bits from either end")
 TIME = Bounds(-(1 << 62), 1 << 62, "microseconds of at most 62 bits")
@@ -58,7 +64,9 @@ def expect(value: object, kind: type | Bounds, path: str) -> Any:
 
 def expect_all(values: object, kind: type | Bounds, path: str) -> list[Any]:
     """Return a list of values, each as ``expect`` returns it."""
-    return [expect(value, kind, f"{path}[{i}]") for i, value in enumerate(expect(values, list, path))]
+    return [
+        expect(value, kind, f"{path}[{i}]") for i, value in enumerate(expect(values, list, path))
+    ]
 
 
 class Interner:
@@ -111,7 +119,9 @@ class Rows:
         """Return the values of one key, None where it is missing."""
         return list(map(dict.get, self.rows, repeat(key)))
 
-    def ints(self, key: str, bounds: Bounds | None = None, *, missing: int | None = None) -> Int64Column:
+    def ints(
+        self, key: str, bounds: Bounds | None = None, *, missing: int | None = None
+    ) -> Int64Column:
         """Return the integers under a key; where it is absent, ``missing``, or an error if that is None.
 
         Unsigned 64-bit values wrap to negative ones. What is missing need not be within the bounds.
@@ -136,10 +146,16 @@ class Rows:
             with suppress(OverflowError):
                 column = np.array(values, np.int64)
         if column is None:
-            checked = map(self._checked_int, range(len(values)), values, repeat(key), repeat(missing))
+            checked = map(
+                self._checked_int, range(len(values)), values, repeat(key), repeat(missing)
+            )
             column = np.fromiter(checked, np.int64, len(values))
         if bounds is not None:
-            among = None if missing is None or bounds.low <= missing <= bounds.high else column != missing
+            among = (
+                None
+                if missing is None or bounds.low <= missing <= bounds.high
+                else column != missing
+            )
             check_range(column, bounds, key, place=self.place, among=among)
         return column
 
@@ -189,7 +205,12 @@ def _is_pool(value: object) -> bool:
 
 
 def check_range(
-    column: Int64Column | None, bounds: Bounds, key: str, *, place: Place, among: BoolColumn | None = None
+    column: Int64Column | None,
+    bounds: Bounds,
+    key: str,
+    *,
+    place: Place,
+    among: BoolColumn | None = None,
 ) -> None:
     """Raise MalformedSnapshotError for the first value out of bounds, among the rows that are marked."""
     if column is None or are_within(column, bounds):
@@ -199,7 +220,9 @@ def check_range(
         wrong &= among
     if wrong.any():
         i = int(wrong.argmax())
-        raise MalformedSnapshotError(f"{place(i)}.{key}: expected {bounds.expected}, got {int(column[i])}")
+        raise MalformedSnapshotError(
+            f"{place(i)}.{key}: expected {bounds.expected}, got {int(column[i])}"
+        )
 
 
 def are_within(column: Int64Column, bounds: Bounds) -> bool:
@@ -219,7 +242,8 @@ def reject_shared(lists: Sequence[Any], place: Place) -> None:
     for i, rows in enumerate(lists):
         if rows and first.setdefault(id(rows), i) != i:
             raise MalformedSnapshotError(
-                f"{place(i)} is the same list as {place(first[id(rows)])}; torch makes one for each: dump "
+                f"{place(i)} is the same list as {place(first[id(rows)])}; torch makes one for "
+                f"each: dump "
                 "torch.cuda.memory._snapshot() as it is"
             )
 
@@ -235,7 +259,9 @@ def errors_of(path: Path) -> Iterator[None]:
     except (InputError, UnsafePickleError) as error:
         raise type(error)(f"{path}: {error}") from error
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}; check the path") from error
+        raise InputError(
+            f"{path}: cannot be read: {error.strerror or error}; check the path"
+        ) from error
     except MemoryError as error:
         raise InputError(f"{path}: it does not fit into this machine's memory") from error
 

@@ -1,8 +1,8 @@
 """The torch that wrote a file, and notes about what the file lacks.
 
-The torch is inferred from the keys that each release added. A present key proves a release; a missing one
-rules later releases out if the file has a place where it would stand. The keys were bisected over the wheels
-of torch 2.0.1 to 2.15.0.
+The torch is inferred from the keys that each release added. A present key proves a release; a
+missing one rules later releases out if the file has a place where it would stand. The keys were
+bisected over the wheels of torch 2.0.1 to 2.15.0.
 """
 
 from collections import Counter
@@ -11,7 +11,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import compress
 
-from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES, NPU_PADDING_BYTES, SMALL_REQUEST_BYTES
+from snapconv.allocator.allocator_settings import (
+    MIN_BLOCK_BYTES,
+    NPU_PADDING_BYTES,
+    SMALL_REQUEST_BYTES,
+)
 from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.columns import has_code
 from snapconv.notes import Note
@@ -21,8 +25,9 @@ from snapconv.snapshot.segment_table import BlockTable, SegmentTable
 from snapconv.snapshot.stack_table import Collected, StackTable
 from snapconv.torch_knowledge.backends import BACKENDS, release_key
 
-# The other backends follow later and write fewer keys (torch/csrc/xpu/Module.cpp; torch_npu has no times),
-# so with them a missing key proves nothing. torch_npu takes keys over into later releases of older branches.
+# The other backends follow later and write fewer keys (torch/csrc/xpu/Module.cpp; torch_npu has no
+# times), so with them a missing key proves nothing. torch_npu takes keys over into later releases
+# of older branches.
 _SNAPSHOTS_SINCE = {"xpu": "2.11", "npu": "2.1"}
 _NPU_SINCE = {"pool_id": "2.13"}
 
@@ -32,7 +37,8 @@ class Era:
     """The range of torch releases that can have written the file, and for which device.
 
     ``first`` and ``last`` are such as ``2.5``; ``last`` is None for "or any newer". ``backend`` is
-    the kind of a row of torch_knowledge/backends.py (rocm is built from the same source and looks like cuda).
+    the kind of a row of torch_knowledge/backends.py (rocm is built from the same source and looks
+    like cuda).
     """
 
     first: str
@@ -54,8 +60,8 @@ _LEAST_PADDED, _LEAST_WHOLE = 8, 3  # whole granules that have one more are a pl
 BLOCK_ADDRESSES = "blocks[].address"
 PLOT = "category"
 Memory = tuple[SegmentTable, BlockTable]
-# Newest first: the first release with a trait, the last without it, the trait, and the place where it would
-# show. Of events it is the column, else the key.
+# Newest first: the first release with a trait, the last without it, the trait, and the place where
+# it would show. Of events it is the column, else the key.
 _RELEASES = (
     # Only what the allocator does for itself has it, so that a file of 2.15 may well lack it.
     ("2.15", "2.14", "internal_metadata_id", "nowhere"),
@@ -106,13 +112,17 @@ def places_of(
     return {place for place, found in is_there.items() if found}
 
 
-def backend_of(traces: list[EventTable], stacks: StackTable, traits: AbstractSet[str], memory: Memory) -> str:
+def backend_of(
+    traces: list[EventTable], stacks: StackTable, traits: AbstractSet[str], memory: Memory
+) -> str:
     """Infer the backend that wrote a file: from its own actions, by frames, a setting, or sizes of blocks."""
     npu_actions = (Action.WORKSPACE_SNAPSHOT, Action.EMPTY_CACHE)
     if any(has_code(trace.action, action).any() for trace in traces for action in npu_actions):
         return "npu"
     for backend in BACKENDS.values():
-        if backend.frames and any(backend.frames in file.replace("\\", "/") for file in stacks.frames.files):
+        if backend.frames and any(
+            backend.frames in file.replace("\\", "/") for file in stacks.frames.files
+        ):
             return backend.kind
     if "PYTORCH_ALLOC_CONF" in traits:
         return "xpu"
@@ -124,7 +134,9 @@ def _is_padded(segments: SegmentTable, blocks: BlockTable) -> bool:
 
     Only blocks that keep no remainder tell: small ones, and those of expandable segments.
     """
-    is_exact = (blocks.block_bytes <= SMALL_REQUEST_BYTES) | segments.is_expandable[blocks.segment_id]
+    is_exact = (blocks.block_bytes <= SMALL_REQUEST_BYTES) | segments.is_expandable[
+        blocks.segment_id
+    ]
     tells = is_exact & blocks.is_live & (blocks.requested_bytes > 0)
     requested = blocks.requested_bytes[tells]
     granules = blocks.block_bytes[tells] / MIN_BLOCK_BYTES
@@ -145,7 +157,8 @@ def notes_of_form(
     if len(there) == 1 and DEFAULT_POOL not in there:
         yield Note(
             "one-pool",
-            f"all segments are of the private pool {there.pop()}, as torch.cuda.MemPool.snapshot() returns "
+            f"all segments are of the private pool {there.pop()}, as "
+            f"torch.cuda.MemPool.snapshot() returns "
             "them: what the device has in other pools is not in the file",
         )
 
@@ -154,13 +167,15 @@ _MOST_NAMED = 5
 _NOTES = (
     Note(
         "no-timestamps",
-        "the events have no times (torch before 2.2, torch_npu, and pages of torch.profiler): order is "
+        "the events have no times (torch before 2.2, torch_npu, and pages of torch.profiler): "
+        "order is "
         "known, duration is not",
         is_minor=True,
     ),
     Note(
         "no-stacks",
-        "no allocation has a stack: record with context='all' and dump before recording is switched off to "
+        "no allocation has a stack: record with context='all' and dump before recording is "
+        "switched off to "
         "see which line allocated what",
     ),
     Note(
@@ -170,7 +185,8 @@ _NOTES = (
     ),
     Note(
         "empty-snapshot",
-        "the file has neither memory nor events: the process had not used the device, or had no driver "
+        "the file has neither memory nor events: the process had not used the device, or had no "
+        "driver "
         "(torch writes such a file without complaint)",
     ),
 )
@@ -186,7 +202,9 @@ def notes_of_file(
 ) -> Iterator[Note]:
     """Say what a user should know of the file."""
     if counts := collected.unknown_actions:
-        yield Note("unknown-action", f"actions that are not known were left out: {_counted(counts)}")
+        yield Note(
+            "unknown-action", f"actions that are not known were left out: {_counted(counts)}"
+        )
     if n_embedded > 1:
         yield Note("several-embedded", f"the page embeds {n_embedded} snapshots: this is the first")
     is_so = (

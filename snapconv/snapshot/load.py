@@ -110,11 +110,10 @@ class DeviceSnapshot:
 class Snapshot:
     """A snapshot as columns. Ids into ``texts``, ``pools`` and ``stacks`` are positions in them.
 
-    ``devices`` are those with memory or events, in order, pinned host memory last; a file without any has an
-    empty device 0.
-    ``settings_entries`` are the allocator's settings as the file has them, as text.
-    ``metadata`` is what a recorder wrote beside it, None where the file has none that can be used.
-    ``form`` is what the file is where no allocator wrote it.
+    ``devices`` are those with memory or events, in order, pinned host memory last; a file without
+    any has an empty device 0. ``settings_entries`` are the allocator's settings as the file has
+    them, as text. ``metadata`` is what a recorder wrote beside it, None where the file has none
+    that can be used. ``form`` is what the file is where no allocator wrote it.
     """
 
     path: Path
@@ -140,7 +139,9 @@ class Snapshot:
         """Return the settings as the file has them, or else as the device's own segments show them."""
         if "expandable_segments" in dict(self.settings_entries):
             return self.settings
-        return replace(self.settings, expandable_segments=are_expandable(device.segments, [device.events]))
+        return replace(
+            self.settings, expandable_segments=are_expandable(device.segments, [device.events])
+        )
 
     @property
     def is_simulated(self) -> bool:
@@ -181,10 +182,9 @@ class Snapshot:
 def load_snapshot(path: str | Path, *, progress: Progress | None = None) -> Snapshot:
     """Read a snapshot of any era and container, offline and without running anything in it.
 
-    ``path`` is its file, or the folder of a capture, ``-`` the standard input. ``progress`` is called with
-    (stage, done, total).
-    Raises InputError (NotASnapshotError, MalformedSnapshotError, TruncatedFileError) or
-    UnsafePickleError, each naming the file.
+    ``path`` is its file, or the folder of a capture, ``-`` the standard input. ``progress`` is
+    called with (stage, done, total). Raises InputError (NotASnapshotError, MalformedSnapshotError,
+    TruncatedFileError) or UnsafePickleError, each naming the file.
     """
     path = snapshot_file(Path(path))
     with errors_of(path), collector_off():
@@ -220,15 +220,21 @@ def _read(
     notes: list[Note] = []
     memory = read_segments(_list(raw, "segments"), collected, "segments")
     traits = traits_of_raw(raw) | ({BLOCK_ADDRESSES} if collected.has_addresses else set())
-    host_memory = read_segments(_list(raw, "host_segments"), collected, "host_segments", device=HOST)
+    host_memory = read_segments(
+        _list(raw, "host_segments"), collected, "host_segments", device=HOST
+    )
     annotations = read_annotations(raw.get(_ANNOTATIONS), collected.texts, _ANNOTATIONS)
     traces = _read_traces(raw, collected, notes, progress)
     settings, entries = read_settings(raw.get("allocator_settings"), "allocator_settings")
     if "expandable_segments" not in dict(entries):
         settings = replace(settings, expandable_segments=are_expandable(memory[0], traces[:-1]))
-    recorded, recorder_notes = read_metadata(raw.get(METADATA_KEY), collected.stacks, n_bytes=n_bytes)
+    recorded, recorder_notes = read_metadata(
+        raw.get(METADATA_KEY), collected.stacks, n_bytes=n_bytes
+    )
     stacks, left_out = bound_stacks(collected.stacks.table(), n_bytes)
-    traits |= dict(entries).keys() | {name for trace in traces if len(trace) for name in columns_of(trace)}
+    traits |= dict(entries).keys() | {
+        name for trace in traces if len(trace) for name in columns_of(trace)
+    }
     traits |= {PLOT} if form else set()
     places = places_of(raw, traces, blocks=memory[1], host_blocks=host_memory[1])
     backend = NO_ALLOCATOR if form else backend_of(traces[:-1], stacks, traits, memory)
@@ -264,11 +270,15 @@ def _read_traces(
         raise MalformedSnapshotError(
             f"device_traces: expected at most {DEVICE.high + 1} devices, got {len(named)}"
         )
-    lists = {where: _list(named, where) for where in named} | {"host_traces": _list(raw, "host_traces")}
+    lists = {where: _list(named, where) for where in named} | {
+        "host_traces": _list(raw, "host_traces")
+    }
     reject_shared(list(lists.values()), list(lists).__getitem__)
     stacks = collected.stacks
     traces = []
-    compiled = CompiledTraceReader(collected, stacks) if isinstance(stacks, CompiledStacks) else None
+    compiled = (
+        CompiledTraceReader(collected, stacks) if isinstance(stacks, CompiledStacks) else None
+    )
     for where, trace in lists.items():
         table = compiled.read(trace, where) if compiled else read_trace(trace, where, collected)
         traces.append(table)
@@ -293,7 +303,8 @@ def _in_order(events: EventTable, device: int, notes: list[Note]) -> EventTable:
             Note(
                 "reordered-ring",
                 f"the events stood out of order in {counted(backwards, 'place')} (max_entries was "
-                "changed while recording); they were sorted by time, so events of the same microsecond "
+                "changed while recording); they were sorted by time, so events of the same "
+                "microsecond "
                 "may be swapped",
                 Device(device),
                 is_minor=True,
@@ -337,7 +348,12 @@ def _devices(
 
 
 def _device(
-    device: Device, events: EventTable, segments: SegmentTable, blocks: BlockTable, *, overflowed: bool | None
+    device: Device,
+    events: EventTable,
+    segments: SegmentTable,
+    blocks: BlockTable,
+    *,
+    overflowed: bool | None,
 ) -> DeviceSnapshot:
     """Pick what is of one device, by address."""
     mine = rows_of(segments.device == device)
@@ -353,8 +369,8 @@ def _device(
 def _overflowed(raw: dict[str, object], recorded: Metadata | None, device: int) -> bool | None:
     """Return whether the ring buffer of a device overwrote its oldest events; None where it is not known.
 
-    The flag of the file (torch newer than 2.13) is at the top or in the settings, one or per device; else the
-    recorder's counts.
+    The flag of the file (torch newer than 2.13) is at the top or in the settings, one or per
+    device; else the recorder's counts.
     """
     settings = raw.get("allocator_settings")
     for place in (raw, settings if isinstance(settings, dict) else {}):

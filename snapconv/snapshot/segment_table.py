@@ -1,7 +1,8 @@
 """The allocator's final state as columns: torch's segments and blocks become two tables; and its settings.
 
 Blocks of torch 2.0 have no address and keep their occupants in ``history``, newest first, whose
-``real_size`` is the requested size in spite of its name; blocks of 1.x have no requested size at all.
+``real_size`` is the requested size in spite of its name; blocks of 1.x have no requested size at
+all.
 """
 
 from collections.abc import Iterable
@@ -12,7 +13,14 @@ from itertools import chain, islice
 import numpy as np
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, read_only, unknown_column
+from snapconv.columns import (
+    BoolColumn,
+    Int8Column,
+    Int32Column,
+    Int64Column,
+    read_only,
+    unknown_column,
+)
 from snapconv.errors import MalformedSnapshotError, SettingError
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.fields import (
@@ -40,7 +48,8 @@ class BlockState(IntEnum):
     PENDING_FREE = 2
 
 
-# `active_awaiting_free` stands in torch's docstring only; the C++ side writes `active_pending_free`.
+# `active_awaiting_free` stands in torch's docstring only; the C++ side writes
+# `active_pending_free`.
 _STATES = {
     "inactive": BlockState.INACTIVE,
     "active_allocated": BlockState.ACTIVE,
@@ -53,8 +62,8 @@ _STATES = {
 class SegmentTable:
     """Memory obtained from the driver, one row per segment, by address; read-only.
 
-    ``pool_id`` is a position in the Snapshot's ``pools`` (-1: the file does not contain it), ``stack_id`` -1
-    where no stack was captured.
+    ``pool_id`` is a position in the Snapshot's ``pools`` (-1: the file does not contain it),
+    ``stack_id`` -1 where no stack was captured.
     """
 
     device: Int64Column
@@ -101,7 +110,9 @@ def read_segments(
     pool_ids = rows.pool_ids("segment_pool_id", collected.pools)
     n = len(rows)
     segments = SegmentTable(
-        device=rows.ints("device", DEVICE, missing=0) if device is None else np.full(n, device, np.int64),
+        device=rows.ints("device", DEVICE, missing=0)
+        if device is None
+        else np.full(n, device, np.int64),
         addr=rows.ints("address", ADDRESS),
         total_bytes=rows.ints("total_size", BYTES),
         stream=rows.ints("stream", missing=0),
@@ -129,7 +140,9 @@ def _block_rows(segments: Rows) -> tuple[Rows, Int64Column]:
         return f"{segments.place(segment)}.blocks[{i - int(first[segment])}]"
 
     blocks = Rows(list(chain.from_iterable(lists)), place)
-    return Rows([_with_occupant(row, place, i) for i, row in enumerate(blocks.rows)], place), segment_id
+    return Rows(
+        [_with_occupant(row, place, i) for i, row in enumerate(blocks.rows)], place
+    ), segment_id
 
 
 def _read_blocks(rows: Rows, segments: SegmentTable, collected: Collected) -> BlockTable:
@@ -177,9 +190,13 @@ def _states(blocks: Rows) -> Int8Column:
     try:
         return np.fromiter(map(_STATES.__getitem__, values), np.int8, len(values))
     except (KeyError, TypeError):
-        i = next(i for i, value in enumerate(values) if type(value) is not str or value not in _STATES)
+        i = next(
+            i for i, value in enumerate(values) if type(value) is not str or value not in _STATES
+        )
     got = f"'{shown(values[i])}'" if isinstance(values[i], str) else type(values[i]).__name__
-    raise MalformedSnapshotError(f"{blocks.place(i)}.state: expected one of {', '.join(_STATES)}, got {got}")
+    raise MalformedSnapshotError(
+        f"{blocks.place(i)}.state: expected one of {', '.join(_STATES)}, got {got}"
+    )
 
 
 # --- settings
@@ -200,7 +217,9 @@ def read_settings(raw: object, where: str) -> tuple[AllocatorSettings, Entries]:
         return AllocatorSettings(), ()
     # NaN is no value of a setting. Only numbers are compared: a table may be as large as the file.
     given = expect(raw, dict, where)
-    known = {key: value for key, value in given.items() if not isinstance(value, float) or value == value}
+    known = {
+        key: value for key, value in given.items() if not isinstance(value, float) or value == value
+    }
     entries = tuple(
         (key[:_MAX_TEXT], _as_text(value))
         for key, value in islice(known.items(), _MAX_ENTRIES)
@@ -234,4 +253,8 @@ def _as_text(value: object) -> str:
 
 
 def _scalar_as_text(value: object) -> str:
-    return str(value)[:_MAX_TEXT] if isinstance(value, (str, int, float, bool)) else type(value).__name__
+    return (
+        str(value)[:_MAX_TEXT]
+        if isinstance(value, (str, int, float, bool))
+        else type(value).__name__
+    )

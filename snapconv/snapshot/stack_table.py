@@ -1,7 +1,8 @@
 """Stacks and frames, interned: many million events share a few thousand stacks.
 
 torch shares one dictionary per frame and often one list per stack, so identity finds nearly every
-repetition without looking inside; content settles the rest (after a JSON round trip nothing is shared).
+repetition without looking inside; content settles the rest (after a JSON round trip nothing is
+shared).
 """
 
 from collections import Counter
@@ -92,11 +93,15 @@ class StackTable:
         is_wanted = np.zeros(len(self), bool)
         is_wanted[stack_ids] = True
         offsets = np.concatenate(([0], np.cumsum(lengths[is_wanted])))
-        return read_only(StackTable(self.frames, offsets, self.frame_ids[np.repeat(is_wanted, lengths)]))
+        return read_only(
+            StackTable(self.frames, offsets, self.frame_ids[np.repeat(is_wanted, lengths)])
+        )
 
     def with_frames(self, frames: BoolColumn) -> BoolColumn:
         """Return whether each entry of ``frame_ids`` is one of the frames that are marked."""
-        return np.take(frames, self.frame_ids)  # brackets take three times as long for numbers of 32 bits
+        return np.take(
+            frames, self.frame_ids
+        )  # brackets take three times as long for numbers of 32 bits
 
     def only(self, frames: BoolColumn) -> "StackTable":
         """Return the stacks with some of their frames alone; stacks and frames keep their ids."""
@@ -124,12 +129,14 @@ def stack_table(
 class StackInterner:
     """Collects frames and stacks while a file is read, then becomes a StackTable.
 
-    Identities stay unique during one reading because the raw objects were all built before it began.
+    Identities stay unique during one reading because the raw objects were all built before it
+    began.
     """
 
     def __init__(self) -> None:
         self._frames: dict[tuple[str, str, int], int] = {}
-        # Every raw frame gets its number under a key of ours: a look-up for each entry of each stack.
+        # Every raw frame gets its number under a key of ours: a look-up for each entry of each
+        # stack.
         self._key = object()
         self._number_of = itemgetter(self._key)
         self._stacks: dict[tuple[int | None, ...], int] = {}
@@ -144,13 +151,15 @@ class StackInterner:
     def ids(self, stacks: Sequence[object], place: Place) -> Int32Column:
         """Return the ids of many raw stacks (lists of frame dictionaries), -1 for None.
 
-        ``place(i)`` names the owner of stack ``i``. Raises MalformedSnapshotError with the path of the
-        first frame that cannot be right.
+        ``place(i)`` names the owner of stack ``i``. Raises MalformedSnapshotError with the path of
+        the first frame that cannot be right.
         """
         for i, frames in enumerate(stacks):
             if id(frames) not in self._id_of_list:
                 self._id_of_list[id(frames)] = self._id(frames, f"{place(i)}.frames")
-        return np.fromiter(map(self._id_of_list.__getitem__, map(id, stacks)), np.int32, len(stacks))
+        return np.fromiter(
+            map(self._id_of_list.__getitem__, map(id, stacks)), np.int32, len(stacks)
+        )
 
     def _id(self, frames: Any, where: str) -> int:
         try:
@@ -165,14 +174,20 @@ class StackInterner:
     def _add_frame(self, frame: object, where: str) -> None:
         values: dict[object, Any] = expect(frame, dict, where)
         name, filename, line = map(values.get, ("name", "filename", "line"))
-        for part, value, kind in (("name", name, str), ("filename", filename, str), ("line", line, int)):
+        for part, value, kind in (
+            ("name", name, str),
+            ("filename", filename, str),
+            ("line", line, int),
+        ):
             if type(value) is not kind and value is not None:
                 expect(value, kind, f"{where}.{part}")
         if filename == NO_FILE:
             name, filename, line = split_frame(name or "")
         # CPython 3.13 reports unknown lines as -1, which torch's unsigned field shows as 2^64 - 1.
         usable = line if line is not None and 0 < line <= _MAX_LINE else 0
-        texts = [self._cut.setdefault(text, text[:MAX_TEXT]) for text in (name or "", filename or "")]
+        texts = [
+            self._cut.setdefault(text, text[:MAX_TEXT]) for text in (name or "", filename or "")
+        ]
         values[self._key] = self._frames.setdefault((texts[0], texts[1], usable), len(self._frames))
 
     def table(self) -> StackTable:
@@ -196,7 +211,9 @@ class CompiledStacks:
 
     def ids(self, stacks: Sequence[object], place: Place) -> Int32Column:
         """Return the ids of many raw stacks, -1 for None. Raises OddFile for what the core did not read."""
-        return self.ids_of_rows(np.array([NO_ID if s is None else stack_row(s) for s in stacks], np.int32))
+        return self.ids_of_rows(
+            np.array([NO_ID if s is None else stack_row(s) for s in stacks], np.int32)
+        )
 
     def table(self) -> StackTable:
         """Return everything collected so far, as read-only columns."""
@@ -209,7 +226,9 @@ class CompiledStacks:
         seen = FirstSeen(events.core, len(events.frames))
         frame_ids = seen.ids(events.frame_ids[entries])
         names, filenames, lines = events.frames[seen.keys].T
-        texts = [tuple(map(events.objects.__getitem__, column.tolist())) for column in (names, filenames)]
+        texts = [
+            tuple(map(events.objects.__getitem__, column.tolist())) for column in (names, filenames)
+        ]
         frames = FrameTable(texts[0], texts[1], lines.astype(np.int64))
         return read_only(StackTable(read_only(frames), offsets, frame_ids))
 
@@ -241,16 +260,23 @@ class Collected:
 def bound_stacks(stacks: StackTable, n_bytes: int) -> tuple[StackTable, tuple[Note, ...]]:
     """Leave out what goes beyond the bounds, with notes that name it; ``n_bytes`` is the file's, unpacked.
 
-    A pickle repeats a text, a frame or a whole list for two bytes. What follows from stacks is therefore
-    bounded here, once, for every table and output. No snapshot of a job comes near these bounds.
+    A pickle repeats a text, a frame or a whole list for two bytes. What follows from stacks is
+    therefore bounded here, once, for every table and output. No snapshot of a job comes near these
+    bounds.
     """
     shallow, n_deep = _without_middles(stacks)
     frames, length = _with_short_texts(shallow.frames, n_bytes)
     messages = (
-        (n_deep, f"of {n_deep} stacks only the {MAX_DEPTH // 2} innermost and outermost frames are kept"),
+        (
+            n_deep,
+            f"of {n_deep} stacks only the {MAX_DEPTH // 2} innermost and outermost frames are kept",
+        ),
         (
             length,
-            f"names and file names are cut to {length} bytes: together they are many times the file's size",
+            (
+                f"names and file names are cut to {length} bytes: together they are many times the "
+                f"file's size"
+            ),
         ),
     )
     notes = [Note("left-out", message) for count, message in messages if count]

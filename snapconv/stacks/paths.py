@@ -8,8 +8,8 @@ _PACKAGES = re.compile(r"(^|/)(site|dist)-packages/")
 _GENERATED = ("torchinductor_", "torch_compile_debug")
 # Inductor's own names, in the folder of TORCHINDUCTOR_CACHE_DIR, and those of FX since torch 2.10.
 _GENERATED_FILE = re.compile(r"(^|/)(c[a-z2-7]{51}|fx_generated_[^/]*)\.py$")
-# `lib/python3.11` on Unix. On Windows `Lib` or `lib`, right in the folder of an interpreter: that of
-# python.org (`Python311`) and the store, of uv (`cpython-3.10.19-windows-x86_64-none`), of conda
+# `lib/python3.11` on Unix. On Windows `Lib` or `lib`, right in the folder of an interpreter: that
+# of python.org (`Python311`) and the store, of uv (`cpython-3.10.19-windows-x86_64-none`), of conda
 # (`miniconda3`, `envs/NAME` below it) and of pyenv (`versions/3.10.5`).
 _STANDARD_LIBRARY = re.compile(
     r"(^|/)lib(64)?/(python|pypy)[23]\.[^/]*/"
@@ -17,13 +17,14 @@ _STANDARD_LIBRARY = re.compile(
     r"|(\.conda|(ana|mini)conda\d*|miniforge\d*|mambaforge\d*|micromamba)(/envs/[^/]+)?)/lib/",
     re.IGNORECASE,
 )
-# `/tmp/ipykernel_812/40112.py` of Jupyter, `/tmp/ipython-input-7-1f2e.py` of Colab, and what IPython writes
-# where a cell has no file.
+# `/tmp/ipykernel_812/40112.py` of Jupyter, `/tmp/ipython-input-7-1f2e.py` of Colab, and what
+# IPython writes where a cell has no file.
 _NOTEBOOK_CELL = re.compile(r"^<ipython-input|/(ipykernel_\d+/[^/]+|ipython-input-[^/]+)\.py$")
 _HERE = re.compile(r"^(\./)+")
 _HIDDEN = re.compile(r"(^|/)\.[^/.]")
-# Debuggers run a program from folders of their own, which no installer filled, and wrap the functions of its
-# threads: PyCharm's `…/helpers/pydev/pydevd.py` and `.pycharm_helpers`, debugpy's of an editor's extension.
+# Debuggers run a program from folders of their own, which no installer filled, and wrap the
+# functions of its threads: PyCharm's `…/helpers/pydev/pydevd.py` and `.pycharm_helpers`, debugpy's
+# of an editor's extension.
 _DEBUGGERS = {"pydev", "_pydevd_bundle", "_pydev_bundle", "debugpy", "ptvsd"}
 _NATIVE_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".cuh", ".o", ".s", ".so")
 
@@ -79,7 +80,9 @@ def is_absolute(path: str) -> bool:
 def is_generated(path: str) -> bool:
     """Return whether a normal path is that of code that torch.compile wrote."""
     folders = path.split("/")[:-1]
-    return bool(_GENERATED_FILE.search(path)) or any(part.startswith(_GENERATED) for part in folders)
+    return bool(_GENERATED_FILE.search(path)) or any(
+        part.startswith(_GENERATED) for part in folders
+    )
 
 
 def is_hidden(path: str) -> bool:
@@ -93,7 +96,11 @@ def installed_part(path: str) -> str | None:
 
     None for a file that was not installed, such as that of a project or of a package's checkout.
     """
-    ends = [found.end() for pattern in (_PACKAGES, _STANDARD_LIBRARY) for found in pattern.finditer(path)]
+    ends = [
+        found.end()
+        for pattern in (_PACKAGES, _STANDARD_LIBRARY)
+        for found in pattern.finditer(path)
+    ]
     return path[max(ends) :] if ends else None
 
 

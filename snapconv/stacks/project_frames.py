@@ -24,9 +24,21 @@ from snapconv.stacks.paths import (
 )
 
 # Folders that contain projects and are none; also every direct child of the second group. Some
-# images mount a single project at /workspace, others clone several below it. The root is what paths are shown
-# from: too wide a one makes them long, and makes the folder less clear.
-_TOO_WIDE = {"", "/", "/root", "/home", "/Users", "/mnt", "/tmp", "/opt", "/srv", "/data", "/workspace"}
+# images mount a single project at /workspace, others clone several below it. The root is what paths
+# are shown from: too wide a one makes them long, and makes the folder less clear.
+_TOO_WIDE = {
+    "",
+    "/",
+    "/root",
+    "/home",
+    "/Users",
+    "/mnt",
+    "/tmp",
+    "/opt",
+    "/srv",
+    "/data",
+    "/workspace",
+}
 _HOMES = {"/home", "/Users", "c:/Users"}
 # The code of a model is here as often as in the user's own project; DeepView counts both too.
 MODEL_LIBRARIES = ("transformers/models", "diffusers/models")
@@ -39,9 +51,10 @@ class Project:
     """The user's code in one file's frames.
 
     ``root`` is as recorded, None if no frame looks like a project. ``seen_root`` is
-    the one that the frames themselves suggest, whether or not one was given. ``is_project`` (bool) and
-    ``relative_paths`` have one entry per frame of the FrameTable. ``includes`` are the libraries with frames
-    that count too, ``unused_includes`` those that were requested and have none.
+    the one that the frames themselves suggest, whether or not one was given. ``is_project`` (bool)
+    and ``relative_paths`` have one entry per frame of the FrameTable. ``includes`` are the
+    libraries with frames that count too, ``unused_includes`` those that were requested and have
+    none.
     """
 
     root: str | None
@@ -71,7 +84,9 @@ class Include:
             return path == self.path or is_under(path, self.path)
         installed = installed_part(path)
         if installed is not None:
-            return installed in (self.path, f"{self.path}.py") or installed.startswith(f"{self.path}/")
+            return installed in (self.path, f"{self.path}.py") or installed.startswith(
+                f"{self.path}/"
+            )
         return f"/{self.path}/" in f"/{path}/" or f"/{path}".endswith(f"/{self.path}.py")
 
 
@@ -96,18 +111,20 @@ def find_project(
 ) -> Project:
     """Decide for every frame whether it is the user's; infer the root where none is given or recorded.
 
-    ``bytes_of_stack`` is what every stack has requested, by which the root is inferred; without it all
-    stacks count the same. The user's are all Python files that no installer put there: a package beside
-    the script's folder, or installed as editable, as well. A given root excludes what is not below it.
-    ``includes`` are libraries that count too, beside those that were recorded. Where no file is the user's,
-    the package counts that the program was started in.
+    ``bytes_of_stack`` is what every stack has requested, by which the root is inferred; without it
+    all stacks count the same. The user's are all Python files that no installer put there: a
+    package beside the script's folder, or installed as editable, as well. A given root excludes
+    what is not below it. ``includes`` are libraries that count too, beside those that were
+    recorded. Where no file is the user's, the package counts that the program was started in.
     """
     frames, paths = stacks.frames, list(map(normal, stacks.frames.files))
     every = dict.fromkeys(paths)
     mine = _not_installed(set(paths))
     if bytes_of_stack is None:
         bytes_of_stack = np.ones(len(stacks), np.int64)
-    seen = _infer_root(stacks, paths, {path for path in mine if not is_hidden(path)} or mine, bytes_of_stack)
+    seen = _infer_root(
+        stacks, paths, {path for path in mine if not is_hidden(path)} or mine, bytes_of_stack
+    )
     root_there = normal(recorded.root) if recorded.root else None
     chosen = normal(root) if root else root_there or seen
     is_named = bool(root) or (root_there is not None and recorded.is_given)
@@ -117,7 +134,9 @@ def find_project(
         if path in mine and (_belongs(path, chosen) or not (is_named or is_hidden(path)))
     }
     entry = None if own or is_named or includes else _entry_package(stacks, bytes_of_stack)
-    wanted = dict.fromkeys((*MODEL_LIBRARIES, *([entry] if entry else ()), *recorded.includes, *includes))
+    wanted = dict.fromkeys(
+        (*MODEL_LIBRARIES, *([entry] if entry else ()), *recorded.includes, *includes)
+    )
     included = [parse_include(text, root=chosen) for text in wanted]
     included_by = {path: [one.text for one in included if one.contains(path)] for path in every}
     own |= {path for path, by in included_by.items() if by and is_python(path)}
@@ -138,8 +157,8 @@ def find_project(
 def _entry_package(stacks: StackTable, bytes_of_stack: Int64Column) -> str | None:
     """Return the installed package that a program without a file of the user's was started in.
 
-    Console scripts (``yolo train``) and modules (``-m trl.scripts.sft``) have none: the package with the
-    outermost line stands for the project.
+    Console scripts (``yolo train``) and modules (``-m trl.scripts.sft``) have none: the package
+    with the outermost line stands for the project.
     """
     packages = [_package(normal(file)) for file in stacks.frames.filenames]
     n_bytes: Counter[str] = Counter()
@@ -165,7 +184,9 @@ def _package(path: str) -> str:
 def _not_installed(paths: set[str]) -> set[str]:
     """Return the Python files that are of no library, nor of a checkout of torch."""
     mine = {path for path in paths if is_python(path) and not is_library(path)}
-    checkouts = {path.removesuffix(_OF_TORCH) + "/torch" for path in paths if path.endswith(_OF_TORCH)}
+    checkouts = {
+        path.removesuffix(_OF_TORCH) + "/torch" for path in paths if path.endswith(_OF_TORCH)
+    }
     return {path for path in mine if not any(is_under(path, checkout) for checkout in checkouts)}
 
 
@@ -184,7 +205,9 @@ def _shown(path: str, root: str | None, *, is_own: bool) -> str:
     if is_under(path, root):
         return path[len(root.rstrip("/")) + 1 :]
     if is_own and is_absolute(root) and _drive(path) == _drive(root):
-        return min(posixpath.relpath(path[len(_drive(path)) :], root[len(_drive(root)) :]), path, key=len)
+        return min(
+            posixpath.relpath(path[len(_drive(path)) :], root[len(_drive(root)) :]), path, key=len
+        )
     return path
 
 
@@ -197,8 +220,8 @@ def _infer_root(
 ) -> str | None:
     """Return the common folder of the user's files, from the script that most of the bytes come from.
 
-    ``paths`` are those of the distinct files. What starts a program, as a launcher does, is in all stacks
-    too, but never innermost.
+    ``paths`` are those of the distinct files. What starts a program, as a launcher does, is in all
+    stacks too, but never innermost.
     """
     names = stacks.frames.names
     file_id = stacks.frames.file_id
@@ -207,13 +230,16 @@ def _infer_root(
         return None
     folder_of = [posixpath.dirname(path) for path in paths]
     is_mine = is_own[file_id]
-    scripts = {folder_of[file_id[one]] for one in rows_of(is_mine).tolist() if names[one] == "<module>"}
+    scripts = {
+        folder_of[file_id[one]] for one in rows_of(is_mine).tolist() if names[one] == "<module>"
+    }
     frame = stacks.only(is_mine).innermost
     n_bytes = sums_by(file_id[frame[frame >= 0]], bytes_of_stack[frame >= 0], len(paths))
     innermost: Counter[str] = Counter()
     for file in rows_of(is_own).tolist():
         innermost[folder_of[file]] += int(n_bytes[file])
-    # Even a folder that contains projects, where the script is right in it: no other root has the script.
+    # Even a folder that contains projects, where the script is right in it: no other root has the
+    # script.
     common = _most_bytes_below(scripts, innermost) if scripts else _most(innermost)
     for folder in sorted(innermost):
         wider = posixpath.commonpath([common, folder]) if common[:1] == folder[:1] else ""
@@ -226,7 +252,9 @@ def _most_bytes_below(scripts: set[str], innermost: Counter[str]) -> str:
     """Return the folder of a script below which most of the bytes are, its own files first."""
 
     def n_below(script: str) -> int:
-        return sum(n for folder, n in innermost.items() if folder == script or is_under(folder, script))
+        return sum(
+            n for folder, n in innermost.items() if folder == script or is_under(folder, script)
+        )
 
     return min(scripts, key=lambda script: (-n_below(script), -innermost[script], script))
 
@@ -238,4 +266,6 @@ def _most(folders: Counter[str]) -> str:
 
 def _is_too_wide(folder: str) -> bool:
     is_drive = folder[1:] == ":"
-    return is_drive or folder in _TOO_WIDE or folder in _HOMES or posixpath.dirname(folder) in _HOMES
+    return (
+        is_drive or folder in _TOO_WIDE or folder in _HOMES or posixpath.dirname(folder) in _HOMES
+    )

@@ -38,20 +38,23 @@ def line_values(line: SourceLine | None) -> dict[str, object]:
     }
 
 
-# What a report shows of a stack, from each of its ends: more of a recursion says nothing new, and is repeated
-# for every entry.
+# What a report shows of a stack, from each of its ends: more of a recursion says nothing new, and
+# is repeated for every entry.
 MAX_LINES_OF_AN_END = 64
 
 
 class ProjectLines:
     """The project's lines of each stack, innermost first; looked up once per stack.
 
-    Of many lines those at both ends; ``cut_stacks`` are those looked up that have more. ``chosen`` picks
-    among the project's frames of a stack: all of them by default.
+    Of many lines those at both ends; ``cut_stacks`` are those looked up that have more. ``chosen``
+    picks among the project's frames of a stack: all of them by default.
     """
 
     def __init__(
-        self, stacks: "StackTable", project: "Project", chosen: Callable[[list[int]], list[int]] = list
+        self,
+        stacks: "StackTable",
+        project: "Project",
+        chosen: Callable[[list[int]], list[int]] = list,
     ) -> None:
         self._stacks = stacks
         self._project = project
@@ -82,7 +85,11 @@ class ProjectLines:
     def place_of(self, stack_id: int) -> tuple[str, int, str]:
         """Return file, line and function of the innermost line; where there is none, the reason and -1."""
         line = self.line_or_reason(stack_id)
-        return (line, -1, "") if isinstance(line, str) else (line.file_path, line.line_number, line.function)
+        return (
+            (line, -1, "")
+            if isinstance(line, str)
+            else (line.file_path, line.line_number, line.function)
+        )
 
     def has_frames(self, stack_id: int) -> bool:
         """Return whether a stack was recorded."""

@@ -2,12 +2,13 @@
 
 Many million events share a few thousand stacks, and all devices of a file share them too.
 
-An operation is named by the user's word for it: ``linear``, ``conv2d``, ``add``. The stack's frames show it,
-by the first of these: the Python function of torch nearest to the user's code; the name under which C++ shows
-an operation to Python, or the dispatched operation; the file of a module of torch.nn; the innermost function.
+An operation is named by the user's word for it: ``linear``, ``conv2d``, ``add``. The stack's frames
+show it, by the first of these: the Python function of torch nearest to the user's code; the name
+under which C++ shows an operation to Python, or the dispatched operation; the file of a module of
+torch.nn; the innermost function.
 
-Frames name functions, not classes, so the line of its call identifies a module: ``model.py:35 < train.py:53``
-is the module called at model.py:35, within the one called at train.py:53.
+Frames name functions, not classes, so the line of its call identifies a module: ``model.py:35 <
+train.py:53`` is the module called at model.py:35, within the one called at train.py:53.
 """
 
 import re
@@ -26,7 +27,8 @@ from snapconv.stacks.stack_roles import StackRoles, assign_roles
 from snapconv.torch_knowledge.operation_catalog import UNNAMED, name_in_native, name_in_node
 
 _COMPILED = "compiled"
-# Files of torch.nn's modules that call functions of one kind, which are C++ or a class's: file -> its name.
+# Files of torch.nn's modules that call functions of one kind, which are C++ or a class's: file ->
+# its name.
 _MODULE_FILES = {
     "linear.py": "linear", "normalization.py": "layer_norm", "batchnorm.py": "batch_norm",
     "dropout.py": "dropout", "sparse.py": "embedding", "rnn.py": "rnn", "conv.py": "conv",
@@ -36,11 +38,14 @@ _MODULE_FILES = {
 _MODULES = "torch/nn/modules/"
 _FUNCTIONAL = re.compile(r"torch/(nn/functional|functional|nn/init)\.py$")
 # Functions behind those that the user calls: torch.unique is one of these, by what it returns.
-_BEHIND = re.compile(r"^_(?P<consecutive>consecutive_)?return_(?:counts|inverse|inverse_and_counts|output)$")
+_BEHIND = re.compile(
+    r"^_(?P<consecutive>consecutive_)?return_(?:counts|inverse|inverse_and_counts|output)$"
+)
 _TENSOR_METHODS = "torch/_tensor.py"
 # The operators that are C++ behind a wrapper in Python: `**` is the only one, torch 2.0-2.13.
 _WRAPPED, _OPERATOR = "wrapped", "pow"
-# They stand between an operation and its caller: of modes such as `torch.device(…)`, and of subclasses.
+# They stand between an operation and its caller: of modes such as `torch.device(…)`, and of
+# subclasses.
 _PASSING = ("torch/utils/_device.py", "torch/overrides.py", _TENSOR_METHODS)
 _PASSES, _CALLS, _OPS = "__torch_function__", "__call__", "torch/_ops.py"
 # What runs the code that torch.compile wrote; beyond it are the callers of the compiled function.
@@ -61,7 +66,8 @@ _Frame = tuple[str, str]
 class Operations:
     """The operations of stacks, or of a device's allocations, by name.
 
-    ``names`` are distinct, UNNAMED first; ``name_id`` is a position in them, one per stack or allocation.
+    ``names`` are distinct, UNNAMED first; ``name_id`` is a position in them, one per stack or
+    allocation.
     """
 
     names: tuple[str, ...]
@@ -133,7 +139,9 @@ def _operation_of(python: list[_Frame], native: list[str]) -> str:
     is_compiled = bool(python) and is_generated(python[0][1])
     if is_compiled:
         # The lines that generated code was written from: torch puts them right behind its frame.
-        runs = (place for place, (_, path) in enumerate(python) if place and _RUNS_COMPILED.search(path))
+        runs = (
+            place for place, (_, path) in enumerate(python) if place and _RUNS_COMPILED.search(path)
+        )
         python = python[1 : next(runs, 1)]
     else:
         python = list(dropwhile(_is_passing, python))
@@ -141,10 +149,18 @@ def _operation_of(python: list[_Frame], native: list[str]) -> str:
     functional = _name_of_functional(library)
     of_file = _name_of_module_file(library)
     in_cpp = name_in_native(native)
-    if is_compiled:  # here C++ shows the very kernel, and the original line only what it was made from
+    if (
+        is_compiled
+    ):  # here C++ shows the very kernel, and the original line only what it was made from
         names = [in_cpp, functional, of_file, _COMPILED]
     else:
-        names = [functional, in_cpp, _name_of_tensor_method(library), of_file, _name_of_innermost(python)]
+        names = [
+            functional,
+            in_cpp,
+            _name_of_tensor_method(library),
+            of_file,
+            _name_of_innermost(python),
+        ]
     return next(filter(None, names), UNNAMED)
 
 
@@ -184,8 +200,8 @@ def _name_of_module_file(library: list[_Frame]) -> str:
 def _name_of_innermost(python: list[_Frame]) -> str:
     """Return the innermost Python function, be it a library's: it at least shows where memory was requested.
 
-    In real snapshots those of libraries (``clone``, ``reshape``, ``sdpa_attention_forward``) show more of
-    the operation than the user's function around them (``forward``, ``main``).
+    In real snapshots those of libraries (``clone``, ``reshape``, ``sdpa_attention_forward``) show
+    more of the operation than the user's function around them (``forward``, ``main``).
     """
     return next((function for function, _ in python if function != _WRAPPED), "").strip("<>")
 
@@ -213,18 +229,22 @@ def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:
     for stack, frame in plain_rows(owners[is_caller], frames[is_caller]):
         callers[stack].append(frame)
     place = cache(lambda frame: _place(stacks, project, frame))
-    return tuple(WITHIN.join(map(place, callers[stack][:_MAX_CALLS])) for stack in range(len(stacks)))
+    return tuple(
+        WITHIN.join(map(place, callers[stack][:_MAX_CALLS])) for stack in range(len(stacks))
+    )
 
 
 def _places(stacks: StackTable) -> list[bool]:
     """Mark the Python frames whose line says which module is called.
 
-    Not torch's own, where a Sequential calls all its modules on one line, and not those of Python's library,
-    where every function of a thread is called on one.
+    Not torch's own, where a Sequential calls all its modules on one line, and not those of Python's
+    library, where every function of a thread is called on one.
     """
     paths = (normal(name) for name in stacks.frames.filenames)
     return [
-        is_python(path) and not is_standard_library(path) and not (is_library(path) and "/torch/" in path)
+        is_python(path)
+        and not is_standard_library(path)
+        and not (is_library(path) and "/torch/" in path)
         for path in paths
     ]
 

@@ -61,11 +61,11 @@ def _finder(patterns: tuple[str, ...]) -> Callable[[str], int]:
 class StackRoles:
     """Roles by stack: ``has[role, stack]`` (bool), and the first rule that gave each.
 
-    ``rule_id[role, stack]`` is a position in FRAME_RULES, -1 without one. ``is_empty`` marks stacks that
-    were captured but have no frame: with Python-only stacks, that is the engine's thread.
+    ``rule_id[role, stack]`` is a position in FRAME_RULES, -1 without one. ``is_empty`` marks stacks
+    that were captured but have no frame: with Python-only stacks, that is the engine's thread.
     ``python`` holds only the Python frames of the stacks.
-    ``in_closure`` marks stacks of a closure within an optimizer's step, ``in_hook`` those of Python code that
-    the engine called on its own thread: a hook of a gradient.
+    ``in_closure`` marks stacks of a closure within an optimizer's step, ``in_hook`` those of Python
+    code that the engine called on its own thread: a hook of a gradient.
     """
 
     stacks: StackTable
@@ -90,17 +90,20 @@ def by_stack(marks: BoolColumn, stack_ids: Int32Column) -> BoolColumn:
     return np.take(np.append(marks, False), stack_ids)
 
 
-# What no optimizer does itself: the closure does that its step was given, as by LBFGS and Lightning.
+# What no optimizer does itself: the closure does that its step was given, as by LBFGS and
+# Lightning.
 _IN_CLOSURE = (Role.MODULE_CALL, Role.LOSS, Role.ENGINE, Role.ZERO_GRAD)
-# Outermost on the engine's thread where it calls a function of autograd's, and on Python's own other threads.
-# But a decorator of torch's, such as no_grad, may be around a hook.
+# Outermost on the engine's thread where it calls a function of autograd's, and on Python's own
+# other threads. But a decorator of torch's, such as no_grad, may be around a hook.
 _NO_HOOK = re.compile(r"(^|/)(torch/(?!utils/_contextlib)|threading\.py$)")
 _OF_TORCH = re.compile(r"(^|/)torch/")
 
 
 def _bits(column: str, value: object) -> int:
     """Return the bits of the rules with this value in a column: bit n of a number stands for rule n."""
-    return sum(1 << number for number, rule in enumerate(FRAME_RULES) if getattr(rule, column) == value)
+    return sum(
+        1 << number for number, rule in enumerate(FRAME_RULES) if getattr(rule, column) == value
+    )
 
 
 assert len(FRAME_RULES) < 64  # all rules that a frame or a stack fits are the bits of one int64
@@ -130,7 +133,9 @@ def assign_roles(stacks: StackTable) -> StackRoles:
     rule_id[Role.OPTIMIZER, in_closure] = -1
     has_cpp = any(map(is_native, stacks.frames.files))
     in_hook = _in_hooks(python, has, has_cpp=has_cpp)
-    return read_only(StackRoles(stacks, python, has, rule_id, is_empty, in_closure, in_hook, has_cpp=has_cpp))
+    return read_only(
+        StackRoles(stacks, python, has, rule_id, is_empty, in_closure, in_hook, has_cpp=has_cpp)
+    )
 
 
 def _rules_of_entries(stacks: StackTable) -> Int64Column:
@@ -138,7 +143,9 @@ def _rules_of_entries(stacks: StackTable) -> Int64Column:
     patterns = [(rule.function, rule.file) for rule in FRAME_RULES]
     of_frame = np.array(fitting_rules(stacks.frames, patterns), np.int64)
     found: Int64Column = np.take(of_frame, stacks.frame_ids)
-    if (of_frame & _OF_OUTERMOST).any():  # these rules count only at the outermost Python frame of a stack
+    if (
+        of_frame & _OF_OUTERMOST
+    ).any():  # these rules count only at the outermost Python frame of a stack
         places = rows_of(stacks.with_frames(stacks.frames.in_files(is_python)))
         number = np.searchsorted(places, stacks.offsets)
         is_inner = np.ones(len(found), bool)
@@ -166,7 +173,9 @@ def _in_closures(stacks: StackTable, rules: Int64Column, has: BoolColumn) -> Boo
     # An optimizer of torch calls Python code outside of torch only through a closure.
     within |= (innermost_places(mine, mine.with_frames(is_foreign)) < place) & (place < _NOWHERE)
     if (within & (has[Role.MODULE_CALL] | has[Role.LOSS])[steps]).any():
-        through_modules = innermost(_BITS_OF_ROLE[Role.MODULE_CALL] | _BITS_OF_ROLE[Role.LOSS]) < step
+        through_modules = (
+            innermost(_BITS_OF_ROLE[Role.MODULE_CALL] | _BITS_OF_ROLE[Role.LOSS]) < step
+        )
         within |= _through_closures(mine, is_foreign, through_modules, step)
     np.put(found, steps, within)
     return np.asarray(found)
@@ -177,9 +186,10 @@ def _through_closures(
 ) -> BoolColumn:
     """Mark the stacks through a function that a step calls, if a module runs through it in another one.
 
-    For optimizers that are none of torch's: their own code shows nothing. A closure also puts the batch on
-    the device, and computes what no module does. In the step's own file, where states are made too, it is
-    known by its name. ``stacks`` are those of steps, ``step`` the places of the optimizers' frames.
+    For optimizers that are none of torch's: their own code shows nothing. A closure also puts the
+    batch on the device, and computes what no module does. In the step's own file, where states are
+    made too, it is known by its name. ``stacks`` are those of steps, ``step`` the places of the
+    optimizers' frames.
     """
     names = stacks.frames.names
     files = list(map(normal, stacks.frames.filenames))
@@ -188,7 +198,9 @@ def _through_closures(
         """Return the step's file, and the first closure or function of another file that it calls, if any."""
         within = stacks.frame_ids[stacks.offsets[stack] : step[stack]][::-1]
         own = within[is_foreign[within]].tolist()
-        may_be = (frame for frame in own if files[frame] != files[own[0]] or names[frame] == "closure")
+        may_be = (
+            frame for frame in own if files[frame] != files[own[0]] or names[frame] == "closure"
+        )
         other = next(may_be, None)
         return None if other is None else (files[own[0]], names[other], files[other])
 
@@ -199,13 +211,15 @@ def _through_closures(
 def _in_hooks(python: StackTable, has: BoolColumn, *, has_cpp: bool) -> BoolColumn:
     """Mark the stacks of hooks: of Python code, not torch's, that the engine's own thread called.
 
-    A thread of the program is known by its outermost function, through which modules are called. Where the
-    outermost function is torch's, or threading's, it does not distinguish threads. ``python``: the Python
-    frames of the stacks.
+    A thread of the program is known by its outermost function, through which modules are called.
+    Where the outermost function is torch's, or threading's, it does not distinguish threads.
+    ``python``: the Python frames of the stacks.
     """
     frames = python.frames
     is_any = np.diff(python.offsets) > 0
-    frame = np.where(is_any, np.append(python.frame_ids, np.int32(-1))[python.offsets[1:] - 1], np.int32(-1))
+    frame = np.where(
+        is_any, np.append(python.frame_ids, np.int32(-1))[python.offsets[1:] - 1], np.int32(-1)
+    )
     number: dict[tuple[str, str], int] = {}
     function_of = unknown_column(len(frames) + 1)
     for one in distinct(frame[is_any]).tolist():

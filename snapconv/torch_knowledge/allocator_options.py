@@ -1,18 +1,23 @@
 """Allocator options of torch for CUDA: their kinds of value and first releases, and the variables with them.
 
-Sources. 2.9, 2.12 and newer: measured with the wheels of the registry by scripts/measure_allocator_settings.
-Others: the same names in libc10.so and libc10_cuda.so of the wheels, and how CUDAAllocatorConfig.cpp of torch
-2.5 to 2.8 reads them.
+Sources. 2.9, 2.12 and newer: measured with the wheels of the registry by
+scripts/measure_allocator_settings. Others: the same names in libc10.so and libc10_cuda.so of the
+wheels, and how CUDAAllocatorConfig.cpp of torch 2.5 to 2.8 reads them.
 """
 
 import re
 from dataclasses import dataclass
 
-_NUMBER = r"^\+?(0[xX][\da-fA-F]*\.?[\da-fA-F]+(?:[pP][+-]?\d+)?|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?).*"
+_NUMBER = (
+    r"^\+?(0[xX][\da-fA-F]*\.?[\da-fA-F]+(?:[pP][+-]?\d+)?|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?).*"
+)
 # By kind of value: its pattern, where a group is what torch takes of it, and what it must be.
 KINDS = {
     "size": (re.compile("^(.+)"), "an integer"),
-    "threads": (re.compile(r"^\+?0*(1|2|4|8|16|32|64|128)(?!\d).*", re.DOTALL), "a power of 2 up to 128"),
+    "threads": (
+        re.compile(r"^\+?0*(1|2|4|8|16|32|64|128)(?!\d).*", re.DOTALL),
+        "a power of 2 up to 128",
+    ),
     "fraction": (re.compile(_NUMBER, re.DOTALL), "from 0 to 1"),
     "threshold": (re.compile(_NUMBER, re.DOTALL), "above 0 and below 1"),
     "switch": (re.compile("^(True|False)"), "True or False"),
@@ -40,8 +45,8 @@ LITERALS = {
 class AllocatorOption:
     """One option: its kind of value, and the first release that takes it.
 
-    ``shown`` is its key in a snapshot, of those that move no block. ``least`` is that of a size in MiB;
-    0: the size of large segments, -1: any.
+    ``shown`` is its key in a snapshot, of those that move no block. ``least`` is that of a size in
+    MiB; 0: the size of large segments, -1: any.
     """
 
     kind: str
@@ -67,20 +72,27 @@ OPTIONS = {
     ),
     "release_lock_on_cudamalloc": AllocatorOption("switch", "2.1", "release_lock_on_cudamalloc"),
     "release_lock_on_hipmalloc": AllocatorOption("switch", "2.6", "release_lock_on_cudamalloc"),
-    "pinned_use_cuda_host_register": AllocatorOption("switch", "2.1", "pinned_use_cuda_host_register"),
-    "pinned_use_hip_host_register": AllocatorOption("switch", "2.6", "pinned_use_cuda_host_register"),
+    "pinned_use_cuda_host_register": AllocatorOption(
+        "switch", "2.1", "pinned_use_cuda_host_register"
+    ),
+    "pinned_use_hip_host_register": AllocatorOption(
+        "switch", "2.6", "pinned_use_cuda_host_register"
+    ),
     "pinned_num_register_threads": AllocatorOption("threads", "2.1", "pinned_num_register_threads"),
     "pinned_use_background_threads": AllocatorOption("switch", "2.6"),
     "pinned_reserve_segment_size_mb": AllocatorOption("size", "2.10", least=1),
-    "pinned_max_round_threshold_mb": AllocatorOption("size", "2.13", "max_round_threshold", least=-1),
+    "pinned_max_round_threshold_mb": AllocatorOption(
+        "size", "2.13", "max_round_threshold", least=-1
+    ),
     "pinned_max_cached_size_mb": AllocatorOption("size", "2.13", "max_cached_size", least=-1),
     "pinned_free_catch_all": AllocatorOption("switch", "2.12"),
 }
-# Before torch 2.10 a comma had to stand between options, a tab was no space, the sizes up to which blocks are
-# split and reused had to be above 20 MiB, and integers had 31 bits (stoi).
+# Before torch 2.10 a comma had to stand between options, a tab was no space, the sizes up to which
+# blocks are split and reused had to be above 20 MiB, and integers had 31 bits (stoi).
 BEFORE_2_10 = re.compile(
     r"^(?:(?!max_(?:split_size|non_split_rounding)_mb:0*20(?!\d))"
-    r"(?!\w+:0*(?:\d{11,}|[3-9]\d{9}|2[2-9]\d{8}|21[5-9]\d{7}|214[89]\d{6}|2147[5-9]\d{5}|21474[89]\d{4}"
+    r"(?!\w+:0*(?:\d{11,}|[3-9]\d{9}|2[2-9]\d{8}|21[5-9]\d{7}|214[89]\d{6}|2147[5-9]\d{5}"
+    r"|21474[89]\d{4}"
     r"|214748[4-9]\d{3}|2147483[7-9]\d\d|21474836[5-9]\d|214748364[89]))"
     r"[^,:\[\]\s]+:(?:\[[^\[\]]*\]|[^,:\[\]]+)(?:,|$))*"
 )

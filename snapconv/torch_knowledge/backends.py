@@ -1,8 +1,8 @@
 """Kinds of devices with an allocator of torch's: their names, monitors, settings and recorders, one row each.
 
-Sources. CUDA: allocator_options.py. NPU: strings of libtorch_npu.so in 22
-wheels of torch_npu 2.1.0 to 2.14.0 and their last post releases, which take options over from later ones.
-XPU: torch/xpu/memory.py of 2.13, and the keys that it writes as settings. The others: their error texts.
+Sources. CUDA: allocator_options.py. NPU: strings of libtorch_npu.so in 22 wheels of torch_npu 2.1.0
+to 2.14.0 and their last post releases, which take options over from later ones. XPU:
+torch/xpu/memory.py of 2.13, and the keys that it writes as settings. The others: their error texts.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,9 +13,12 @@ from snapconv.torch_knowledge.allocator_options import OPTIONS, VARIABLES
 # In place of a kind, of a file that torch.profiler wrote and no allocator.
 NO_ALLOCATOR = "profiler"
 WHY_FREE = (
-    "possible: another thread or process freed memory meanwhile; Windows, WSL, MIG or a virtual GPU allows a "
-    "process less, or Windows' page file, which backs the GPU's memory, is too small; the driver could not "
-    "use the last few MiB, or lacked address space. A memory fraction is not the cause: torch would print it"
+    "possible: another thread or process freed memory meanwhile; Windows, WSL, MIG or a virtual "
+    "GPU allows a "
+    "process less, or Windows' page file, which backs the GPU's memory, is too small; the driver "
+    "could not "
+    "use the last few MiB, or lacked address space. A memory fraction is not the cause: torch "
+    "would print it"
 )
 _RECORDS_ITSELF = (
     "call {package}.memory._record_memory_history() before the model is built, and "
@@ -27,12 +30,13 @@ _RECORDS_ITSELF = (
 class Backend:
     """One kind of device.
 
-    ``kind`` is the first part of its devices' names, ``monitor`` the program that shows its memory, if any,
-    ``variable`` the one that every release reads for its allocator, with ``caution`` where that may fail.
-    ``options`` are those that move blocks, with the first release that accepts each; ``exclusive`` cannot be
-    on beside ``expandable_segments``. ``record`` is what to do for a file with stacks and events, empty where
-    nothing is known to write one; ``is_recorded``: by snapconv itself. ``frames``: such files are in its
-    stacks alone. ``why_free``: why a request can fail beside free memory.
+    ``kind`` is the first part of its devices' names, ``monitor`` the program that shows its memory,
+    if any, ``variable`` the one that every release reads for its allocator, with ``caution`` where
+    that may fail. ``options`` are those that move blocks, with the first release that accepts each;
+    ``exclusive`` cannot be on beside ``expandable_segments``. ``record`` is what to do for a file
+    with stacks and events, empty where nothing is known to write one; ``is_recorded``: by snapconv
+    itself. ``frames``: such files are in its stacks alone. ``why_free``: why a request can fail
+    beside free memory.
     """
 
     kind: str
@@ -118,8 +122,10 @@ BACKENDS = {
         options={"expandable_segments": "2.11"},
         record=f"{_RECORDS_ITSELF.format(package='torch.xpu')} (torch 2.11 or newer)",
         frames="torch/xpu/",
-        why_free="possible: Intel's driver does not report free memory, and torch printed the device less "
-        "what it had reserved; another process; one block may not be larger than the driver allows (4 GiB on "
+        why_free="possible: Intel's driver does not report free memory, and torch printed the "
+        "device less "
+        "what it had reserved; another process; one block may not be larger than the driver "
+        "allows (4 GiB on "
         "some)",
     ),
     "NPU": Backend(
@@ -133,19 +139,23 @@ BACKENDS = {
         frames="torch_npu",
     ),
     "MLU": Backend("mlu", monitor="cnmon", variable="PYTORCH_MLU_ALLOC_CONF", frames="torch_mlu"),
-    "MUSA": Backend("musa", monitor="mthreads-gmi", variable="PYTORCH_MUSA_ALLOC_CONF", frames="torch_musa"),
+    "MUSA": Backend(
+        "musa", monitor="mthreads-gmi", variable="PYTORCH_MUSA_ALLOC_CONF", frames="torch_musa"
+    ),
     "GCU": Backend("gcu", monitor="efsmi", frames="torch_gcu"),
     "MPS": Backend(
         "mps",
         monitor="Activity Monitor",
-        why_free="possible: Metal found no memory, as macOS and other programs had it, or no room for one "
+        why_free="possible: Metal found no memory, as macOS and other programs had it, or no room "
+        "for one "
         "heap",
     ),
 }
 UNKNOWN_BACKEND = Backend(
     "", monitor="nvidia-smi (or your device's)", record="snapconv record train.py", is_recorded=True
 )
-# Of the kinds that torch.profiler alone describes; it needs memory, shapes and stacks switched on for a page.
+# Of the kinds that torch.profiler alone describes; it needs memory, shapes and stacks switched on
+# for a page.
 _PROFILED = Backend(
     "",
     monitor="",

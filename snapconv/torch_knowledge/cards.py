@@ -1,8 +1,8 @@
 """Cards by name: the memory that CUDA or ROCm reports of each, which is less than its name says.
 
-Each size was printed on such a card ("GPU 0 has a total capacity of …"), and is from the public report named
-beside it. Cards of one name differ by some MiB with the driver and with ECC: the smallest size that was found
-stands here, so that what fits here fits there.
+Each size was printed on such a card ("GPU 0 has a total capacity of …"), and is from the public
+report named beside it. Cards of one name differ by some MiB with the driver and with ECC: the
+smallest size that was found stands here, so that what fits here fits there.
 """
 
 import re

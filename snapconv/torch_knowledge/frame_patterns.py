@@ -1,8 +1,9 @@
 """The frame rules as data: what a frame on a stack shows about the code that ran.
 
-A rule gives a stack a role; ``classification/facts.py`` concludes categories from roles and lifetimes. Each
-rule says why it is valid, and in which torch versions its frames were seen (in real snapshots where a version
-is named after "seen", otherwise in torch's sources, 2.0 to 2.13 as a rule).
+A rule gives a stack a role; ``classification/facts.py`` concludes categories from roles and
+lifetimes. Each rule says why it is valid, and in which torch versions its frames were seen (in real
+snapshots where a version is named after "seen", otherwise in torch's sources, 2.0 to 2.13 as a
+rule).
 """
 
 import re
@@ -27,8 +28,9 @@ Role = IntEnum(
 class FrameRule:
     """One rule; ``slug`` is stable and stands in every output as the reason of a decision.
 
-    ``function`` and ``file`` are regular expressions searched in a frame's name and in its file name with
-    forward slashes; empty matches everything. ``is_outermost``: only the last Python frame of a stack counts.
+    ``function`` and ``file`` are regular expressions searched in a frame's name and in its file
+    name with forward slashes; empty matches everything. ``is_outermost``: only the last Python
+    frame of a stack counts.
     """
 
     slug: str
@@ -40,12 +42,12 @@ class FrameRule:
     is_outermost: bool = False
 
 
-# A rule is a line of its slug, its roles (joined by +) and its ``seen``, then indented lines: "function" or
-# "file" and a pattern, "outermost", or its reason. Two of one kind are parts of one pattern or reason.
-# torch._inductor.codecache names a file after its contents; TORCHINDUCTOR_CACHE_DIR may name the folder.
-# No file system has names of more than 255 bytes; without that bound, and those below, a long name made of
-# such beginnings would be searched again from each of them.
-# Pinned host memory is in files from torch 2.14 on.
+# A rule is a line of its slug, its roles (joined by +) and its ``seen``, then indented lines:
+# "function" or "file" and a pattern, "outermost", or its reason. Two of one kind are parts of one
+# pattern or reason. torch._inductor.codecache names a file after its contents;
+# TORCHINDUCTOR_CACHE_DIR may name the folder. No file system has names of more than 255 bytes;
+# without that bound, and those below, a long name made of such beginnings would be searched again
+# from each of them. Pinned host memory is in files from torch 2.14 on.
 _TABLE = r"""
 engine-thread ENGINE 2.1-2.13; seen 2.5-2.11
     function ^torch::autograd::Engine::(evaluate_function|thread_main)

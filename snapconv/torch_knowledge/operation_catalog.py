@@ -6,16 +6,20 @@ from functools import lru_cache
 
 UNNAMED = "unknown"
 
-# Names in C++ are as long as whoever wrote a file likes: nothing here goes back further than one character.
+# Names in C++ are as long as whoever wrote a file likes: nothing here goes back further than one
+# character.
 _PYTHON_NAME = re.compile(r"THPVariable_(\w+)")
 _DISPATCHED = re.compile(r"^at::_ops::(\w+)::(?:call|redispatch)")
 _NODE = re.compile(r"Backward\d*(?:::release_variables|::~|::apply|_apply_functional)")
 # The overload that torch appends to a dispatched name: `add_Tensor`, `sum_dim_IntList`, `mean_dim`.
 _OVERLOAD = re.compile(
-    r"_(?:[A-Z]\w*|dim(?:_\w+)?|int|out|names\w*|memory_format|default|padding|start(?:_step)?|low|vec|other|self"
-    r"|correction|dtype(?:_layout)?|device|values|stable|generator(?:_\w+)?|using_ints|input|default_\w+)$"
+    r"_(?:[A-Z]\w*|dim(?:_\w+)?|int|out|names\w*|memory_format|default|padding|start(?:_step)?|low"
+    r"|vec|other|self"
+    r"|correction|dtype(?:_layout)?|device|values|stable|generator(?:_\w+)?|using_ints|input"
+    r"|default_\w+)$"
 )
-# Names of kernels and backward nodes that differ from what the user calls, without underscores at their ends.
+# Names of kernels and backward nodes that differ from what the user calls, without underscores at
+# their ends.
 _SAME_AS = {
     "addmm": "linear", "native_layer_norm": "layer_norm", "native_group_norm": "group_norm",
     "native_batch_norm": "batch_norm", "cudnn_batch_norm": "batch_norm", "miopen_batch_norm": "batch_norm",
@@ -71,7 +75,10 @@ def tidy(name: str) -> str:
     if dunder:
         name = dunder.group(1)
     bare = name.strip("_")
-    if bare in ("softmax", "log_softmax"):  # the kernel has an underscore first, in place it is last
+    if bare in (
+        "softmax",
+        "log_softmax",
+    ):  # the kernel has an underscore first, in place it is last
         return name.lstrip("_")
     return _SAME_AS.get(bare, name) if bare else UNNAMED
 

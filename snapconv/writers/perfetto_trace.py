@@ -1,7 +1,8 @@
 """A file's memory over time -> the JSON of a trace, which ui.perfetto.dev opens.
 
-A device is a process: its curves are counters of bytes with every change, and what the program did meanwhile
-are slices in threads. Times are microseconds since 1970 as in the file; without any, an event takes one.
+A device is a process: its curves are counters of bytes with every change, and what the program did
+meanwhile are slices in threads. Times are microseconds since 1970 as in the file; without any, an
+event takes one.
 """
 
 from collections import defaultdict
@@ -31,7 +32,9 @@ _Span = tuple[str, int, int, Mapping[str, str]]
 def write_trace(output: Path, analysis: Analysis, *, force: bool) -> None:
     """Write the memory of every device, an event a line."""
     devices = enumerate(analysis.devices, 1)
-    events = ({"ph": ph, "pid": pid, **event} for pid, found in devices for ph, event in _events(found))
+    events = (
+        {"ph": ph, "pid": pid, **event} for pid, found in devices for ph, event in _events(found)
+    )
     with new_files([output], force=force) as (temporary,), temporary.open("wb") as file:
         file.write(b'{"displayTimeUnit":"ms","traceEvents":[')
         for number, event in enumerate(events):
@@ -42,7 +45,10 @@ def write_trace(output: Path, analysis: Analysis, *, force: bool) -> None:
 def _events(analysis: DeviceAnalysis) -> Iterator[tuple[str, _Event]]:
     events = analysis.device.events
     times = np.arange(len(events), dtype=np.int64) if events.time_us is None else events.time_us
-    yield "M", {"name": "process_name", "args": {"name": f"{device_name(analysis.device.device)} memory"}}
+    yield (
+        "M",
+        {"name": "process_name", "args": {"name": f"{device_name(analysis.device.device)} memory"}},
+    )
     tracks = [
         ("iterations", list(_iterations(analysis))),
         ("phases", list(_phases(analysis))),
@@ -78,7 +84,9 @@ def _curves(analysis: DeviceAnalysis) -> Iterator[tuple[str, int, Int64Column]]:
         mine = analysis.rows(one)
         if len(mine) and n_events:
             start = int(rows.block_bytes[mine[rows.alloc_event[mine] < 0]].sum())
-            after = start + np.cumsum(change(mine, rows.alloc_event) - change(mine, rows.freed_event))
+            after = start + np.cumsum(
+                change(mine, rows.alloc_event) - change(mine, rows.freed_event)
+            )
             yield f"allocated: {one.label}", start, after
 
 
@@ -105,7 +113,9 @@ def _annotations(analysis: DeviceAnalysis) -> list[list[_Span]]:
     columns = (spans.name_id, spans.first_event, spans.last_event, lane_of_span)
     for name, first, last, lane in plain_rows(*columns):
         # A trace has the name once for every range: a file may share a long one among thousands.
-        lanes[lane].append((shortened(analysis.snapshot.texts[name], _MOST_OF_NAME), first, last, {}))
+        lanes[lane].append(
+            (shortened(analysis.snapshot.texts[name], _MOST_OF_NAME), first, last, {})
+        )
     return [lanes[lane] for lane in sorted(lanes)]
 
 

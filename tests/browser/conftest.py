@@ -1,7 +1,7 @@
 """Chromium with its driver, for pages that `snapconv view` wrote; without them these tests are skipped.
 
-The browser has no network of its own here to fall back on: every request that it makes is in its log, and a
-page that makes one, or that writes anything to the console, fails its test.
+The browser has no network of its own here to fall back on: every request that it makes is in its
+log, and a page that makes one, or that writes anything to the console, fails its test.
 """
 
 import json
@@ -96,7 +96,8 @@ class Browser:
         self.run(
             "const shown = [...document.querySelectorAll('button')].filter(b => b.offsetParent);"
             "const found = shown.filter(b => b.textContent === arguments[0]);"
-            "if (found.length !== 1) throw Error(arguments[0] + ': ' + found.length); found[0].click()",
+            "if (found.length !== 1) throw Error(arguments[0] + ': ' + found.length); "
+            "found[0].click()",
             text,
         )
 
@@ -106,9 +107,12 @@ class Browser:
             "const c = document.querySelector('.overlay'), b = c.getBoundingClientRect();"
             "const x = b.left + 58 + (b.width - 66) * arguments[0], y = b.top + b.height - 60;"
             "for (const type of ['pointerdown', 'pointerup'])"
-            "  c.dispatchEvent(new PointerEvent(type, {clientX: x, clientY: y, pointerId: 1, bubbles: true}))"
+            "  c.dispatchEvent(new PointerEvent(type, {clientX: x, clientY: y, pointerId: 1, "
+            "bubbles: true}))"
         )
-        self.driver.execute_script("HTMLElement.prototype.setPointerCapture = () => {};" + script, share)
+        self.driver.execute_script(
+            "HTMLElement.prototype.setPointerCapture = () => {};" + script, share
+        )
 
     def logged(self) -> list[str]:
         """What was written to the console, and every request for anything but the page; then forgets it."""

@@ -99,7 +99,9 @@ def test_the_head_has_the_findings_of_advise_which_open_to_what_to_do(browser, p
     (analysis,) = load(source).devices
     (trade,) = advise(analysis, goal_bytes=goal_of(analysis, capacity=None, save=None)).findings
     browser.open(page_of(source))
-    assert browser.texts(".advice summary") == [f"−{format_bytes(trade.saved_bytes)}trade: {trade.what}"]
+    assert browser.texts(".advice summary") == [
+        f"−{format_bytes(trade.saved_bytes)}trade: {trade.what}"
+    ]
     browser.run("document.querySelector('.advice summary').click()")
     rows = dict(zip(browser.texts(".advice th"), browser.texts(".advice td"), strict=True))
     assert (rows["how"], rows["costs"]) == (*trade.how, trade.costs)
@@ -112,7 +114,9 @@ def test_what_is_live_is_what_the_library_counts(browser, page_of, analysis, eve
     title = browser.text(".live h3")
     assert abs(number(BYTES.match(title).group()) - n_bytes) <= max(1, n_bytes // 1000)
     assert f"in {count} allocation" in title
-    root = browser.run("return +(document.querySelector('.cell') ?? {dataset: {bytes: 0}}).dataset.bytes")
+    root = browser.run(
+        "return +(document.querySelector('.cell') ?? {dataset: {bytes: 0}}).dataset.bytes"
+    )
     assert root == n_bytes
     rows = browser.run(
         "for (let b; b = document.querySelector('.live .more');) b.click();"
@@ -160,7 +164,9 @@ def test_the_mouse_brushes_pans_and_zooms(page):
     per_pixel = 814 / (plot.size["width"] - 66)
     assert first == pytest.approx((300 - 58) * per_pixel, abs=2)
     assert last - first == pytest.approx(100 * per_pixel, abs=2)
-    chains(page.driver).move_to_element(plot).click_and_hold().move_by_offset(-50, 0).release().perform()
+    chains(page.driver).move_to_element(plot).click_and_hold().move_by_offset(
+        -50, 0
+    ).release().perform()
     moved, _ = view_of(page)
     assert moved - first == pytest.approx(50 / (plot.size["width"] - 66) * (last - first), rel=0.1)
     chains(page.driver).move_to_element(plot).double_click().perform()
@@ -191,7 +197,11 @@ def test_a_part_of_the_icicle_is_all_that_the_table_shows(page):
 def test_arrows_lead_through_live_memory_and_enter_chooses(page):
     page.run("document.querySelector('.cell[tabindex=\"0\"]').focus()")
     active = page.driver.switch_to.active_element
-    for key, label in (("\ue015", "train.py:43"), ("\ue015", "train.py:38"), ("\ue014", "train.py:35")):
+    for key, label in (
+        ("\ue015", "train.py:43"),
+        ("\ue015", "train.py:38"),
+        ("\ue014", "train.py:35"),
+    ):
         active.send_keys(key)
         active = page.driver.switch_to.active_element
         assert active.text.startswith(label)
@@ -205,7 +215,10 @@ def test_a_filter_leaves_what_has_all_its_words(page):
         "const i = document.querySelector('input[type=search]'); i.value = 'head weight exp_avg';"
         "i.dispatchEvent(new Event('input'))"
     )
-    assert page.texts(".live-table tbody .c-tensor") == ["head.weight: exp_avg", "head.weight: exp_avg_sq"]
+    assert page.texts(".live-table tbody .c-tensor") == [
+        "head.weight: exp_avg",
+        "head.weight: exp_avg_sq",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -248,10 +261,14 @@ def test_a_chosen_allocation_is_shown_beside_the_picture_it_was_chosen_in(page, 
     assert page.run(OVERFLOW) <= 0
 
 
-def test_lines_and_functions_come_first_and_the_whole_place_is_in_the_tooltip(browser, page_of, tmp_path):
+def test_lines_and_functions_come_first_and_the_whole_place_is_in_the_tooltip(
+    browser, page_of, tmp_path
+):
     place = "/home/me/proj/a/very/deep/folder/model.py"
     builder = TraceBuilder().segment().alloc(512, frames=[frame("main", "/home/me/proj/t.py", 1)])
-    builder.alloc(1024, frames=[frame("forward", place, 35), frame("main", "/home/me/proj/t.py", 1)])
+    builder.alloc(
+        1024, frames=[frame("forward", place, 35), frame("main", "/home/me/proj/t.py", 1)]
+    )
     browser.open(page_of(builder.write(tmp_path / "s.pickle")))
     cells = browser.each(".live-table .c-where", "[e.textContent, e.title]")
     shown = next(cell for cell in cells if "35" in cell[0])
@@ -281,8 +298,10 @@ def test_allocations_are_coloured_as_chosen_and_a_link_has_the_choice(page, colo
 def test_the_wheel_zooms_a_picture_that_was_clicked_and_wasd_zooms_and_moves(page):
     def wheel():
         page.run(
-            "const turned = {deltaY: -120, clientX: 500, clientY: 500, bubbles: true, cancelable: true};"
-            "document.querySelector('.timeline .overlay').dispatchEvent(new WheelEvent('wheel', turned))"
+            "const turned = {deltaY: -120, clientX: 500, clientY: 500, bubbles: true, cancelable: "
+            "true};"
+            "document.querySelector('.timeline .overlay').dispatchEvent(new WheelEvent('wheel', "
+            "turned))"
         )
         time.sleep(0.5)
         return view_of(page)
@@ -313,7 +332,9 @@ def test_the_map_has_the_reserved_bytes(page, analysis):
 
 def test_times_stand_beside_the_memory(page):
     page.press("4")
-    rows = page.run("return [...document.querySelectorAll('.times tbody tr')].map(e => e.textContent)")
+    rows = page.run(
+        "return [...document.querySelectorAll('.times tbody tr')].map(e => e.textContent)"
+    )
     assert rows[0].startswith("linear")
     assert any("MiB" in row for row in rows)
 
@@ -339,7 +360,9 @@ def test_names_of_a_file_are_text_wherever_they_are_shown(browser, page_of, tmp_
     builder = TraceBuilder().segment().alloc(512, frames=[frame(HOSTILE, f"/home/me/{HOSTILE}.py")])
     builder.alloc(1024, frames=[frame(long, f"/home/me/{long}.py")], user_metadata=HOSTILE)
     settings = {HOSTILE: HOSTILE, "PYTORCH_CUDA_ALLOC_CONF": long}
-    path = builder.write(tmp_path / "run.pickle", external_annotations=marks, allocator_settings=settings)
+    path = builder.write(
+        tmp_path / "run.pickle", external_annotations=marks, allocator_settings=settings
+    )
     browser.open(page_of(path))
     for key in "1234":
         browser.press(key)
@@ -442,7 +465,10 @@ def test_two_files_are_compared_as_diff_does(browser, page_of, moved):
 
 
 def test_arrows_lead_over_the_allocations_and_the_map(page):
-    for tab, canvas, key in (("2", ".allocations .overlay", "\ue013"), ("3", ".map canvas", "\ue014")):
+    for tab, canvas, key in (
+        ("2", ".allocations .overlay", "\ue013"),
+        ("3", ".map canvas", "\ue014"),
+    ):
         page.press("Escape", tab)
         page.run("document.querySelector(arguments[0]).focus()", canvas)
         chosen = set()

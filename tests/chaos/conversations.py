@@ -1,6 +1,7 @@
 """Conversations with ``snapconv mcp`` in trouble: many calls at once, cancelled ones, signals, lost clients.
 
-A conversation gets a server that has been greeted, and what is drawn; it returns the codes that may end it.
+A conversation gets a server that has been greeted, and what is drawn; it returns the codes that may
+end it.
 """
 
 import json
@@ -159,7 +160,14 @@ def many_cancelled(server, draw):
 
 def garbage(server, draw):
     """Say what is no request between calls."""
-    lines = [b"\n", b"{\n", b"\xff\xfe\n", b"[" * 20_000 + b"\n", b'{"jsonrpc": "2.0", "id": 7}\n', b"null\n"]
+    lines = [
+        b"\n",
+        b"{\n",
+        b"\xff\xfe\n",
+        b"[" * 20_000 + b"\n",
+        b'{"jsonrpc": "2.0", "id": 7}\n',
+        b"null\n",
+    ]
     for number in range(1, 20):
         server.send_bytes(draw.choice(lines))
         server.call(number, draw.choice(CALLS))

@@ -1,7 +1,7 @@
 """Processes that run ``snapconv`` and have imported it already: forks of this one.
 
-Each message of the socket is a request as JSON. ``start`` comes with the process's three streams, and is
-answered with its id once it runs; ``code`` is answered with how a process ended, or null.
+Each message of the socket is a request as JSON. ``start`` comes with the process's three streams,
+and is answered with its id once it runs; ``code`` is answered with how a process ended, or null.
 """
 
 import ctypes
@@ -12,7 +12,8 @@ import signal
 import socket
 import sys
 
-# Of linux/prctl.h and linux/capability.h: CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER.
+# Of linux/prctl.h and linux/capability.h: CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH,
+# CAP_FOWNER.
 PR_CAPBSET_DROP, LINUX_CAPABILITY_VERSION_3 = 24, 0x20080522
 RIGHTS = (0, 1, 2, 3)
 
@@ -81,7 +82,11 @@ def serve(requests):
         if not message:
             return
         request = json.loads(message)
-        answer = code_of(request["code"]) if "code" in request else start(request["start"], streams, requests)
+        answer = (
+            code_of(request["code"])
+            if "code" in request
+            else start(request["start"], streams, requests)
+        )
         requests.send(json.dumps(answer).encode())
 
 

@@ -1,8 +1,8 @@
 """Commands in trouble: each ends with a code of its own, and its outputs are whole or as they were before.
 
-What happens, and when, is drawn by a seed, which is printed: SNAPCONV_SEED, else always the same. The long
-half runs commands for as many seconds as SNAPCONV_CHAOS_SECONDS says, by another seed each time, and prints a
-table of what was tried. scripts/fuzzing/chaos.tsv keeps the tables of such runs.
+What happens, and when, is drawn by a seed, which is printed: SNAPCONV_SEED, else always the same.
+The long half runs commands for as many seconds as SNAPCONV_CHAOS_SECONDS says, by another seed each
+time, and prints a table of what was tried. scripts/fuzzing/chaos.tsv keeps the tables of such runs.
 """
 
 import datetime
@@ -28,15 +28,19 @@ import pytest
 from tests.chaos.conversations import CONVERSATIONS, Server
 from tests.job_builder import write_job
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc, and sends streams to forks")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="looks at /proc, and sends streams to forks"
+)
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 FIXTURES = ROOT / "fixtures"
 LONG_S = int(os.environ.get("SNAPCONV_CHAOS_SECONDS", "0"))
 SEED = int(os.environ.get("SNAPCONV_SEED", random.SystemRandom().randrange(10**6) if LONG_S else 1))
-# A machine that runs other tests may be slow; a command that waits for something that never comes is not.
+# A machine that runs other tests may be slow; a command that waits for something that never comes
+# is not.
 MOST_S = 60
-# What a command started must be gone by then: in two seconds on a machine that is not busy, see the table.
+# What a command started must be gone by then: in two seconds on a machine that is not busy, see the
+# table.
 LEFT_S = 20
 NOBODY = 65534
 THEIRS = "what another command is writing"
@@ -62,7 +66,8 @@ class Command(NamedTuple):
 COMMANDS = {
     "to-sqlite": Command("to-sqlite run.pickle", ("run.memory.sqlite",)),
     "to-sqlite of a capture": Command(
-        "to-sqlite run.capture --extended -o made/run", ("made/run.memory.sqlite", "made/run.time.sqlite")
+        "to-sqlite run.capture --extended -o made/run",
+        ("made/run.memory.sqlite", "made/run.time.sqlite"),
     ),
     "view": Command("view run.pickle", ("run.view.html",)),
     "view of two": Command("view old.pickle run.pickle -o made/two.html", ("made/two.html",)),
@@ -98,7 +103,10 @@ class Case(NamedTuple):
     @property
     def words(self) -> list[str]:
         has_option = self.command.outputs and "--reports" not in self.command.words
-        return [*self.command.words.split(), *(["--force"] if self.is_forced and has_option else [])]
+        return [
+            *self.command.words.split(),
+            *(["--force"] if self.is_forced and has_option else []),
+        ]
 
     @property
     def input(self) -> Path:
@@ -111,8 +119,9 @@ class Case(NamedTuple):
 class Trouble(NamedTuple):
     """What happens to commands.
 
-    ``codes`` are those of one that it reached; any other has its own code, unless it ``is_certain``.
-    ``prepare`` changes the folder, and how the command starts; ``strike`` comes at a moment while it runs.
+    ``codes`` are those of one that it reached; any other has its own code, unless it
+    ``is_certain``. ``prepare`` changes the folder, and how the command starts; ``strike`` comes at
+    a moment while it runs.
     """
 
     codes: set[int]
@@ -219,7 +228,9 @@ def damage_cache(case):
         content = row.read_bytes()
         damages: list[Callable[[], object]] = [
             lambda row=row: row.write_bytes(b""),
-            lambda row=row, content=content: row.write_bytes(content[: case.draw.randrange(len(content))]),
+            lambda row=row, content=content: row.write_bytes(
+                content[: case.draw.randrange(len(content))]
+            ),
             lambda row=row: (row.unlink(), row.mkdir()),
             lambda row=row: (row.unlink(), row.symlink_to("/nothing/there")),
             lambda row=row: (row.unlink(), os.mkfifo(row)),
@@ -287,7 +298,10 @@ class Launcher:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             number = str(theirs.fileno())
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+            environment = {
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+            }
             self._process = subprocess.Popen(
                 [sys.executable, str(HERE / "launcher.py"), number],
                 pass_fds=[theirs.fileno()],
@@ -319,7 +333,9 @@ class Launcher:
 
     @staticmethod
     def _file(case, name):
-        return os.open(case.folder.with_suffix(f".{name}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        return os.open(
+            case.folder.with_suffix(f".{name}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666
+        )
 
     def code(self, pid):
         """Wait for the end of a command, and of every process that it started; None: it did not end."""
@@ -383,7 +399,9 @@ def launcher(template):
             began = time.monotonic()
             code = launcher.code(launcher.start(case, stdout=launcher.stdout(case)))
             outputs = {name: (case.folder / name).read_bytes() for name in case.command.outputs}
-            CALM[name] = Calm(code, time.monotonic() - began, outputs, case.folder / "cache/snapconv/ranks")
+            CALM[name] = Calm(
+                code, time.monotonic() - began, outputs, case.folder / "cache/snapconv/ranks"
+            )
         yield launcher
     launcher.close()
 
@@ -432,7 +450,9 @@ def run_case(launcher, what, case):
 
 def again(launcher, case):
     """Run a killed command once more: it writes all, whatever is left."""
-    code = launcher.code(launcher.start(case._replace(is_forced=True), stdout=launcher.stdout(case)))
+    code = launcher.code(
+        launcher.start(case._replace(is_forced=True), stdout=launcher.stdout(case))
+    )
     assert code == CALM[case.name].code, code
     assert outputs_of(case) == CALM[case.name].outputs
 
@@ -455,14 +475,16 @@ def outputs_of(case):
 
 
 def check(what, case, codes, pids, before, *, is_new):
-    said = "".join(case.folder.with_suffix(f".{name}").read_text() for name in ("out.txt", "err.txt"))
+    said = "".join(
+        case.folder.with_suffix(f".{name}").read_text() for name in ("out.txt", "err.txt")
+    )
     where = f"SNAPCONV_SEED={SEED}: {what}, {case.words}, new: {is_new}: {codes}\n{said[-4000:]}"
     assert set(codes) <= allowed_codes(what, case, is_new=is_new), where
     if what == "two at once":
         assert CALM[case.name].code in codes, where
     trouble = TROUBLES[what]
-    # A worker that is starting when its command is killed has lost what it was to read; Python itself answers
-    # Ctrl-C while it imports the package, before anything of it runs.
+    # A worker that is starting when its command is killed has lost what it was to read; Python
+    # itself answers Ctrl-C while it imports the package, before anything of it runs.
     is_starting = is_new and codes == [-signal.SIGINT]
     may_trace = case.name == "notebook" or trouble.leaves_partial or is_starting
     assert may_trace or "Traceback" not in said, where
@@ -474,12 +496,20 @@ def check(what, case, codes, pids, before, *, is_new):
 def allowed_codes(what, case, *, is_new):
     trouble, calm = TROUBLES[what], CALM[case.name]
     codes = set(trouble.codes)
-    if case.name in OF_RANKS and what in ("disk full", "folder removed") and "--reports" in case.words:
+    if (
+        case.name in OF_RANKS
+        and what in ("disk full", "folder removed")
+        and "--reports" in case.words
+    ):
         codes = {3}  # of a file whose report could not be written
     if not trouble.is_certain:
         codes.add(calm.code)
     # Python itself ends so where it has no handlers yet, or none any more.
-    codes |= {128 - code for code in trouble.codes if code > 128 and trouble.strike is not close_its_reader}
+    codes |= {
+        128 - code
+        for code in trouble.codes
+        if code > 128 and trouble.strike is not close_its_reader
+    }
     return codes
 
 
@@ -488,7 +518,9 @@ def check_files(what, case, codes, before, where):
     after = files_of(case.folder)
     outputs = outputs_of(case)
     for name, content in outputs.items():
-        assert trouble.changes_input or content in (calm.outputs[name], before.get(name)), f"{name}: {where}"
+        assert trouble.changes_input or content in (calm.outputs[name], before.get(name)), (
+            f"{name}: {where}"
+        )
         if trouble.changes_input and content != before.get(name):
             check_whole(case.folder / name)
     if codes[0] == calm.code == 0 and not trouble.changes_input:
@@ -501,7 +533,9 @@ def check_files(what, case, codes, before, where):
     assert left == set(), f"{left}: {where}"
     assert what == "folder removed" or after["theirs/precious"] == b"precious", where
     untouched = [name for name in before if name.endswith("abcdef.partial")]
-    assert what == "folder removed" or all(after.get(name) == THEIRS.encode() for name in untouched), where
+    assert what == "folder removed" or all(
+        after.get(name) == THEIRS.encode() for name in untouched
+    ), where
 
 
 def is_own_partial(name, case):
@@ -536,7 +570,9 @@ def run_conversation(what, folder, draw):
     until(LEFT_S, lambda: None if still_running([session]) else True)
     assert still_running([session]) == [], where
     changed = {"run.pickle"} if what == "mcp: file replaced" else set()
-    assert {name for name, content in files_of(folder).items() if content != before.get(name)} <= changed
+    assert {
+        name for name, content in files_of(folder).items() if content != before.get(name)
+    } <= changed
     return time.monotonic() - began
 
 
@@ -563,7 +599,9 @@ def run_many(launcher, template, kinds):
             row = rows.get(what, Row())
             folder = Path(base, str(number))
             try:
-                took = run_one(launcher, template, what, folder, random.Random(draw.randrange(10**9)))
+                took = run_one(
+                    launcher, template, what, folder, random.Random(draw.randrange(10**9))
+                )
                 rows[what] = row._replace(tried=row.tried + 1, slowest_s=max(took, row.slowest_s))
             except AssertionError as error:
                 rows[what] = row._replace(tried=row.tried + 1, failed=row.failed + 1)
@@ -579,7 +617,9 @@ def run_one(launcher, template, what, folder, draw):
         shutil.copytree(template, folder)
         return run_conversation(what, folder, draw)
     name = draw.choice(TROUBLES[what].commands)
-    case = new_case(name, folder, template, draw, is_forced=name == "notebook" or draw.random() < 0.5)
+    case = new_case(
+        name, folder, template, draw, is_forced=name == "notebook" or draw.random() < 0.5
+    )
     return run_case(launcher, what, case)
 
 
@@ -589,7 +629,16 @@ def print_table(rows, seconds):
     total = Row(sum(row.tried for row in rows.values()), sum(row.failed for row in rows.values()))
     slowest_s = max(row.slowest_s for row in rows.values())
     for what, row in [*sorted(rows.items()), ("all", total._replace(slowest_s=slowest_s))]:
-        print(today, f"{seconds:.0f}", SEED, what, row.tried, row.failed, f"{row.slowest_s:.2f}", sep="\t")
+        print(
+            today,
+            f"{seconds:.0f}",
+            SEED,
+            what,
+            row.tried,
+            row.failed,
+            f"{row.slowest_s:.2f}",
+            sep="\t",
+        )
 
 
 def has_mcp():

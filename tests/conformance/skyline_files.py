@@ -20,7 +20,11 @@ from tests.timing_builder import small_trace, time_report, write_time_report
 
 OUTER = replace(BUILD, line_number=3)
 REPORT = small_report(
-    weights=(WEIGHT, replace(WEIGHT, name="bias", frames=(STEP, OUTER)), replace(WEIGHT, frames=())),
+    weights=(
+        WEIGHT,
+        replace(WEIGHT, name="bias", frames=(STEP, OUTER)),
+        replace(WEIGHT, frames=()),
+    ),
     activations=(ACTIVATION, WITHOUT_FRAMES, replace(ACTIVATION, size_bytes=0)),
 )
 CASES: dict[str, dict[str, bool]] = {
@@ -32,7 +36,9 @@ NO_CALLS = {"calls": {name: [] for name in small_trace()["calls"]}}
 
 
 @contextmanager
-def memory_file(folder: Path, *, extended: bool, is_empty: bool = False) -> Iterator[sqlite3.Connection]:
+def memory_file(
+    folder: Path, *, extended: bool, is_empty: bool = False
+) -> Iterator[sqlite3.Connection]:
     """A memory report, with entries or without."""
     report = small_report(weights=(), activations=()) if is_empty else REPORT
     write_memory_reports([(folder / "report.sqlite", report)], extended=extended, force=False)
@@ -41,7 +47,9 @@ def memory_file(folder: Path, *, extended: bool, is_empty: bool = False) -> Iter
 
 
 @contextmanager
-def time_file(folder: Path, *, extended: bool, is_empty: bool = False) -> Iterator[sqlite3.Connection]:
+def time_file(
+    folder: Path, *, extended: bool, is_empty: bool = False
+) -> Iterator[sqlite3.Connection]:
     """A run time report, with entries or without."""
     report = time_report(folder, **(NO_CALLS if is_empty else {}))
     write_time_report(folder / "report.time.sqlite", report, extended=extended)

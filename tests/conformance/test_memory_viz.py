@@ -1,7 +1,7 @@
 """Our figures against those that torch's own tool counts from the same file (torch.cuda._memory_viz).
 
-It reads CUDA devices only: pinned host memory is handed to it as if it were one. What it prints is rounded,
-so its words for our numbers are compared.
+It reads CUDA devices only: pinned host memory is handed to it as if it were one. What it prints is
+rounded, so its words for our numbers are compared.
 """
 
 import pickle

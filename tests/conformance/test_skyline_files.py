@@ -30,7 +30,10 @@ MEMORY_ORDER = [
 ]
 TIME_SQL = {"run_time_entries": "d853e573a028bff5", "stack_frames": "2b918469e9bd015b"}
 TIME_ORDER = ["run_time_entries", "stack_frames", "sqlite_autoindex_stack_frames_1"]
-KINDS = {"memory": (memory_file, MEMORY_SQL, MEMORY_ORDER), "time": (time_file, TIME_SQL, TIME_ORDER)}
+KINDS = {
+    "memory": (memory_file, MEMORY_SQL, MEMORY_ORDER),
+    "time": (time_file, TIME_SQL, TIME_ORDER),
+}
 
 
 @pytest.fixture(params=CASES.values(), ids=list(CASES))
@@ -52,18 +55,26 @@ def report_file(kind, case, tmp_path):
 def test_the_sql_text_is_skylines_to_the_letter(kind, report_file):
     skylines = KINDS[kind][1]
     stored = dict(report_file.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
-    assert {name: hashlib.sha256(stored[name].encode()).hexdigest()[:16] for name in skylines} == skylines
+    assert {
+        name: hashlib.sha256(stored[name].encode()).hexdigest()[:16] for name in skylines
+    } == skylines
 
 
 def test_the_objects_and_their_pages_come_in_skylines_order(kind, report_file):
     order = KINDS[kind][2]
     sql = f"SELECT name, rootpage FROM sqlite_master ORDER BY rowid LIMIT {len(order)}"
-    assert report_file.execute(sql).fetchall() == list(zip(order, range(2, 2 + len(order)), strict=True))
+    assert report_file.execute(sql).fetchall() == list(
+        zip(order, range(2, 2 + len(order)), strict=True)
+    )
 
 
 def test_whatever_else_there_is_has_a_name_of_snapconvs(kind, report_file):
-    names = [name for (name,) in report_file.execute("SELECT name FROM sqlite_master ORDER BY rowid")]
-    others = [name for name in names if not name.startswith(("snapconv_", "sqlite_autoindex_snapconv_"))]
+    names = [
+        name for (name,) in report_file.execute("SELECT name FROM sqlite_master ORDER BY rowid")
+    ]
+    others = [
+        name for name in names if not name.startswith(("snapconv_", "sqlite_autoindex_snapconv_"))
+    ]
     assert others == KINDS[kind][2]
 
 

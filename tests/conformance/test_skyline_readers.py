@@ -25,7 +25,9 @@ def times(case, tmp_path):
 
 @EVERY_CASE
 def test_entry_types_are_exactly_the_two(report_file):
-    rows = report_file.execute("SELECT entry_type, name FROM entry_types ORDER BY entry_type").fetchall()
+    rows = report_file.execute(
+        "SELECT entry_type, name FROM entry_types ORDER BY entry_type"
+    ).fetchall()
     assert rows == [(1, "Weight"), (2, "Activation")]
 
 
@@ -45,7 +47,10 @@ def test_all_numbers_are_stored_as_integers(report_file):
         ("misc_sizes", "size_bytes"),
         ("stack_frames", "line_number"),
     ):
-        assert one(report_file, f"SELECT count(*) FROM {table} WHERE typeof({column}) != 'integer'") == 0
+        assert (
+            one(report_file, f"SELECT count(*) FROM {table} WHERE typeof({column}) != 'integer'")
+            == 0
+        )
 
 
 # What the readers return: every entry larger than 0, with the file and the line of its innermost
@@ -90,7 +95,9 @@ def test_a_reader_sees_every_activation_with_bytes_also_without_a_line(rich_file
 
 
 def test_a_reader_finds_the_peak_by_its_key(rich_file):
-    assert one(rich_file, "SELECT size_bytes FROM misc_sizes WHERE key = 'peak_usage_bytes'") == 3584
+    assert (
+        one(rich_file, "SELECT size_bytes FROM misc_sizes WHERE key = 'peak_usage_bytes'") == 3584
+    )
 
 
 @EVERY_CASE

@@ -47,7 +47,9 @@ def ours(request, tmp_path_factory):
     """The entry, and the folder with our report of it."""
     folder = tmp_path_factory.mktemp(request.param)
     shutil.copytree(ROOT / "fixtures" / "entries" / request.param, folder / "entry")
-    snapconv(folder / "entry", "record", "-q", "--simulate", "-o", "../ours.capture", "providers.py")
+    snapconv(
+        folder / "entry", "record", "-q", "--simulate", "-o", "../ours.capture", "providers.py"
+    )
     snapconv(folder, "to-sqlite", "-q", "ours.capture")
     return request.param, folder
 

@@ -1,9 +1,11 @@
 """Runs Skyline's own trackers, unchanged, on an entry: a script for ``snapconv record --simulate``.
 
-    tracker_run.py PACKAGE FOLDER OUTPUT    skyline, or deepview_profile, which follows it; the folder of
+    tracker_run.py PACKAGE FOLDER OUTPUT    skyline, or deepview_profile, which follows it; the
+    folder of
                                             the entry; the memory report to write
 
-The package is imported without its ``__init__``, which has a server and imports more than trackers need.
+The package is imported without its ``__init__``, which has a server and imports more than trackers
+need.
 """
 
 import importlib
@@ -28,12 +30,16 @@ Tracker = importlib.import_module(f"{name}.tracking.tracker").Tracker
 
 def provided(kind: str) -> object:
     """The provider of this kind, Skyline's or DeepView's."""
-    (found,) = [getattr(providers, name) for name in vars(providers) if name.endswith(f"_{kind}_provider")]
+    (found,) = [
+        getattr(providers, name) for name in vars(providers) if name.endswith(f"_{kind}_provider")
+    ]
     return found
 
 
 tracker = Tracker(
-    *(provided(kind) for kind in ("model", "iteration", "input")), str(folder), str(folder / "providers.py")
+    *(provided(kind) for kind in ("model", "iteration", "input")),
+    str(folder),
+    str(folder / "providers.py"),
 )
 tracker.track_memory()
 tracker.get_memory_report(output)

@@ -34,8 +34,11 @@ class Program:
     recorded_step: int = 2
     is_trained: bool = True
     is_compiled: bool = False  # it is recorded as eager code
-    notes: frozenset[str] = frozenset()  # those that its recording must have, besides the usual ones
-    # Tests that fail today and why, by name, as test[mode], by mode, or all. What holds again fails the run.
+    notes: frozenset[str] = (
+        frozenset()
+    )  # those that its recording must have, besides the usual ones
+    # Tests that fail today and why, by name, as test[mode], by mode, or all. What holds again fails
+    # the run.
     known_failures: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -87,7 +90,9 @@ PROGRAMS = (
         environment=ONE_PROCESS,
         notes=frozenset({"simulated-nccl"}),
         known_failures={
-            "test_no_compute_has_the_peak_of_computing": "CUDA keeps float32 statistics of a layer norm"
+            "test_no_compute_has_the_peak_of_computing": (
+                "CUDA keeps float32 statistics of a layer norm"
+            )
         },
     ),
     Program(
@@ -95,7 +100,9 @@ PROGRAMS = (
         "fsdp1.py",
         environment=ONE_PROCESS,
         notes=frozenset({"simulated-nccl", "pending-free"}),
-        known_failures={"test_operations_account_for_forward_and_backward": "its own hooks take the rest"},
+        known_failures={
+            "test_operations_account_for_forward_and_backward": "its own hooks take the rest"
+        },
     ),
     Program(
         "tensor-parallel",
@@ -111,7 +118,9 @@ PROGRAMS = (
         "skipgram-sparse",
         "skipgram_sparse.py",
         known_failures={
-            "test_gradients_are_those_that_the_program_holds": "a sparse gradient's indices are not in it"
+            "test_gradients_are_those_that_the_program_holds": (
+                "a sparse gradient's indices are not in it"
+            )
         },
     ),
 )

@@ -25,9 +25,13 @@ def pytest_generate_tests(metafunc):
 
 def case(program, test, name, *values):
     # Of two processes, one has all tests of a program, which share its recording.
-    marks = [pytest.mark.xdist_group(program.name)] + ([] if program.is_short else [pytest.mark.long])
+    marks = [pytest.mark.xdist_group(program.name)] + (
+        [] if program.is_short else [pytest.mark.long]
+    )
     *_, mode = name.rpartition("-")
-    is_of_times = test == "test_operations_account_for_forward_and_backward"  # which differ from run to run
+    is_of_times = (
+        test == "test_operations_account_for_forward_and_backward"
+    )  # which differ from run to run
     for key in ("all", mode, test, f"{test}[{mode}]"):
         if reason := program.known_failures.get(key):
             marks.append(pytest.mark.xfail(reason=reason, strict=not is_of_times))

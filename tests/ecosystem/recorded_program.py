@@ -100,7 +100,9 @@ def copy_program(program: Program, folder: Path) -> None:
         shutil.copytree(program.path.parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def run_snapconv(arguments: Sequence[str], folder: Path, environment: Mapping[str, str] = {}) -> Run:
+def run_snapconv(
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str] = {}
+) -> Run:
     """Run a command of snapconv."""
     return run_python(["-m", "snapconv", *arguments], folder, environment)
 

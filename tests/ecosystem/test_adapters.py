@@ -40,6 +40,7 @@ def test_adapters_in_the_precision_of_the_model_save_at_least_what_is_said(tmp_p
     before, after = advice
     (finding,) = [finding for finding in before.findings if finding.kind == "adapter-inputs"]
     measured = before.peak.n_bytes - after.peak.n_bytes
-    # Two adapters share an input, which stays in the place of two copies: 3/4 go where 1/2 is said to.
+    # Two adapters share an input, which stays in the place of two copies: 3/4 go where 1/2 is said
+    # to.
     assert finding.peak.n_bytes - after.peak.n_bytes == pytest.approx(measured / 3, rel=0.1)
     assert "adapter-inputs" not in {finding.kind for finding in after.findings}

@@ -61,8 +61,8 @@ def train(callback, batch=4):
         enable_progress_bar=False, callbacks=[callback],
     ).fit(Net(), data)
 """
-# Trainings of one process: with a chosen step; in which nothing happens; one that runs out of memory, and its
-# callback once more; one whose error ends the job.
+# Trainings of one process: with a chosen step; in which nothing happens; one that runs out of
+# memory, and its callback once more; one whose error ends the job.
 TRAININGS = """
 def trainings():
     train(MemoryCallback("chosen", steps=[1]))
@@ -123,7 +123,11 @@ def test_a_chosen_step_is_captured_with_the_names_of_the_weights(folder):
         for category in (snapconv.Category.WEIGHT, snapconv.Category.OPTIMIZER_STATE)
     }
     # Adam keeps two tensors of the size of each weight, and a step of 4 bytes in a block of 512.
-    assert 0 < 2 * by_category[snapconv.Category.WEIGHT] <= by_category[snapconv.Category.OPTIMIZER_STATE]
+    assert (
+        0
+        < 2 * by_category[snapconv.Category.WEIGHT]
+        <= by_category[snapconv.Category.OPTIMIZER_STATE]
+    )
     assert recorded(capture)["ended"]["how"] == "complete"
 
 

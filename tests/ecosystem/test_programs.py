@@ -40,13 +40,17 @@ def test_every_parameter_is_a_weight_of_its_own_bytes(recorded, counted):
 
 
 def test_gradients_are_those_that_the_program_holds(recorded, counted):
-    (row,) = recorded.query("SELECT sum(grad_size_bytes > 0), sum(grad_size_bytes) FROM weight_entries")
+    (row,) = recorded.query(
+        "SELECT sum(grad_size_bytes > 0), sum(grad_size_bytes) FROM weight_entries"
+    )
     assert row == held(counted, "gradients", "master_gradients")
 
 
 def test_optimizer_state_is_that_of_the_optimizers(recorded, counted):
     at_peak = recorded.at_peak("optimizer_state")
-    assert (at_peak["n_allocations"], at_peak["requested_bytes"]) == held(counted, "optimizer_state")
+    assert (at_peak["n_allocations"], at_peak["requested_bytes"]) == held(
+        counted, "optimizer_state"
+    )
 
 
 def test_weights_at_the_peak_are_parameters_and_buffers_and_copies_of_them(recorded, counted):
@@ -75,9 +79,13 @@ def test_operations_account_for_forward_and_backward(recordings, program, tmp_pa
         assert times is None
         return
     least = coverage_of(times)
-    for attempt in range(N_MORE_TRIES):  # another process on the machine can take an iteration's time
+    for attempt in range(
+        N_MORE_TRIES
+    ):  # another process on the machine can take an iteration's time
         if least < LEAST_COVERAGE:
-            least = max(least, coverage_of(record(program, "compute", tmp_path / str(attempt)).times))
+            least = max(
+                least, coverage_of(record(program, "compute", tmp_path / str(attempt)).times)
+            )
     assert least >= LEAST_COVERAGE
 
 

@@ -24,16 +24,23 @@ def installed(package):
 
 
 @pytest.mark.skipif(
-    any(installed(package) != PINNED[package] for package in ("torch", "transformers", "lightning")),
+    any(
+        installed(package) != PINNED[package] for package in ("torch", "transformers", "lightning")
+    ),
     reason="the page has the sessions of the pinned libraries",
 )
 @pytest.mark.parametrize(
     "session",
-    [pytest.param(one, id=one.program, marks=pytest.mark.xdist_group(one.program)) for one in SESSIONS],
+    [
+        pytest.param(one, id=one.program, marks=pytest.mark.xdist_group(one.program))
+        for one in SESSIONS
+    ],
 )
 def test_a_session_of_the_page_is_what_the_terminal_shows(session, recordings):
     (program,) = [program for program in PROGRAMS if program.name == session.program]
-    recorded = recordings(program, "compute")  # as the session records it, but for the name of the capture
+    recorded = recordings(
+        program, "compute"
+    )  # as the session records it, but for the name of the capture
     folder, capture = recorded.folder.resolve(), f"{program.path.stem}.capture"
     shutil.copytree(folder / "it.capture", folder / capture)
     said = (recorded.run.out + recorded.run.err).replace("it.capture", capture)

@@ -37,13 +37,19 @@ def rich_snapshot() -> Raw:
     first.alloc(4096, traced=False).alloc(300_000, frames=FORWARD, **fields)
     for step in range(3):
         first.alloc(3 * MIB, frames=FORWARD, **fields).alloc(4096, frames=BACKWARD, **fields)
-        first.alloc(4096, frames=STEP).free(frames=STEP).free(frames=BACKWARD).free(frames=BACKWARD, **fields)
+        first.alloc(4096, frames=STEP).free(frames=STEP).free(frames=BACKWARD).free(
+            frames=BACKWARD, **fields
+        )
         first.event("snapshot", size=300_544 + 4096 + step).event("teleport", colour="red")
     first.alloc(1000, frames=[]).free(completed=False).oom(1 << 35, device_free=1 << 30)
-    second = TraceBuilder(device=1).segment(stream=7, segment_pool_id=(0, 3)).alloc(512, frames=FORWARD)
+    second = (
+        TraceBuilder(device=1).segment(stream=7, segment_pool_id=(0, 3)).alloc(512, frames=FORWARD)
+    )
     first.event("annotate", user_metadata="rows", internal_metadata="mallocWithAddress")
     host = TraceBuilder(device=-1).segment(4096).alloc(4096, frames=FORWARD, compile_context="")
-    host.segment(8192).alloc(8192).free(completed=False).segment(512, traced=False).alloc(512, traced=False)
+    host.segment(8192).alloc(8192).free(completed=False).segment(512, traced=False).alloc(
+        512, traced=False
+    )
     return first.snapshot(
         second,
         **host.as_host(),
@@ -56,7 +62,12 @@ def rich_snapshot() -> Raw:
             "graph_capture_record_stream_reuse": False,
         },
         external_annotations=[
-            {"name": "Optimizer.step#Adam.step", "stage": stage, "device": 0, "time_us": START_US + at}
+            {
+                "name": "Optimizer.step#Adam.step",
+                "stage": stage,
+                "device": 0,
+                "time_us": START_US + at,
+            }
             for stage, at in (("START", 5), ("END", 9), ("START", 30))
         ],
     )

@@ -1,6 +1,7 @@
 """A process with all of snapconv loaded: runs each command in a fork that may have little memory and time.
 
-It has run some commands on a small file before, so that none spends time on what is done once in a process:
+It has run some commands on a small file before, so that none spends time on what is done once in a
+process:
 Typer's imports, the fields of dataclasses.
 """
 
@@ -12,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-# A line has bytes of memory, seconds of the processor (a busy machine changes nothing), a file for the output
-# and a command; "load" alone is no command of snapconv.
+# A line has bytes of memory, seconds of the processor (a busy machine changes nothing), a file for
+# the output and a command; "load" alone is no command of snapconv.
 PROGRAM = """
 import contextlib, importlib, json, os, pkgutil, resource, signal, sys
 from pathlib import Path
@@ -64,7 +65,8 @@ def limited_process(
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, json.dumps(first)],
         # A thread of OpenBLAS less to fork beside.
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OPENBLAS_NUM_THREADS": "1"},
+        env=os.environ
+        | {"PYTHONPATH": str(Path(__file__).parents[2]), "OPENBLAS_NUM_THREADS": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -72,7 +74,11 @@ def limited_process(
 
         def run(command: Sequence[str], said: Path) -> int:
             assert process.poll() is None, f"the process has ended with {process.returncode}"
-            print(json.dumps([memory_bytes, seconds, str(said), command]), file=process.stdin, flush=True)
+            print(
+                json.dumps([memory_bytes, seconds, str(said), command]),
+                file=process.stdin,
+                flush=True,
+            )
             return int(process.stdout.readline())
 
         yield run

@@ -46,11 +46,20 @@ def doubling(n: int) -> bytes:
 MEMORY: dict[str, tuple[Callable[[], bytes], str]] = {
     "memo of two billion entries": (lambda: b"\x80\x02Nr\xff\xff\xff\x7f.", "UnsafePickleError"),
     "string of 4 GiB": (lambda: b"\x80\x02X\xff\xff\xff\xffabc.", "TruncatedFileError"),
-    "string of 2^63 bytes": (lambda: b"\x80\x04\x8d" + u64(1 << 63) + b"abc.", "TruncatedFileError"),
+    "string of 2^63 bytes": (
+        lambda: b"\x80\x04\x8d" + u64(1 << 63) + b"abc.",
+        "TruncatedFileError",
+    ),
     "bytes of 2^40 bytes": (lambda: b"\x80\x04\x8e" + u64(1 << 40) + b"abc.", "TruncatedFileError"),
     "integer of 2 GiB": (lambda: b"\x80\x02\x8b\xff\xff\xff\x7f1.", "MalformedSnapshotError"),
-    "frame of 2^40 bytes": (lambda: b"\x80\x04\x95" + u64(1 << 40) + VALID[11:], "MalformedSnapshotError"),
-    "frame of 2^63 bytes": (lambda: b"\x80\x04\x95" + u64(1 << 63) + VALID[11:], "MalformedSnapshotError"),
+    "frame of 2^40 bytes": (
+        lambda: b"\x80\x04\x95" + u64(1 << 40) + VALID[11:],
+        "MalformedSnapshotError",
+    ),
+    "frame of 2^63 bytes": (
+        lambda: b"\x80\x04\x95" + u64(1 << 63) + VALID[11:],
+        "MalformedSnapshotError",
+    ),
     "a frame of 2^40 bytes in every frame": (
         lambda: b"\x80\x04" + (b"\x95" + u64(1 << 40)) * 9 + b"N.",
         "MalformedSnapshotError",
@@ -71,10 +80,19 @@ MEMORY: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: zipped(b"\x80\x04N." + bytes(200_000_000)),
         "MalformedSnapshotError",
     ),
-    "a bomb of zeros in members": (lambda: gzip.compress(bytes(20_000_000)) * 20, "MalformedSnapshotError"),
+    "a bomb of zeros in members": (
+        lambda: gzip.compress(bytes(20_000_000)) * 20,
+        "MalformedSnapshotError",
+    ),
     "marks without end": (lambda: b"\x80\x04" + b"(" * 900_000 + b".", "MalformedSnapshotError"),
-    "lists in lists": (lambda: b"\x80\x04" + b"]" * 900_000 + b"a" * 899_999 + b".", "NotASnapshotError"),
-    "tuples in tuples": (lambda: b"\x80\x04" + b")" + b"\x85" * 900_000 + b".", "NotASnapshotError"),
+    "lists in lists": (
+        lambda: b"\x80\x04" + b"]" * 900_000 + b"a" * 899_999 + b".",
+        "NotASnapshotError",
+    ),
+    "tuples in tuples": (
+        lambda: b"\x80\x04" + b")" + b"\x85" * 900_000 + b".",
+        "NotASnapshotError",
+    ),
     "JSON of 9 million texts, packed": (
         lambda: gzip.compress(b"[" + b'"ab",' * 9_000_000 + b"1]", 1),
         "NotASnapshotError",
@@ -99,11 +117,20 @@ KEY = {key: b"h" + bytes([i]) for i, key in enumerate(KEYS)}
 FIRST_FREE = b"h" + bytes([len(KEYS)])
 
 
-def events(*parts: bytes, before: bytes = b"", settings: bytes = b"N", segments: bytes = b"]") -> bytes:
+def events(
+    *parts: bytes, before: bytes = b"", settings: bytes = b"N", segments: bytes = b"]"
+) -> bytes:
     """A whole pickle around the opcodes of a trace; the common strings are in the memo, see KEY."""
     keys = b"(" + b"".join(text(key) + b"\x94" for key in KEYS) + b"1" + before
     trace = b"](](" + b"".join(parts) + b"ee"
-    top = text("segments") + segments + text("allocator_settings") + settings + text("device_traces") + trace
+    top = (
+        text("segments")
+        + segments
+        + text("allocator_settings")
+        + settings
+        + text("device_traces")
+        + trace
+    )
     return b"\x80\x04" + keys + b"}(" + top + b"u."
 
 
@@ -118,7 +145,13 @@ def frames(**fields: bytes) -> bytes:
 
 def huge_dictionary(n: int) -> bytes:
     """Memoise a dictionary of ``n`` keys as the first free entry, and take it off the stack."""
-    return b"}\x94(" + KEY["action"] + KEY["alloc"] + b"".join(text(f"k{i}") + b"N" for i in range(n)) + b"u0"
+    return (
+        b"}\x94("
+        + KEY["action"]
+        + KEY["alloc"]
+        + b"".join(text(f"k{i}") + b"N" for i in range(n))
+        + b"u0"
+    )
 
 
 TIME: dict[str, Callable[[], bytes]] = {
@@ -146,12 +179,21 @@ TIME: dict[str, Callable[[], bytes]] = {
         + b"u."
     ),
     "a million traces": lambda: (
-        b"\x80\x04}(" + text("segments") + b"]" + text("device_traces") + b"](" + b"]" * 900_000 + b"eu."
+        b"\x80\x04}("
+        + text("segments")
+        + b"]"
+        + text("device_traces")
+        + b"]("
+        + b"]" * 900_000
+        + b"eu."
     ),
     "frames by reference": lambda: events(
-        *(event(i, frames=b"](" + FIRST_FREE * i + b"e") for i in range(900)), before=huge_dictionary(0)
+        *(event(i, frames=b"](" + FIRST_FREE * i + b"e") for i in range(900)),
+        before=huge_dictionary(0),
     ),
-    "segments that are mapped in turn": lambda: events(*(event(i, "segment_map") for i in range(30_000))),
+    "segments that are mapped in turn": lambda: events(
+        *(event(i, "segment_map") for i in range(30_000))
+    ),
     "strings of opcodes": lambda: pickle.dumps(
         {"segments": [], "x": ["X\xff\xff\xff" * 12 + str(i) for i in range(9000)]}, 4
     ),
@@ -186,4 +228,9 @@ def test_a_file_made_to_fill_the_memory_is_refused_in_time(load, name):
 def test_a_file_of_a_megabyte_made_to_take_for_ever_is_done_in_time(load, name):
     content = TIME[name]()
     assert len(content) <= 1 << 20
-    assert load(content) in {"read", "MalformedSnapshotError", "NotASnapshotError", "UnsafePickleError"}
+    assert load(content) in {
+        "read",
+        "MalformedSnapshotError",
+        "NotASnapshotError",
+        "UnsafePickleError",
+    }

@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[2]
 # What a terminal may obey.
 TEXTS_TO_OBEY = ("\x1b[2J", "\x9b31m", "\x7f", "\u202e", "\r")
 pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as Linux does"),
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="limits the memory of a process as Linux does"
+    ),
     # Those threads are OpenBLAS's, which no command calls.
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
 ]
@@ -50,7 +52,10 @@ def write_file(name: str, n_bytes: int) -> int:
         *((lambda _, code=code: code, None) for code in (0, 2, 3, 4, 7)),
         (lambda _: 1, "code 1"),
         (lambda _: {}["missing"], "KeyError"),
-        *((lambda _, text=text: sys.stdout.write(text) and 0, "text oom") for text in TEXTS_TO_OBEY),
+        *(
+            (lambda _, text=text: sys.stdout.write(text) and 0, "text oom")
+            for text in TEXTS_TO_OBEY
+        ),
         (lambda _: sys.stdout.write("peak -2.00 MiB") and 0, "amount oom"),
         (lambda _: sys.stdout.write("got '-2.00 MiB'") and 2, None),
         (lambda _: sys.stdout.write("a" * (2 << 20)), "OutputTooLarge"),
@@ -108,14 +113,18 @@ def die(number: int) -> int:
     ],
 )
 @pytest.mark.usefixtures("roomy")
-def test_a_child_is_held_to_the_time_and_memory_of_its_input(campaign, tmp_path, monkeypatch, main, place):
+def test_a_child_is_held_to_the_time_and_memory_of_its_input(
+    campaign, tmp_path, monkeypatch, main, place
+):
     _, _, limited = campaign
     monkeypatch.setattr(limited, "_FREE_SECONDS", 0.2 if place == "time oom" else 9)
     monkeypatch.setattr("snapconv.cli.app.main", main)
     (tmp_path / "trial").mkdir()
     monkeypatch.chdir(tmp_path / "trial")
     run = limited.run_in_child(["oom"], tmp_path / "trial", 1000)
-    assert [failure.place.startswith(place) for failure in run.failures] == [True] * (place is not None)
+    assert [failure.place.startswith(place) for failure in run.failures] == [True] * (
+        place is not None
+    )
     assert not list((tmp_path / "trial").iterdir())
 
 
@@ -164,7 +173,9 @@ def test_a_campaign_goes_on_with_the_input_at_which_it_was_stopped(campaign, tmp
     _, targets, limited = campaign
     from fuzzing import counted_runs as counted
 
-    monkeypatch.setattr("snapconv.cli.app.main", lambda command: {}["no JSON"] if "--json" in command else 0)
+    monkeypatch.setattr(
+        "snapconv.cli.app.main", lambda command: {}["no JSON"] if "--json" in command else 0
+    )
     chosen = [targets.TARGETS[name] for name in ("message", "timing")]
 
     def of(folder: Path, n_runs: int) -> list[tuple[object, ...]]:
@@ -197,7 +208,11 @@ def test_a_campaign_goes_on_with_the_input_at_which_it_was_stopped(campaign, tmp
     (stopped / "trial").mkdir()  # as kill -9 leaves it
     assert of(stopped, 12) == whole
     assert of(stopped, 12) == whole  # nothing is left to do
-    assert list(counted.table_lines(list(counted.runs_of(stopped))))[-1].split()[:3] == ["all", "12", "7"]
+    assert list(counted.table_lines(list(counted.runs_of(stopped))))[-1].split()[:3] == [
+        "all",
+        "12",
+        "7",
+    ]
     assert len(list((stopped / "message" / "failed").glob("*.txt"))) == 3  # enough of its kind
 
 
@@ -224,7 +239,9 @@ def test_the_same_seed_makes_the_same_inputs(campaign):
         data, *_, other = target.inputs() * 2
         first, second = (
             [
-                mutations.mutated(data, target.codec, Random(seed), other, most_bytes=target.most_bytes)
+                mutations.mutated(
+                    data, target.codec, Random(seed), other, most_bytes=target.most_bytes
+                )
                 for seed in range(5)
             ]
             for _ in range(2)
@@ -238,7 +255,9 @@ def test_the_seeds_of_small_targets_are_tried_without_a_failure(campaign, tmp_pa
     for name in ("message", "rules", "timing"):
         seeds = targets.TARGETS[name].inputs()
         for data in seeds[:: 3 if drawn(3) == 1 else 1]:
-            runs = limited.try_input(targets.TARGETS[name], data, tmp_path / "trial", limited.run_here)
+            runs = limited.try_input(
+                targets.TARGETS[name], data, tmp_path / "trial", limited.run_here
+            )
             assert not [run for run in runs if run.failures]
 
 
@@ -266,7 +285,14 @@ def test_what_an_input_needs_to_be_made_is_limited_too(campaign, tmp_path, monke
 
 
 def test_runs_are_counted_in_the_folder_and_told_in_a_table(tmp_path):
-    command = [sys.executable, str(ROOT / "scripts" / "fuzz"), "--target", "message", "--target", "ranks"]
+    command = [
+        sys.executable,
+        str(ROOT / "scripts" / "fuzz"),
+        "--target",
+        "message",
+        "--target",
+        "ranks",
+    ]
     for n_runs, said in ((1, "0 of 1 runs are done"), (4, "2 of 4 runs are done")):
         done = subprocess.run(
             [*command, "--runs", str(n_runs), "--folder", str(tmp_path)],

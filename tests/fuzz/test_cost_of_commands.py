@@ -1,9 +1,9 @@
 """Small files that repeat large things: what every command may take for them, and how much it may write.
 
-The bounds for a file of N bytes: 384 MiB of memory and 5 s of processor time, 20 N + 1 MiB of text, and as
-much for every report, far below what the same content would be without repetition. A plain run gives each
-file to a fifth of the commands, in turn, as each of them reads it, which is most of their work; scripts/test
---all and one with a seed give it to all.
+The bounds for a file of N bytes: 384 MiB of memory and 5 s of processor time, 20 N + 1 MiB of text,
+and as much for every report, far below what the same content would be without repetition. A plain
+run gives each file to a fifth of the commands, in turn, as each of them reads it, which is most of
+their work; scripts/test --all and one with a seed give it to all.
 """
 
 import gzip
@@ -86,7 +86,9 @@ def blocks_of_one_stack(n: int, stack: list[dict]) -> bytes:
 
 def names_of_4000_characters() -> bytes:
     names = [f"{i}" + "n" * 4000 for i in range(25)]
-    stack = [{"name": names[i % 25], "filename": f"{PROJECT}t.py", "line": i + 1} for i in range(5_000)]
+    stack = [
+        {"name": names[i % 25], "filename": f"{PROJECT}t.py", "line": i + 1} for i in range(5_000)
+    ]
     return dump([], [alloc(stack)])
 
 
@@ -103,9 +105,12 @@ def annotations(names: list[str], *traces: list) -> bytes:
 
 def own_lines_above_long_names(n: int) -> bytes:
     shared = [
-        {"name": f"{i}" + "n" * 2000, "filename": f"{PROJECT}{'a' * 1900}.py", "line": 3} for i in range(20)
+        {"name": f"{i}" + "n" * 2000, "filename": f"{PROJECT}{'a' * 1900}.py", "line": 3}
+        for i in range(20)
     ]
-    stacks = [[{"name": "g", "filename": f"{PROJECT}b.py", "line": i + 1}, *shared] for i in range(n)]
+    stacks = [
+        [{"name": "g", "filename": f"{PROJECT}b.py", "line": i + 1}, *shared] for i in range(n)
+    ]
     return dump([], [{**alloc(stack), "addr": 65536 + 512 * i} for i, stack in enumerate(stacks)])
 
 
@@ -118,9 +123,19 @@ def failures(n: int) -> bytes:
 def parameters(n: int) -> bytes:
     """One parameter, listed so many times."""
     named = parameter("w" * 1900, 65536, 512, 1)
-    block = {"size": 512, "requested_size": 512, "address": 65536, "state": "active_allocated", "frames": []}
+    block = {
+        "size": 512,
+        "requested_size": 512,
+        "address": 65536,
+        "state": "active_allocated",
+        "frames": [],
+    }
     segment = {"address": 65536, "total_size": 512, "blocks": [block]}
-    raw = {"segments": [segment], "device_traces": [timed(1)], "snapconv": metadata(parameters=[named] * n)}
+    raw = {
+        "segments": [segment],
+        "device_traces": [timed(1)],
+        "snapconv": metadata(parameters=[named] * n),
+    }
     return pickle.dumps(raw, 4)
 
 
@@ -128,7 +143,8 @@ def phases(n: int) -> bytes:
     """So many phases of three to an iteration, and a gradient and a state in each."""
     marks = [phase(("forward", "backward", "optimizer")[i % 3], i, i + 1, i // 3) for i in range(n)]
     steps = [
-        {"iteration": i, "kind": "memory", "began_us": 3 * i, "ended_us": 3 * i + 3} for i in range(n // 3)
+        {"iteration": i, "kind": "memory", "began_us": 3 * i, "ended_us": 3 * i + 3}
+        for i in range(n // 3)
     ]
     rows = [memory_row(65536 + 512 * i, 512, 3 * i + 2, parameter=0) for i in range(n // 3)]
     recorded = metadata(
@@ -147,7 +163,11 @@ def timed(n: int) -> list:
 
 def long_native_names(n: int) -> bytes:
     """C++ names of 15,000 characters in the stacks of an alloc and its free, nearly those of operations."""
-    names = [f"{i}{head}{'a' * 15_000}" for i in range(n // 3) for head in ("", "THPVariable_", "Backward0")]
+    names = [
+        f"{i}{head}{'a' * 15_000}"
+        for i in range(n // 3)
+        for head in ("", "THPVariable_", "Backward0")
+    ]
     stack = [{"name": name, "filename": "??", "line": 0} for name in names]
     free = {**alloc(stack[::-1]), "action": "free_completed"}
     return dump([], [alloc(stack), free])
@@ -156,7 +176,8 @@ def long_native_names(n: int) -> bytes:
 def devices_of_many_stacks(n_devices: int, n_stacks: int) -> bytes:
     """So many stacks on the first device; each of the others has one of them."""
     rows = [
-        {**alloc(frames(3 + i % 7, f"{PROJECT}{i}.py")), "addr": 65536 + 512 * i} for i in range(n_stacks)
+        {**alloc(frames(3 + i % 7, f"{PROJECT}{i}.py")), "addr": 65536 + 512 * i}
+        for i in range(n_stacks)
     ]
     return dump([], rows, *([rows[i % n_stacks]] for i in range(n_devices)))
 
@@ -164,7 +185,13 @@ def devices_of_many_stacks(n_devices: int, n_stacks: int) -> bytes:
 def pools_of_one_block(n: int) -> bytes:
     """So many private pools, each with a segment of its own."""
     rows = [
-        {**alloc([]), "action": action, "addr": 65536 + (2 << 20) * i, "size": size, "pool_id": (0, i)}
+        {
+            **alloc([]),
+            "action": action,
+            "addr": 65536 + (2 << 20) * i,
+            "size": size,
+            "pool_id": (0, i),
+        }
         for i in range(n)
         for action, size in (
             ("segment_alloc", 2 << 20),
@@ -188,14 +215,26 @@ FILES: dict[str, Callable[[], bytes]] = {
     ),
     "5,000 frames with 25 names of 4,000 characters": names_of_4000_characters,
     "1,000 stacks that share 20 long names": lambda: own_lines_above_long_names(1000),
-    "2,000 ranges of one name of 50,000 characters": lambda: annotations(["A" * 50_000] * 2000, timed(2000)),
-    "1,000 ranges on 1 of 32 devices": lambda: annotations([f"a{i}" for i in range(1000)], *[timed(2)] * 32),
+    "2,000 ranges of one name of 50,000 characters": lambda: annotations(
+        ["A" * 50_000] * 2000, timed(2000)
+    ),
+    "1,000 ranges on 1 of 32 devices": lambda: annotations(
+        [f"a{i}" for i in range(1000)], *[timed(2)] * 32
+    ),
     "4,000 failed requests of one deep stack": lambda: failures(4000),
     "one parameter 20,000 times": lambda: parameters(20_000),
     "1,500 phases, gradients and states": lambda: phases(1500),
     "60 C++ names of 15,000 characters": lambda: long_native_names(60),
     "20,000 distinct names": lambda: dump(
-        [], [alloc([{"name": f"f{i}", "filename": f"{PROJECT}{i}.py", "line": 1} for i in range(20_000)])]
+        [],
+        [
+            alloc(
+                [
+                    {"name": f"f{i}", "filename": f"{PROJECT}{i}.py", "line": 1}
+                    for i in range(20_000)
+                ]
+            )
+        ],
     ),
     "800 stacks of a file with 120 devices": lambda: devices_of_many_stacks(120, 800),
     "3,000 pools of a block each": lambda: pools_of_one_block(3000),
@@ -214,7 +253,10 @@ def run(tmp_path_factory) -> Iterator[Run]:
     folder = tmp_path_factory.mktemp("small")
     small = folder / "x.pickle"
     small.write_bytes(dump([], [alloc(frames(1))]))
-    first = [with_paths(command, small, folder / f"out{i}") for i, command in enumerate(COMMANDS.values())]
+    first = [
+        with_paths(command, small, folder / f"out{i}")
+        for i, command in enumerate(COMMANDS.values())
+    ]
     with limited_process(first, memory_bytes=MEMORY_BYTES, seconds=SECONDS) as run:
         yield run
 

@@ -61,11 +61,14 @@ def test_a_damaged_file_is_read_or_refused_in_our_own_words(name, tmp_path):
     rng = random.Random(name + SEED)
     path = tmp_path / "x"
     assert verdict(path, CONTAINERS[name]) == "read"
-    assert verdict(path, PICKLED[:-1]) == "TruncatedFileError"  # loads what reads again what the core refuses
+    assert (
+        verdict(path, PICKLED[:-1]) == "TruncatedFileError"
+    )  # loads what reads again what the core refuses
     modules, verdicts = set(sys.modules), Counter()
     for number in range(N_CASES):
         content = mutate(CONTAINERS[name], rng)
-        # What is packed is damaged before it is packed, too: else hardly anything gets beyond the checksum.
+        # What is packed is damaged before it is packed, too: else hardly anything gets beyond the
+        # checksum.
         if name == "gzip" and number % 2:
             content = gzip.compress(mutate(PLAIN["protocol-4"], rng), 1)
         elif name == "html" and number % 2:
@@ -103,21 +106,29 @@ class TestCanary:
     @pytest.fixture
     def mark(self, tmp_path, monkeypatch):
         mark = tmp_path / "imported"
-        (tmp_path / "snapconv_canary.py").write_text(f"open({str(mark)!r}, 'w').close()\n", encoding="utf-8")
+        (tmp_path / "snapconv_canary.py").write_text(
+            f"open({str(mark)!r}, 'w').close()\n", encoding="utf-8"
+        )
         monkeypatch.syspath_prepend(tmp_path)
         yield mark
         assert not mark.exists()
         assert "snapconv_canary" not in sys.modules
 
     @pytest.mark.parametrize("way", WAYS, ids=lambda way: repr(way)[:30])
-    @pytest.mark.parametrize("name", ["protocol-2", "protocol-4", "protocol-5", "cpp-writer", "torch-2.0"])
-    def test_code_at_any_place_of_a_snapshot_is_refused_and_not_run(self, mark, tmp_path, name, way):
+    @pytest.mark.parametrize(
+        "name", ["protocol-2", "protocol-4", "protocol-5", "cpp-writer", "torch-2.0"]
+    )
+    def test_code_at_any_place_of_a_snapshot_is_refused_and_not_run(
+        self, mark, tmp_path, name, way
+    ):
         content = PLAIN[name]
         places = [position for _, _, position in pickletools.genops(content)][1:]
         path = tmp_path / "x.pickle"
         for place in places[:: max(len(places) // 25, 1)] + places[-1:]:
             write_anew(path, content[:place] + way + content[place:])
-            with pytest.raises(UnsafePickleError, match=f"at byte {place + way.index(first_opcode(way))}"):
+            with pytest.raises(
+                UnsafePickleError, match=f"at byte {place + way.index(first_opcode(way))}"
+            ):
                 load_snapshot(path)
 
     def test_code_in_a_damaged_file_is_never_run(self, mark, tmp_path):

@@ -72,7 +72,9 @@ def test_the_twins_agree_about_a_trace_that_contradicts_itself(seed, tmp_path):
             case 3:
                 trace[at]["size"] = rng.choice((0, 512, 1 << 21, 1 << 40))
             case 4:
-                trace[at]["action"] = rng.choice(("free", "free_completed", "segment_unmap", "segment_map"))
+                trace[at]["action"] = rng.choice(
+                    ("free", "free_completed", "segment_unmap", "segment_map")
+                )
             case 5:
                 trace.insert(at, dict(trace[other]))
     for segment in snapshot["segments"]:

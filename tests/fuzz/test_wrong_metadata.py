@@ -23,7 +23,9 @@ WHOLE = metadata(
     ],
     gradients=[memory_row(ADDR + 1024, 512, START_US + 4, parameter=0, iteration=0)],
     optimizer_states=[memory_row(ADDR + 1536, 512, START_US + 5, parameter=0, state="exp_avg")],
-    inputs=[memory_row(ADDR + 2048, 512, START_US + 6, iteration=0, shape=[2, 64], dtype="float32")],
+    inputs=[
+        memory_row(ADDR + 2048, 512, START_US + 6, iteration=0, shape=[2, 64], dtype="float32")
+    ],
     saved=[memory_row(ADDR + 2048, 512, START_US + 6, iteration=0, module="a")],
     phases=[phase("forward", START_US, START_US + 3), phase("backward", START_US + 4, None)],
     iterations=[{"iteration": 0, "kind": "memory", "began_us": START_US, "ended_us": None}],
@@ -35,7 +37,13 @@ ODD = [None, True, -1, 1 << 31, (1 << 62) + 1, 1.5, "", "\ud800", [], [None], {}
 def paths(value: Any, path: tuple = ()) -> Iterator[tuple]:
     """Every place in nested containers, the whole included."""
     yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, inner in items:
         yield from paths(inner, (*path, key))
 
@@ -72,7 +80,9 @@ STEP = len(ODD) // drawn(len(ODD))
 
 
 @pytest.mark.parametrize(
-    ("place", "path"), list(enumerate(PATHS)), ids=[".".join(map(str, path)) or "whole" for path in PATHS]
+    ("place", "path"),
+    list(enumerate(PATHS)),
+    ids=[".".join(map(str, path)) or "whole" for path in PATHS],
 )
 def test_any_value_in_any_place_is_read_or_left_out(place, path, tmp_path):
     for number, odd in enumerate(ODD[place % STEP :: STEP]):

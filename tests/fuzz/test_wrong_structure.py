@@ -25,7 +25,9 @@ from tests.fuzz.corpus import OLD, RICH
 
 REQUESTS = (
     Request(("expandable_segments:True", "max_split_size_mb:32,roundup_power2_divisions:4")),
-    Request(("garbage_collection_threshold:0.5,per_process_memory_fraction:0.5",), capacity=1 << 26),
+    Request(
+        ("garbage_collection_threshold:0.5,per_process_memory_fraction:0.5",), capacity=1 << 26
+    ),
 )
 FUZZ = settings(
     deadline=None,
@@ -36,7 +38,8 @@ FUZZ = settings(
 _BITS = (0, 1, 9, 31, 32, 48, 60, 62, 63, 64)
 INTEGERS = st.sampled_from(
     sorted(
-        {sign * 2**bits + beside for bits in _BITS for sign in (1, -1) for beside in (-1, 0, 1)} | {10**30}
+        {sign * 2**bits + beside for bits in _BITS for sign in (1, -1) for beside in (-1, 0, 1)}
+        | {10**30}
     )
 ) | st.integers(-(2**64), 2**64)
 TEXTS = st.sampled_from(
@@ -103,7 +106,9 @@ def place(raw: Any, way: list[int]) -> tuple[Any, Any]:
     """Walk down from the top, one number per level; the container where the walk ends, and its key."""
     parent, key = None, None
     for number in way:
-        keys = list(raw) if isinstance(raw, dict) else range(len(raw)) if isinstance(raw, list) else ()
+        keys = (
+            list(raw) if isinstance(raw, dict) else range(len(raw)) if isinstance(raw, list) else ()
+        )
         if not keys:
             break
         parent, key = raw, keys[number % len(keys)]
@@ -112,7 +117,9 @@ def place(raw: Any, way: list[int]) -> tuple[Any, Any]:
 
 
 WAYS = st.lists(st.integers(0, 100), min_size=1, max_size=6)
-EDITS = st.lists(st.builds(Edit, st.sampled_from(Edit.KINDS), WAYS, WAYS, WRONG), min_size=1, max_size=3)
+EDITS = st.lists(
+    st.builds(Edit, st.sampled_from(Edit.KINDS), WAYS, WAYS, WRONG), min_size=1, max_size=3
+)
 
 
 def try_all(raw: Any, folder: Path, *, as_json: bool = False) -> str:
@@ -124,7 +131,9 @@ def try_all(raw: Any, folder: Path, *, as_json: bool = False) -> str:
         return "not writable"  # bytes and cycles in JSON
     try:
         "\n".join(info_lines(describe(path)[0]))
-        with TemporaryDirectory(dir=folder) as new:  # ext4 waits for the disk where a file replaces another
+        with TemporaryDirectory(
+            dir=folder
+        ) as new:  # ext4 waits for the disk where a file replaces another
             to_sqlite(path, ConvertOptions(output=Path(new) / "x.sqlite", extended=True))
     except SnapconvError as error:
         return str(error)

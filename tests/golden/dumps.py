@@ -2,8 +2,8 @@
 
     python -m tests.golden.dumps        writes the golden files anew
 
-Look at every difference before it is kept: a golden file is right because somebody compared it with the
-fixture's own figures, not because we wrote it.
+Look at every difference before it is kept: a golden file is right because somebody compared it with
+the fixture's own figures, not because we wrote it.
 """
 
 import sqlite3
@@ -39,7 +39,8 @@ def dump(path: Path) -> str:
         for name, kind, _ in objects:
             if kind == "table":
                 lines += sorted(
-                    f"INSERT INTO {name} VALUES{row};" for row in connection.execute(f"SELECT * FROM {name}")
+                    f"INSERT INTO {name} VALUES{row};"
+                    for row in connection.execute(f"SELECT * FROM {name}")
                 )
         (version,) = connection.execute("PRAGMA user_version").fetchone()
     return "\n".join([*lines, f"PRAGMA user_version={version};", ""])

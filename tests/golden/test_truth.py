@@ -1,7 +1,7 @@
 """Reports of training runs say what the run knows of its own allocations (``NAME.truth.json``).
 
-The truth was written down by the training loop that made the events: it knows what each tensor is for,
-and neither stacks nor lifetimes.
+The truth was written down by the training loop that made the events: it knows what each tensor is
+for, and neither stacks nor lifetimes.
 """
 
 import json
@@ -37,7 +37,9 @@ class Run:
         self.truth = json.loads((FIXTURES / truth).read_text(encoding="utf-8"))
         self.report = folder / "report.sqlite"
         to_sqlite(FIXTURES / snapshot, ConvertOptions(output=self.report, extended=True))
-        traced = {int(event): row for row, event in enumerate(self.analysis.allocations.alloc_event)}
+        traced = {
+            int(event): row for row, event in enumerate(self.analysis.allocations.alloc_event)
+        }
         self.rows = np.array([traced[event] for event in self.column("alloc_event")])
 
     def column(self, name):
@@ -76,7 +78,9 @@ def test_every_allocation_has_its_true_sizes_and_its_true_end(run):
 
 
 def test_no_allocation_has_a_wrong_category_and_next_to_none_has_no_category(run):
-    found = [Category(code).label for code in run.analysis.classification.category[run.rows].tolist()]
+    found = [
+        Category(code).label for code in run.analysis.classification.category[run.rows].tolist()
+    ]
     pairs = list(zip(run.column("category"), found, run.column("block_bytes"), strict=True))
     wrong = Counter((true, said) for true, said, _ in pairs if said not in (true, "unknown"))
     assert not wrong
@@ -84,7 +88,11 @@ def test_no_allocation_has_a_wrong_category_and_next_to_none_has_no_category(run
 
 
 def test_the_categories_at_the_peak_are_the_true_ones(run):
-    said = dict(run.ask("SELECT category, sum(block_bytes) FROM snapconv_peak_allocations GROUP BY category"))
+    said = dict(
+        run.ask(
+            "SELECT category, sum(block_bytes) FROM snapconv_peak_allocations GROUP BY category"
+        )
+    )
     event = run.truth["peak"]["event"]
     assert run.analysis.peak_event == event
     unknown = said.pop("unknown", 0)
@@ -99,7 +107,9 @@ def test_the_weights_are_the_models_parameters_and_buffers(run):
     sizes = [size for (size,) in run.ask("SELECT size_bytes FROM weight_entries")]
     true = [
         n_bytes
-        for category, n_bytes in zip(run.column("category"), run.column("requested_bytes"), strict=True)
+        for category, n_bytes in zip(
+            run.column("category"), run.column("requested_bytes"), strict=True
+        )
         if category == "weight"
     ]
     assert sorted(sizes) == sorted(true)
@@ -124,12 +134,15 @@ def test_the_activations_are_those_of_the_true_high_water_mark(run):
 
 
 def test_an_activation_has_the_name_of_the_operation_that_its_user_called(run):
-    live = run.live(run.analysis.activation_event) & (np.array(run.column("category")) == "activation")
+    live = run.live(run.analysis.activation_event) & (
+        np.array(run.column("category")) == "activation"
+    )
     true = Counter(np.array(run.column("operation"))[live].tolist())
     said = dict(run.ask("SELECT operation_name, count(*) FROM activation_entries GROUP BY 1"))
     if run.has_native_frames:
         assert said == true
     else:
-        # Without C++ frames, what has no Python function of torch's own goes by the user's function.
+        # Without C++ frames, what has no Python function of torch's own goes by the user's
+        # function.
         assert all(said.get(name, 0) in (0, n) for name, n in true.items())
         assert sum(said.values()) == sum(true.values())

@@ -1,6 +1,7 @@
 """Recordings on a real GPU, each in a process of its own. Skipped where there is none.
 
-``SNAPCONV_REHEARSE=1`` runs the same tests with a simulated GPU: a rehearsal of the tests themselves.
+``SNAPCONV_REHEARSE=1`` runs the same tests with a simulated GPU: a rehearsal of the tests
+themselves.
 """
 
 from functools import cache

@@ -4,9 +4,9 @@
     @given(histories())                       # any history; shrinks to few calls
     @given(programs(conf=st.just("")))        # with one ingredient fixed, then run(program)
 
-A ``History`` is what a file shows (``snapshot``, cut at the front as a late start or a full ring cuts
-it) and what only the model knows (``events`` with their true block sizes and totals). The two are
-aligned: ``history.snapshot["device_traces"][0][i]`` is ``history.events[i]``.
+A ``History`` is what a file shows (``snapshot``, cut at the front as a late start or a full ring
+cuts it) and what only the model knows (``events`` with their true block sizes and totals). The two
+are aligned: ``history.snapshot["device_traces"][0][i]`` is ``history.events[i]``.
 """
 
 import random
@@ -40,9 +40,9 @@ KINDS = ("malloc", "free", "share", "finish", "process", "empty_cache", "release
 class Call(NamedTuple):
     """One call to the allocator; any three values are legal, since they are taken modulo what exists.
 
-    malloc: ``amount`` bytes on the stream and in the pool that ``which`` picks; free, share: the live
-    block number ``amount``, share with stream ``which``; finish: stream ``which``; release_pool: the
-    private pool ``which`` (used no more thereafter). The others take no argument.
+    malloc: ``amount`` bytes on the stream and in the pool that ``which`` picks; free, share: the
+    live block number ``amount``, share with stream ``which``; finish: stream ``which``;
+    release_pool: the private pool ``which`` (used no more thereafter). The others take no argument.
     """
 
     kind: str
@@ -119,7 +119,9 @@ class History:
 
 def totals_of(event: Event) -> Totals:
     """The totals that the allocator counted itself, to be compared with the oracle's."""
-    return Totals(event.requested_bytes, event.allocated_bytes, event.active_bytes, event.reserved_bytes)
+    return Totals(
+        event.requested_bytes, event.allocated_bytes, event.active_bytes, event.reserved_bytes
+    )
 
 
 class _Machine:
@@ -141,7 +143,11 @@ class _Machine:
     def malloc(self, call: Call) -> None:
         which, stream = divmod(call.which, len(self.streams))
         self.n_mallocs += 1
-        name = {"name": f"operation{self.n_mallocs % 17}", "filename": "model.py", "line": call.which}
+        name = {
+            "name": f"operation{self.n_mallocs % 17}",
+            "filename": "model.py",
+            "line": call.which,
+        }
         try:
             addr = self.allocator.malloc(
                 call.amount,
@@ -192,7 +198,9 @@ def run(program: Program) -> History:
     if program.record_from >= len(program.calls):
         n_before = machine.allocator.n_recorded
     complete = tuple(machine.allocator.history)
-    first = n_before if program.keep is None else max(n_before, len(complete) - max(program.keep, 1))
+    first = (
+        n_before if program.keep is None else max(n_before, len(complete) - max(program.keep, 1))
+    )
     snapshot = machine.allocator.snapshot()
     snapshot["device_traces"] = [snapshot["device_traces"][0][first:]]
     return History(program, snapshot, complete[first:], complete)

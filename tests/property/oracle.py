@@ -1,8 +1,8 @@
 """The four curves of a history, from dictionaries only: slow, obvious, and independent of the allocator.
 
-Of each event it reads the action, the address, the size and, for an alloc, the block's true size; never
-the totals that the allocator wrote beside them. It must be given every event since the allocator's
-birth: what it returns can be cut afterwards, as a ring buffer cuts the events.
+Of each event it reads the action, the address, the size and, for an alloc, the block's true size;
+never the totals that the allocator wrote beside them. It must be given every event since the
+allocator's birth: what it returns can be cut afterwards, as a ring buffer cuts the events.
 """
 
 from typing import NamedTuple
@@ -40,5 +40,7 @@ def curves(events) -> list[Totals]:
             reserved += event.size
         elif event.action in ("segment_free", "segment_unmap"):
             reserved -= event.size
-        totals.append(Totals(sum(requests.values()), sum(allocated.values()), sum(active.values()), reserved))
+        totals.append(
+            Totals(sum(requests.values()), sum(allocated.values()), sum(active.values()), reserved)
+        )
     return totals

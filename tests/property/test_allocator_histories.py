@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 
 from tests.drawn_inputs import drawn
-from tests.property.histories import History, histories, run, seeded_program, totals_of, without_keys
+from tests.property.histories import (
+    History,
+    histories,
+    run,
+    seeded_program,
+    totals_of,
+    without_keys,
+)
 from tests.property.oracle import NOTHING, curves
 
 

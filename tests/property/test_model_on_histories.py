@@ -1,7 +1,8 @@
 """Replays by the allocator model against the programs that made the traces.
 
-A trace shows when memory was requested and freed, and nothing of why it lies where it does. Under its own
-settings the model must put everything where it lay; under others, where the program would have put it.
+A trace shows when memory was requested and freed, and nothing of why it lies where it does. Under
+its own settings the model must put everything where it lay; under others, where the program would
+have put it.
 """
 
 import pickle
@@ -34,7 +35,9 @@ def calls_of(history, path):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_own_settings_give_the_own_segments(seed, tmp_path):
     program = seeded_program(seed, 300)
-    kept = tuple(call for call in program.calls if call.kind != "release_pool")  # a trial releases none
+    kept = tuple(
+        call for call in program.calls if call.kind != "release_pool"
+    )  # a trial releases none
     program = replace(program, calls=kept, padding=0)
     if program.conf.startswith("expandable"):
         # Where a segment begins, and how far it may grow, is in the events only.
@@ -42,7 +45,9 @@ def test_the_own_settings_give_the_own_segments(seed, tmp_path):
     calls, device, replayed = calls_of(run(program), tmp_path / "snapshot.pickle")
     difference = find_difference(calls, device, replayed.allocations.addr)
     if difference and (calls.start.n_inexact or calls.n_unsure_returns):
-        pytest.skip("the file lacks sizes of blocks of before the trace, or whether the device was full")
+        pytest.skip(
+            "the file lacks sizes of blocks of before the trace, or whether the device was full"
+        )
     assert difference == ""
 
 

@@ -1,7 +1,8 @@
 """No command shows a negative amount of memory or a share above 100 %, and none fails, on any input.
 
-The inputs are histories of the allocator with and without their segments, fixtures, recordings of the corpus
-where it is present, traces with a table emptied, and a trace with its numbers at their bounds.
+The inputs are histories of the allocator with and without their segments, fixtures, recordings of
+the corpus where it is present, traces with a table emptied, and a trace with its numbers at their
+bounds.
 """
 
 import copy
@@ -55,9 +56,13 @@ def wrong(tmp_path_factory):
 
 def training() -> dict[str, Any]:
     """Two steps of a small program with all that a snapshot and its recorder may have."""
-    builder = TraceBuilder().segment().segment(20 * MIB).alloc(4096, frames=[frame("build", line=5)])
+    builder = (
+        TraceBuilder().segment().segment(20 * MIB).alloc(4096, frames=[frame("build", line=5)])
+    )
     for iteration in range(3):
-        builder.alloc(3 * MIB, frames=FORWARD).alloc(512, frames=FORWARD).free().free(frames=FORWARD)
+        builder.alloc(3 * MIB, frames=FORWARD).alloc(512, frames=FORWARD).free().free(
+            frames=FORWARD
+        )
         builder.alloc(512, frames=STEP, time_us=START_US + 20 + 10 * iteration).free(frames=STEP)
     builder.alloc(MIB).free(completed=False).oom(64 * MIB, MIB)
     recorded = metadata(
@@ -78,7 +83,9 @@ def trace_of(snapshot: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def without_actions(snapshot, *starts):
-    trace_of(snapshot)[:] = [event for event in trace_of(snapshot) if not event["action"].startswith(starts)]
+    trace_of(snapshot)[:] = [
+        event for event in trace_of(snapshot) if not event["action"].startswith(starts)
+    ]
 
 
 def without_stacks(snapshot):
@@ -99,7 +106,8 @@ EMPTIED = {
     "segment events": lambda raw: without_actions(raw, "segment"),
     "stacks": without_stacks,
     "segments": lambda raw: raw["segments"].clear(),
-    "segments and their events": lambda raw: (raw["segments"].clear(), without_actions(raw, "segment")),
+    ("segments and their "
+    "events"): lambda raw: (raw["segments"].clear(), without_actions(raw, "segment")),
     "segments and allocations": lambda raw: (raw["segments"].clear(), without_actions(raw, "alloc")),
     "blocks": lambda raw: [segment["blocks"].clear() for segment in raw["segments"]],
     "everything": lambda raw: (raw["segments"].clear(), trace_of(raw).clear()),
@@ -128,13 +136,17 @@ def test_histories_have_possible_amounts_with_their_segments_and_without(history
     assert wrong({**history.snapshot, "segments": []}) == []
 
 
-@pytest.mark.parametrize("fixture", every_fixture[:: 3 if drawn(3) == 1 else 1], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "fixture", every_fixture[:: 3 if drawn(3) == 1 else 1], ids=lambda path: path.stem
+)
 def test_fixtures_have_possible_amounts(fixture, wrong):
     assert wrong(fixture) == []
 
 
 @pytest.mark.skipif(not corpus, reason="the recordings are not here")
-@pytest.mark.parametrize("recording", corpus[:: 20 if drawn(3) == 1 else 4], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "recording", corpus[:: 20 if drawn(3) == 1 else 4], ids=lambda path: path.stem
+)
 def test_recordings_have_possible_amounts_also_without_their_segments(recording, wrong):
     snapshot = pickle.loads(lzma.decompress(recording.read_bytes()))
     assert wrong(snapshot) == []

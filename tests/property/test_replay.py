@@ -1,8 +1,8 @@
 """The replay of random histories against what really happened, wherever the ring was cut.
 
 A history knows the truth after every event; the file that is made of it shows requested sizes, the
-final blocks and nothing else. What the file determines must come out to the byte; what it leaves open
-must lie within the bound that the notes state.
+final blocks and nothing else. What the file determines must come out to the byte; what it leaves
+open must lie within the bound that the notes state.
 """
 
 import pickle
@@ -99,7 +99,8 @@ def pending_before(history: History) -> dict[int, int]:
 def true_curves(history: History) -> dict[str, np.ndarray]:
     """The truth before the first event and after each, by curve.
 
-    A block whose free was requested before the first event counts as allocated until that completes.
+    A block whose free was requested before the first event counts as allocated until that
+    completes.
     """
     totals = np.array([history.totals_before, *history.totals], np.int64)
     true = dict(zip(("requested", "allocated", "active", "reserved"), totals.T.copy(), strict=True))
@@ -114,7 +115,9 @@ def true_curves(history: History) -> dict[str, np.ndarray]:
 
 def found_curves(found: Replay) -> dict[str, np.ndarray]:
     names = ("requested", "allocated", "active", "reserved")
-    return {name: np.array([getattr(found, name).start, *getattr(found, name).after]) for name in names}
+    return {
+        name: np.array([getattr(found, name).start, *getattr(found, name).after]) for name in names
+    }
 
 
 def stated_bound(found: Replay) -> float:
@@ -130,7 +133,9 @@ def check_sizes(made: Replayed):
     """Every traced alloc, and every older block that is called exact, has its true size."""
     history, rows = made.history, made.replay.allocations
     traced = rows.alloc_event >= 0
-    sizes = dict(zip(rows.alloc_event[traced].tolist(), rows.block_bytes[traced].tolist(), strict=True))
+    sizes = dict(
+        zip(rows.alloc_event[traced].tolist(), rows.block_bytes[traced].tolist(), strict=True)
+    )
     assert sizes == history.block_bytes
     assert rows.is_exact[traced].all()
     before = history.blocks_before
@@ -171,10 +176,14 @@ def check_ends(made: Replayed):
     assert found.active.end == blocks.block_bytes[is_live].sum()
     assert found.reserved.end == made.device.segments.total_bytes.sum()
     live_before = pending_before(made.history)
-    waiting = [a for a in blocks.addr[blocks.state == BlockState.PENDING_FREE].tolist() if a in live_before]
+    waiting = [
+        a for a in blocks.addr[blocks.state == BlockState.PENDING_FREE].tolist() if a in live_before
+    ]
     in_use = blocks.block_bytes[blocks.state == BlockState.ACTIVE].sum()
     completed = {event.addr for event in made.history.events if event.action == "free_completed"}
-    assert found.allocated.end == in_use + sum(live_before[a] for a in waiting if a not in completed)
+    assert found.allocated.end == in_use + sum(
+        live_before[a] for a in waiting if a not in completed
+    )
 
 
 def check_order(made: Replayed):
@@ -259,16 +268,20 @@ def without_settings(history: History) -> History:
 EXPANDABLE_CONFS = ("expandable_segments:True", "expandable_segments:True,max_split_size_mb:32")
 
 
-# Large requests that leave up to 1 MiB of their pages: an ordinary segment would not split that off.
+# Large requests that leave up to 1 MiB of their pages: an ordinary segment would not split that
+# off.
 ALMOST_PAGES = st.builds(
-    lambda n_pages, rest: Call("malloc", 20 * MIB * n_pages - rest), st.integers(1, 3), st.integers(0, MIB)
+    lambda n_pages, rest: Call("malloc", 20 * MIB * n_pages - rest),
+    st.integers(1, 3),
+    st.integers(0, MIB),
 )
 
 
 @any_history
 @given(
     history=histories(
-        calls=st.lists(calls() | ALMOST_PAGES, max_size=60).map(tuple), conf=st.sampled_from(EXPANDABLE_CONFS)
+        calls=st.lists(calls() | ALMOST_PAGES, max_size=60).map(tuple),
+        conf=st.sampled_from(EXPANDABLE_CONFS),
     )
 )
 def test_without_settings_the_segments_and_events_show_that_they_are_expandable(history, file):
@@ -293,7 +306,11 @@ def with_the_opposite_setting(history: History) -> History:
 
 
 @any_history
-@given(history=histories(calls=st.lists(calls() | ALMOST_PAGES, max_size=60).map(tuple), padding=st.just(0)))
+@given(
+    history=histories(
+        calls=st.lists(calls() | ALMOST_PAGES, max_size=60).map(tuple), padding=st.just(0)
+    )
+)
 def test_live_blocks_count_before_a_setting_that_they_contradict(history, file):
     made = replayed(with_the_opposite_setting(history), file)
     check_size_check(made)
@@ -305,7 +322,9 @@ def test_live_blocks_count_before_a_setting_that_they_contradict(history, file):
 def test_the_ring_may_be_cut_at_any_point(conf, file):
     seed = CONFS.index(conf)
     whole = run(
-        replace(seeded_program(seed, 90), conf=conf, padding=0, record_from=0, keep=None, n_streams=3)
+        replace(
+            seeded_program(seed, 90), conf=conf, padding=0, record_from=0, keep=None, n_streams=3
+        )
     )
     n_checked, step = 0, 3 // drawn(3)
     for n_lost in range(seed % step, len(whole.events) + 1, step):
@@ -405,10 +424,14 @@ def test_a_merged_free_counts_as_both_halves(seed, file):
     order=st.randoms(use_true_random=False),
 )
 def test_the_peak_is_that_of_the_allocator_itself(amounts, order, file):
-    calls = [Call("malloc", n) for n in amounts] + [Call("free", order.randrange(99)) for _ in amounts]
+    calls = [Call("malloc", n) for n in amounts] + [
+        Call("free", order.randrange(99)) for _ in amounts
+    ]
     history = run(Program(calls=(*calls, Call("malloc", 512))))
     made = determined(history, file)
     assume(made)
     assert made.replay.allocated.peak == max(total.allocated for total in history.totals)
-    first = next(i for i, t in enumerate(history.totals) if t.allocated == made.replay.allocated.peak)
+    first = next(
+        i for i, t in enumerate(history.totals) if t.allocated == made.replay.allocated.peak
+    )
     assert made.replay.allocated.peak_event == first

@@ -25,7 +25,8 @@ def run(folder, **inputs):
         python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
         python.chmod(0o755)
     values = {
-        name: inputs.get(name.replace("-", "_"), spec.get("default", "")) for name, spec in INPUTS.items()
+        name: inputs.get(name.replace("-", "_"), spec.get("default", ""))
+        for name, spec in INPUTS.items()
     }
     variables = {
         name: str(values[re.fullmatch(r"\$\{\{ inputs\.([a-z-]+) \}\}", text)[1]])
@@ -76,7 +77,9 @@ def test_a_limit_that_does_not_hold_fails_the_job_with_a_table(tmp_path):
 
 @NEEDS_BASH
 def test_limits_that_hold_pass(tmp_path):
-    code, summary = run(tmp_path, file=GROWING, max_peak="1GiB", max_category="weight=1GiB input=1GiB")
+    code, summary = run(
+        tmp_path, file=GROWING, max_peak="1GiB", max_category="weight=1GiB input=1GiB"
+    )
     assert (code, summary.count("✅")) == (0, 3)
 
 

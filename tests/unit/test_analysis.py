@@ -138,8 +138,14 @@ def test_operations_are_named_by_the_stack_or_else_by_the_node_that_freed(analys
 
 def test_an_empty_file_is_analysed_too(analysed):
     analysis = analysed(TraceBuilder())
-    assert (analysis.peak_event, analysis.activation_event, len(analysis.allocations)) == (-1, -1, 0)
-    assert [(it.first_event, it.last_event, it.peak_bytes) for it in analysis.iterations] == [(-1, -1, 0)]
+    assert (analysis.peak_event, analysis.activation_event, len(analysis.allocations)) == (
+        -1,
+        -1,
+        0,
+    )
+    assert [(it.first_event, it.last_event, it.peak_bytes) for it in analysis.iterations] == [
+        (-1, -1, 0)
+    ]
     assert analysis.history.verdict is Verdict.NO_TRACE
     assert "empty-snapshot" in slugs(analysis)
 
@@ -162,8 +168,13 @@ def test_notes_of_the_file_and_of_the_replay_are_passed_on(analysed):
 def test_a_file_whose_frames_are_all_elsewhere_gives_a_note(analysed):
     (note,) = device_notes(analysed(training(), root="/elsewhere"))
     assert note.slug == "no-project-frames"
-    assert note.message == "nothing is under /elsewhere: the program's own files are under /home/me/project"
-    assert "no-project-frames" not in slugs(analysed(TraceBuilder().segment().alloc(512, frames=[])))
+    assert (
+        note.message
+        == "nothing is under /elsewhere: the program's own files are under /home/me/project"
+    )
+    assert "no-project-frames" not in slugs(
+        analysed(TraceBuilder().segment().alloc(512, frames=[]))
+    )
 
 
 def test_gradients_without_a_weight_give_a_note(analysed):
@@ -193,6 +204,8 @@ def test_gradients_without_a_weight_give_a_note(analysed):
     ],
 )
 def test_more_than_a_twentieth_that_is_unknown_gives_a_note(analysed, builder, words):
-    found = [note.message for note in device_notes(analysed(builder)) if note.slug == "much-unknown"]
+    found = [
+        note.message for note in device_notes(analysed(builder)) if note.slug == "much-unknown"
+    ]
     assert len(found) == (words is not None)
     assert all(words in message for message in found)

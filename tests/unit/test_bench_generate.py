@@ -19,7 +19,9 @@ N_EVENTS = 10_000
 
 def generate(path, stacks, seed=0):
     options = ["--events", str(N_EVENTS), "--stacks", stacks, "--seed", str(seed)]
-    subprocess.run([sys.executable, BENCH / "generate.py", *options, path], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, BENCH / "generate.py", *options, path], check=True, capture_output=True
+    )
     return path
 
 

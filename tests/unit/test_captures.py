@@ -83,7 +83,9 @@ def recorded(tmp_path) -> Path:
     made = frame("__init__", "/data/project/net/model.py", 12)
     weight = parameter("fc.weight", ADDR, 500, START_US + 2, frames=[made])
     builder = TraceBuilder().segment().alloc(500, frames=[frame("to", "/data/project/train.py", 3)])
-    raw = metadata(parameters=[weight], project_root="/data/project/net", simulated={"not_modelled": []})
+    raw = metadata(
+        parameters=[weight], project_root="/data/project/net", simulated={"not_modelled": []}
+    )
     builder.write(folder / "snapshot.pickle", snapconv=raw)
     return folder
 

@@ -53,7 +53,14 @@ def files(folder, but=()):
         (".pickle", None, "", "memory", False, ".pickle.memory.sqlite"),
         # A given output keeps its ending.
         *(
-            ("run.pickle", f"/out/{given}", ordinal, "memory", False, f"/out/{stem}{ordinal}{ending}")
+            (
+                "run.pickle",
+                f"/out/{given}",
+                ordinal,
+                "memory",
+                False,
+                f"/out/{stem}{ordinal}{ending}",
+            )
             for ordinal in ("", ".cuda3")
             for given, stem, ending in (
                 ("x.memory.sqlite", "x", ".memory.sqlite"),
@@ -62,7 +69,8 @@ def files(folder, but=()):
                 ("x.report", "x.report", ""),
             )
         ),
-        # Both reports of a capture have their kind in their names, and no memory report has the other's.
+        # Both reports of a capture have their kind in their names, and no memory report has the
+        # other's.
         *(
             ("run.capture", f"/out/{given}", ordinal, kind, True, f"/out/x{ordinal}.{kind}.sqlite")
             for given in ("x", "x.sqlite", "x.memory.sqlite", "x.time.sqlite")
@@ -75,11 +83,15 @@ def test_a_report_is_named_after_its_snapshot_or_its_output(
     snapshot, given, ordinal, kind, has_times, report
 ):
     output = given and Path(given)
-    found = report_output(Path("/data") / snapshot, output, kind, ordinal=ordinal, has_times=has_times)
+    found = report_output(
+        Path("/data") / snapshot, output, kind, ordinal=ordinal, has_times=has_times
+    )
     assert found == Path(report)
 
 
-def test_one_device_of_several_keeps_its_ordinal_in_the_name_and_an_only_one_has_none(run, two, tmp_path):
+def test_one_device_of_several_keeps_its_ordinal_in_the_name_and_an_only_one_has_none(
+    run, two, tmp_path
+):
     to_sqlite(two, ConvertOptions(device=3))
     to_sqlite(run, ConvertOptions(device=0))
     reports = files(tmp_path, but=["two.pickle", "run.pickle"])

@@ -10,7 +10,12 @@ from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.analysis import AnalysisOptions
 from snapconv.cli.app import main
 from snapconv.convert import ConvertOptions, to_sqlite
-from snapconv.errors import MalformedSnapshotError, OutputExistsError, OutputWriteError, TruncatedFileError
+from snapconv.errors import (
+    MalformedSnapshotError,
+    OutputExistsError,
+    OutputWriteError,
+    TruncatedFileError,
+)
 from tests.tables import ask
 from tests.timing_builder import ROOT, write_trace
 
@@ -59,7 +64,9 @@ def test_a_file_with_the_given_name_is_no_obstacle_where_it_would_not_be_written
 
 
 @pytest.mark.parametrize("there", ["r.memory.sqlite", "r.time.sqlite"])
-def test_a_given_output_that_exists_is_refused_before_the_snapshot_is_read(capture, tmp_path, there):
+def test_a_given_output_that_exists_is_refused_before_the_snapshot_is_read(
+    capture, tmp_path, there
+):
     (tmp_path / there).write_bytes(b"mine")
     (capture / "snapshot.pickle").write_bytes(b"not a snapshot")
     with pytest.raises(OutputExistsError, match=there):
@@ -76,7 +83,8 @@ def test_nothing_is_written_where_one_of_the_two_exists(capture, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "kind"), [(b'{"version": 1}', MalformedSnapshotError), (b'{"version": 1', TruncatedFileError)]
+    ("content", "kind"),
+    [(b'{"version": 1}', MalformedSnapshotError), (b'{"version": 1', TruncatedFileError)],
 )
 def test_nothing_is_written_where_the_times_are_damaged(capture, tmp_path, content, kind):
     (capture / "timing.json").write_bytes(content)
@@ -123,15 +131,22 @@ def test_what_is_included_counts_in_the_memory_report_and_in_the_times(capture):
         analysis = AnalysisOptions(project_root=f"{ROOT}/model", includes=includes)
         done = to_sqlite(capture, ConvertOptions(analysis=analysis, force=True))
         time = done.time[1]
-        lines = [row.line for row in done.reports[0][1].peak.lines], [row.name for row in time.lines]
-        return [sorted({line.file_path for line in some}) for some in lines], list(time.project.includes)
+        lines = (
+            [row.line for row in done.reports[0][1].peak.lines],
+            [row.name for row in time.lines],
+        )
+        return [sorted({line.file_path for line in some}) for some in lines], list(
+            time.project.includes
+        )
 
     assert found() == ([[], ["net.py"]], [])
     both = [["../train.py"], ["../train.py", "net.py"]]
     assert found(f"{ROOT}/train.py") == (both, [f"{ROOT}/train.py"])
     # Recorded, it counts without being named again.
     recorded = {"version": 1, "project_root": ROOT, "include": ["../train.py"]}
-    (capture / "snapshot.pickle").write_bytes(pickle.dumps({**model.snapshot(), "snapconv": recorded}))
+    (capture / "snapshot.pickle").write_bytes(
+        pickle.dumps({**model.snapshot(), "snapconv": recorded})
+    )
     assert found() == (both, ["../train.py"])
 
 
@@ -141,7 +156,9 @@ def test_a_root_that_was_named_when_it_was_recorded_keeps_out_the_rest(capture):
 
     def lines(**recorded):
         recorded = {"version": 1, "project_root": f"{ROOT}/model", **recorded}
-        (capture / "snapshot.pickle").write_bytes(pickle.dumps({**model.snapshot(), "snapconv": recorded}))
+        (capture / "snapshot.pickle").write_bytes(
+            pickle.dumps({**model.snapshot(), "snapconv": recorded})
+        )
         ((_path, report),) = to_sqlite(capture, ConvertOptions(force=True)).reports
         return [row.line.file_path for row in report.peak.lines]
 

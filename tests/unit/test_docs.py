@@ -33,18 +33,22 @@ def text_of(name):
 
 def section(text, title):
     """What stands under a heading, up to the next one of its level."""
-    return re.split(rf"^{title.split()[0]} ", text.split(f"{title}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[
-        0
-    ]
+    return re.split(
+        rf"^{title.split()[0]} ", text.split(f"{title}\n", 1)[1], maxsplit=1, flags=re.MULTILINE
+    )[0]
 
 
 def rows(text):
     """The rows of the tables in a text, without their headings; code marks are dropped."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in line.strip("|").replace("`", "").split(" | ")] for line in lines]
+    cells = [
+        [cell.strip() for cell in line.strip("|").replace("`", "").split(" | ")] for line in lines
+    ]
     is_rule = [set("".join(row)) <= set("-| ") for row in cells]
     return [
-        row for i, row in enumerate(cells) if not is_rule[i] and not (i + 1 < len(cells) and is_rule[i + 1])
+        row
+        for i, row in enumerate(cells)
+        if not is_rule[i] and not (i + 1 < len(cells) and is_rule[i + 1])
     ]
 
 
@@ -57,7 +61,9 @@ def squeezed(text):
 
 @pytest.mark.parametrize("path", make_docs.generated_pages(), ids=lambda path: path.stem)
 def test_a_page_is_what_the_program_says(path):
-    assert path.read_text(encoding="utf-8") == make_docs.page(path), "run: python scripts/make_docs.py"
+    assert path.read_text(encoding="utf-8") == make_docs.page(path), (
+        "run: python scripts/make_docs.py"
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -70,7 +76,9 @@ def test_the_described_options_are_those_of_the_help(command, capsys):
         for name in re.findall(r"-\S+(?<!,)", words) if is_option else ():
             assert name in shown
     in_help = set(re.findall(r"(?<!\S)--[a-z-]+", section(shown + "\nX:", "Options:"))) - {"--help"}
-    assert in_help == {name for words, _, _ in described for name in re.findall(r"--[a-z-]+", words)}
+    assert in_help == {
+        name for words, _, _ in described for name in re.findall(r"--[a-z-]+", words)
+    }
 
 
 # --- notes
@@ -85,7 +93,10 @@ def calls(path, *names):
 
 def test_every_note_is_described_and_no_other():
     made = [
-        node.args[0] for path in SOURCES for node in calls(path, "Note", "_count_note", "_note") if node.args
+        node.args[0]
+        for path in SOURCES
+        for node in calls(path, "Note", "_count_note", "_note")
+        if node.args
     ]
     in_program = {slug.value for slug in made if isinstance(slug, ast.Constant)}
     described = {meaning.slug for meaning in catalogs.note_meanings()}
@@ -125,7 +136,11 @@ def test_every_verdict_is_described():
 
 
 def test_the_exit_codes_are_those_of_the_program():
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    ]
     codes = {kind.exit_code for kind in kinds} | {0, 2, 129, 130, 141, 143}
     assert set(EXIT_CODES) == codes
 
@@ -163,7 +178,10 @@ def flat(value, path="", *, open_at=()):
         ),
         (
             "diff",
-            (("perceptron.pickle", "growing.pickle"), ("windows_paths.pickle", "perceptron.pickle")),
+            (
+                ("perceptron.pickle", "growing.pickle"),
+                ("windows_paths.pickle", "perceptron.pickle"),
+            ),
             (),
         ),
         ("check", (("growing.pickle", "--max-peak", "1GiB"),), ()),
@@ -182,7 +200,9 @@ def flat(value, path="", *, open_at=()):
         ),
     ],
 )
-def test_the_described_json_is_that_of_the_program(command, runs, open_at, tmp_path, monkeypatch, capsys):
+def test_the_described_json_is_that_of_the_program(
+    command, runs, open_at, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     for name in {word for run in runs for word in run if (FIXTURES / word).exists()}:
         Path(name).symlink_to(FIXTURES / name)
@@ -205,7 +225,9 @@ def shown_commands(path):
     text = path.read_text(encoding="utf-8")
     blocks = "\n".join(re.findall(r"```(?:sh|console|yaml)?\n(.*?)```", text, re.DOTALL))
     lines = re.findall(r"^(?:- run: |\$ )?(snapconv .*)$", blocks, re.MULTILINE)
-    lines += re.findall(r"(?<!`)`(snapconv [^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    lines += re.findall(
+        r"(?<!`)`(snapconv [^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    )
     return [re.split(r" #| \||; |…", line)[0] for line in lines]
 
 
@@ -217,8 +239,8 @@ def test_every_command_of_a_page_is_one_with_these_options(path):
         if name not in known_commands:  # a file alone: the verdict
             assert name.isupper() or name == "--version" or "." in name or name.endswith("/"), line
             continue
-        known = {option for parameter in known_commands[name].params for option in parameter.opts} | {
-            "--help"
-        }
+        known = {
+            option for parameter in known_commands[name].params for option in parameter.opts
+        } | {"--help"}
         own = words[: words.index("train.py")] if "train.py" in words else words
         assert [word for word in own if word.startswith("--") and word not in known] == [], line

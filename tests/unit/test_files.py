@@ -92,7 +92,9 @@ def test_an_output_that_appears_in_the_meantime_is_kept(tmp_path):
     assert (tmp_path / "b").read_bytes() == b"somebody else's"
 
 
-def test_an_output_that_appears_in_the_meantime_is_kept_without_hard_links_too(tmp_path, monkeypatch):
+def test_an_output_that_appears_in_the_meantime_is_kept_without_hard_links_too(
+    tmp_path, monkeypatch
+):
     def no_links(*_):
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
@@ -233,14 +235,19 @@ def test_a_refused_temporary_file_is_an_output_error(tmp_path, monkeypatch):
 
 
 def test_two_runs_for_the_same_output_use_different_temporary_files(tmp_path):
-    with new_files([tmp_path / "a"], force=True) as (one,), new_files([tmp_path / "a"], force=True) as (two,):
+    with (
+        new_files([tmp_path / "a"], force=True) as (one,),
+        new_files([tmp_path / "a"], force=True) as (two,),
+    ):
         assert one != two
 
 
 def run_python(code, *arguments, **options):
     command = [sys.executable, "-c", code, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, **options)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, **options
+    )
 
 
 KILLED_HALF_WAY = """

@@ -1,6 +1,7 @@
 """Every file of fixtures/ is what its script makes, and reads as the model that made it says.
 
-The expected figures are the counters of the allocator model in expected.json, never our reader's answer.
+The expected figures are the counters of the allocator model in expected.json, never our reader's
+answer.
 """
 
 import hashlib
@@ -22,7 +23,8 @@ FOLDER = ROOT / "fixtures"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
 GOOD, BAD = EXPECTED["good"], EXPECTED["bad"]
 CURVES = ("requested", "allocated", "active", "reserved")
-# These notes judge how well a file could be classified; what they say is compared with the truth files.
+# These notes judge how well a file could be classified; what they say is compared with the truth
+# files.
 ABOUT_CATEGORIES = {"much-unknown", "unmatched-gradients"}
 INEXACT = "inexact-block-sizes"
 
@@ -36,7 +38,10 @@ def session_of(name):
 def test_a_fixture_is_what_its_script_makes():
     script = ROOT / "scripts" / "make_fixtures.py"
     done = subprocess.run(
-        [sys.executable, "-W", "error", script, "--check"], capture_output=True, encoding="utf-8", check=False
+        [sys.executable, "-W", "error", script, "--check"],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -68,7 +73,8 @@ def frees_repeat_the_stack(raw):
     return True
 
 
-# What makes each of these files worth having, where no note, device or release in expected.json says it.
+# What makes each of these files worth having, where no note, device or release in expected.json
+# says it.
 SPECIAL = {
     "expandable_segments": lambda raw: {"segment_map", "segment_unmap"} <= actions(raw),
     "roundup_power2_divisions": lambda raw: any(waste(block) > 1 << 20 for block in live(raw)),
@@ -84,7 +90,9 @@ SPECIAL = {
         [event["size"] % 512 for event in events(raw) if "device_free" in event] == [0]
         and events(raw)[-1]["action"] != "oom"
     ),
-    "earlier_snapshots": lambda raw: [event["action"] for event in events(raw)].count("snapshot") == 3,
+    "earlier_snapshots": lambda raw: (
+        [event["action"] for event in events(raw)].count("snapshot") == 3
+    ),
     "torch_npu": lambda raw: {"workspace_snapshot", "empty_cache"} <= actions(raw),
     "torch_npu_expandable": lambda raw: (
         "allocator_settings" not in raw
@@ -130,8 +138,12 @@ def check_curve(found, figures, curve):
 @pytest.mark.parametrize("name", GOOD)
 def test_devices_history_torch_and_project_are_those_of_the_model(name):
     session, expected = session_of(name), GOOD[name]
-    found = {str(analysis.device.device): len(analysis.device.events) for analysis in session.devices}
-    assert found == {ordinal: figures["n_events"] for ordinal, figures in expected["devices"].items()}
+    found = {
+        str(analysis.device.device): len(analysis.device.events) for analysis in session.devices
+    }
+    assert found == {
+        ordinal: figures["n_events"] for ordinal, figures in expected["devices"].items()
+    }
     assert {analysis.history.verdict.value for analysis in session.devices} == {expected["history"]}
     assert [session.snapshot.era.first, session.snapshot.era.last] == expected["torch"]
     assert session.analysis.project.root == expected["project_root"]
@@ -153,7 +165,9 @@ def test_a_file_has_the_notes_that_it_deserves_and_no_other(name):
 
 @pytest.mark.parametrize("name", GOOD)
 def test_a_fixture_becomes_a_report_per_device(name, tmp_path):
-    done = to_sqlite(FOLDER / name, ConvertOptions(output=tmp_path / "report.sqlite", extended=True))
+    done = to_sqlite(
+        FOLDER / name, ConvertOptions(output=tmp_path / "report.sqlite", extended=True)
+    )
     assert all(path.stat().st_size for path, _ in done.reports)
     assert [str(report.peak.device) for _, report in done.reports] == list(GOOD[name]["devices"])
     for _, report in done.reports:

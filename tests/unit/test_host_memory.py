@@ -76,7 +76,9 @@ def test_an_address_of_both_is_looked_up_on_each(both):
     session = snapconv.load(both)
     address = hex(session.devices[1].allocations.addr[0])
     assert [explained["device"] for explained in session.explain(address).allocations] == [0, HOST]
-    assert [explained["device"] for explained in session.explain(address, device=HOST).allocations] == [HOST]
+    assert [
+        explained["device"] for explained in session.explain(address, device=HOST).allocations
+    ] == [HOST]
 
 
 @pytest.mark.parametrize("others", [{}, {"segments": [], "device_traces": [[]]}])
@@ -135,7 +137,8 @@ def test_events_of_several_threads_are_put_in_order_without_a_note(written):
 
 
 @pytest.mark.parametrize(
-    ("frames", "category"), [(PINNED, "input"), (SAVED, "activation"), (MINE, "unknown"), ([], "unknown")]
+    ("frames", "category"),
+    [(PINNED, "input"), (SAVED, "activation"), (MINE, "unknown"), ([], "unknown")],
 )
 def test_only_its_own_stack_shows_what_pinned_memory_is_for(written, frames, category):
     """A stack without frames is the engine's on a device; on the host it may be any thread's."""
@@ -209,7 +212,10 @@ def test_the_summary_the_notes_and_the_json_call_it_host(both, capsys):
     assert (code, "\nhost  peak allocated 12.00 KiB (12288 bytes)" in out) == (0, True)
     assert "note: host-sizes (host): " in err
     code, out, _ = main(capsys, "to-sqlite", both, "--json", "--force")
-    assert [(one["device"], one["kind"]) for one in json.loads(out)["reports"]] == [(0, "cuda"), (-1, "host")]
+    assert [(one["device"], one["kind"]) for one in json.loads(out)["reports"]] == [
+        (0, "cuda"),
+        (-1, "host"),
+    ]
 
 
 @pytest.mark.parametrize("command", [["to-sqlite"], ["explain", "#0"]])
@@ -231,7 +237,10 @@ def test_host_memory_that_a_file_does_not_have_is_refused(written, capsys):
     [
         ({"host_segments": {}}, "host_segments: expected list, got dict"),
         ({"host_segments": ["a"]}, "host_segments[0]: expected dict, got str"),
-        ({"host_segments": [{"address": 1}]}, "host_segments[0].total_size: expected int, got nothing"),
+        (
+            {"host_segments": [{"address": 1}]},
+            "host_segments[0].total_size: expected int, got nothing",
+        ),
         ({"host_traces": 7}, "host_traces: expected list, got int"),
         ({"host_traces": [[]]}, "host_traces[0]: expected dict, got list"),
         ({"host_traces": [{"action": 3}]}, "host_traces[0].action: expected str, got int"),

@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HEAVY = ("numpy", "torch")
 
-SHOW_HEAVY = f"print('loaded:', [name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+SHOW_HEAVY = (
+    f"print('loaded:', [name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+)
 IMPORT = f"import sys, snapconv; {SHOW_HEAVY}"
 HELP = f"""
 import runpy, sys
@@ -68,6 +70,8 @@ def test_marking_a_step_while_nothing_is_recorded_does_nothing_and_loads_nothing
     assert (done.returncode, done.stdout) == (0, "")
 
 
-@pytest.mark.parametrize(("command", "n_threads"), [("record", "None"), ("watch", "None"), ("info", "1")])
+@pytest.mark.parametrize(
+    ("command", "n_threads"), [("record", "None"), ("watch", "None"), ("info", "1")]
+)
 def test_a_program_finds_as_many_threads_as_without_us(command, n_threads):
     assert run_python("-c", SHOW_THREADS, command).stdout == f"{n_threads}\n"

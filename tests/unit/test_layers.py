@@ -1,9 +1,9 @@
 """Columns flow down, never up: which package may import which, and which may read a snapshot's raw data.
 
-``LAYERS`` has the order, lowest first: a package imports those above it in the list, never those below. The
-recorder runs in somebody else's program and stands apart: it imports the first two layers, what is known of
-torch and the allocator, and torch itself only inside functions. The simulation stands beside it; its options
-are read before torch is.
+``LAYERS`` has the order, lowest first: a package imports those above it in the list, never those
+below. The recorder runs in somebody else's program and stands apart: it imports the first two
+layers, what is known of torch and the allocator, and torch itself only inside functions. The
+simulation stands beside it; its options are read before torch is.
 """
 
 import ast
@@ -47,7 +47,9 @@ MAY_IMPORT = {
 }
 MAY_IMPORT["integrations"] = GROUND | {"recorder", "integrations"}
 GUEST = {"recorder", "simulation"}
-READ_BEFORE_TORCH = {PACKAGE / "simulation" / f"{name}.py" for name in ("__init__", "machine", "history")}
+READ_BEFORE_TORCH = {
+    PACKAGE / "simulation" / f"{name}.py" for name in ("__init__", "machine", "history")
+}
 MAY_IMPORT |= {package: GROUND | {"torch_knowledge", "allocator"} | GUEST for package in GUEST}
 MAY_IMPORT |= dict.fromkeys(COMMANDS, LIBRARY | COMMANDS | GUEST)
 OFFLINE = LIBRARY - GROUND - {"torch_knowledge", "allocator"}
@@ -137,7 +139,9 @@ def may_import_format(package: str, target: str) -> bool:
     """Return whether a package may import the module of a format."""
     if target.split(".")[0] in ("json", "orjson"):
         return package == "json_text"
-    return package == "snapshot" or (package in WRITES_FORMATS and target.split(".")[-1] not in READING)
+    return package == "snapshot" or (
+        package in WRITES_FORMATS and target.split(".")[-1] not in READING
+    )
 
 
 def faults(source: str, path: Path) -> list[str]:
@@ -148,7 +152,10 @@ def faults(source: str, path: Path) -> list[str]:
     for target, line, is_inside_function in imports_of(tree, parent_package(path)):
         top = target.split(".")[0]
         if top == "snapconv":
-            if target in JSON_READERS and package not in {"snapshot", "ranks"}:  # ranks/ reads what it wrote
+            if target in JSON_READERS and package not in {
+                "snapshot",
+                "ranks",
+            }:  # ranks/ reads what it wrote
                 found.append(f"{line}: {package} imports {target}, only snapshot reads")
             if package_of_import(target) not in MAY_IMPORT[package]:
                 found.append(f"{line}: {package} imports {target}")
@@ -171,9 +178,9 @@ def raw_reads(tree: ast.AST, path: Path) -> list[str]:
     may_look_up = package in GUEST | {"allocator"}
     for node in ast.walk(tree):
         match node:
-            case ast.Attribute(value=ast.Name(id=module) | ast.Attribute(attr=module), attr=name) if (
-                module in FORMATS and name in READING and path != KEEPS_PICKLES
-            ):
+            case ast.Attribute(
+                value=ast.Name(id=module) | ast.Attribute(attr=module), attr=name
+            ) if module in FORMATS and name in READING and path != KEEPS_PICKLES:
                 found.append(f"{node.lineno}: {package} calls {module}.{name}, only snapshot reads")
             case (
                 ast.Subscript(slice=ast.Constant(value=str(key)), ctx=ast.Load())
@@ -198,7 +205,10 @@ def test_no_module_reaches_up_or_reads_raw_data_and_each_belongs_to_a_layer():
         ("snapshot/load.py", "from snapconv import load"),
         ("snapshot/load.py", "import importlib"),
         ("replay/device_replay.py", "def f():\n    from snapconv.writers import memory_report"),
-        ("replay/device_replay.py", "if TYPE_CHECKING:\n    from snapconv.writers import memory_report"),
+        (
+            "replay/device_replay.py",
+            "if TYPE_CHECKING:\n    from snapconv.writers import memory_report",
+        ),
         ("replay/device_replay.py", "import orjson"),
         ("replay/device_replay.py", "from snapconv.json_text import read_json"),
         ("replay/device_replay.py", "events = raw['device_traces']"),
@@ -221,19 +231,28 @@ def test_the_walk_finds_an_upward_import(module: str, source: str):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("snapshot/load.py", "import pickle\nfrom snapconv.errors import InputError\nraw['device_traces']"),
+        (
+            "snapshot/load.py",
+            "import pickle\nfrom snapconv.errors import InputError\nraw['device_traces']",
+        ),
         (
             "snapshot/load.py",
             "from . import fields\nfrom .event_table import EventTable\nimport numpy",
         ),
-        ("replay/device_replay.py", "from snapconv import notes\nfrom snapconv.snapshot import load"),
+        (
+            "replay/device_replay.py",
+            "from snapconv import notes\nfrom snapconv.snapshot import load",
+        ),
         ("writers/memory_report.py", "import sqlite3\nfrom snapconv.json_text import write_json"),
         (
             "recorder/program/entry.py",
             "import pickle, importlib\ndef f():\n    import torch.cuda\n    pickle.dump({}, file)",
         ),
         ("recorder/program/entry.py", "entry['requested_size'] = 1"),
-        ("cli/app.py", "import typer\nimport snapconv\nfrom snapconv.snapshot.load import load_snapshot"),
+        (
+            "cli/app.py",
+            "import typer\nimport snapconv\nfrom snapconv.snapshot.load import load_snapshot",
+        ),
         ("__init__.py", "import importlib"),
     ],
 )
@@ -244,7 +263,9 @@ def test_the_walk_lets_a_downward_import_pass(module: str, source: str):
 def modules_imported(path: Path) -> set[Path]:
     """The modules of snapconv that a file needs when it runs: not those whose types alone it names."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    tree.body = [node for node in tree.body if "TYPE_CHECKING" not in ast.unparse(node).partition("\n")[0]]
+    tree.body = [
+        node for node in tree.body if "TYPE_CHECKING" not in ast.unparse(node).partition("\n")[0]
+    ]
     targets = [target.split(".") for target, *_ in imports_of(tree, parent_package(path))]
     return {PACKAGE.joinpath(*target[1:-1]).with_suffix(".py") for target in targets}
 
@@ -253,11 +274,17 @@ def test_what_the_simulation_uses_of_the_recorder_uses_no_simulation():
     waiting = [*(PACKAGE / "simulation").glob("*.py")]
     reached = set(waiting)
     while waiting:
-        new = {path for path in modules_imported(waiting.pop()) if path.is_relative_to(PACKAGE / "recorder")}
+        new = {
+            path
+            for path in modules_imported(waiting.pop())
+            if path.is_relative_to(PACKAGE / "recorder")
+        }
         waiting += [path for path in new - reached if path.is_file()]
         reached |= new
     assert len(reached) > 20
-    recorders = [path for path in reached if path.is_file() and path.is_relative_to(PACKAGE / "recorder")]
+    recorders = [
+        path for path in reached if path.is_file() and path.is_relative_to(PACKAGE / "recorder")
+    ]
     used = {module for path in recorders for module in modules_imported(path)}
     assert not [path for path in used if path.is_relative_to(PACKAGE / "simulation")]
     assert PACKAGE / "simulation.py" not in used

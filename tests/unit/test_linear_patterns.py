@@ -1,10 +1,10 @@
 """Every regular expression that meets text of a file or a log takes time in proportion to it.
 
-Names of functions, files, parameters and annotations are as long as whoever wrote a file likes: a kilobyte
-of them must not cost a second. Each expression is tried, by the methods that its module calls, on long runs
-made of its own literals and character classes; one that goes back over them takes minutes. Expressions are
-found by walking the objects of every module, tables included; those that are compiled when they are first
-needed are listed, and no other function may compile one.
+Names of functions, files, parameters and annotations are as long as whoever wrote a file likes: a
+kilobyte of them must not cost a second. Each expression is tried, by the methods that its module
+calls, on long runs made of its own literals and character classes; one that goes back over them
+takes minutes. Expressions are found by walking the objects of every module, tables included; those
+that are compiled when they are first needed are listed, and no other function may compile one.
 """
 
 import ast
@@ -37,8 +37,8 @@ METHODS = ("search", "match", "fullmatch", "sub", "subn", "findall", "finditer",
 N_CHARACTERS = 8_000
 # A quadratic one takes 4 ms and more for so many, and sixteen times as long for four times as many.
 SUSPICIOUS_SECONDS, MAX_GROWTH = 0.002, 8
-# Functions that compile a pattern when it is first needed: it is in ``later_patterns``, or in the tables that
-# ``patterns`` begins with.
+# Functions that compile a pattern when it is first needed: it is in ``later_patterns``, or in the
+# tables that ``patterns`` begins with.
 COMPILERS = {
     "answers.oom.message_text.squeezed",
     "stacks.stack_roles._finder",  # the patterns of FRAME_RULES, together
@@ -47,7 +47,9 @@ COMPILERS = {
 # What meets no text of a file, or is bounded by what calls it.
 BOUNDED = {
     "answers.oom.message_text._FIGURE": "it meets patterns of ours alone",
-    "torch_knowledge.operation_catalog._OVERLOAD": "it meets word characters alone, and takes all of them",
+    "torch_knowledge.operation_catalog._OVERLOAD": (
+        "it meets word characters alone, and takes all of them"
+    ),
 }
 
 
@@ -55,16 +57,21 @@ def patterns() -> Iterator[tuple[str, str, int, str]]:
     """Every pattern as (its name, its text, its flags, the method it is used with)."""
     for rule in FRAME_RULES:
         yield from (
-            (f"{rule.slug} {part}", getattr(rule, part), 0, "search") for part in ("function", "file")
+            (f"{rule.slug} {part}", getattr(rule, part), 0, "search")
+            for part in ("function", "file")
         )
-    yield from ((f"{known.name} name", known.name, 0, "search") for known in (*OF_TORCH, *OF_OTHERS))
+    yield from (
+        (f"{known.name} name", known.name, 0, "search") for known in (*OF_TORCH, *OF_OTHERS)
+    )
     for pattern in map(squeezed, later_patterns()):
         yield f"message {pattern.pattern[:60]}", pattern.pattern, pattern.flags, "search"
     for module, tree in modules():
         called = list(_patterns_of(module, tree))
         yield from called
         known = {text for _, text, _, _ in called}
-        for name, pattern in _walked(vars(importlib.import_module(f"snapconv.{module}")), module, set()):
+        for name, pattern in _walked(
+            vars(importlib.import_module(f"snapconv.{module}")), module, set()
+        ):
             if pattern.pattern not in known and isinstance(pattern.pattern, str):
                 yield name, pattern.pattern, pattern.flags, "search"
 
@@ -110,20 +117,32 @@ def _patterns_of(module: str, tree: ast.Module) -> Iterator[tuple[str, str, int,
         method, owner = node.func.attr, node.func.value
         if method not in METHODS or not isinstance(owner, ast.Name):
             continue
-        name = owner.id if owner.id != "re" else node.args[0].id if isinstance(node.args[0], ast.Name) else ""
+        name = (
+            owner.id
+            if owner.id != "re"
+            else node.args[0].id
+            if isinstance(node.args[0], ast.Name)
+            else ""
+        )
         if owner.id == "re" and isinstance(node.args[0], ast.Constant):
             yield f"{module}:{node.lineno}", node.args[0].value, 0, method
         elif name:
             loaded = loaded or importlib.import_module(f"snapconv.{module}")
             found = getattr(loaded, name, None)
             if isinstance(found, re.Pattern):
-                text = found.pattern if isinstance(found.pattern, str) else found.pattern.decode("latin-1")
+                text = (
+                    found.pattern
+                    if isinstance(found.pattern, str)
+                    else found.pattern.decode("latin-1")
+                )
                 yield f"{module}.{name}", text, found.flags, method
             elif owner.id == "re" and isinstance(found, str):
                 yield f"{module}.{name}", found, 0, method
 
 
-ALL = sorted({(name, text, flags, method) for name, text, flags, method in patterns() if text}, key=str)
+ALL = sorted(
+    {(name, text, flags, method) for name, text, flags, method in patterns() if text}, key=str
+)
 
 
 def pieces(parsed) -> Iterator[str]:
@@ -202,17 +221,22 @@ def seconds(pattern: re.Pattern[str], method: str, text: str, *, tries: int = 1)
 def least_growth(pattern: re.Pattern[str], method: str, short: str, long: str) -> float:
     """How many times as long the long text takes, measured again where a busy machine may have been slow.
 
-    What goes back takes sixteen times as long however often it is measured, and what does not four times.
+    What goes back takes sixteen times as long however often it is measured, and what does not four
+    times.
     """
     growth = float("inf")
     for tries in (2, 4, 8):
         if growth >= MAX_GROWTH:
-            taken, taken_by_long = (seconds(pattern, method, text, tries=tries) for text in (short, long))
+            taken, taken_by_long = (
+                seconds(pattern, method, text, tries=tries) for text in (short, long)
+            )
             growth = taken_by_long / taken
     return growth
 
 
-@pytest.mark.parametrize(("name", "pattern", "flags", "method"), ALL, ids=[f"{n} {m}" for n, _, _, m in ALL])
+@pytest.mark.parametrize(
+    ("name", "pattern", "flags", "method"), ALL, ids=[f"{n} {m}" for n, _, _, m in ALL]
+)
 def test_a_pattern_takes_time_in_proportion_to_the_text(name, pattern, flags, method):
     if name in BOUNDED:
         pytest.skip(BOUNDED[name])
@@ -246,7 +270,9 @@ def test_patterns_in_tables_are_walked():
 
 def test_the_trial_finds_a_pattern_that_goes_back():
     with pytest.raises(AssertionError, match="times as long"):
-        test_a_pattern_takes_time_in_proportion_to_the_text("slow", "cudnn_rnn.*[Ww]orkspace", 0, "search")
+        test_a_pattern_takes_time_in_proportion_to_the_text(
+            "slow", "cudnn_rnn.*[Ww]orkspace", 0, "search"
+        )
 
 
 def test_a_run_of_an_ascend_call_costs_no_more_than_its_length():

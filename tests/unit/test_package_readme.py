@@ -24,7 +24,9 @@ def hook(monkeypatch):
 
 
 def test_every_link_of_a_release_is_an_address_of_a_file_that_is_there(hook):
-    text = hook["with_addresses"]((ROOT / "README.md").read_text(encoding="utf-8"), REPOSITORY, "v1.2.3")
+    text = hook["with_addresses"](
+        (ROOT / "README.md").read_text(encoding="utf-8"), REPOSITORY, "v1.2.3"
+    )
     targets = re.findall(r"\]\(([^)\s]+)\)", text)
     assert len(targets) > 20
     for target in targets:

@@ -1,7 +1,8 @@
 """Promises of the documentation that only their own tests keep.
 
-Where a program should be refused, nothing else fails when it no longer is: all correct programs still run. So
-whoever removes such a behaviour with its test has to take its sentence out of the documentation here, too.
+Where a program should be refused, nothing else fails when it no longer is: all correct programs
+still run. So whoever removes such a behaviour with its test has to take its sentence out of the
+documentation here, too.
 """
 
 import ast

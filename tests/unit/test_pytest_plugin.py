@@ -18,7 +18,16 @@ def run(folder, source, *options):
     (folder / "test_it.py").write_text(source, encoding="utf-8")
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:snapconv", "-p", "snapconv.pytest_plugin"),
+            *(
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:snapconv",
+                "-p",
+                "snapconv.pytest_plugin",
+            ),
             *("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--strict-markers"),
             *("-W", "error", *options),
         ],
@@ -137,7 +146,8 @@ def test_a_mistake_in_the_mark_is_an_error_before_the_test(tmp_path):
         "max_peak=9": "max_peak: expected a size with its unit",
     }
     tests = [
-        f"@pytest.mark.gpu_memory({mark})\ndef test_{number}(): pass" for number, mark in enumerate(mistakes)
+        f"@pytest.mark.gpu_memory({mark})\ndef test_{number}(): pass"
+        for number, mark in enumerate(mistakes)
     ]
     shown = run(tmp_path, "\n".join(["import pytest", *tests]))
     assert "4 errors" in shown
@@ -159,5 +169,8 @@ def test_reset():
     torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
 """,
     )
-    assert "the test allocated 4.00 MiB of GPU memory at once, 2.00 MiB over the limit of 2.00 MiB" in shown
+    assert (
+        "the test allocated 4.00 MiB of GPU memory at once, 2.00 MiB over the limit of 2.00 MiB"
+        in shown
+    )
     assert "1 failed" in shown

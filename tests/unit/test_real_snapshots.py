@@ -1,7 +1,7 @@
 """Conversions of real snapshots, against figures that a slow independent walk found in them.
 
-The files belong to other people and lie beside the project, with ``truth.json``; see its README for what
-each figure is. Everything here is exact to the byte, except where the file itself leaves room.
+The files belong to other people and lie beside the project, with ``truth.json``; see its README for
+what each figure is. Everything here is exact to the byte, except where the file itself leaves room.
 """
 
 import json
@@ -83,7 +83,11 @@ def test_there_is_a_report_for_every_device_that_has_anything(converted):
 def test_requested_bytes_are_true_at_the_start_the_peak_and_the_end(converted):
     keys = ("start_requested", "peak_active_requested", "end_active_requested")
     found = [
-        (analysis.replay.requested.start, analysis.replay.requested.peak, analysis.replay.requested.end)
+        (
+            analysis.replay.requested.start,
+            analysis.replay.requested.peak,
+            analysis.replay.requested.end,
+        )
         for analysis, *_ in converted.figures(*keys)
     ]
     assert found == [tuple(true) for _, *true in converted.figures(*keys)]
@@ -141,7 +145,9 @@ def test_snapshot_events_have_the_active_bytes_that_torch_counted(converted):
 
 
 def test_the_report_shows_the_peak_of_the_replay(converted):
-    assert peak(converted) == [converted.analyses[d].replay.allocated.peak for d in converted.reports]
+    assert peak(converted) == [
+        converted.analyses[d].replay.allocated.peak for d in converted.reports
+    ]
 
 
 def test_the_allocations_at_the_peak_sum_to_it(converted):
@@ -150,8 +156,13 @@ def test_the_allocations_at_the_peak_sum_to_it(converted):
 
 
 def test_timeline_rows_are_the_four_curves(converted):
-    query = "SELECT requested_bytes, allocated_bytes, active_bytes, reserved_bytes FROM snapconv_timeline"
-    for device, rows in zip(converted.reports, converted.rows(f"{query} ORDER BY event"), strict=True):
+    query = (
+        "SELECT requested_bytes, allocated_bytes, active_bytes, reserved_bytes FROM "
+        "snapconv_timeline"
+    )
+    for device, rows in zip(
+        converted.reports, converted.rows(f"{query} ORDER BY event"), strict=True
+    ):
         replay = converted.analyses[device].replay
         curves = (replay.requested, replay.allocated, replay.active, replay.reserved)
         assert rows == list(zip(*(curve.after.tolist() for curve in curves), strict=True))
@@ -172,7 +183,9 @@ def test_a_weight_has_a_gradient_of_its_size_and_two_states_of_adamw(adamw_step)
     weights = requested_at_peak(adamw_step, Category.WEIGHT)
     assert weights == pytest.approx(3.6 * 1024**3, rel=0.01)
     assert requested_at_peak(adamw_step, Category.GRADIENT) == weights
-    assert requested_at_peak(adamw_step, Category.OPTIMIZER_STATE) == pytest.approx(2 * weights, rel=0.01)
+    assert requested_at_peak(adamw_step, Category.OPTIMIZER_STATE) == pytest.approx(
+        2 * weights, rel=0.01
+    )
 
 
 def test_every_weight_of_the_adamw_step_finds_its_gradient(adamw_step):
@@ -189,9 +202,15 @@ def test_activations_of_the_adamw_step_are_what_backward_frees(adamw_step):
     reasons = adamw_step.classification.reasons
     rows = adamw_step.rows(Category.ACTIVATION)
     found = {reasons[i] for i in adamw_step.classification.reason_id[rows].tolist()}
-    # The logits of the step before were there when the trace began, and made way for those of this step.
+    # The logits of the step before were there when the trace began, and made way for those of this
+    # step.
     assert found <= {
-        *("release-variables", "freed-by-backward", "kept-into-backward", "replaced-on-the-same-line"),
+        *(
+            "release-variables",
+            "freed-by-backward",
+            "kept-into-backward",
+            "replaced-on-the-same-line",
+        ),
     }
     assert len(adamw_step.activation_rows) > 0.9 * len(rows)
 
@@ -201,8 +220,8 @@ def test_unknown_is_a_small_part_of_the_adamw_peak(adamw_step):
     assert 0 <= unknown < 0.01 * adamw_step.replay.requested.peak
 
 
-# The elements of two models by their published shapes: Llama-2-7B, and a transformer of 12 layers with 768
-# features and two tables of rotations in each.
+# The elements of two models by their published shapes: Llama-2-7B, and a transformer of 12 layers
+# with 768 features and two tables of rotations in each.
 LLAMA = 32 * (4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096) + 4096 + 2 * 32000 * 4096
 SMALL = 12 * (4 * 768**2 + 3 * 768 * 3072 + 2 * 768 + 2 * 128 * 64) + 768 + 2 * 10_000 * 768
 
@@ -216,11 +235,13 @@ SMALL = 12 * (4 * 768**2 + 3 * 768 * 3072 + 2 * 768 + 2 * 128 * 64) + 768 + 2 * 
 )
 def test_weights_of_an_inference_that_was_recorded_late_are_those_of_the_model(name, n_bytes):
     found = requested_at_peak(analyses_of(name)[0], Category.WEIGHT)
-    assert found == pytest.approx(n_bytes, rel=_SUMS_WITHIN)  # a table of ids may be as large as a norm
+    assert found == pytest.approx(
+        n_bytes, rel=_SUMS_WITHIN
+    )  # a table of ids may be as large as a norm
 
 
-# What was derived from the sources of the programs that were recorded. The copies of weights that autocast
-# makes, weights too, are not in it: of 12, 16 and 1 matrices in half precision.
+# What was derived from the sources of the programs that were recorded. The copies of weights that
+# autocast makes, weights too, are not in it: of 12, 16 and 1 matrices in half precision.
 COPIES = 12 * 1376256 + 16 * 524288 + 10_240_000
 EXPECTED = REAL_SNAPSHOTS / "expected-categories.json"
 _SUMS_WITHIN = 0.002
@@ -234,7 +255,8 @@ def test_sums_of_categories_are_those_that_the_programs_sources_give(name):
         assert found == pytest.approx(n_bytes, rel=_SUMS_WITHIN), label
 
 
-# Of files with a trace; over 19 devices the mean was 11.2 % before the whole job was explained at once.
+# Of files with a trace; over 19 devices the mean was 11.2 % before the whole job was explained at
+# once.
 _MOST_UNKNOWN = 0.03
 
 

@@ -65,7 +65,10 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("converted")
     shutil.copytree(CAPTURE, folder / CAPTURE.name)
     output = folder / "transformer.memory.sqlite"
-    assert main(["to-sqlite", "--quiet", "--extended", "-o", str(output), str(folder / CAPTURE.name)]) == 0
+    assert (
+        main(["to-sqlite", "--quiet", "--extended", "-o", str(output), str(folder / CAPTURE.name)])
+        == 0
+    )
     return folder
 
 
@@ -88,7 +91,8 @@ def test_no_text_names_a_folder_of_the_machine_it_was_made_on(snapshot, timing):
 
 def test_the_memory_report_has_every_parameter_with_its_bytes_and_its_gradients(folder):
     found = ask(
-        folder / "transformer.memory.sqlite", "SELECT name, size_bytes, grad_size_bytes FROM weight_entries"
+        folder / "transformer.memory.sqlite",
+        "SELECT name, size_bytes, grad_size_bytes FROM weight_entries",
     )
     assert {name: (size, gradient) for name, size, gradient in found} == {
         name: (4 * n, 4 * n) for name, n in N_ELEMENTS.items()
@@ -103,12 +107,15 @@ def test_weights_and_their_states_are_of_the_modules_that_have_them(folder):
     found = ask(
         folder / "transformer.memory.sqlite",
         "SELECT module, category, sum(requested_bytes) FROM snapconv_peak_allocations "
-        "WHERE category = 'weight' OR category = 'optimizer_state' AND requested_bytes > 4 GROUP BY 1, 2",
+        "WHERE category = 'weight' OR category = 'optimizer_state' AND requested_bytes > 4 GROUP "
+        "BY 1, 2",
     )
     of_weights = {module: size for module, category, size in found if category == "weight"}
     of_states = {module: size for module, category, size in found if category == "optimizer_state"}
     assert of_weights == n_bytes
-    assert of_states == {module: 2 * size for module, size in n_bytes.items()}  # Adam has two of each
+    assert of_states == {
+        module: 2 * size for module, size in n_bytes.items()
+    }  # Adam has two of each
 
 
 def test_the_peak_is_what_the_run_counted(folder, snapshot):
@@ -124,7 +131,8 @@ def test_at_the_peak_the_model_is_there_and_two_states_of_it_and_nothing_is_unkn
     found = dict(
         ask(
             folder / "transformer.memory.sqlite",
-            "SELECT category, sum(requested_bytes) FROM snapconv_peak_allocations GROUP BY category",
+            "SELECT category, sum(requested_bytes) FROM snapconv_peak_allocations GROUP BY "
+            "category",
         )
     )
     n_bytes = 4 * sum(N_ELEMENTS.values())

@@ -71,7 +71,9 @@ def job_report(folder):
     files = [RankFile("gone.pickle", error="is not there", exit_code=3)]
     for rank, trace in enumerate(traces):
         path = write_rank(folder / f"rank{rank}.pickle", trace)
-        files.append(rank_file(load(path).analysis, RankFile(path.name, rank, coordinates={"dp": rank})))
+        files.append(
+            rank_file(load(path).analysis, RankFile(path.name, rank, coordinates={"dp": rank}))
+        )
     return report_job(files)
 
 
@@ -88,7 +90,9 @@ def described(item):
     return [*item.columns, *(described(continued_by) if continued_by else [])]
 
 
-@pytest.mark.parametrize(("kind", "item"), OBJECTS, ids=[f"{kind}-{item.name}" for kind, item in OBJECTS])
+@pytest.mark.parametrize(
+    ("kind", "item"), OBJECTS, ids=[f"{kind}-{item.name}" for kind, item in OBJECTS]
+)
 def test_the_described_columns_are_those_of_the_file_and_one_that_is_never_null_never_is(
     report_files, kind, item
 ):
@@ -161,7 +165,12 @@ def built_report(tmp_path):
 
 
 def values_on_the_page(table, column):
-    part = PAGES["memory"].split(f"### `{table}`\n")[1].split(f"| `{column}` | is |\n")[1].split("\n\n")[0]
+    part = (
+        PAGES["memory"]
+        .split(f"### `{table}`\n")[1]
+        .split(f"| `{column}` | is |\n")[1]
+        .split("\n\n")[0]
+    )
     cells = re.findall(r"^\| (`.*?`) \|", part, re.MULTILINE)
     return [word.strip("`") for cell in cells for word in cell.split(", ")]
 

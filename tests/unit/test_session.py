@@ -31,7 +31,11 @@ def test_every_device_of_the_file_is_analysed(two_devices):
 
 def test_a_report_is_about_the_first_device_by_default(two_devices):
     session = snapconv.load(two_devices)
-    assert [session.report(device).peak.allocated_bytes for device in (None, 0, 2)] == [512, 512, 2048]
+    assert [session.report(device).peak.allocated_bytes for device in (None, 0, 2)] == [
+        512,
+        512,
+        2048,
+    ]
     with pytest.raises(InputError, match="nothing of device 1; it has: 0, 2"):
         session.report(1)
 
@@ -43,7 +47,11 @@ def test_notes_of_the_whole_file_stand_once(two_devices):
 
 
 def test_a_notebook_shows_the_verdict_of_every_device_and_nothing_that_a_file_could_run(tmp_path):
-    trace = TraceBuilder().segment(4 << 20).alloc(1 << 20, frames=[frame("<script>", "/home/me/<b>.py", 3)])
+    trace = (
+        TraceBuilder()
+        .segment(4 << 20)
+        .alloc(1 << 20, frames=[frame("<script>", "/home/me/<b>.py", 3)])
+    )
     shown = snapconv.load(trace.write(tmp_path / "run.pickle"))._repr_html_()
     assert shown.startswith("<pre>cuda:0  peak 1.00 MiB")
     assert "&lt;b&gt;.py:3 in &lt;script&gt;" in shown
@@ -53,7 +61,8 @@ def test_a_notebook_shows_the_verdict_of_every_device_and_nothing_that_a_file_co
 def test_a_session_and_all_in_it_have_a_representation_of_a_line(two_devices):
     session = snapconv.load(two_devices)
     assert repr(session) == (
-        f"Session({str(two_devices)!r}: cuda:0 peak 512 B, 1 allocation; cuda:2 peak 2.00 KiB, 1 allocation)"
+        f"Session({str(two_devices)!r}: cuda:0 peak 512 B, 1 allocation; cuda:2 peak 2.00 KiB, 1 "
+        f"allocation)"
     )
     for value in (session.analysis, session.snapshot, *session.devices, *session.snapshot.devices):
         assert "\n" not in repr(value)
@@ -66,7 +75,10 @@ def test_a_session_and_all_in_it_have_a_representation_of_a_line(two_devices):
         ("512B", [True, False]),
         (2048, [True, True]),
         (snapconv.Budgets.read(max_reserved="1MiB"), [False, False]),
-        (snapconv.Budgets.read(max_category={"weight": "0"}, max_peak="1KiB"), [True, False, False, False]),
+        (
+            snapconv.Budgets.read(max_category={"weight": "0"}, max_peak="1KiB"),
+            [True, False, False, False],
+        ),
     ],
 )
 def test_limits_are_taken_as_the_command_line_takes_them(two_devices, limits, holds):
@@ -99,12 +111,23 @@ def test_settings_to_try_are_taken_as_the_command_line_takes_them(two_devices):
 
 
 def test_columns_have_the_line_that_allocated_and_whether_it_was_live_at_the_peak(tmp_path):
-    stack = [frame("forward", "/home/me/proj/net.py", 7), frame("main", "/home/me/proj/train.py", 3)]
+    stack = [
+        frame("forward", "/home/me/proj/net.py", 7),
+        frame("main", "/home/me/proj/train.py", 3),
+    ]
     library = [frame("run", "/usr/lib/python3/site-packages/lib/a.py", 1)]
-    builder = TraceBuilder().segment(frames=[]).alloc(512, frames=stack).free().alloc(1024, frames=library)
+    builder = (
+        TraceBuilder()
+        .segment(frames=[])
+        .alloc(512, frames=stack)
+        .free()
+        .alloc(1024, frames=library)
+    )
     builder.alloc(2048, frames=[])
     columns = snapconv.load(builder.write(tmp_path / "s.pickle")).columns()
-    assert list(zip(*(columns[name].tolist() for name in ("file", "line", "function")), strict=True)) == [
+    assert list(
+        zip(*(columns[name].tolist() for name in ("file", "line", "function")), strict=True)
+    ) == [
         ("net.py", 7, "forward"),
         ("library code only", -1, ""),
         ("no stack recorded", -1, ""),
@@ -198,7 +221,11 @@ def test_an_answer_is_a_table_in_a_notebook_and_stays_a_sequence(command, step):
 
 
 def test_a_table_of_a_notebook_runs_nothing_that_a_file_names(tmp_path):
-    trace = TraceBuilder().segment(4 << 20).alloc(1 << 20, frames=[frame("<b>", "/home/me/<script>.py", 3)])
+    trace = (
+        TraceBuilder()
+        .segment(4 << 20)
+        .alloc(1 << 20, frames=[frame("<b>", "/home/me/<script>.py", 3)])
+    )
     page = snapconv.load(trace.write(tmp_path / "run.pickle")).tree()._repr_html_()
     assert "&lt;script&gt;.py:3 in &lt;b&gt;" in page
     assert "<script>" not in page

@@ -53,7 +53,10 @@ def test_results_are_counted_by_the_part_that_they_show(script, tmp_path):
     results = script.read_results(tmp_path / "results.xml")
     assert results.by_part["times"] == Counter(passed=1, failed=1)
     assert results.total == Counter(passed=1, failed=2, skipped=1)
-    assert results.failed == ("tests.recorder.a::a2: assert 1 == 2", "tests.recorder.b::b2: KeyError")
+    assert results.failed == (
+        "tests.recorder.a::a2: assert 1 == 2",
+        "tests.recorder.b::b2: KeyError",
+    )
     row = script.row_of(("2.4.1+cpu", "3.11.7"), results, full=False)
     cells = dict(zip(script.COLUMNS, row, strict=True))
     assert (cells["times"], cells["viewer"]) == ("1 of 2 fail", "–")
@@ -69,7 +72,12 @@ def test_a_fatal_test_has_failed_in_the_part_of_those_beside_it(script, tmp_path
 
 
 @pytest.mark.parametrize(
-    "end", ["", " Fatal Python error: Segmentation fault\n\nCurrent thread …", " PASSED            [ 58%]"]
+    "end",
+    [
+        "",
+        " Fatal Python error: Segmentation fault\n\nCurrent thread …",
+        " PASSED            [ 58%]",
+    ],
 )
 def test_the_test_that_was_running_is_the_last_in_the_log(script, end):
     log = "collected 2 items\n\ntests/a.py::first SKIPPED (why) [ 50%]\ntests/b.py::second[a b-[3]]"
@@ -95,7 +103,9 @@ def test_what_takes_too_much_memory_is_killed_with_its_children(script):
         limits = script.Limits(memory_bytes=160 << 20, seconds=30)
         end = script.run_limited([sys.executable, "-c", program], output.fileno(), limits)
     assert end.startswith("killed above 0.2 GiB")
-    listed = subprocess.run(["ps", "-A", "-o", "args="], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "args="], capture_output=True, text=True, check=True
+    ).stdout
     assert f"# of {os.getpid()}" not in listed
 
 

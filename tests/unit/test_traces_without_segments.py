@@ -36,7 +36,9 @@ def part():
 @pytest.fixture(params=["whole", "part"])
 def case(request, tmp_path):
     """A file, its peak in bytes, and the figures of it that are lower bounds."""
-    builder, peak, at_least = {"whole": (whole(), 104, []), "part": (part(), 24, AT_LEAST)}[request.param]
+    builder, peak, at_least = {"whole": (whole(), 104, []), "part": (part(), 24, AT_LEAST)}[
+        request.param
+    ]
     path = tmp_path / "s.pickle"
     path.write_bytes(pickle.dumps(builder.snapshot(segments=[])))
     return path, peak * MIB, at_least
@@ -63,7 +65,11 @@ def test_text_names_the_peak_and_calls_a_lower_bound_so(case, capsys):
 def test_json_has_the_figures_and_names_the_lower_bounds(case, capsys):
     path, peak, at_least = case
     (found,) = json.loads(answer(capsys, "summary", path, "--json")[1])["devices"]
-    assert (found["allocated_bytes"], found["reserved_bytes"], found["at_least"]) == (peak, peak, at_least)
+    assert (found["allocated_bytes"], found["reserved_bytes"], found["at_least"]) == (
+        peak,
+        peak,
+        at_least,
+    )
     assert found["history_verdict"] == ("started late" if at_least else "complete")
     (found,) = json.loads(answer(capsys, "info", path, "--json")[1])["devices"]
     assert (found["n_segments"], found["at_least"]) == (0, at_least)
@@ -96,4 +102,8 @@ def test_an_agent_gets_the_same_figures(case):
     path, peak, at_least = case
     result = ToolBox((path.parent,)).call("summary", {"snapshot": path.name})
     (found,) = json.loads(result.content[0].text)["devices"]
-    assert (found["allocated_bytes"], found["reserved_bytes"], found["at_least"]) == (peak, peak, at_least)
+    assert (found["allocated_bytes"], found["reserved_bytes"], found["at_least"]) == (
+        peak,
+        peak,
+        at_least,
+    )

@@ -28,7 +28,9 @@ def test_a_size_is_read_in_binary_units(text, n_bytes):
     assert parse_bytes(text) == n_bytes
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "0", "0GiB", "1e9", "24GiB!", "24PiB", "24ib"])
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "-1GiB", "0", "0GiB", "1e9", "24GiB!", "24PiB", "24ib"]
+)
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ValueError, match="expected"):
         parse_bytes(text)

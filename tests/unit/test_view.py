@@ -112,7 +112,9 @@ def test_devices_of_two_kinds_have_nothing_to_compare():
 def test_of_files_with_several_devices_the_first_that_both_have_is_compared(tmp_path):
     paths = []
     for name, first in (("old", 0), ("new", 1)):
-        builders = [TraceBuilder(device=first + i).segment().alloc(512 << first + i) for i in range(2)]
+        builders = [
+            TraceBuilder(device=first + i).segment().alloc(512 << first + i) for i in range(2)
+        ]
         paths.append(builders[0].write(tmp_path / f"{name}.pickle", builders[1]))
     devices = page_values(written(paths[0], paths[1]))["devices"]
     assert [(device["name"], device["peak_bytes"]) for device in devices] == [("cuda:1", 1024)] * 2
@@ -144,7 +146,9 @@ def test_the_same_file_gives_the_same_page(run, tmp_path):
 
 def test_only_the_program_may_run_and_nothing_may_load(run):
     page = written(run).read_bytes()
-    programs = [content for attributes, content in SCRIPT.findall(page) if b"octet-stream" not in attributes]
+    programs = [
+        content for attributes, content in SCRIPT.findall(page) if b"octet-stream" not in attributes
+    ]
     assert len(programs) == 1
     digest = base64.b64encode(hashlib.sha256(programs[0]).digest()).decode()
     policy = re.search(rb'Content-Security-Policy" content="([^"]*)"', page).group(1).decode()

@@ -15,7 +15,13 @@ def transformer(name: str, *sizes: int, **config: object) -> nn.Module:
     """Make a model of transformers, without weights of others."""
     import transformers
 
-    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
+    names = (
+        "num_hidden_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "intermediate_size",
+        "vocab_size",
+    )
     model = getattr(transformers, name)
     return model(model.config_class(**dict(zip(names, sizes, strict=False)), **config)).to(DEVICE)
 
@@ -45,17 +51,28 @@ def qwen(vocab: int = 4000, layers: int = 3) -> nn.Module:
 
 
 def t5() -> nn.Module:
-    sizes = {"vocab_size": 6000, "d_model": 256, "d_kv": 64, "d_ff": 1024, "num_layers": 3, "num_heads": 4}
+    sizes = {
+        "vocab_size": 6000,
+        "d_model": 256,
+        "d_kv": 64,
+        "d_ff": 1024,
+        "num_layers": 3,
+        "num_heads": 4,
+    }
     return transformer("T5ForConditionalGeneration", **sizes, decoder_start_token_id=0)
 
 
 def neox(attention: str = "sdpa", layers: int = 6) -> nn.Module:
-    return transformer("GPTNeoXForCausalLM", layers, 512, 8, 2048, 12000, attn_implementation=attention)
+    return transformer(
+        "GPTNeoXForCausalLM", layers, 512, 8, 2048, 12000, attn_implementation=attention
+    )
 
 
 def clip(attention: str = "sdpa", layers: int = 8) -> nn.Module:
     sizes = {"image_size": 192, "patch_size": 16}
-    return transformer("CLIPVisionModel", layers, 384, 6, 1536, **sizes, attn_implementation=attention)
+    return transformer(
+        "CLIPVisionModel", layers, 384, 6, 1536, **sizes, attn_implementation=attention
+    )
 
 
 class Logits(nn.Module):
@@ -128,7 +145,11 @@ def dit(layers: int = 6) -> nn.Module:
     from diffusers import DiTTransformer2DModel
 
     return DiTTransformer2DModel(
-        num_attention_heads=4, attention_head_dim=48, in_channels=4, num_layers=layers, sample_size=32
+        num_attention_heads=4,
+        attention_head_dim=48,
+        in_channels=4,
+        num_layers=layers,
+        sample_size=32,
     ).to(DEVICE)
 
 
@@ -156,7 +177,9 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
-        q, k, v = self.qkv(self.norm(x)).view(batch, length, 3, 4, width // 4).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(self.norm(x)).view(batch, length, 3, 4, width // 4).permute(2, 0, 3, 1, 4)
+        )
         if self.attention == "eager":
             scores = q @ k.transpose(-2, -1) / (width // 4) ** 0.5
             mixed = scores.softmax(-1) @ v
@@ -244,7 +267,9 @@ def lightning_fit(
 
     module = lightning.LightningModule()
     module.model = model
-    module.training_step = types.MethodType(lambda self, batch, _: loss_of(self.model, batch), module)
+    module.training_step = types.MethodType(
+        lambda self, batch, _: loss_of(self.model, batch), module
+    )
     module.configure_optimizers = lambda: optimizer(model.parameters())
     for name, hook in hooks.items():
         setattr(module, name, types.MethodType(hook, module))
@@ -252,4 +277,6 @@ def lightning_fit(
         ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
     )
     trainer = lightning.Trainer(max_steps=3, accelerator="gpu", devices=1, **quiet)
-    trainer.fit(module, torch.utils.data.DataLoader([batch.clone() for _ in range(3)], batch_size=None))
+    trainer.fit(
+        module, torch.utils.data.DataLoader([batch.clone() for _ in range(3)], batch_size=None)
+    )

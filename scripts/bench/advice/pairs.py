@@ -136,7 +136,10 @@ def decoded_mean(model: nn.Module, noisy: torch.Tensor) -> torch.Tensor:
 
 def denoised(model: nn.Module, batch: int) -> torch.Tensor:
     noisy = torch.randn(batch, 4, 32, 32, device=DEVICE)
-    labels, times = torch.zeros(batch, dtype=torch.long, device=DEVICE), torch.ones(batch, device=DEVICE)
+    labels, times = (
+        torch.zeros(batch, dtype=torch.long, device=DEVICE),
+        torch.ones(batch, device=DEVICE),
+    )
     return model(noisy, timestep=times, class_labels=labels).sample.square().mean()
 
 
@@ -183,7 +186,9 @@ def step(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
     optimizer.zero_grad()
 
 
-def train(model: nn.Module, batch: Batch, loss_of: Loss, optimizer: Callable = SGD, steps: int = 3) -> None:
+def train(
+    model: nn.Module, batch: Batch, loss_of: Loss, optimizer: Callable = SGD, steps: int = 3
+) -> None:
     optimizer = optimizer(model.parameters())
     for _ in range(steps):
         step(optimizer, loss_of(model, batch()))
@@ -220,7 +225,9 @@ class Node:
         self.values, self.itself = values, self
 
 
-def keep_in_cycles(after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: Callable = SGD) -> None:
+def keep_in_cycles(
+    after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: Callable = SGD
+) -> None:
     """Train, with a node for each batch; Python's collector runs in the middle of other work."""
     model = model()
     optimizer = optimizer(model.parameters())
@@ -247,7 +254,9 @@ def _collect_within(model: nn.Module, number: int) -> None:
     handle = modules[number % len(modules)].register_forward_hook(collect)
 
 
-def clear_late(after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: Callable = SGD) -> None:
+def clear_late(
+    after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: Callable = SGD
+) -> None:
     model = model()
     optimizer = optimizer(model.parameters())
     for _ in range(3):
@@ -260,7 +269,9 @@ def clear_late(after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer
             optimizer.zero_grad()
 
 
-def set_to_zero(after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: Callable = SGD) -> None:
+def set_to_zero(
+    after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: Callable = SGD
+) -> None:
     model = model()
     optimizer = optimizer(model.parameters())
     for _ in range(3):
@@ -297,7 +308,9 @@ def add_up(after: bool, model: Model, batch: Batch, loss_of: Loss, scalar: Calla
         del loss
 
 
-def collect_outputs(after: bool, model: Model, batch: Batch, output_of: Output, optimizer: Callable) -> None:
+def collect_outputs(
+    after: bool, model: Model, batch: Batch, output_of: Output, optimizer: Callable
+) -> None:
     model, collected = model(), []
     optimizer = optimizer(model.parameters())
     for _ in range(6):
@@ -363,7 +376,9 @@ def checkpoint_layers(after: bool, model: Model, *how: object) -> None:
     train(model.train(), *how)
 
 
-def halve(after: bool, model: Model, batch: Callable[[int], Batch], size: int, *how: object) -> None:
+def halve(
+    after: bool, model: Model, batch: Callable[[int], Batch], size: int, *how: object
+) -> None:
     train(model(), batch(size // 2 if after else size), *how)
 
 
@@ -379,7 +394,9 @@ def saved(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> P
     return path
 
 
-def resume(after: bool, model: Model, work: Callable[..., None], optimizer: Callable | None = None) -> None:
+def resume(
+    after: bool, model: Model, work: Callable[..., None], optimizer: Callable | None = None
+) -> None:
     """Work on from a file that stays loaded."""
     model = model()
     optimizer = optimizer and optimizer(model.parameters())
@@ -460,7 +477,9 @@ def labelled_images() -> list:
 
 
 def loaded_images() -> Iterable:
-    data = torch.utils.data.TensorDataset(torch.randn(512, 3, 64, 64), torch.zeros(512, dtype=torch.long))
+    data = torch.utils.data.TensorDataset(
+        torch.randn(512, 3, 64, 64), torch.zeros(512, dtype=torch.long)
+    )
     return map(tuple, torch.utils.data.DataLoader(data, batch_size=32))
 
 
@@ -487,7 +506,9 @@ def list_latents(after: bool) -> None:
 
 def list_loaded(after: bool) -> None:
     model = unet()
-    batches = waiting(after, torch.utils.data.DataLoader(torch.randn(640, 3, 32, 32), batch_size=16))
+    batches = waiting(
+        after, torch.utils.data.DataLoader(torch.randn(640, 3, 32, 32), batch_size=16)
+    )
     evaluate(True, lambda: model, iter(batches).__next__, sampled, times=4)
 
 
@@ -511,11 +532,15 @@ def move_all_parts(after: bool) -> None:
 
 
 def one_rank() -> None:
-    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    os.environ.update(
+        RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0"
+    )
     torch.distributed.init_process_group("nccl", rank=0, world_size=1)
 
 
-def view_buckets(after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: Callable) -> None:
+def view_buckets(
+    after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: Callable
+) -> None:
     model = model()
     one_rank()
     train(
@@ -537,18 +562,24 @@ def reshard(after: bool, model: Model, blocks: str, *how: object) -> None:
     train(fully_shard(model, reshard_after_forward=after), *how)
 
 
-def offload(after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: Callable = SGD) -> None:
+def offload(
+    after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: Callable = SGD
+) -> None:
     """Keep what backward needs on the CPU; before, where it is."""
 
     def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+        hooks = torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: tensor, lambda tensor: tensor
+        )
         with torch.autograd.graph.save_on_cpu(pin_memory=True) if after else hooks:
             return loss_of(model, batch)
 
     train(model(), batch, loss, optimizer, 2)
 
 
-def offload_inputs(after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: Callable = SGD) -> None:
+def offload_inputs(
+    after: bool, model: Model, batch: Batch, loss_of: Loss, optimizer: Callable = SGD
+) -> None:
     """Keep what checkpointed blocks read on the CPU; before, they get it by keyword, which no hook sees."""
 
     def features(self: nn.Module, ids: torch.Tensor) -> torch.Tensor:
@@ -586,7 +617,11 @@ def shrink_by_trainer(after: bool) -> None:
 
     optim = "adamw_8bit" if after else "adamw_torch"
     how = TrainingArguments(
-        tempfile.mkdtemp(), max_steps=3, per_device_train_batch_size=2, optim=optim, report_to="none"
+        tempfile.mkdtemp(),
+        max_steps=3,
+        per_device_train_batch_size=2,
+        optim=optim,
+        report_to="none",
     )
     texts = [{"input_ids": torch.arange(64), "labels": torch.arange(64)} for _ in range(6)]
     Trainer(llama(), how, train_dataset=texts).train()
@@ -689,7 +724,11 @@ pairs(
     evaluation_bert=(partial(bert, 7000), ids(12, 192), kept(own_loss)),
     evaluation_llama=(partial(llama, 4000, layers=5), ids(6), own_loss),
     evaluation_dit=(partial(dit, 8), lambda: 8, denoised),
-    evaluation_vit=(partial(timm_model, "vit_small_patch16_224", img_size=128), images(24, 128), hits),
+    evaluation_vit=(
+        partial(timm_model, "vit_small_patch16_224", img_size=128),
+        images(24, 128),
+        hits,
+    ),
     evaluation_resnet34=(partial(timm_model, "resnet34"), images(24, 128), hits),
     evaluation_efficientnet=(partial(timm_model, "efficientnet_b0"), images(), kept(classes)),
     evaluation_swin=(partial(timm_model, "swin_tiny_patch4_window7_224"), images(8, 224), hits),
@@ -704,7 +743,12 @@ pairs(
     losses_plain=(plain, kept(ids(4)), tokens),
     losses_resnet=(resnet, images(8), mean),
     losses_bert=(bert, kept(ids(4, 128)), own_loss),
-    losses_autoencoder=(autoencoder, noise(2, 64), lambda model, x: model(x).sample.square().mean(), 5),
+    losses_autoencoder=(
+        autoencoder,
+        noise(2, 64),
+        lambda model, x: model(x).sample.square().mean(),
+        5,
+    ),
     losses_neox=(neox, kept(ids(8, 512)), tokens, 5),
     losses_dit=(dit, lambda: 3, denoised, 4),
     losses_unet=(unet, noise(3), sampled),
@@ -727,7 +771,14 @@ pairs(
     "logits",
     chunk_loss,
     logits_plain=(partial(plain, 32000, layers=2), kept(ids()), tokens, "features head", SGD, 2),
-    logits_gpt2=(partial(gpt2, 32000, layers=2), kept(ids()), own_loss, "transformer lm_head", SGD, 2),
+    logits_gpt2=(
+        partial(gpt2, 32000, layers=2),
+        kept(ids()),
+        own_loss,
+        "transformer lm_head",
+        SGD,
+        2,
+    ),
     logits_llama=(half_llama, kept(ids()), own_loss, "model lm_head", SGD, 2),
     logits_qwen=(partial(qwen, 40000, 2), ids(4, 192), own_loss, "model lm_head"),
     logits_bert=(partial(bert, 30000), ids(6, 160), own_loss, "bert cls", ADAMW),
@@ -836,7 +887,12 @@ pairs(
     offloaded_resnet=(resnet, images(), classes),
     offloaded_qwen=(partial(qwen, layers=6), kept(ids(6, 192)), own_loss, ADAMW),
     offloaded_dit=(dit, lambda: 6, denoised, ADAM),
-    offloaded_autoencoder=(autoencoder, noise(3, 64), lambda model, x: model(x).sample.mean(), MOMENTUM),
+    offloaded_autoencoder=(
+        autoencoder,
+        noise(3, 64),
+        lambda model, x: model(x).sample.mean(),
+        MOMENTUM,
+    ),
 )
 pairs(
     "offloading",
@@ -847,8 +903,20 @@ pairs(
 pairs(
     "states",
     shrink_states,
-    states_gpt2=(partial(gpt2, 16000), once(ids(1, 64)), own_loss, ADAMW, "bitsandbytes.optim.AdamW8bit"),
-    states_plain=(partial(plain, 16000), once(ids(1, 64)), tokens, ADAM, "bitsandbytes.optim.Adam8bit"),
+    states_gpt2=(
+        partial(gpt2, 16000),
+        once(ids(1, 64)),
+        own_loss,
+        ADAMW,
+        "bitsandbytes.optim.AdamW8bit",
+    ),
+    states_plain=(
+        partial(plain, 16000),
+        once(ids(1, 64)),
+        tokens,
+        ADAM,
+        "bitsandbytes.optim.Adam8bit",
+    ),
     states_vit=(small_vit, once(images(4, 64)), classes, ADAMW, "bitsandbytes.optim.AdamW8bit"),
     states_dit=(partial(dit, 8), lambda: 2, denoised, FUSED, "bitsandbytes.optim.AdamW8bit"),
     states_resnet=(resnet, once(images(1, 64)), mean, MOMENTUM, "bitsandbytes.optim.SGD8bit"),
@@ -874,7 +942,11 @@ pairs(
     vary,
     split_unet=(unet, partial(noise, 16), "32 48 24 64, 40 56 32 64, 64 24 48 32", sampled),
 )
-pairs("roundup_power2_divisions:8", vary, rounded_bert=(bert, partial(ids, 8), LENGTHS, own_loss, ADAMW))
+pairs(
+    "roundup_power2_divisions:8",
+    vary,
+    rounded_bert=(bert, partial(ids, 8), LENGTHS, own_loss, ADAMW),
+)
 pairs(
     "empty_cache",
     vary,

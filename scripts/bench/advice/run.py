@@ -3,9 +3,9 @@
     python scripts/bench/advice/run.py FOLDER [NAME ...]
 
 Records every pair before and after its change, on the simulated GPU, and prints a table: the peak
-before, the predicted and the measured one after; of reserved memory where the allocator has other settings
-or its cache is emptied. Run it where transformers, diffusers, timm, Lightning and bitsandbytes are.
-Recordings that FOLDER has already are used again.
+before, the predicted and the measured one after; of reserved memory where the allocator has other
+settings or its cache is emptied. Run it where transformers, diffusers, timm, Lightning and
+bitsandbytes are. Recordings that FOLDER has already are used again.
 """
 
 import importlib
@@ -86,7 +86,8 @@ def rows(folder: Path, names: list[str]) -> Iterator[tuple[str, ...]]:
             continue
         before, after = map(device_of, captures)
         curves = [
-            one.replay.reserved if is_reserved(kind) else one.replay.allocated for one in (before, after)
+            one.replay.reserved if is_reserved(kind) else one.replay.allocated
+            for one in (before, after)
         ]
         guess, (peak, measured) = predicted(before, kind), [curve.peak for curve in curves]
         found = "no finding" if guess is None else format_bytes(guess)
@@ -109,7 +110,10 @@ def main() -> None:
     """Print the table."""
     folder = Path(sys.argv[1])
     folder.mkdir(exist_ok=True, parents=True)
-    print("| program | kind | before | predicted | measured | error | |\n| - | - | - | - | - | - | - |")
+    print(
+        "| program | kind | before | predicted | measured | error | |\n| - | - | - | - | - | - "
+        "| - |"
+    )
     for row in rows(folder, sys.argv[2:]):
         print(f"| {' | '.join(row)} |", flush=True)
 

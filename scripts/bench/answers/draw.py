@@ -2,7 +2,8 @@
 
     python scripts/bench/answers/draw.py COMMIT [N]
 
-The list was made before the commit. A file is fetched from its repository by its blob; none is here.
+The list was made before the commit. A file is fetched from its repository by its blob; none is
+here.
 """
 
 import csv
@@ -17,7 +18,9 @@ def drawn(commit: str, number: int) -> list[dict[str, str]]:
     """Return the files whose hash, with the commit's, is smallest."""
     with FILES.open(encoding="utf-8", newline="") as opened:
         rows = list(csv.DictReader(opened, delimiter="\t"))
-    order = {row["blob"]: hashlib.sha256(f"{commit} {row['blob']}".encode()).hexdigest() for row in rows}
+    order = {
+        row["blob"]: hashlib.sha256(f"{commit} {row['blob']}".encode()).hexdigest() for row in rows
+    }
     return sorted(rows, key=lambda row: order[row["blob"]])[:number]
 
 

@@ -1,13 +1,16 @@
 """Measure how much of a capture stays unknown: of every program of the benchmark, or of given captures.
 
-    python scripts/bench/classification/captures.py                       record all programs, as a table
-    python scripts/bench/classification/captures.py --entry cnn --lines   one, with the lines that are unknown
+    python scripts/bench/classification/captures.py                       record all programs, as a
+    table
+    python scripts/bench/classification/captures.py --entry cnn --lines   one, with the lines that
+    are unknown
     python scripts/bench/classification/captures.py a.capture b.capture   of these captures
-    python scripts/bench/classification/captures.py --corpus COMMIT       the programs that a commit has
+    python scripts/bench/classification/captures.py --corpus COMMIT       the programs that a commit
+    has
 
-Each program runs as an unmodified script under ``snapconv record --simulate``, in a process of its own: what
-the benchmark's programs name themselves elsewhere is not used. Ends with 1 where more than LIMIT of the
-block bytes at the peak of allocated is unknown. Needs torch; a GPU is simulated.
+Each program runs as an unmodified script under ``snapconv record --simulate``, in a process of its
+own: what the benchmark's programs name themselves elsewhere is not used. Ends with 1 where more
+than LIMIT of the block bytes at the peak of allocated is unknown. Needs torch; a GPU is simulated.
 """
 
 import argparse
@@ -32,7 +35,8 @@ from snapconv.units import format_bytes
 
 LIMIT = 0.005
 _SCRIPT = Path(__file__).with_name("as_script.py")
-# Several backward passes make one iteration, and no optimizer of torch's says which: the script marks it.
+# Several backward passes make one iteration, and no optimizer of torch's says which: the script
+# marks it.
 _MARKED = {"world-model": _SCRIPT.with_name("as_marked_script.py")}
 _ROOT = Path(__file__).parents[3]
 
@@ -68,7 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             for share in shares(path):
                 is_over |= share.unknown > LIMIT
                 unknown = format_bytes(share.by_category.get("unknown", 0))
-                row = f"| {share.name} | {format_bytes(share.peak_bytes)} | {unknown} | {share.unknown:.3%} |"
+                row = (
+                    f"| {share.name} | {format_bytes(share.peak_bytes)} | {unknown} | "
+                    f"{share.unknown:.3%} |"
+                )
                 print(row, flush=True)
                 for line, n_bytes in share.lines if options.lines else ():
                     print(f"    {format_bytes(n_bytes)}  {line}", flush=True)
@@ -95,7 +102,9 @@ def shares(path: Path) -> Iterator[Share]:
 
 
 def _lines(
-    session: "snapconv.Session", found: DeviceAnalysis, rows: "np.ndarray[tuple[int], np.dtype[np.int64]]"
+    session: "snapconv.Session",
+    found: DeviceAnalysis,
+    rows: "np.ndarray[tuple[int], np.dtype[np.int64]]",
 ) -> tuple[tuple[str, int], ...]:
     """Return the innermost lines of Python that allocated these, most bytes first."""
     frames = session.snapshot.stacks.frames
@@ -105,9 +114,9 @@ def _lines(
         python = [i for i in there if frames.filenames[i].endswith(".py")]
         mine = [i for i in python if "site-packages" not in frames.filenames[i]] or python
         text = " < ".join(f"{Path(frames.filenames[i]).name}:{frames.lines[i]}" for i in mine[:2])
-        counted[f"{text or 'no frames'} ({format_bytes(int(found.allocations.requested_bytes[row]))})"] += (
-            int(found.allocations.block_bytes[row])
-        )
+        counted[
+            f"{text or 'no frames'} ({format_bytes(int(found.allocations.requested_bytes[row]))})"
+        ] += int(found.allocations.block_bytes[row])
     return tuple(counted.most_common(10))
 
 
@@ -115,9 +124,13 @@ def _recorded(entries: Sequence[str], folder: Path, failed: list[str]) -> Iterat
     """Record the programs one by one; what went wrong with the others is added to ``failed``."""
     for entry in entries:
         output = folder / f"{entry}.capture"
-        done = subprocess.run(_command(entry, output), env=_environment(), capture_output=True, text=True)
+        done = subprocess.run(
+            _command(entry, output), env=_environment(), capture_output=True, text=True
+        )
         if done.returncode:
-            failed.append(f"{entry} was not recorded: exit code {done.returncode}\n{done.stderr[-2000:]}")
+            failed.append(
+                f"{entry} was not recorded: exit code {done.returncode}\n{done.stderr[-2000:]}"
+            )
         else:
             yield output
 
@@ -146,10 +159,16 @@ def _environment() -> dict[str, str]:
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("captures", nargs="*", type=Path, help="captures; without any, programs are recorded")
+    parser.add_argument(
+        "captures", nargs="*", type=Path, help="captures; without any, programs are recorded"
+    )
     parser.add_argument("--corpus", metavar="COMMIT", help="record the programs of a commit")
-    parser.add_argument("--entry", action="append", metavar="NAME", help="only this one; may be repeated")
-    parser.add_argument("--lines", action="store_true", help="list the lines that allocated what is unknown")
+    parser.add_argument(
+        "--entry", action="append", metavar="NAME", help="only this one; may be repeated"
+    )
+    parser.add_argument(
+        "--lines", action="store_true", help="list the lines that allocated what is unknown"
+    )
     return parser.parse_args(argv)
 
 

@@ -56,7 +56,9 @@ def bare_snapshots(
                 names = [""] * len(truth.allocations)
                 if not is_quick:
                     names = _names(entry, setup, recorded, truth)
-                for case, bare, of_case in _cuts(entry, setup, histories, recorded, names, is_quick=is_quick):
+                for case, bare, of_case in _cuts(
+                    entry, setup, histories, recorded, names, is_quick=is_quick
+                ):
                     path = folder / "bare.pickle"
                     path.write_bytes(pickle.dumps(bare.raw))
                     yield Bare(case, bare, truth, of_case, path)
@@ -104,7 +106,9 @@ def _names(entry: str, setup: Setup, recorded: Recording, truth: Truth) -> list[
     if setup != Setup(n_steps=setup.n_steps):
         return nothing
     (trace,) = recorded.raw["device_traces"]
-    allocs = [(number, event["size"]) for number, event in enumerate(trace) if event["action"] == "alloc"]
+    allocs = [
+        (number, event["size"]) for number, event in enumerate(trace) if event["action"] == "alloc"
+    ]
     names = names_of_allocs(entry, setup, [size for _, size in allocs])
     if names is None:
         return nothing

@@ -52,9 +52,9 @@ class Bytes:
 class Result:
     """One case: bytes at the peak, and where the true activations hold most.
 
-    ``decided`` has, per evidence and rule, the bytes at the peak that it decided, and those of them that
-    are right. ``named_right`` is the share of the true activations' bytes with the right operation name,
-    None where nothing is known of names.
+    ``decided`` has, per evidence and rule, the bytes at the peak that it decided, and those of them
+    that are right. ``named_right`` is the share of the true activations' bytes with the right
+    operation name, None where nothing is known of names.
     """
 
     case: Case
@@ -113,7 +113,9 @@ def match(allocations: AllocationTable, whole: AllocationTable, cut: Cut) -> Int
 
     made = np.flatnonzero(whole.alloc_event < last)
     rows = {
-        key: made[row] for row, key in enumerate(keys(take(whole, made), cut.n_lost, last)) if key[2] >= 0
+        key: made[row]
+        for row, key in enumerate(keys(take(whole, made), cut.n_lost, last))
+        if key[2] >= 0
     }
     return np.array([rows[key] for key in keys(allocations, 0, never)], np.int64)
 
@@ -129,7 +131,9 @@ def _highest(allocations: AllocationTable, rows: BoolColumn) -> int:
     return int(np.cumsum(change).argmax()) - 1
 
 
-def _bytes(found: DeviceAnalysis, true: Int8Column, recorded: BoolColumn, live: BoolColumn) -> Bytes:
+def _bytes(
+    found: DeviceAnalysis, true: Int8Column, recorded: BoolColumn, live: BoolColumn
+) -> Bytes:
     total = Bytes()
     said, n_bytes = found.classification.category, found.allocations.block_bytes
     for row in np.flatnonzero(live).tolist():
@@ -155,7 +159,9 @@ def _named_right(found: DeviceAnalysis, true: Int8Column, names: Sequence[str]) 
     """Of the bytes of activations that the cut itself allocates, the share with the right name."""
     right = total = 0
     said, n_bytes = found.operation_id.tolist(), found.allocations.block_bytes.tolist()
-    for row in np.flatnonzero((true == Category.ACTIVATION) & (found.allocations.alloc_event >= 0)).tolist():
+    for row in np.flatnonzero(
+        (true == Category.ACTIVATION) & (found.allocations.alloc_event >= 0)
+    ).tolist():
         if names[row]:
             total += n_bytes[row]
             right += n_bytes[row] * (found.operations[said[row]] == names[row])

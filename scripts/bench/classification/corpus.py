@@ -1,9 +1,10 @@
 """Folders of labelled recordings -> how much of their peaks is classified rightly, for every cut.
 
-A recording is ``NAME.GROUP.pickle.xz``: the fields of ``Recording`` as a dictionary. Nothing is recorded
-without ``--record``, so that all programs take some minutes.
+A recording is ``NAME.GROUP.pickle.xz``: the fields of ``Recording`` as a dictionary. Nothing is
+recorded without ``--record``, so that all programs take some minutes.
 
-    corpus.py FOLDER... [--cuts late,forward] [--stacks python] [--groups blind,seen] [--every 3] [--json OUT]
+    corpus.py FOLDER... [--cuts late,forward] [--stacks python] [--groups blind,seen] [--every 3]
+    [--json OUT]
     corpus.py FOLDER --record cnn,gan    record programs of the tree into the folder first
 """
 
@@ -79,10 +80,14 @@ def labelled(path: Path, cuts: Sequence[str], stacks: Sequence[str]) -> Iterator
             found = replay(snapshot, device)
             roles = StackFacts(snapshot.stacks, find_project(snapshot.stacks)).roles
             allocations = found.allocations
-            features = find_features(found, find_phases(snapshot, device, allocations, roles), roles)
+            features = find_features(
+                found, find_phases(snapshot, device, allocations, roles), roles
+            )
             true = truth.category[match(allocations, truth.allocations, bare)]
             live = allocations.live_at(found.allocated.peak_event)
-            yield Labelled(program, group, history, of_stacks, features, true, live, allocations.block_bytes)
+            yield Labelled(
+                program, group, history, of_stacks, features, true, live, allocations.block_bytes
+            )
 
 
 def record_into(folder: Path, programs: Iterable[str]) -> None:
@@ -123,7 +128,11 @@ def shares(case: Labelled, found: Classification) -> dict[str, Any]:
     for low, high in pairwise(BINS):
         rows = solved & (found.probability >= low) & (found.probability < high)
         bins.append(
-            (share(rows), share(rows & is_right), float((n_bytes * found.probability)[rows].sum() / total))
+            (
+                share(rows),
+                share(rows & is_right),
+                float((n_bytes * found.probability)[rows].sum() / total),
+            )
         )
     return {
         "certain": (share(certain & is_right), share(certain & ~is_right)),
@@ -136,7 +145,12 @@ def measure(path: Path, cuts: Sequence[str], stacks: Sequence[str]) -> list[dict
     """Classify every cut of a recording."""
     found = []
     for case in labelled(path, cuts, stacks):
-        about = {"program": case.program, "group": case.group, "history": case.history, "stacks": case.stacks}
+        about = {
+            "program": case.program,
+            "group": case.group,
+            "history": case.history,
+            "stacks": case.stacks,
+        }
         found.append({**about, **shares(case, classify(case.features))})
     return found
 
@@ -179,12 +193,18 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--cuts", default=",".join(CUTS))
     parser.add_argument("--stacks", default=",".join(STACKS))
     parser.add_argument("--groups", default="")
-    parser.add_argument("--every", type=int, default=1, help="of the files in order of names, every so many")
+    parser.add_argument(
+        "--every", type=int, default=1, help="of the files in order of names, every so many"
+    )
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--record", default="", metavar="NAMES", help="programs of the tree to record first")
+    parser.add_argument(
+        "--record", default="", metavar="NAMES", help="programs of the tree to record first"
+    )
     chosen = parser.parse_args(argv)
     record_into(chosen.folders[0], [name for name in chosen.record.split(",") if name])
-    paths = sorted(path for folder in chosen.folders for path in folder.glob("*.pickle.xz"))[:: chosen.every]
+    paths = sorted(path for folder in chosen.folders for path in folder.glob("*.pickle.xz"))[
+        :: chosen.every
+    ]
     groups = chosen.groups.split(",") if chosen.groups else None
     paths = [path for path in paths if groups is None or path.name.split(".")[-3] in groups]
     one = partial(measure, cuts=chosen.cuts.split(","), stacks=chosen.stacks.split(","))

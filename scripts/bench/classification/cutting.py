@@ -1,6 +1,7 @@
 """One recorded run -> the same run as other recordings would have it: started late, cut by a ring, bare.
 
-Nothing is run again, so that every allocation of a cut is one of the whole run, and its purpose is known.
+Nothing is run again, so that every allocation of a cut is one of the whole run, and its purpose is
+known.
 """
 
 import re
@@ -12,13 +13,15 @@ from recording import Recording
 
 Raw = dict[str, Any]
 
-# complete: everything. late: begins with the last step, at its boundary. ring: the oldest events are lost up
-# to the middle of the last step but one. ring-short: up to the middle of the last step's forward.
+# complete: everything. late: begins with the last step, at its boundary. ring: the oldest events
+# are lost up to the middle of the last step but one. ring-short: up to the middle of the last
+# step's forward.
 HISTORIES = ("complete", "late", "ring", "ring-short")
-# What people record of a step, ended early. forward: begins with the last step, ends when its backward
-# begins. backward: the same up to the end of backward. first-forward: begins with the first forward of the
-# run, when there are no states, and ends with it. dump-peak, dump-rest: no event at all, the blocks without
-# frames, at the run's peak and at the end of its last step but one.
+# What people record of a step, ended early. forward: begins with the last step, ends when its
+# backward begins. backward: the same up to the end of backward. first-forward: begins with the
+# first forward of the run, when there are no states, and ends with it. dump-peak, dump-rest: no
+# event at all, the blocks without frames, at the run's peak and at the end of its last step but
+# one.
 ENDED_EARLY = ("forward", "backward", "first-forward", "dump-peak", "dump-rest")
 STACKS = ("all", "python")
 # Rings again, cut after so many tenths of the events of one of the last two steps.
@@ -30,7 +33,8 @@ TENTHS = tuple(range(1, 10))
 class Cut:
     """A snapshot without its metadata, and how many events of the whole run it lost.
 
-    ``end``: the events of the whole run that came before the snapshot was taken, None for all of them.
+    ``end``: the events of the whole run that came before the snapshot was taken, None for all of
+    them.
     """
 
     raw: Raw
@@ -107,7 +111,9 @@ def _ended_early(recorded: Recording, history: str, stacks: str) -> Cut | None:
     # No annotation is newer than the last event, nor older than the first.
     times = [event["time_us"] for event in trace]
     until = times[end] if end < len(times) else times[-1] + 1
-    raw["external_annotations"] = [row for row in raw["external_annotations"] if row["time_us"] < until]
+    raw["external_annotations"] = [
+        row for row in raw["external_annotations"] if row["time_us"] < until
+    ]
     raw = _begun_late(raw, times[n_lost] if n_lost < end else until)
     return Cut(_with_stacks(raw, stacks), n_lost, end)
 
@@ -183,7 +189,9 @@ def _segment(event: Raw, blocks: dict[int, Raw], starts: list[int]) -> Raw:
         if addr > at:
             rows.append(_block(at, addr - at, "inactive", 0, []))
         size = -(-blocks[addr]["size"] // _ALIGNMENT) * _ALIGNMENT
-        rows.append(_block(addr, size, "active_allocated", blocks[addr]["size"], blocks[addr]["frames"]))
+        rows.append(
+            _block(addr, size, "active_allocated", blocks[addr]["size"], blocks[addr]["frames"])
+        )
         at = addr + size
     if at < end:
         rows.append(_block(at, end - at, "inactive", 0, []))
@@ -235,7 +243,8 @@ def _begun_late(raw: Raw, first_us: int) -> Raw:
             **segment,
             "frames": [],
             "blocks": [
-                block if block["address"] in newer else _without_frames(block) for block in segment["blocks"]
+                block if block["address"] in newer else _without_frames(block)
+                for block in segment["blocks"]
             ],
         }
         for segment in raw["segments"]
@@ -260,7 +269,10 @@ def _with_stacks(raw: Raw, stacks: str) -> Raw:
     def python(holder: Raw) -> Raw:
         if "frames" not in holder:
             return holder
-        return {**holder, "frames": [f for f in holder["frames"] if _PYTHON_FILE.search(f["filename"])]}
+        return {
+            **holder,
+            "frames": [f for f in holder["frames"] if _PYTHON_FILE.search(f["filename"])],
+        }
 
     segments = [
         {**python(segment), "blocks": [python(block) for block in segment["blocks"]]}

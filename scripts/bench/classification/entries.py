@@ -1,7 +1,8 @@
 """The programs that are recorded, by name: those of this folder's ``corpus``, or of an earlier commit.
 
-A program is a script that imports ``end_of_step`` from ``programs``, or a function of a module that takes a
-``Setup`` and yields what it knows after every step. Its group is the one that results.json has beside it.
+A program is a script that imports ``end_of_step`` from ``programs``, or a function of a module that
+takes a ``Setup`` and yields what it knows after every step. Its group is the one that results.json
+has beside it.
 """
 
 import ast
@@ -23,7 +24,8 @@ HERE = Path(__file__).parent / "corpus"
 RESULTS = "results.json"
 _ECOSYSTEM = Path(__file__).parents[3] / "tests" / "ecosystem" / "programs"
 _STAND_INS = {"programs", "own_count", "setups"}
-# Programs of tests/ecosystem, as they are, most of them around the libraries of its requirements.txt.
+# Programs of tests/ecosystem, as they are, most of them around the libraries of its
+# requirements.txt.
 LIBRARIES = {
     "lib-gpt2-trainer": "gpt2_trainer.py",
     "lib-llama-bf16": "llama_bf16.py",
@@ -63,7 +65,10 @@ def use(folder: Path) -> None:
     FOLDERS[:] = [folder]
     ENTRIES.update(_programs_of(folder))
     ENTRIES.update({name: Script(_ECOSYSTEM / file) for name, file in LIBRARIES.items()})
-    groups = {case["entry"]: case["group"] for case in json.loads(results_file().read_text("utf-8"))["cases"]}
+    groups = {
+        case["entry"]: case["group"]
+        for case in json.loads(results_file().read_text("utf-8"))["cases"]
+    }
     GROUP_OF.update({name: groups.get(name, _NEW) for name in ENTRIES})
     GROUP_OF.update(dict.fromkeys(LIBRARIES, "libraries"))
 
@@ -135,7 +140,12 @@ def needed_libraries(entry: str) -> set[str]:
 
 
 def run_entry(
-    entry: str, setup: Setup, on_end: OnEnd, *, call: Callable[..., Any], on_told: OnEnd | None = None
+    entry: str,
+    setup: Setup,
+    on_end: OnEnd,
+    *,
+    call: Callable[..., Any],
+    on_told: OnEnd | None = None,
 ) -> None:
     """Run the steps of an entry; ``call`` calls its code, ``on_end`` is given what it knows after each."""
     program = ENTRIES[entry]

@@ -78,8 +78,15 @@ def _cuts(swept: Iterable[Result]) -> list[Figures]:
     for result in swept:
         case = result.case
         step = case.history.rpartition(" ")[0]
-        about = {"entry": case.entry, "group": GROUP_OF[case.entry], "stacks": case.stacks, "step": step}
-        row = rows.setdefault((case.entry, case.stacks, step), {**about, **{word: [] for word in _SWEPT}})
+        about = {
+            "entry": case.entry,
+            "group": GROUP_OF[case.entry],
+            "stacks": case.stacks,
+            "step": step,
+        }
+        row = rows.setdefault(
+            (case.entry, case.stacks, step), {**about, **{word: [] for word in _SWEPT}}
+        )
         for word, share in _shares(result.at_peak).items():
             if word in _SWEPT:
                 row[word].append(share)
@@ -166,7 +173,9 @@ def _worse_cuts(before: Sequence[Figures], now: Sequence[Figures], tolerance: fl
         for row in now
         if _cut_name(row) in known
         for word, sign in (("right", -1), ("wrong", 1))
-        for tenth, (share, was) in enumerate(zip(row[word], known[_cut_name(row)][word], strict=True), 1)
+        for tenth, (share, was) in enumerate(
+            zip(row[word], known[_cut_name(row)][word], strict=True), 1
+        )
         if sign * (share - was) > tolerance
     ]
 
@@ -177,5 +186,6 @@ def _cut_name(row: Figures) -> str:
 
 def _name(case: Figures) -> str:
     return " ".join(
-        str(case[key]) for key in ("entry", "optimizer", "zero_grad", "n_steps", "stacks", "history")
+        str(case[key])
+        for key in ("entry", "optimizer", "zero_grad", "n_steps", "stacks", "history")
     )

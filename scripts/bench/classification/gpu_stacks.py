@@ -1,8 +1,9 @@
 """Functions that stand around operation and script in a GPU's stacks: walk, allocator, interpreter, libc.
 
-A simulated capture has only what says something: the operation's functions in C++, Python's, the engine's.
-Names and order of the others are those of snapshots of real GPUs (torch 2.5 to 2.11, Linux); whoever reads
-stacks has to find the same with them as without. Knows names alone, and nothing of what runs.
+A simulated capture has only what says something: the operation's functions in C++, Python's, the
+engine's. Names and order of the others are those of snapshots of real GPUs (torch 2.5 to 2.11,
+Linux); whoever reads stacks has to find the same with them as without. Knows names alone, and
+nothing of what runs.
 """
 
 import re
@@ -28,7 +29,8 @@ _MALLOC = (
 _EMPTY = (
     "at::TensorBase at::detail::_empty_generic<long>(c10::ArrayRef<long>, c10::Allocator*, "
     "c10::DispatchKeySet, c10::ScalarType, std::optional<c10::MemoryFormat>)",
-    "at::detail::empty_generic(c10::ArrayRef<long>, c10::Allocator*, c10::DispatchKeySet, c10::ScalarType, "
+    "at::detail::empty_generic(c10::ArrayRef<long>, c10::Allocator*, c10::DispatchKeySet, "
+    "c10::ScalarType, "
     "std::optional<c10::MemoryFormat>)",
     "at::detail::empty_cuda(c10::ArrayRef<long>, c10::ScalarType, std::optional<c10::Device>, "
     "std::optional<c10::MemoryFormat>)",
@@ -77,7 +79,10 @@ _MAIN_THREAD = (
 )
 _PYTHON_THREAD = ("thread_run", "pythread_wrapper", "start_thread", "__clone3")
 _ENGINE_THREAD = (
-    "torch::autograd::Engine::thread_init(int, std::shared_ptr<torch::autograd::ReadyQueue> const&, bool)",
+    (
+        "torch::autograd::Engine::thread_init(int, std::shared_ptr<torch::autograd::ReadyQueue> "
+        "const&, bool)"
+    ),
     "torch::autograd::python::PythonEngine::thread_init(int, "
     "std::shared_ptr<torch::autograd::ReadyQueue> const&, bool)",
     "execute_native_thread_routine",
@@ -87,7 +92,10 @@ _ENGINE_THREAD = (
 _REDISPATCH = re.compile(r"at::_ops::(\w+)::redispatch\(c10::DispatchKeySet(?:, )?(.*)\)")
 _OF_AUTOGRAD = re.compile(r"(torch::autograd::VariableType::\(anonymous namespace\)::\w+)\((.*)\)")
 
-_KERNEL, _FUNCTOR = "at::(anonymous namespace)::wrapper_CUDA_", "c10::impl::wrap_kernel_functor_unboxed_"
+_KERNEL, _FUNCTOR = (
+    "at::(anonymous namespace)::wrapper_CUDA_",
+    "c10::impl::wrap_kernel_functor_unboxed_",
+)
 _ENGINE = "torch::autograd::Engine::thread_main"
 
 
@@ -166,7 +174,8 @@ def _functor(function: str, arguments: str) -> str:
     plain = arguments.removeprefix("c10::DispatchKeySet, ")
     return (
         f"{_FUNCTOR}<c10::impl::detail::WrapFunctionIntoFunctor_<c10::CompileTimeFunctionPointer<"
-        f"{signature}, &{function}>, at::Tensor, c10::guts::typelist::typelist<{arguments}> >, {signature}"
+        f"{signature}, &{function}>, at::Tensor, c10::guts::typelist::typelist<{arguments}> >, "
+        f"{signature}"
         f">::call(c10::OperatorKernel*, c10::DispatchKeySet, {plain})"
     )
 
@@ -192,4 +201,8 @@ def _thread(python: Sequence[Frame], *, is_engine: bool) -> tuple[str, ...]:
     if not python:
         return ()
     name, filename, _ = python[-1]
-    return _PYTHON_THREAD if name == "_bootstrap" and filename.endswith("threading.py") else _MAIN_THREAD
+    return (
+        _PYTHON_THREAD
+        if name == "_bootstrap" and filename.endswith("threading.py")
+        else _MAIN_THREAD
+    )

@@ -1,7 +1,7 @@
 """What the calls of torch are named that allocate, by a second run of an entry.
 
-The same mode that times operations would show in the stacks of a snapshot, so that run is another one; its
-allocations come in the same order.
+The same mode that times operations would show in the stacks of a snapshot, so that run is another
+one; its allocations come in the same order.
 """
 
 from bisect import bisect_left
@@ -44,8 +44,8 @@ class _Calls(TorchFunctionMode):  # type: ignore[misc]  # torch counts as Any
 def names_of_allocs(entry: str, setup: Setup, sizes: list[int]) -> list[str] | None:
     """Return the call that each alloc of the run lies in, empty outside of calls.
 
-    None for a script, for what torch.compile makes, which allocates outside of calls, and where the second
-    run allocates otherwise than the first, whose ``sizes`` are given.
+    None for a script, for what torch.compile makes, which allocates outside of calls, and where the
+    second run allocates otherwise than the first, whose ``sizes`` are given.
     """
     if isinstance(ENTRIES[entry], Script) or entry in WITHOUT_VALUES:
         return None
@@ -58,7 +58,10 @@ def names_of_allocs(entry: str, setup: Setup, sizes: list[int]) -> list[str] | N
     if [event["size"] for event in allocs] != sizes:
         return None
     began = [call[0] for call in calls.found]
-    return [_name(calls.found, bisect_left(began, event["time_us"]), event["time_us"]) for event in allocs]
+    return [
+        _name(calls.found, bisect_left(began, event["time_us"]), event["time_us"])
+        for event in allocs
+    ]
 
 
 @contextmanager

@@ -45,7 +45,8 @@ def _remedy(root: Path) -> str:
     top = _git(root, "rev-parse", "--show-toplevel")
     if top.returncode or Path(top.stdout.decode().strip()).resolve() != root.resolve():
         return (
-            "this copy of the project is not a git repository; clone the repository, or leave out --corpus "
+            "this copy of the project is not a git repository; clone the repository, or leave out "
+            "--corpus "
             "to measure the programs that are here"
         )
     if _git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == b"true":

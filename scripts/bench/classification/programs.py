@@ -1,7 +1,7 @@
 """Entries that are scripts: a library may own the loop, and the script says when a step ends.
 
-A script calls ``end_of_step`` of this module, and ``tell`` within a step; those of tests/ecosystem call
-``print_count`` of their own module, which stands for it here.
+A script calls ``end_of_step`` of this module, and ``tell`` within a step; those of tests/ecosystem
+call ``print_count`` of their own module, which stands for it here.
 """
 
 import sys
@@ -15,7 +15,8 @@ import torch
 from setups import Known
 
 OnEnd = Callable[[Known], None]
-# What the scripts of tests/ecosystem call the tensors that they hold besides a model and its optimizer.
+# What the scripts of tests/ecosystem call the tensors that they hold besides a model and its
+# optimizer.
 _KNOWN_AS = {
     "kv_cache": "caches",
     "masters": "weights",
@@ -51,7 +52,12 @@ def tell(**known: Any) -> None:
 
 
 def run_script(
-    script: Script, n_steps: int, on_end: OnEnd, *, call: Callable[..., Any], on_told: OnEnd | None = None
+    script: Script,
+    n_steps: int,
+    on_end: OnEnd,
+    *,
+    call: Callable[..., Any],
+    on_told: OnEnd | None = None,
 ) -> None:
     """Run a script up to the end of a step; ``call`` calls it."""
     done: list[int] = []

@@ -1,7 +1,8 @@
 """Record an entry on a simulated device: the snapshot, and everything that is known of its memory.
 
-Names and purposes come from the recorder's observer; what it cannot see, the entry names itself. Ranges in
-which modules run inside of backward (a checkpoint computes again) are recorded by hooks of our own.
+Names and purposes come from the recorder's observer; what it cannot see, the entry names itself.
+Ranges in which modules run inside of backward (a checkpoint computes again) are recorded by hooks
+of our own.
 """
 
 import hashlib
@@ -40,9 +41,11 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELIS
 _MAX_ENTRIES = 1_000_000
 # Compiled functions run as they are written; this entry is recorded without values all the same.
 WITHOUT_VALUES = frozenset(("compiled",))
-# Of some entries only: next to models as small as these, the workspace of a GPU would be most of the memory.
+# Of some entries only: next to models as small as these, the workspace of a GPU would be most of
+# the memory.
 WITH_WORKSPACE = frozenset(("cnn", "transformer", "amp"))
-# A step of these is one word: where other entries have a step, a recording is cut between some of them.
+# A step of these is one word: where other entries have a step, a recording is cut between some of
+# them.
 STEPS_OF_A_PART = {"cached-inference": 4}
 # torch's default before Hopper; no tensor of an entry has that size.
 _VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
@@ -54,9 +57,9 @@ _COPY_FRAME = {"name": "at::_ops::_to_copy::call(at::Tensor const&)", "filename"
 class Recording:
     """One run: torch's snapshot with the metadata in it, and times (us) on the clock of its trace.
 
-    ``step_ends`` are the ends of steps at which it may be cut, ``recomputed`` the ranges of forward within
-    backward. ``workspaces`` are the addresses of those that the simulation made, ``told`` where memory of a
-    category lies by the entry's own word: no capture has a key for these.
+    ``step_ends`` are the ends of steps at which it may be cut, ``recomputed`` the ranges of forward
+    within backward. ``workspaces`` are the addresses of those that the simulation made, ``told``
+    where memory of a category lies by the entry's own word: no capture has a key for these.
     """
 
     raw: dict[str, Any]
@@ -69,8 +72,8 @@ class Recording:
 def recorded_once(entry: str, setup: Setup, folder: Path | None) -> Recording:
     """Record an entry, or take the recording that the folder has of it from an earlier run.
 
-    They are kept by the setup and by the entry's own file: after any other change, of the simulation or of
-    this file, empty the folder.
+    They are kept by the setup and by the entry's own file: after any other change, of the
+    simulation or of this file, empty the folder.
     """
     if folder is None:
         return _apart(entry, setup)
@@ -148,7 +151,9 @@ def device_of(entry: str) -> Iterator[Simulation]:
     """Simulate an entry's device, with cuBLAS's workspaces as large as in the real snapshots."""
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = _WORKSPACE_CONFIG
-    options = SimulationOptions(cublas_workspace=entry in WITH_WORKSPACE, compute=entry not in WITHOUT_VALUES)
+    options = SimulationOptions(
+        cublas_workspace=entry in WITH_WORKSPACE, compute=entry not in WITHOUT_VALUES
+    )
     try:
         with simulated(options) as simulation:
             yield simulation
@@ -219,7 +224,8 @@ def _with_call_of_copy(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if any(name.startswith("at::_ops::_to_copy::call") for name in names):
         return frames
     place = next(
-        (i for i, name in enumerate(names) if "VariableType" in name and "::_to_copy(" in name), None
+        (i for i, name in enumerate(names) if "VariableType" in name and "::_to_copy(" in name),
+        None,
     )
     return frames if place is None else [*frames[: place + 1], _COPY_FRAME, *frames[place + 1 :]]
 
@@ -251,7 +257,10 @@ def _recomputation(ranges: list[Range]) -> Iterator[None]:
             super().__exit__(*raised)
             after()
 
-    handles = register_module_forward_pre_hook(before), register_module_forward_hook(after, always_call=True)
+    handles = (
+        register_module_forward_pre_hook(before),
+        register_module_forward_hook(after, always_call=True),
+    )
     try:
         with patch.object(checkpoint, "_recomputation_hook", Recomputation):
             yield

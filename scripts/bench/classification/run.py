@@ -2,12 +2,15 @@
 
     python scripts/bench/classification/run.py                  all programs of corpus/, as tables
     python scripts/bench/classification/run.py --write          the same, into corpus/results.json
-    python scripts/bench/classification/run.py --check          ends with 1 where results.json is better
-    python scripts/bench/classification/run.py --entry cnn --entry vae --faults
-    python scripts/bench/classification/run.py --corpus COMMIT  the programs that a commit of the history has
-    python scripts/bench/classification/run.py --recordings FOLDER   keeps what was recorded for the next time
+    python scripts/bench/classification/run.py --check          ends with 1 where results.json is
+    better python scripts/bench/classification/run.py --entry cnn --entry vae --faults
+    python scripts/bench/classification/run.py --corpus COMMIT  the programs that a commit of the
+    history has
+    python scripts/bench/classification/run.py --recordings FOLDER   keeps what was recorded for the
+    next time
 
-Needs torch; a GPU is simulated. Without a choice, the programs are measured whose libraries are installed.
+Needs torch; a GPU is simulated. Without a choice, the programs are measured whose libraries are
+installed.
 """
 
 import argparse
@@ -59,21 +62,37 @@ class NoSuchEntryError(Exception):
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    commit = f"measure the programs of a commit; {ALL_PROGRAMS[:12]} has all 385 scripts and 54 others"
+    commit = (
+        f"measure the programs of a commit; {ALL_PROGRAMS[:12]} has all 385 scripts and 54 others"
+    )
     parser.add_argument("--corpus", metavar="COMMIT", help=commit)
     parser.add_argument(
-        "--entry", action="append", default=[], metavar="NAME", help="only this one; may be repeated"
+        "--entry",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this one; may be repeated",
     )
     parser.add_argument(
-        "--group", action="append", default=[], metavar="NAME", help="only this group; may be repeated"
+        "--group",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this group; may be repeated",
     )
-    parser.add_argument("--write", action="store_true", help="write results.json beside the programs")
+    parser.add_argument(
+        "--write", action="store_true", help="write results.json beside the programs"
+    )
     parser.add_argument("--check", action="store_true", help="compare with results.json")
-    parser.add_argument("--faults", action="store_true", help="list what is wrong or unknown instead")
+    parser.add_argument(
+        "--faults", action="store_true", help="list what is wrong or unknown instead"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="one optimizer and zero_grad, four histories, no names"
     )
-    parser.add_argument("--recordings", type=Path, help="keep what was recorded in this folder, and use it")
+    parser.add_argument(
+        "--recordings", type=Path, help="keep what was recorded in this folder, and use it"
+    )
     return parser
 
 
@@ -88,7 +107,9 @@ def _chosen(options: argparse.Namespace) -> list[str]:
     if options.entry or options.group:
         return [*options.entry, *(entry for entry in ENTRIES if GROUP_OF[entry] in options.group)]
     here = _measurable()
-    print(f"without {len(ENTRIES) - len(here)} programs whose libraries are not here", file=sys.stderr)
+    print(
+        f"without {len(ENTRIES) - len(here)} programs whose libraries are not here", file=sys.stderr
+    )
     return here
 
 

@@ -22,8 +22,8 @@ class Setup:
 class Known:
     """What an entry holds at the end of an iteration: its batch, states of its own, what it keeps of forward.
 
-    ``weights`` are those that belong to no model that was built: copies of one. ``gradients`` are those of
-    such weights. ``caches`` are keys and values of the tokens so far.
+    ``weights`` are those that belong to no model that was built: copies of one. ``gradients`` are
+    those of such weights. ``caches`` are keys and values of the tokens so far.
     """
 
     inputs: Tensors = ()
@@ -80,7 +80,9 @@ OPTIMIZERS: dict[str, Callable[[list[torch.nn.Parameter]], Any]] = {
 
 def make_optimizer(setup: Setup, parameters: Parameters) -> Any:
     """Build the optimizer for all parameters that are trained."""
-    return OPTIMIZERS[setup.optimizer]([parameter for parameter in parameters if parameter.requires_grad])
+    return OPTIMIZERS[setup.optimizer](
+        [parameter for parameter in parameters if parameter.requires_grad]
+    )
 
 
 def states_of(optimizer: Any) -> Tensors:

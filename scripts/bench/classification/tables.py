@@ -32,7 +32,10 @@ def markdown(found: Figures) -> str:
             _summary(cases),
             "What each category's bytes at the peak were taken for, in percent of all bytes:",
             _confusion(found["categories"]),
-            "What each kind of evidence decided of the bytes at the peak, and how much of that is right:",
+            (
+                "What each kind of evidence decided of the bytes at the peak, and how much of that is "
+                "right:"
+            ),
             _calibration("evidence", found["evidence"]),
             _calibration("rule", found["rules"]),
         )
@@ -46,7 +49,9 @@ def faults_of(results: Iterable[Result]) -> str:
 
 def _faulty_lines(result: Result) -> Iterator[str]:
     case = result.case
-    setup = f"{case.setup.optimizer}{'' if case.setup.set_to_none else ' to zero'} {case.setup.n_steps}"
+    setup = (
+        f"{case.setup.optimizer}{'' if case.setup.set_to_none else ' to zero'} {case.setup.n_steps}"
+    )
     for moment, n_bytes in (("peak", result.at_peak), ("activations", result.at_activations)):
         found = list(_faults(n_bytes))
         if found:
@@ -65,7 +70,9 @@ def _faults(n_bytes: Bytes) -> Iterator[str]:
 def _usual(cases: Sequence[Figures]) -> list[Figures]:
     """Every entry as it is trained usually, for more than a step."""
     return [
-        case for case in cases if (case["optimizer"], case["zero_grad"]) == _USUAL and case["n_steps"] > 1
+        case
+        for case in cases
+        if (case["optimizer"], case["zero_grad"]) == _USUAL and case["n_steps"] > 1
     ]
 
 
@@ -76,7 +83,10 @@ def _by_entry(cases: Sequence[Figures]) -> str:
         rows.setdefault(entry, {})[case["stacks"], case["history"]] = case["peak"]["right"]
     return _table(
         ("entry", "group", *_HEADS),
-        ([*entry, *(_percent(row.get(column)) for column in _COLUMNS)] for entry, row in rows.items()),
+        (
+            [*entry, *(_percent(row.get(column)) for column in _COLUMNS)]
+            for entry, row in rows.items()
+        ),
     )
 
 
@@ -87,17 +97,24 @@ def _by_group(cases: Sequence[Figures]) -> str:
             for case in _usual(cases)
             if case["group"] == group and (case["stacks"], case["history"]) == column
         ]
-        return _shares([fmean(peak[word] for peak in mine) for word in ("right", "wrong", "unknown") if mine])
+        return _shares(
+            [fmean(peak[word] for peak in mine) for word in ("right", "wrong", "unknown") if mine]
+        )
 
     groups = dict.fromkeys(case["group"] for case in cases)
     return _table(
-        ("group", *_HEADS), ([group, *(means(group, column) for column in _COLUMNS)] for group in groups)
+        ("group", *_HEADS),
+        ([group, *(means(group, column) for column in _COLUMNS)] for group in groups),
     )
 
 
 def _by_cut(cuts: Sequence[Figures]) -> str:
     def row(group: str, stacks: str, step: str) -> list[str]:
-        mine = [cut for cut in cuts if (cut["group"], cut["stacks"], cut["step"]) == (group, stacks, step)]
+        mine = [
+            cut
+            for cut in cuts
+            if (cut["group"], cut["stacks"], cut["step"]) == (group, stacks, step)
+        ]
         places = zip(*(zip(cut["right"], cut["wrong"], strict=True) for cut in mine), strict=True)
         means = ([fmean(shares) for shares in zip(*place, strict=True)] for place in places)
         return [f"`{stacks}`, {step} step, {group}", *map(_shares, means)]
@@ -125,7 +142,9 @@ def _summary(cases: Sequence[Figures]) -> str:
 
     words = ("right", "wrong", "unknown", "in_sum", "recorded", "not_counted")
     heads = ("recording", "cases", *(word.replace("_", " ") for word in words), "worst")
-    return _table((*heads, "right at activations", "named right"), (row(*column) for column in _COLUMNS))
+    return _table(
+        (*heads, "right at activations", "named right"), (row(*column) for column in _COLUMNS)
+    )
 
 
 def _named(cases: Sequence[Figures]) -> float | None:
@@ -134,7 +153,10 @@ def _named(cases: Sequence[Figures]) -> float | None:
 
 
 def _confusion(categories: Figures) -> str:
-    words = [*categories, *({said for row in categories.values() for said in row} - set(categories))]
+    words = [
+        *categories,
+        *({said for row in categories.values() for said in row} - set(categories)),
+    ]
     said = sorted(words, key=lambda word: (word == "unknown", words.index(word)))
     return _table(
         ("it is", *(f"said {word}" for word in said)),

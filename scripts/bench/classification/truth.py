@@ -1,24 +1,29 @@
 """What every allocation of a recorded run was for, from what was recorded and not from any rule of ours.
 
-A note names parameters, gradients, states, inputs, and what autograd saved. For the rest the category
-follows from the definitions, by the phases that were marked: what forward made is an activation if it is
-there when backward begins, else temporary; what a checkpoint computes again is one if it is there when that
-forward ends, or when a backward begins that is a part of it; what backward and the optimizer make for
-themselves is temporary. Where that leaves room, the truth is ``unknown``, and the allocation is not counted.
+A note names parameters, gradients, states, inputs, and what autograd saved. For the rest the
+category follows from the definitions, by the phases that were marked: what forward made is an
+activation if it is there when backward begins, else temporary; what a checkpoint computes again is
+one if it is there when that forward ends, or when a backward begins that is a part of it; what
+backward and the optimizer make for themselves is temporary. Where that leaves room, the truth is
+``unknown``, and the allocation is not counted.
 
-Autograd saves a tensor for a backward that may come. None can come any more once a module's own forward has
-freed it: the result that held the graph is gone. Then it is temporary, though it was saved. What a graph
-still held when the modules had returned is an activation, with a backward or without.
+Autograd saves a tensor for a backward that may come. None can come any more once a module's own
+forward has freed it: the result that held the graph is gone. Then it is temporary, though it was
+saved. What a graph still held when the modules had returned is an activation, with a backward or
+without.
 
-What an entry names as a batch is an input unless a module made it; what it names as activations are those
-that a backward finds or nothing frees: for the rest the definitions are as for what it does not name.
+What an entry names as a batch is an input unless a module made it; what it names as activations are
+those that a backward finds or nothing frees: for the rest the definitions are as for what it does
+not name.
 
-What autocast casts of weights are copies of weights: what it drops at its exit, and of what a graph keeps
-those casts that are half as large as a parameter, where a forward has no more of that size than parameters.
-An input of an operation is cast by the same code: where its size makes them more, they are not counted.
+What autocast casts of weights are copies of weights: what it drops at its exit, and of what a graph
+keeps those casts that are half as large as a parameter, where a forward has no more of that size
+than parameters. An input of an operation is cast by the same code: where its size makes them more,
+they are not counted.
 
-A batch that is put together after the forward of another model (``x / 255`` after a target network) is an
-input as before it: a model was called with it, and neither a module nor an operation with a gradient made it.
+A batch that is put together after the forward of another model (``x / 255`` after a target network)
+is an input as before it: a model was called with it, and neither a module nor an operation with a
+gradient made it.
 """
 
 import pickle
@@ -70,9 +75,11 @@ def truth_of(recorded: Recording, folder: Path) -> Truth:
     matches = match_recorded(snapshot.metadata, device.device, device.events, allocations)
     moments = _Moments(allocations, device.events, phases, recorded)
     category = _told(allocations, device.events, recorded)
-    is_kept = ~(_is_in_module(allocations.free_requested_event, recorded) & moments.ends_in_own_forward())
-    # One module's result is the next one's input (a loss after a model); a batch comes from outside, also
-    # between the forwards of two models.
+    is_kept = ~(
+        _is_in_module(allocations.free_requested_event, recorded) & moments.ends_in_own_forward()
+    )
+    # One module's result is the next one's input (a loss after a model); a batch comes from
+    # outside, also between the forwards of two models.
     may_be_given = moments.marked_phase != RecordedPhase.FORWARD
     may_be_given |= _has_no_history(matches, len(allocations)) & ~_is_in_module(
         allocations.alloc_event, recorded
@@ -85,7 +92,9 @@ def truth_of(recorded: Recording, folder: Path) -> Truth:
     is_counted = category != _NOT_COUNTED
     named_inputs = _named(allocations, device.events, recorded, "inputs")
     named_inputs &= ~_is_in_module(allocations.alloc_event, recorded)
-    category[named_inputs & ((category == Category.ACTIVATION) | is_open(category))] = Category.INPUT
+    category[named_inputs & ((category == Category.ACTIVATION) | is_open(category))] = (
+        Category.INPUT
+    )
     is_recorded = category != Category.UNKNOWN
     for rows, found in moments.by_phase():
         category[is_open(category) & rows] = found
@@ -104,7 +113,9 @@ def _told(allocations: AllocationTable, events: EventTable, recorded: Recording)
     return category
 
 
-def _named(allocations: AllocationTable, events: EventTable, recorded: Recording, key: str) -> BoolColumn:
+def _named(
+    allocations: AllocationTable, events: EventTable, recorded: Recording, key: str
+) -> BoolColumn:
     """Find what the entry itself names as inputs or as activations: a batch may be fetched in a forward."""
     named = np.zeros(len(allocations), np.bool_)
     for row in recorded.raw["snapconv"][key]:
@@ -117,7 +128,9 @@ def _lies_at(allocations: AllocationTable, events: EventTable, row: Row) -> Int6
     """Return the allocation that a row of memory is part of: it is there at that time."""
     assert events.time_us is not None
     moment = int(np.searchsorted(events.time_us, row["noted_us"], side="right"))
-    within = (allocations.addr <= row["addr"]) & (row["addr"] < allocations.addr + allocations.block_bytes)
+    within = (allocations.addr <= row["addr"]) & (
+        row["addr"] < allocations.addr + allocations.block_bytes
+    )
     end = np.where(allocations.end_event >= 0, allocations.end_event, _NEVER)
     return np.flatnonzero(within & (allocations.alloc_event < moment) & (end >= moment))
 
@@ -133,7 +146,9 @@ def _is_in_module(event: NDArray[np.integer[Any]], recorded: Recording) -> BoolC
     return np.array([is_in.get(number, False) for number in event.tolist()], bool)
 
 
-def _is_in(event: NDArray[np.integer[Any]], recorded: Recording, name: str, file: str = "") -> BoolColumn:
+def _is_in(
+    event: NDArray[np.integer[Any]], recorded: Recording, name: str, file: str = ""
+) -> BoolColumn:
     """For each event whether its stack has a function that begins with a name, in a file that ends so."""
     (trace,) = recorded.raw["device_traces"]
     is_in = {
@@ -150,7 +165,8 @@ def _is_in(event: NDArray[np.integer[Any]], recorded: Recording, name: str, file
 def _is_input(allocations: AllocationTable, is_cast: BoolColumn) -> BoolColumn:
     """Find casts of an operation's input: the last of bias, weight and input, in which order they are cast.
 
-    It is the third of an operation, or comes after one that is no smaller: a bias is smaller than its weight.
+    It is the third of an operation, or comes after one that is no smaller: a bias is smaller than
+    its weight.
     """
     stack, n_bytes = allocations.stack_id, allocations.requested_bytes
     follows = np.append(False, is_cast[1:] & is_cast[:-1] & (stack[1:] == stack[:-1]))
@@ -165,7 +181,9 @@ def _casts_of_weights(
     is_cast = _is_in(allocations.alloc_event, recorded, "at::autocast::cached_cast(")
     if not is_cast.any():
         return
-    exits = _is_in(allocations.free_requested_event, recorded, "__exit__", "torch/amp/autocast_mode.py")
+    exits = _is_in(
+        allocations.free_requested_event, recorded, "__exit__", "torch/amp/autocast_mode.py"
+    )
     yield is_cast & exits, Category.WEIGHT
     sizes = matches.metadata.parameters.n_bytes[~matches.metadata.parameters.is_buffer]
     n_parameters = Counter(sizes.tolist())
@@ -178,7 +196,11 @@ def _casts_of_weights(
     dropped = np.unique(allocations.free_requested_event[exits])
     key = np.searchsorted(dropped, moments.alloc[rows]), moments.next_backward()[rows]
     keys = list(
-        zip(*(column.tolist() for column in key), allocations.requested_bytes[rows].tolist(), strict=True)
+        zip(
+            *(column.tolist() for column in key),
+            allocations.requested_bytes[rows].tolist(),
+            strict=True,
+        )
     )
     n_casts = Counter(keys)
     for row, forward in zip(rows.tolist(), keys, strict=True):
@@ -196,7 +218,10 @@ def _backward_within_module(recorded: Recording) -> list[int]:
     found = []
     for number, event in enumerate(trace):
         names = [frame["name"] for frame in event["frames"]]
-        if "_engine_run_backward" in names and "_call_impl" in names[names.index("_engine_run_backward") :]:
+        if (
+            "_engine_run_backward" in names
+            and "_call_impl" in names[names.index("_engine_run_backward") :]
+        ):
             found.append(number)
     return found
 
@@ -219,7 +244,8 @@ def _with_forward(phases: Int8Column) -> Int8Column:
     run = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(phases))))
     is_forward = phases[begins] == RecordedPhase.OTHER
     is_forward &= np.append(phases[begins[1:]] == RecordedPhase.BACKWARD, [False])
-    # After another backward's forward there may be code that sums up its results; a step must lie between.
+    # After another backward's forward there may be code that sums up its results; a step must lie
+    # between.
     before = np.concatenate(([RecordedPhase.OPTIMIZER], phases[begins[:-1]]))
     is_forward &= before == RecordedPhase.OPTIMIZER
     return np.where(is_forward[run], np.int8(RecordedPhase.FORWARD), phases).astype(np.int8)
@@ -230,7 +256,9 @@ def is_open(category: Int8Column) -> BoolColumn:
     return np.asarray(category == Category.UNKNOWN)
 
 
-def _recorded(matches: RecordedMatches, may_be_given: BoolColumn, is_kept: BoolColumn) -> Int8Column:
+def _recorded(
+    matches: RecordedMatches, may_be_given: BoolColumn, is_kept: BoolColumn
+) -> Int8Column:
     """Categories from notes; the first that applies. ``is_kept``: by its own forward, if it was saved."""
     category = np.zeros(len(is_kept), np.int8)
     for rows, found in (
@@ -253,7 +281,11 @@ class _Moments:
     """When each allocation came and went, in events, and in which phase."""
 
     def __init__(
-        self, allocations: AllocationTable, events: EventTable, phases: Int8Column, recorded: Recording
+        self,
+        allocations: AllocationTable,
+        events: EventTable,
+        phases: Int8Column,
+        recorded: Recording,
     ) -> None:
         assert events.time_us is not None
         self.alloc = allocations.alloc_event.astype(np.int64)
@@ -269,11 +301,17 @@ class _Moments:
         # What its last lines drop, before anything else is allocated, did not outlive that forward.
         after = np.append(np.flatnonzero(events.action == Action.ALLOC), len(events))
         ends = np.searchsorted(events.time_us, ends, side="right")
-        self._recomputed = np.searchsorted(events.time_us, starts), after[np.searchsorted(after, ends)]
+        self._recomputed = (
+            np.searchsorted(events.time_us, starts),
+            after[np.searchsorted(after, ends)],
+        )
 
     def by_phase(self) -> tuple[tuple[BoolColumn, Category], ...]:
         """Find what follows from the phases, for rows that nothing was recorded of."""
-        forward, backward = self.phase == RecordedPhase.FORWARD, self.phase == RecordedPhase.BACKWARD
+        forward, backward = (
+            self.phase == RecordedPhase.FORWARD,
+            self.phase == RecordedPhase.BACKWARD,
+        )
         step, other = self.phase == RecordedPhase.OPTIMIZER, self.phase == RecordedPhase.OTHER
         again, until = self._again()
         ends_within = self.end < self._phase_end()
@@ -296,7 +334,9 @@ class _Moments:
 
     def ends_in_own_forward(self) -> BoolColumn:
         """Whether the marked forward that made it also freed it."""
-        return np.asarray((self.marked_phase == RecordedPhase.FORWARD) & (self.end < self._phase_end()))
+        return np.asarray(
+            (self.marked_phase == RecordedPhase.FORWARD) & (self.end < self._phase_end())
+        )
 
     def next_backward(self) -> Int64Column:
         """For each allocation the first event of a backward after it."""

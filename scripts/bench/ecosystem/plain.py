@@ -26,7 +26,8 @@ _ON_THE_CPU = (
     (r"device_ids=\[.*\]", "device_ids=None"),  # of DistributedDataParallel
     (r'int\(os\.environ\["LOCAL_RANK"\]\)', '"cpu"'),
 )
-# While values are computed, a recording runs compiled code as it is written: so does the program beside it.
+# While values are computed, a recording runs compiled code as it is written: so does the program
+# beside it.
 _AS_WRITTEN = {"TORCHDYNAMO_DISABLE": "1"}
 
 

@@ -2,14 +2,15 @@
 
     python scripts/bench/ecosystem/public.py CHECKOUTS [NAME...] [--write]
 
-public.json has the repository, commit, folder and command of each. CHECKOUTS has a folder OWNER+NAME of every
-repository, with small data where a program wants some, or in a folder `data`: a model of 64 units, texts of
-made-up words, noise as pictures. What the programs import is installed for this Python; `torch` and `shown`
-say for the table with which release, where it is not the newest, and which of a program's ways it is.
-The count is that of own_count after the second step, which is the one that is recorded: bytes of weights,
-gradients and optimizer state, and torch's peak of allocated memory. For the cost of recording each also runs
-alone on the CPU up to that step, `cuda` in its command being `cpu`; what asks for CUDA in its code has none.
---write keeps the figures, for the docs.
+public.json has the repository, commit, folder and command of each. CHECKOUTS has a folder
+OWNER+NAME of every repository, with small data where a program wants some, or in a folder `data`: a
+model of 64 units, texts of made-up words, noise as pictures. What the programs import is installed
+for this Python; `torch` and `shown` say for the table with which release, where it is not the
+newest, and which of a program's ways it is. The count is that of own_count after the second step,
+which is the one that is recorded: bytes of weights, gradients and optimizer state, and torch's peak
+of allocated memory. For the cost of recording each also runs alone on the CPU up to that step,
+`cuda` in its command being `cpu`; what asks for CUDA in its code has none. --write keeps the
+figures, for the docs.
 """
 
 import argparse
@@ -35,12 +36,19 @@ OWN_COUNT = Path(__file__).with_name("own_count")
 ALONE = "alone"
 RECORDED_STEP = 2
 TIMEOUT_S = 600
-QUIET = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled", "MPLBACKEND": "Agg"}
+QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "WANDB_MODE": "disabled",
+    "MPLBACKEND": "Agg",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Record, print a line for each mode, and with --write keep the figures; 1 where one differs."""
-    parser = argparse.ArgumentParser(description="Record public programs and compare with their own count.")
+    parser = argparse.ArgumentParser(
+        description="Record public programs and compare with their own count."
+    )
     parser.add_argument("checkouts", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME", help="by default all")
     parser.add_argument("--write", action="store_true", help="keep the figures in public.json")
@@ -54,7 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(name, mode, json.dumps(program[mode]), flush=True)
         if options.write:
             PROGRAMS.write_text(f"{json.dumps(found, indent=1)}\n", encoding="utf-8")
-    return int(any(found["programs"][name][mode].get("differs", True) for name in chosen for mode in MODES))
+    return int(
+        any(found["programs"][name][mode].get("differs", True) for name in chosen for mode in MODES)
+    )
 
 
 def run(program: dict[str, Any], mode: str, checkouts: Path) -> dict[str, Any]:
@@ -62,7 +72,9 @@ def run(program: dict[str, Any], mode: str, checkouts: Path) -> dict[str, Any]:
     folder = checkouts / program["repository"].replace("/", "+") / program["folder"]
     given = [argument.replace("{checkouts}", str(checkouts)) for argument in program["command"]]
     environment = program.get("environment", {})
-    environment = {name: value.replace("{checkouts}", str(checkouts)) for name, value in environment.items()}
+    environment = {
+        name: value.replace("{checkouts}", str(checkouts)) for name, value in environment.items()
+    }
     with tempfile.TemporaryDirectory(prefix="snapconv-public-") as temporary:
         own = Path(temporary) / "own.json"
         variables = {"OWN_COUNT": str(own)}
@@ -70,7 +82,15 @@ def run(program: dict[str, Any], mode: str, checkouts: Path) -> dict[str, Any]:
             given = [one.replace("cuda", "cpu") for one in (*given, *program.get("on_cpu", ()))]
             variables["OWN_COUNT_STEPS"] = str(RECORDED_STEP)
         else:
-            command = ["-m", "snapconv", "record", *MODES[mode], "--stop", "-o", f"{temporary}/it.capture"]
+            command = [
+                "-m",
+                "snapconv",
+                "record",
+                *MODES[mode],
+                "--stop",
+                "-o",
+                f"{temporary}/it.capture",
+            ]
             given = [*command, *given]
         paths = [str(OWN_COUNT), str(ROOT), str(folder / program.get("path", "."))]
         variables |= {**QUIET, "PYTHONPATH": os.pathsep.join(paths), **environment}
@@ -100,7 +120,9 @@ def run(program: dict[str, Any], mode: str, checkouts: Path) -> dict[str, Any]:
 def exception(printed: str) -> str:
     """Return the last line of what a program printed that names an exception, or ours; else the last line."""
     lines = printed.strip().splitlines()
-    named = [line for line in lines if re.match(r"snapconv: error:|[\w.]*(Error|Exception|Exit)\b", line)]
+    named = [
+        line for line in lines if re.match(r"snapconv: error:|[\w.]*(Error|Exception|Exit)\b", line)
+    ]
     return (named or lines or [""])[-1][:200]
 
 

@@ -1,13 +1,15 @@
 """What recording costs the programs of tests/ecosystem, and whether both modes of the simulation agree.
 
-    python scripts/bench/ecosystem/run.py                      all programs, as tables; needs their libraries
+    python scripts/bench/ecosystem/run.py                      all programs, as tables; needs their
+    libraries
     python scripts/bench/ecosystem/run.py nanogpt lightning    some
     python scripts/bench/ecosystem/run.py --write              and into results.json, for the docs
 
-Every program runs in three ways, each a fresh process: plainly on the CPU, recorded with --simulate, and
-recorded with --simulate --no-compute. Its seconds are those that the processor worked for it in user mode.
-One run of each is the default, since all of them take ten minutes; --repeat takes more in turn, and keeps the
-least of each figure. Ends with 1 where a recording fails. Needs a POSIX system.
+Every program runs in three ways, each a fresh process: plainly on the CPU, recorded with
+--simulate, and recorded with --simulate --no-compute. Its seconds are those that the processor
+worked for it in user mode. One run of each is the default, since all of them take ten minutes;
+--repeat takes more in turn, and keeps the least of each figure. Ends with 1 where a recording
+fails. Needs a POSIX system.
 """
 
 import argparse
@@ -39,8 +41,8 @@ WAYS = (PLAIN, *MODES)
 TIMEOUT_S = 900
 # Linux counts ru_maxrss in KiB, macOS in bytes.
 MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
-# The kernel counts a process's peak from that of the process that started it (Linux does so over exec), so
-# a bare interpreter stands between: it is smaller than anything that is measured.
+# The kernel counts a process's peak from that of the process that started it (Linux does so over
+# exec), so a bare interpreter stands between: it is smaller than anything that is measured.
 WRAPPER_PROGRAM = """
 import json, os, sys
 how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -58,14 +60,22 @@ Figures = dict[str, Any]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the tables, and with --write keep the figures."""
-    parser = argparse.ArgumentParser(description="Measure what recording costs the ecosystem's programs.")
-    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="by default all that can run here")
-    parser.add_argument("--repeat", type=int, default=1, help="runs of each, of which the least counts")
+    parser = argparse.ArgumentParser(
+        description="Measure what recording costs the ecosystem's programs."
+    )
+    parser.add_argument(
+        "programs", nargs="*", metavar="PROGRAM", help="by default all that can run here"
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=1, help="runs of each, of which the least counts"
+    )
     parser.add_argument("--write", action="store_true", help="keep the figures in results.json")
     options = parser.parse_args(arguments)
     named = {program.name: program for program in PROGRAMS}
     if unknown := set(options.programs) - set(named):
-        parser.error(f"there is no program {', '.join(sorted(unknown))}: choose of {', '.join(named)}")
+        parser.error(
+            f"there is no program {', '.join(sorted(unknown))}: choose of {', '.join(named)}"
+        )
     chosen = [named[name] for name in options.programs] or list(PROGRAMS)
     measured = dict(_measured(chosen, options.repeat))
     found = {"about": _about(), "n_runs": options.repeat, "programs": measured}
@@ -80,7 +90,10 @@ def _measured(programs: Sequence[Program], n_runs: int) -> Iterator[tuple[str, F
         try:
             __import__(program.needs or "torch")
         except (ImportError, RuntimeError) as error:
-            print(f"{program.name}: left out, {program.needs} does not import: {error}", file=sys.stderr)
+            print(
+                f"{program.name}: left out, {program.needs} does not import: {error}",
+                file=sys.stderr,
+            )
             continue
         print(program.name, file=sys.stderr, flush=True)
         runs = [{way: _run(program, way) for way in WAYS} for _ in range(n_runs)]
@@ -93,23 +106,39 @@ def _run(program: Program, way: str) -> Figures:
         folder = Path(temporary) / program.path.parent.name
         if way == PLAIN:
             copy_for_the_cpu(program, folder)
-            command, environment = [program.path.name, *program.arguments], plain_environment(program)
+            command, environment = (
+                [program.path.name, *program.arguments],
+                plain_environment(program),
+            )
         else:
             copy_program(program, folder)
             recording = ["-m", "snapconv", "record", *MODES[way], "-o", "it.capture"]
-            command, environment = [*recording, program.path.name, *program.arguments], program.environment
+            command, environment = (
+                [*recording, program.path.name, *program.arguments],
+                program.environment,
+            )
         run, figures = _process(command, folder, environment)
         if run.code != 0:
-            return {**figures, "failure": next(iter(run.err.splitlines()[::-1]), f"exit code {run.code}")}
+            return {
+                **figures,
+                "failure": next(iter(run.err.splitlines()[::-1]), f"exit code {run.code}"),
+            }
         return figures if way == PLAIN else {**figures, **_of_report(Recorded(run, folder))}
 
 
-def _process(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[Run, Figures]:
+def _process(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> tuple[Run, Figures]:
     """Run Python in a folder, and say what it took."""
     wrapped = [sys.executable, "-I", "-S", "-c", WRAPPER_PROGRAM, *command]
     variables = {**os.environ, **OFFLINE, **environment}
     process = subprocess.Popen(
-        wrapped, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True, start_new_session=True
+        wrapped,
+        cwd=folder,
+        env=variables,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         said, _ = process.communicate(timeout=TIMEOUT_S)
@@ -118,7 +147,9 @@ def _process(command: Sequence[str], folder: Path, environment: Mapping[str, str
         process.communicate()
         return Run(-1, "", f"not done after {TIMEOUT_S} s", 0), {}
     code, user_s, system_s, max_rss = json.loads(said)
-    out, err = ((folder / name).read_text(encoding="utf-8") for name in ("stdout.txt", "stderr.txt"))
+    out, err = (
+        (folder / name).read_text(encoding="utf-8") for name in ("stdout.txt", "stderr.txt")
+    )
     run = Run(code, out, err, user_s)
     return run, {
         "user_s": round(user_s, 2),
@@ -179,7 +210,9 @@ def _keep(found: Figures) -> None:
     versions = {**before["about"]["versions"], **found["about"]["versions"]}
     kept = {**found, "about": {**found["about"], "versions": versions}, "programs": in_order}
     RESULTS.write_text(f"{json.dumps(kept, indent=1)}\n", encoding="utf-8")
-    print(f"wrote {RESULTS.relative_to(ROOT)}; now run: python scripts/make_docs.py", file=sys.stderr)
+    print(
+        f"wrote {RESULTS.relative_to(ROOT)}; now run: python scripts/make_docs.py", file=sys.stderr
+    )
 
 
 if __name__ == "__main__":

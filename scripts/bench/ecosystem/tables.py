@@ -23,14 +23,28 @@ def about(found: Figures) -> str:
     """Say with what, when and how often was measured."""
     facts = found["about"]
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-    how_often = "one run of each" if found["n_runs"] == 1 else f"the least of {found['n_runs']} runs of each"
+    how_often = (
+        "one run of each"
+        if found["n_runs"] == 1
+        else f"the least of {found['n_runs']} runs of each"
+    )
     where = f"{facts['cpus']} CPUs, {facts['system']}, CPython {facts['python']}"
-    return f"Measured on {facts['date']}: {where}; {versions}; {how_often}, a fresh process every time."
+    return (
+        f"Measured on {facts['date']}: {where}; {versions}; {how_often}, a fresh process every "
+        f"time."
+    )
 
 
 def cost(found: Figures) -> str:
     """Return the seconds and the memory of every program in its three ways."""
-    head: tuple[str, ...] = ("program", "steps", "plain, s", "recorded, s", "×", "`--no-compute`, s")
+    head: tuple[str, ...] = (
+        "program",
+        "steps",
+        "plain, s",
+        "recorded, s",
+        "×",
+        "`--no-compute`, s",
+    )
     head += ("after the first step: plain, s", "recorded, s")
     head += ("peak RSS: plain, MiB", "recorded, MiB", "`--no-compute`, MiB")
     programs = found["programs"]
@@ -76,7 +90,9 @@ def _typical(programs: Iterable[Figures]) -> tuple[str, ...]:
     for key, what in (("user_s", "Whole programs"), ("later_steps_s", "After the first step")):
         ratios = [one for figures in found if (one := ratio(figures, key)) is not None]
         if ratios:
-            lines.append(f"{what}: {median(ratios):.1f} × in the median, {max(ratios):.1f} × at most.")
+            lines.append(
+                f"{what}: {median(ratios):.1f} × in the median, {max(ratios):.1f} × at most."
+            )
     return (" ".join(lines),) if lines else ()
 
 
@@ -96,18 +112,39 @@ def _in_one_line(text: str) -> str:
 
 def agreement(found: Figures) -> str:
     """Return the peak of every program in both modes, and how much of it has no category."""
-    head = ("program", "peak of allocated, bytes", "with `--no-compute`", "unknown", "with `--no-compute`")
-    return _table(head, (_agreement_row(name, figures) for name, figures in found["programs"].items()))
+    head = (
+        "program",
+        "peak of allocated, bytes",
+        "with `--no-compute`",
+        "unknown",
+        "with `--no-compute`",
+    )
+    return _table(
+        head, (_agreement_row(name, figures) for name, figures in found["programs"].items())
+    )
 
 
 def _agreement_row(name: str, figures: Figures) -> tuple[str, ...]:
     computed, shapes = (figures[mode] for mode in MODES)
-    return name, _bytes(computed), _difference(computed, shapes), _unknown(computed), _unknown(shapes)
+    return (
+        name,
+        _bytes(computed),
+        _difference(computed, shapes),
+        _unknown(computed),
+        _unknown(shapes),
+    )
 
 
 def public(found: Figures) -> str:
     """Return the programs of public repositories: what was run, and where it differs from their own count."""
-    head: tuple[str, ...] = ("repository", "program", "peak, bytes", "`--no-compute`", "unknown", "differs")
+    head: tuple[str, ...] = (
+        "repository",
+        "program",
+        "peak, bytes",
+        "`--no-compute`",
+        "unknown",
+        "differs",
+    )
     head += ("alone on the CPU, s", "recorded, s", "with `--no-compute`, s")
     rows = (_public_row(program) for program in found["programs"].values())
     return _table(head, rows)
@@ -143,7 +180,11 @@ def _difference(computed: Figures, shapes: Figures) -> str:
     if "failure" in computed or "failure" in shapes:
         return ABSENT
     difference = shapes["peak_bytes"] - computed["peak_bytes"]
-    return "the same" if not difference else f"{difference:+,} ({difference / computed['peak_bytes']:+.2%})"
+    return (
+        "the same"
+        if not difference
+        else f"{difference:+,} ({difference / computed['peak_bytes']:+.2%})"
+    )
 
 
 def _unknown(one: Figures) -> str:

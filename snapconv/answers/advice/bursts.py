@@ -1,7 +1,7 @@
 """Bursts of frees: old memory that a line of the program frees once its replacement is there.
 
-``out = model(batch)`` in a loop frees the previous ``out`` when the new one is made, since Python gives the
-name its new value last. A burst ends where something is allocated.
+``out = model(batch)`` in a loop frees the previous ``out`` when the new one is made, since Python
+gives the name its new value last. A burst ends where something is allocated.
 """
 
 from collections import Counter
@@ -36,8 +36,8 @@ NEARLY = 0.9
 _LEAST_STACKS, _LEAST_ROWS = 5, 8
 # More bursts than this are not looked at, nor more allocations of one.
 _MOST_BURSTS, _MOST_ROWS = 2000, 1 << 16
-# In the engine, the collector, or within a module, a line is not the program's own loop; what autocast drops
-# at its exit was no name's.
+# In the engine, the collector, or within a module, a line is not the program's own loop; what
+# autocast drops at its exit was no name's.
 _NOT_OF_NAMES = (Role.ENGINE, Role.MODULE_CALL, Role.COLLECTOR, Role.UNCACHED)
 
 
@@ -48,7 +48,9 @@ def is_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:
     unknown = analysis.features.has_no_frames
     is_part = features.in_forward[rows] | features.preexisting_in_forward[rows] | unknown[rows]
     mine = rows[is_part & ~features.is_cache[rows]]
-    n_kinds = len(distinct(table.stack_id[mine])) + len(distinct(table.requested_bytes[rows[unknown[rows]]]))
+    n_kinds = len(distinct(table.stack_id[mine])) + len(
+        distinct(table.requested_bytes[rows[unknown[rows]]])
+    )
     return len(mine) >= _LEAST_ROWS and n_kinds >= _LEAST_STACKS
 
 
@@ -56,9 +58,9 @@ def is_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:
 class Burst:
     """Old allocations that one line freed together, and the first event of the call that replaced them.
 
-    ``line``: a stack with the Python frames that freed them. ``maker``: the frames down to the call, if
-    another line has it. ``all_rows``: with what is older, of other lines, and went with them, as the inputs
-    of a graph do.
+    ``line``: a stack with the Python frames that freed them. ``maker``: the frames down to the
+    call, if another line has it. ``all_rows``: with what is older, of other lines, and went with
+    them, as the inputs of a graph do.
     """
 
     rows: Int64Column
@@ -81,7 +83,9 @@ class _EventsOf:
 
     def count(self, number: ArrayLike, first: int | EventColumn, after: int) -> Int64Column:
         """Return how many events each has from one up to, but without, another."""
-        begin, end = (np.searchsorted(self._keys, self._key(number) + event) for event in (first, after))
+        begin, end = (
+            np.searchsorted(self._keys, self._key(number) + event) for event in (first, after)
+        )
         return np.asarray(end - begin)
 
     def last_before(self, number: int, event: int) -> int:
@@ -93,9 +97,9 @@ class _EventsOf:
 class Bursts:
     """The bursts of one device, and which of them the next call replaced.
 
-    Columns have an entry for every allocation, made once: there are thousands of bursts, and each looks at a
-    few rows. ``freed``: when a line of the program freed it, else -1. ``line``: the first stack with the
-    Python frames of the one that freed it; stacks differ in C++ too.
+    Columns have an entry for every allocation, made once: there are thousands of bursts, and each
+    looks at a few rows. ``freed``: when a line of the program freed it, else -1. ``line``: the
+    first stack with the Python frames of the one that freed it; stacks differ in C++ too.
     """
 
     def __init__(self, analysis: DeviceAnalysis, calls: LineCalls) -> None:
@@ -206,12 +210,18 @@ class Bursts:
         if call <= newest and is_of_graph:
             following = np.append(self.calls.alloc_events, self.features.n_events)
             call = int(following[self.calls.n_allocs[newest]])
-        if newest < call < freed and self._is_made_anew(rows, newest, (call, freed), is_of_graph=is_of_graph):
+        if newest < call < freed and self._is_made_anew(
+            rows, newest, (call, freed), is_of_graph=is_of_graph
+        ):
             older = whole[self.table.alloc_event[whole] < newest]
             return Burst(rows, np.union1d(rows, older), call, line, is_of_graph)
         # A loss keeps the graph: its own line frees the old one, once the model has made the next.
         is_project = self.analysis.lines.of_frame(path[-1]) is not None
-        return self._replaced_by_forward(rows, line) if newest < 0 and is_of_graph and is_project else None
+        return (
+            self._replaced_by_forward(rows, line)
+            if newest < 0 and is_of_graph and is_project
+            else None
+        )
 
     def _call(self, path: tuple[int, ...], last: int, freed: int) -> int:
         """Return where the call began that ends with a free; its newest old allocation was made before it."""
@@ -245,12 +255,16 @@ class Bursts:
         """
         table = self.table
         alloc_events = self.calls.alloc_events
-        stacks, kind, n_old = np.unique(table.stack_id[rows], return_inverse=True, return_counts=True)
+        stacks, kind, n_old = np.unique(
+            table.stack_id[rows], return_inverse=True, return_counts=True
+        )
         is_enough = self._allocs.count(stacks, newest + 1, span[1]) >= (n_old if is_of_graph else 1)
         first, after = np.searchsorted(alloc_events, span)
         sizes = self.analysis.device.events.size[alloc_events[first:after]]
         is_again = np.isin(table.requested_bytes[rows], sizes)
-        return self._are_nearly_all(rows, np.where(table.stack_id[rows] >= 0, is_enough[kind], is_again))
+        return self._are_nearly_all(
+            rows, np.where(table.stack_id[rows] >= 0, is_enough[kind], is_again)
+        )
 
     def _are_nearly_all(self, rows: Int64Column, marks: BoolColumn) -> bool:
         n_bytes = self.table.block_bytes[rows]
@@ -259,8 +273,8 @@ class Bursts:
     def _replaced_by_forward(self, rows: Int64Column, line: int) -> Burst | None:
         """Find the forward that left what a graph of before the trace had, size by size, when that was freed.
 
-        Blocks of a model, or of batches, are made anew outside of a forward. Where as many more of before the
-        trace stay in use, a cache dropped its oldest entry.
+        Blocks of a model, or of batches, are made anew outside of a forward. Where as many more of
+        before the trace stay in use, a cache dropped its oldest entry.
         """
         table = self.table
         sizes = self.table.requested_bytes
@@ -297,5 +311,8 @@ class Bursts:
         is_read = np.isin(table.requested_bytes[rows], table.requested_bytes[live])
         # Of its stack: equal modules share one, so the next of a stack may be another module's.
         kind, allocs = self._allocs_of_kind
-        is_same = allocs.count(kind[rows], table.alloc_event[rows].max() + 1, int(self.freed[rows[0]])) > 0
+        is_same = (
+            allocs.count(kind[rows], table.alloc_event[rows].max() + 1, int(self.freed[rows[0]]))
+            > 0
+        )
         return self._are_nearly_all(rows, ~is_read & is_same)

@@ -1,9 +1,10 @@
 """Changes of a program as changes of its allocations, and the replay of a trace with any set of them.
 
-A change takes bytes from allocations between two events: all of them where an allocation would not be made or
-would be freed earlier, a part where it would be smaller. The curve of allocated bytes without these bytes has
-nearly the new peak; the requests that are left, made to the allocator model, have it exactly, since the
-allocator then cuts blocks differently. Lifetimes are the file's own, so either is as exact as the change.
+A change takes bytes from allocations between two events: all of them where an allocation would not
+be made or would be freed earlier, a part where it would be smaller. The curve of allocated bytes
+without these bytes has nearly the new peak; the requests that are left, made to the allocator
+model, have it exactly, since the allocator then cuts blocks differently. Lifetimes are the file's
+own, so either is as exact as the change.
 """
 
 import math
@@ -15,7 +16,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, CallChange, CallKind, find_calls
+from snapconv.answers.what_if.calls import (
+    MOST_BYTES,
+    AllocatorCalls,
+    CallChange,
+    CallKind,
+    find_calls,
+)
 from snapconv.answers.what_if.trial import Trial, block_sizes, try_out
 from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.classification.features import at
@@ -30,9 +37,10 @@ from snapconv.torch_knowledge.frame_patterns import Role
 class Change:
     """Bytes that allocations would not have, one row per allocation and range of events.
 
-    ``n_bytes`` are missing of the request after the events from ``first`` up to, but without, ``last``; all
-    of it where they are its whole block. An allocation may have several ranges, which do not overlap.
-    Requests that failed are ``failed_scale`` times as large. ``calls`` change what is reserved alone.
+    ``n_bytes`` are missing of the request after the events from ``first`` up to, but without,
+    ``last``; all of it where they are its whole block. An allocation may have several ranges, which
+    do not overlap. Requests that failed are ``failed_scale`` times as large. ``calls`` change what
+    is reserved alone.
     """
 
     rows: Int64Column
@@ -55,8 +63,8 @@ class Peak:
     phase: str
 
 
-# Calls of all replays of a device together, at 2.5 us each: in a trace of a million events three replays.
-# Every other change has the blocks of the trace, and is off by less the larger these are.
+# Calls of all replays of a device together, at 2.5 us each: in a trace of a million events three
+# replays. Every other change has the blocks of the trace, and is off by less the larger these are.
 _MOST_REPLAYED = 2_500_000
 # Of what was reserved at most: a replay that differs by more shows nothing.
 _LARGE_DIFFERENCE = 0.1
@@ -106,8 +114,9 @@ class Demand:
     def replayed(self, changes: Sequence[Change]) -> Peak:
         """Return the peak with some changes made together, with the blocks that the allocator gives then.
 
-        Blocks are as in ``without`` where a replay of the trace as it is misses the trace's peak, where
-        changes are more than calls, as gradients times steps may be, and after too many calls.
+        Blocks are as in ``without`` where a replay of the trace as it is misses the trace's peak,
+        where changes are more than calls, as gradients times steps may be, and after too many
+        calls.
         """
         is_bounded = sum(len(change.rows) for change in changes) <= len(self._calls)
         if is_bounded and self._is_reproduced and len(self._calls) <= self._n_left:
@@ -139,9 +148,13 @@ class Demand:
         calls = changed_calls(self._calls, self.analysis, changes)
         sizes = block_sizes(calls)
         before = list(calls.start.rows.values())
-        start = self._after[0] + (sizes[before] - self.analysis.allocations.block_bytes[before]).sum()
+        start = (
+            self._after[0] + (sizes[before] - self.analysis.allocations.block_bytes[before]).sum()
+        )
         needed = np.cumsum(np.append(start, _SIGN[calls.operation] * sizes[calls.row]))
-        needed[1:] += calls.events.size[calls.event] * has_code(calls.operation, CallKind.FAILED_MALLOC)
+        needed[1:] += calls.events.size[calls.event] * has_code(
+            calls.operation, CallKind.FAILED_MALLOC
+        )
         # What is gone before the trace.
         first = int(np.searchsorted(calls.event, self._calls.event[:1]).sum())
         place = first + int(needed[first:].argmax())
@@ -174,7 +187,8 @@ class Demand:
 def combined(analysis: DeviceAnalysis, changes: Sequence[Change]) -> Change:
     """Return changes as one, within the time in which the allocations are there.
 
-    Of one allocation a change counts up to where an earlier one of the list begins: no byte counts twice.
+    Of one allocation a change counts up to where an earlier one of the list begins: no byte counts
+    twice.
     """
     table = analysis.allocations
     begun = analysis.features.end.copy()
@@ -194,8 +208,9 @@ def changed_calls(
 ) -> AllocatorCalls:
     """Return the calls of a trace as the program would make them with some changes made together.
 
-    Where the size of an allocation changes it is freed and requested again, under a number of its own; at its
-    own request it has its number, as what is there before the first call has, unless that is freed.
+    Where the size of an allocation changes it is freed and requested again, under a number of its
+    own; at its own request it has its number, as what is there before the first call has, unless
+    that is freed.
     """
     change = combined(analysis, changes)
     table = analysis.allocations
@@ -339,9 +354,9 @@ def scaled_batch(analysis: DeviceAnalysis, scale: float) -> Change:
 def _failed_grow(analysis: DeviceAnalysis) -> BoolColumn:
     """Return which requests that failed grow with the batch: by what their lines made before.
 
-    Where that is of several categories, as gradients of weights and of activations in one call of backward,
-    it is not known to grow. What was never made before grows, unless weights are placed, backward runs or an
-    optimizer steps.
+    Where that is of several categories, as gradients of weights and of activations in one call of
+    backward, it is not known to grow. What was never made before grows, unless weights are placed,
+    backward runs or an optimizer steps.
     """
     table = analysis.allocations
     events = analysis.phases.oom_events

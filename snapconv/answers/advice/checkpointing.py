@@ -1,9 +1,9 @@
 """Activation checkpointing: the modules that reach the wanted bytes at the least recomputation.
 
-A checkpointed module keeps its input alone, and makes its activations again for its own backward. No chosen
-module is inside another, so the choice is a knapsack on the tree of modules; it is exact, with the cost in
-thousandths of the forward. A replay then gives the peak; while that is above the goal, more bytes are wanted,
-and the modules are chosen again.
+A checkpointed module keeps its input alone, and makes its activations again for its own backward.
+No chosen module is inside another, so the choice is a knapsack on the tree of modules; it is exact,
+with the cost in thousandths of the forward. A replay then gives the peak; while that is above the
+goal, more bytes are wanted, and the modules are chosen again.
 """
 
 from collections import Counter
@@ -22,7 +22,8 @@ from snapconv.units import format_bytes
 _PARTS, _MOST_MODULES, _MOST_REPLAYS, _MOST_NAMES = 1000, 2000, 8, 12
 # Of all activations at the moment: a module with more has them all again in its own backward.
 _MOST_OF_MODULE = 0.3
-# Of a module's largest. Small tensors may be of another forward of its parts, as an embedding that all read.
+# Of a module's largest. Small tensors may be of another forward of its parts, as an embedding that
+# all read.
 _LARGE = 8
 # What checkpoints every layer of a library's model.
 _CALLS = {
@@ -63,9 +64,13 @@ def checkpointed_modules(evidence: Evidence) -> Iterator[Detected]:
         wanted += missing
     if change is None:
         return
-    if evidence.is_worth(evidence.demand.bytes_at(change, evidence.moment.event), LEAST_SHARE_OF_TRADE):
+    if evidence.is_worth(
+        evidence.demand.bytes_at(change, evidence.moment.event), LEAST_SHARE_OF_TRADE
+    ):
         library = evidence.library_of(change.rows)
-        yield _found(evidence, chosen, whole_layers(every, library) if goal else [], _CALLS.get(library, ""))
+        yield _found(
+            evidence, chosen, whole_layers(every, library) if goal else [], _CALLS.get(library, "")
+        )
 
 
 def _found(evidence: Evidence, chosen: list[Module], layers: list[Module], call: str) -> Detected:
@@ -80,7 +85,9 @@ def _found(evidence: Evidence, chosen: list[Module], layers: list[Module], call:
     are_layers = bool(call and layers) and peak <= max(goal, least)
     first, other = (layers, chosen) if are_layers else (chosen, layers)
     names, other_names = (_named([one.path for one in modules]) for modules in (first, other))
-    beside = f"{call}, where the model has it, does so for whole blocks." if call and not layers else ""
+    beside = (
+        f"{call}, where the model has it, does so for whole blocks." if call and not layers else ""
+    )
     if other and names != other_names and (least <= goal or not are_layers):
         role = "Enough for the goal: only" if are_layers else "Or all layers:"
         n_bytes = format_bytes(demand.replayed([changes[not are_layers]]).n_bytes)
@@ -107,11 +114,21 @@ def whole_layers(modules: Sequence[Module], library: str) -> list[Module]:
     """Return the outermost numbered modules; none where one is missing, or may be a stage of many layers."""
     place = {one.path: _place_of_number(one.path) for one in modules}
     number_of = Counter(path[:-1] for path in place if place[path] == len(path) - 1)
-    layers = [one for one in modules if number_of[one.path[:-1]] > 1 and place[one.path] == len(one.path) - 1]
-    inside = [(path[: place[path] + 1], path[place[path] + 1 :]) for path in place if place[path] < len(path)]
+    layers = [
+        one
+        for one in modules
+        if number_of[one.path[:-1]] > 1 and place[one.path] == len(one.path) - 1
+    ]
+    inside = [
+        (path[: place[path] + 1], path[place[path] + 1 :])
+        for path in place
+        if place[path] < len(path)
+    ]
     is_missing = any(layer not in place for layer, _ in inside)
     # A stage has a list of layers: blocks, resnets. A layer may have a sequence: mlp, layer.
-    are_stages = library and any("".join(parts[1:2]).isdigit() and parts[0][-1] == "s" for _, parts in inside)
+    are_stages = library and any(
+        "".join(parts[1:2]).isdigit() and parts[0][-1] == "s" for _, parts in inside
+    )
     return [] if is_missing or are_stages else layers
 
 
@@ -149,8 +166,8 @@ def _modules(evidence: Evidence) -> tuple[list[Module], float]:
 def _again(evidence: Evidence, rows: Int64Column) -> tuple[Change, int]:
     """Return the change where a module recomputes its activations, and the operations of its forward.
 
-    Its first large tensor stands for its input, which stays. The others are live until the last of them is
-    allocated, and again from where backward frees the first.
+    Its first large tensor stands for its input, which stays. The others are live until the last of
+    them is allocated, and again from where backward frees the first.
     """
     table = evidence.table
     n_operations = 0
@@ -163,7 +180,9 @@ def _again(evidence: Evidence, rows: Int64Column) -> tuple[Change, int]:
         inner = np.delete(mine, np.argmax(is_large))
         ends = table.alloc_event[large].max()
         again = table.freed_event[large].min()
-        n_operations += int(np.diff(evidence.calls.n_allocs[[table.alloc_event[large[0]], ends]])[0])
+        n_operations += int(
+            np.diff(evidence.calls.n_allocs[[table.alloc_event[large[0]], ends]])[0]
+        )
         first, last = (np.full(len(inner), event, np.int64) for event in (ends, again))
         parts.append(Change(inner, first, last, table.block_bytes[inner]))
     return joined(parts), n_operations
@@ -172,12 +191,19 @@ def _again(evidence: Evidence, rows: Int64Column) -> tuple[Change, int]:
 def cheapest(modules: Sequence[Module], wanted: int) -> list[Module]:
     """Choose modules, none inside another, with the bytes that are wanted, or most, at the least cost.
 
-    ``best[number, cost]`` are the most bytes of the modules from a number on, at most at that cost: without
-    the module that of the next, with it that of the next outside it.
+    ``best[number, cost]`` are the most bytes of the modules from a number on, at most at that cost:
+    without the module that of the next, with it that of the next outside it.
     """
     n = len(modules)
     after = [
-        next((other for other in range(number, n) if modules[other].path[: len(one.path)] != one.path), n)
+        next(
+            (
+                other
+                for other in range(number, n)
+                if modules[other].path[: len(one.path)] != one.path
+            ),
+            n,
+        )
         for number, one in enumerate(modules)
     ]
     best = np.zeros((n + 1, _PARTS + 1), np.int64)

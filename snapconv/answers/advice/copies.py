@@ -1,8 +1,8 @@
 """Copies that need not be on the device: of weights, gradients and shards, and of batches before their step.
 
-A trace has no reads, so that a copy which nothing reads is known by its age, its stack and its sizes alone.
-An average of the weights, a reference model and a target network are copies too, and are read: they are made
-before the first step, or by copying modules, and are not found here.
+A trace has no reads, so that a copy which nothing reads is known by its age, its stack and its
+sizes alone. An average of the weights, a reference model and a target network are copies too, and
+are read: they are made before the first step, or by copying modules, and are not found here.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,8 @@ from snapconv.torch_knowledge.frame_patterns import Role
 _NEARLY = 0.9
 # A model has so many weights, of so many sizes.
 _LEAST_WEIGHTS, _LEAST_SIZES = 8, 3
-# A checkpoint has two states for every weight, with Adam: which stay in use where no step makes any.
+# A checkpoint has two states for every weight, with Adam: which stay in use where no step makes
+# any.
 _STATES_OF_ADAM = 2
 # Equal batches of one line. Where all stay, each step might read all, as a few tables.
 _LEAST_BATCHES, _LEAST_BATCHES_KEPT = 4, 8
@@ -51,8 +52,12 @@ def loaded_weights(evidence: Evidence) -> Iterator[Detected]:
     analysis = evidence.analysis
     features = evidence.features
     states = analysis.rows(Category.OPTIMIZER_STATE)
-    is_unknown = bool(features.has_next_backward.any()) and analysis.recorded is None and not len(states)
-    for rows in _of_line(evidence, rows_of(_may_be_copy(evidence) & features.made_through(Role.LOADED))):
+    is_unknown = (
+        bool(features.has_next_backward.any()) and analysis.recorded is None and not len(states)
+    )
+    for rows in _of_line(
+        evidence, rows_of(_may_be_copy(evidence) & features.made_through(Role.LOADED))
+    ):
         spare = _copies(evidence, rows, n_states=_STATES_OF_ADAM * is_unknown)
         if len(spare):
             yield evidence.found(removed(analysis, spare), spare, analysis.main_line(spare))
@@ -70,13 +75,17 @@ def cloned_weights(evidence: Evidence) -> Iterator[Detected]:
     for rows in _of_line(evidence, rows_of(is_clone & evidence.live)):
         spare = _copies(evidence, rows)
         if len(spare):
-            change = removed(analysis, rows_of(is_clone & is_among(table.stack_id, table.stack_id[spare])))
+            change = removed(
+                analysis, rows_of(is_clone & is_among(table.stack_id, table.stack_id[spare]))
+            )
             yield evidence.found(change, spare, analysis.main_line(spare))
 
 
 def _may_be_copy(evidence: Evidence) -> BoolColumn:
     """Mark what has a category that copies of weights may be taken for."""
-    return ~is_among(evidence.analysis.classification.category, categories_with(Trait.NO_SPARE_WEIGHT))
+    return ~is_among(
+        evidence.analysis.classification.category, categories_with(Trait.NO_SPARE_WEIGHT)
+    )
 
 
 def _copies(evidence: Evidence, rows: Int64Column, *, n_states: int = 0) -> Int64Column:
@@ -141,7 +150,9 @@ def early_batches(evidence: Evidence) -> Iterator[Detected]:
         live = rows[evidence.live[rows]]
         if evidence.is_large(live):
             number = 1 + max(map(len, grouped(live, table.requested_bytes)))
-            yield evidence.found(removed(analysis, rows), live, analysis.main_line(live), number=number)
+            yield evidence.found(
+                removed(analysis, rows), live, analysis.main_line(live), number=number
+            )
 
 
 def _bursts_of_inputs(evidence: Evidence) -> list[Int64Column]:
@@ -175,9 +186,10 @@ def _steps(evidence: Evidence, event: int) -> Int64Column:
 def autocast_cache(evidence: Evidence, *, is_read_again: bool) -> Iterator[Detected]:
     """Find the copies of weights that autocast keeps up to its exit although no graph needs them.
 
-    Without its cache each is free once its operation is over, as the next one allocates. What is there when a
-    backward begins, a graph keeps too: then the cache costs nothing, and saves copies of shared weights.
-    ``is_read_again``: later operations of the block read them, and without the cache would cast anew.
+    Without its cache each is free once its operation is over, as the next one allocates. What is
+    there when a backward begins, a graph keeps too: then the cache costs nothing, and saves copies
+    of shared weights. ``is_read_again``: later operations of the block read them, and without the
+    cache would cast anew.
     """
     table = evidence.table
     features = evidence.features
@@ -217,7 +229,8 @@ def _next_operations(evidence: Evidence, is_cast: BoolColumn) -> Int64Column:
 def _are_read_again(evidence: Evidence, copies: Int64Column) -> bool:
     """Return whether the last run of a line in a block makes no copy, as it finds all in the cache.
 
-    Equal layers share a line, and each makes copies of its own; a run of a line allocates without a break.
+    Equal layers share a line, and each makes copies of its own; a run of a line allocates without a
+    break.
     """
     table = evidence.table
     calls = evidence.calls
@@ -241,14 +254,17 @@ def copied_gradients(evidence: Evidence) -> Iterator[Detected]:
     of_ddp = [
         frame
         for frame in distinct(innermost[evidence.live & (innermost >= 0)]).tolist()
-        if frames.names[frame] in _OF_BUCKETS and normal(frames.filenames[frame]).endswith(_DDP_FILE)
+        if frames.names[frame] in _OF_BUCKETS
+        and normal(frames.filenames[frame]).endswith(_DDP_FILE)
     ]
     is_bucket = is_among(innermost, of_ddp)
     is_gradient = has_code(analysis.classification.category, Category.GRADIENT) & ~is_bucket
     outlives = ~features.is_freed | (table.freed_event > features.alloc_run_end)
     rows = rows_of(is_gradient & features.is_traced & outlives)
     live = rows[evidence.live[rows]]
-    is_copied = evidence.bytes_of(rows_of(is_bucket & evidence.live)) >= evidence.bytes_of(live) * _NEARLY
+    is_copied = (
+        evidence.bytes_of(rows_of(is_bucket & evidence.live)) >= evidence.bytes_of(live) * _NEARLY
+    )
     if is_copied and evidence.is_large(live):
         yield evidence.found(freed_from(analysis, rows, _summed_up(evidence, rows)), live, None)
 
@@ -256,7 +272,8 @@ def copied_gradients(evidence: Evidence) -> Iterator[Detected]:
 def _summed_up(evidence: Evidence, rows: Int64Column) -> Int64Column:
     """Return the events at which gradients go to their buckets: before the next one is made.
 
-    A weight that is used twice waits for its other gradient, a temporary of backward of the same size.
+    A weight that is used twice waits for its other gradient, a temporary of backward of the same
+    size.
     """
     table = evidence.table
     run = evidence.features.alloc_run_end
@@ -276,9 +293,9 @@ def _summed_up(evidence: Evidence, rows: Int64Column) -> Int64Column:
 def views_of_gradients(evidence: Evidence) -> Iterator[Detected]:
     """Find recorded gradients that are small views of what backward made for a whole concatenation.
 
-    Autograd takes over an incoming gradient that nothing else has, with the memory that it is a part of
-    (torch/csrc/autograd/functions/accumulate_grad.h). Several of one memory count together. Its other part
-    is read once, to make the next gradient.
+    Autograd takes over an incoming gradient that nothing else has, with the memory that it is a
+    part of (torch/csrc/autograd/functions/accumulate_grad.h). Several of one memory count together.
+    Its other part is read once, to make the next gradient.
     """
     analysis = evidence.analysis
     table = evidence.table
@@ -318,11 +335,13 @@ def gathered_shards(evidence: Evidence) -> Iterator[Detected]:
         yield evidence.found(change, live, None, number=len(distinct(number[live])))
 
 
-def _resharded(evidence: Evidence, modules: list[Int64Column], ends: list[Int64Column]) -> Iterator[Change]:
+def _resharded(
+    evidence: Evidence, modules: list[Int64Column], ends: list[Int64Column]
+) -> Iterator[Change]:
     """Yield the changes that free the weights of each module as the next but one is gathered.
 
-    ``ends``: where the backward of losses is over, by its first event. The outermost module, which is the
-    first, is used up to the end of forward.
+    ``ends``: where the backward of losses is over, by its first event. The outermost module, which
+    is the first, is used up to the end of forward.
     """
     table = evidence.table
     end = evidence.features.end

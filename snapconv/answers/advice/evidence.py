@@ -38,9 +38,9 @@ _INSTALLED = re.compile(rf"{_OF_LIBRARY.pattern}|/(?:site|dist)-packages/")
 class Detected:
     """Memory that need not be there: what would be missing, the line that made it, the line to change.
 
-    ``values`` fill the sentences of the kind. ``alone`` is the change with what is a finding of its own too.
-    ``could_be``: the look-alikes (``look_alikes.py``) that the file does not exclude; None for all that have
-    no sign there. A finding is certain if none is left.
+    ``values`` fill the sentences of the kind. ``alone`` is the change with what is a finding of its
+    own too. ``could_be``: the look-alikes (``look_alikes.py``) that the file does not exclude; None
+    for all that have no sign there. A finding is certain if none is left.
     """
 
     change: Change
@@ -114,15 +114,18 @@ class LineCalls:
 
     def line_of(self, path: tuple[int, ...]) -> SourceLine | None:
         """Return the project's line of a path: its innermost."""
-        return next((line for frame in reversed(path) if (line := self.lines.of_frame(frame))), None)
+        return next(
+            (line for frame in reversed(path) if (line := self.lines.of_frame(frame))), None
+        )
 
 
 @dataclass(eq=False)
 class Evidence:
     """One device at one moment, where a detector looks for memory that need not be there.
 
-    ``live`` marks the allocations in use at the moment. ``goal_bytes``: the peak to reach, None for none.
-    ``forward_ms``: the times of modules by path, each without those inside it; empty where none are recorded.
+    ``live`` marks the allocations in use at the moment. ``goal_bytes``: the peak to reach, None for
+    none. ``forward_ms``: the times of modules by path, each without those inside it; empty where
+    none are recorded.
     """
 
     demand: Demand
@@ -213,10 +216,11 @@ def is_operation(analysis: DeviceAnalysis, *words: str) -> BoolColumn:
 class Kind:
     """A kind of finding: its sentences, and the detector that finds it.
 
-    A fault keeps memory for nothing, a trade has a price; what is free has none that most programs notice.
-    ``wrong_if``: when it is none, where that is no look-alike. ``noun``: what {counted} counts.
-    ``estimated`` says why its bytes are an estimate; empty where the replay is exact. ``at_any_size``: what
-    grows without an end need not be large yet. ``of_reserved``: of what is reserved and not allocated.
+    A fault keeps memory for nothing, a trade has a price; what is free has none that most programs
+    notice. ``wrong_if``: when it is none, where that is no look-alike. ``noun``: what {counted}
+    counts. ``estimated`` says why its bytes are an estimate; empty where the replay is exact.
+    ``at_any_size``: what grows without an end need not be large yet. ``of_reserved``: of what is
+    reserved and not allocated.
     """
 
     slug: str
@@ -236,7 +240,9 @@ class Kind:
         """Return what else a finding of this kind could be: see ``Detected``."""
         known = LOOK_ALIKES[self.slug]
         return tuple(
-            one.what for one in known if (not one.sign if could_be is None else one.slug in could_be)
+            one.what
+            for one in known
+            if (not one.sign if could_be is None else one.slug in could_be)
         )
 
     @property

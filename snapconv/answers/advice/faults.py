@@ -1,9 +1,9 @@
 """Faults: memory that is kept for nothing, each found in the trace by one function.
 
-A previous output, loss, graph or batch that is in use while its replacement is made: ``out = model(batch)``
-in a loop keeps the previous ``out`` until the new one is there, since Python gives the name its new value
-last. Gradients that stay through forward. Graphs that no backward uses, of a forward without one and of
-earlier steps.
+A previous output, loss, graph or batch that is in use while its replacement is made: ``out =
+model(batch)`` in a loop keeps the previous ``out`` until the new one is there, since Python gives
+the name its new value last. Gradients that stay through forward. Graphs that no backward uses, of a
+forward without one and of earlier steps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -85,8 +85,9 @@ _MOST_RANGES = 1 << 22
 def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
     """Find gradients in use at the moment, between a step and the next backward.
 
-    Between the two nothing adds to them: they are freed or zeroed before the backward. Where they stay, and
-    several backwards come before each step, they may be added up on purpose; nothing is found then.
+    Between the two nothing adds to them: they are freed or zeroed before the backward. Where they
+    stay, and several backwards come before each step, they may be added up on purpose; nothing is
+    found then.
     """
     analysis = evidence.analysis
     moment = evidence.moment.event
@@ -124,8 +125,8 @@ def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
 def _idle_ranges(phases: Phases) -> Int64Column:
     """Return the ranges in which no gradient is read: from the end of a step up to the next backward.
 
-    A step that allocates nothing is known by the iteration that ends with it; before the trace, one may have
-    ended.
+    A step that allocates nothing is known by the iteration that ends with it; before the trace, one
+    may have ended.
     """
     ends = phases.run_end[phases.begins_of(Phase.OPTIMIZER)].astype(np.int64) + 1
     if phases.has_steps:
@@ -140,8 +141,9 @@ def _idle_ranges(phases: Phases) -> Int64Column:
 def _without(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change:
     """Return the change that frees gradients at the end of each step, until backward makes them anew.
 
-    It makes them in the order in which the first backward did. Where there is none, autograd takes over what
-    it would add to it (torch/csrc/autograd/functions/accumulate_grad.h): neither is there twice.
+    It makes them in the order in which the first backward did. Where there is none, autograd takes
+    over what it would add to it (torch/csrc/autograd/functions/accumulate_grad.h): neither is there
+    twice.
     """
     table = evidence.table
     features = evidence.features
@@ -200,7 +202,8 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     mine = rows[evidence.live[rows]]
     if not evidence.is_large(mine):
         return
-    # Without a graph, too, a cache is a part of what the call returns, and an input stays up to its end.
+    # Without a graph, too, a cache is a part of what the call returns, and an input stays up to its
+    # end.
     is_other = unused & features.is_cache
     is_other |= evidence.is_a(Category.INPUT)
     is_other &= features.is_freed & features.is_traced & is_among(burst, burst[rows])
@@ -223,7 +226,9 @@ def _thrown_away(evidence: Evidence, unused: BoolColumn, burst: Int64Column) -> 
     return [rows for rows in graphs if _is_whole_graph(evidence, rows)]
 
 
-def _last_graph(evidence: Evidence, unused: BoolColumn, stacks: Int32Column) -> Iterator[Int64Column]:
+def _last_graph(
+    evidence: Evidence, unused: BoolColumn, stacks: Int32Column
+) -> Iterator[Int64Column]:
     """Yield the whole graph of the same stacks that is still in use at the end, if there is one."""
     is_last = unused & ~evidence.features.is_freed & ~evidence.features.is_cache
     last = rows_of(is_last & is_among(evidence.table.stack_id, stacks[stacks >= 0]))
@@ -237,7 +242,8 @@ def _unused(evidence: Evidence) -> tuple[BoolColumn, Int64Column]:
     numbers = np.zeros(len(evidence.table), np.int64)
     for _, of_call, begins, number_of in _by_forward(evidence, unused):
         numbers += number_of
-        # In use while two more forwards of its line began: something keeps it. Of graphs see kept_graphs.
+        # In use while two more forwards of its line began: something keeps it. Of graphs see
+        # kept_graphs.
         began_since = np.searchsorted(begins, evidence.features.end[of_call]) - number_of[of_call]
         is_kept = began_since >= _LEAST_GRAPHS
         unused[of_call] = ~is_kept & (not is_graph(evidence.analysis, of_call[is_kept]))
@@ -247,8 +253,8 @@ def _unused(evidence: Evidence) -> tuple[BoolColumn, Int64Column]:
 def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> list[Int64Column]:
     """Return graphs that a line keeps until it has made the next one, each with that one.
 
-    One of before the trace has no stacks that show a whole graph. One that a loss kept may be a list of
-    outputs, made without a graph.
+    One of before the trace has no stacks that show a whole graph. One that a loss kept may be a
+    list of outputs, made without a graph.
     """
     analysis = evidence.analysis
     calls = evidence.calls
@@ -324,7 +330,9 @@ def growing(evidence: Evidence) -> Iterator[Detected]:
     for one in by_line(found)[:3]:
         rows = np.sort(one.rows)
         is_replaced = one.fate is Fate.REPLACED
-        change = freed_from(analysis, rows, np.where(is_replaced, -1, ends[analysis.iteration[rows]]))
+        change = freed_from(
+            analysis, rows, np.where(is_replaced, -1, ends[analysis.iteration[rows]])
+        )
         change = replace(change, n_bytes=change.n_bytes - is_replaced * change.n_bytes.min())
         yield evidence.found(change, rows, one.line, added=format_bytes(one.bytes_per_iteration))
 
@@ -344,7 +352,8 @@ def garbage(evidence: Evidence) -> Iterator[Detected]:
 def _never_used(evidence: Evidence, *, is_interrupted: bool = False) -> BoolColumn:
     """Mark what a forward made and the program itself freed, or nobody, with no backward in between.
 
-    Where memory ran out meanwhile, the exception may have kept it from its backward: only ``is_interrupted``.
+    Where memory ran out meanwhile, the exception may have kept it from its backward: only
+    ``is_interrupted``.
     """
     features = evidence.features
     phases = evidence.analysis.phases
@@ -365,7 +374,9 @@ def _never_used(evidence: Evidence, *, is_interrupted: bool = False) -> BoolColu
     return np.asarray(unused & ~features.freed_through(Role.MODULE_CALL))
 
 
-def _could_be(analysis: DeviceAnalysis, rows: Int64Column, *, is_over: bool | np.bool_) -> tuple[str, ...]:
+def _could_be(
+    analysis: DeviceAnalysis, rows: Int64Column, *, is_over: bool | np.bool_
+) -> tuple[str, ...]:
     """Return what else than a graph allocations could be; ``is_over``: no backward comes for them."""
     stack = analysis.allocations.stack_id[rows]
     by_nodes = analysis.features.freed_through(Role.RELEASE)[rows]
@@ -377,7 +388,8 @@ def _could_be(analysis: DeviceAnalysis, rows: Int64Column, *, is_over: bool | np
 def _is_whole_graph(evidence: Evidence, rows: Int64Column) -> bool:
     """Return whether allocations are nearly all that their forward left.
 
-    A node of autograd on the stack that frees them shows a graph of any size, unless a backward came before:
+    A node of autograd on the stack that frees them shows a graph of any size, unless a backward
+    came before:
     that may have gone through it, as through the input of a checkpointed layer.
     """
     features = evidence.features

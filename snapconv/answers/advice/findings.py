@@ -1,8 +1,8 @@
 """Advice: what to change in the program, and the bytes that it saves at the peak, by a replay of the trace.
 
-Every kind is a row of KINDS: its sentences, and a detector. Detectors look at the peak, then at the peak that
-is left without their findings. A fault keeps memory for nothing; a trade saves memory for a price, and what
-is free has none that most programs notice.
+Every kind is a row of KINDS: its sentences, and a detector. Detectors look at the peak, then at the
+peak that is left without their findings. A fault keeps memory for nothing; a trade saves memory for
+a price, and what is free has none that most programs notice.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,7 +72,10 @@ _MOST_QUICK = 1 << 17
 
 _WITHOUT_AUTOCAST_CACHE = (
     "Pass cache_enabled=False to torch.autocast.",
-    "Or keep the weights in that precision, such as by model.to(torch.bfloat16): half of them is saved too.",
+    (
+        "Or keep the weights in that precision, such as by model.to(torch.bfloat16): half of them is "
+        "saved too."
+    ),
 )
 
 KINDS = (
@@ -147,9 +150,15 @@ KINDS = (
     ),
     Kind(
         slug="garbage",
-        what="Reference cycles keep memory of earlier steps until Python's collector runs: {where} made it.",
+        what=(
+            "Reference cycles keep memory of earlier steps until Python's collector runs: "
+            "{where} made it."
+        ),
         how=(
-            "Break the cycle: an object refers to itself by an attribute, closure, hook or exception.",
+            (
+                "Break the cycle: an object refers to itself by an attribute, closure, hook or "
+                "exception."
+            ),
             "Or call gc.collect() at the end of each step, which takes time.",
         ),
         detect=garbage,
@@ -190,8 +199,14 @@ KINDS = (
         slug="late-frees",
         what="Freed blocks wait for another stream, most of them of {where}.",
         how=(
-            "Before the tensor is dropped, let the stream that allocated it wait: own.wait_stream(other).",
-            "other is the stream that used it. Then leave out record_stream(), or use one stream for both.",
+            (
+                "Before the tensor is dropped, let the stream that allocated it wait: "
+                "own.wait_stream(other)."
+            ),
+            (
+                "other is the stream that used it. Then leave out record_stream(), or use one stream "
+                "for both."
+            ),
             "{nccl}",
             "PyTorch waits for the other stream itself only where memory runs out.",
         ),
@@ -205,7 +220,10 @@ KINDS = (
         how=(
             "Call torch.{kind}.empty_cache() once after that line.",
             "Or do that work on the current stream, which then uses its memory again.",
-            "PyTorch returns it itself only where memory runs out; before, nothing else can use it.",
+            (
+                "PyTorch returns it itself only where memory runs out; before, nothing else can "
+                "use it."
+            ),
         ),
         wrong_if="the program uses {pool} again after the trace",
         detect=idle_caches,
@@ -235,7 +253,9 @@ KINDS = (
         slug="unsharded",
         what="FSDP keeps the gathered weights of {counted} from forward to backward.",
         noun="module",
-        how=("Pass reshard_after_forward=True to fully_shard (FSDP1: ShardingStrategy.FULL_SHARD).",),
+        how=(
+            "Pass reshard_after_forward=True to fully_shard (FSDP1: ShardingStrategy.FULL_SHARD).",
+        ),
         costs="the weights are gathered again for backward",
         wrong_if="a module runs again before its backward",
         detect=gathered_shards,
@@ -246,7 +266,10 @@ KINDS = (
         what="The loss uses {counted} as large as the logits ({where}{caller}).",
         noun="tensor",
         how=(
-            "Compute the last layer and the loss in {chunks} chunks, each under torch.utils.checkpoint;",
+            (
+                "Compute the last layer and the loss in {chunks} chunks, each under "
+                "torch.utils.checkpoint;"
+            ),
             "or use a fused loss, such as Liger's fused linear cross entropy.",
         ),
         costs="the last layer runs twice",
@@ -269,7 +292,10 @@ KINDS = (
         what="Attention makes {counted} with a number for each score ({where}).",
         noun="mask",
         how=(
-            "Attention adds the padding mask (src_key_padding_mask) to the other in every layer: pass one.",
+            (
+                "Attention adds the padding mask (src_key_padding_mask) to the other in every layer: "
+                "pass one."
+            ),
             "With a causal mask and padding at the end, pass is_causal=True and no padding mask.",
         ),
         costs="no time; outputs at padded positions change, which the loss has to ignore",
@@ -283,7 +309,10 @@ KINDS = (
         noun="copy",
         plural="copies",
         how=(
-            "Pass autocast_adapter_dtype=False to get_peft_model: adapters then have the model's precision.",
+            (
+                "Pass autocast_adapter_dtype=False to get_peft_model: adapters then have the model's "
+                "precision."
+            ),
         ),
         costs="precision of the adapters' weights; check that the loss still falls",
         wrong_if="the adapters have to stay in 32 bits, or have 16 already",
@@ -295,7 +324,10 @@ KINDS = (
         what="{number} temporaries of the optimizer step are live together ({where}).",
         how=(
             "Pass fused=True to the optimizer (Adam, AdamW, SGD, Adagrad).",
-            "Other optimizers: foreach=False keeps one or two temporaries of the largest parameter.",
+            (
+                "Other optimizers: foreach=False keeps one or two temporaries of the largest "
+                "parameter."
+            ),
         ),
         costs="nothing with fused=True; foreach=False makes the step slower",
         is_free=True,
@@ -333,7 +365,8 @@ KINDS = (
         costs="precision; check that the loss still falls",
         wrong_if="{wrong}",
         detect=full_states,
-        estimated="each state shrinks to a quarter, and the step keeps no temporaries; transformers' Trainer "
+        estimated="each state shrinks to a quarter, and the step keeps no temporaries; "
+        "transformers' Trainer "
         "leaves the states of embeddings as they are",
     ),
     Kind(
@@ -352,11 +385,12 @@ KINDS = (
 class Finding:
     """One change of the program: what is wrong, what it saves at the peak, what it costs, how to do it.
 
-    ``held_bytes`` are those that it takes from the memory at the peak; ``saved_bytes`` are less where another
-    moment then needs more. ``could_be``: what else has such lifetimes and is not excluded by the file; if
-    nothing, the finding is certain. ``peak`` is the peak with this change alone. ``estimated`` is empty where
-    the replay is exact. Where the change is about what is reserved beside the allocated bytes, so are these,
-    and ``reserved_bytes`` is the most that is reserved with it; else that is None.
+    ``held_bytes`` are those that it takes from the memory at the peak; ``saved_bytes`` are less
+    where another moment then needs more. ``could_be``: what else has such lifetimes and is not
+    excluded by the file; if nothing, the finding is certain. ``peak`` is the peak with this change
+    alone. ``estimated`` is empty where the replay is exact. Where the change is about what is
+    reserved beside the allocated bytes, so are these, and ``reserved_bytes`` is the most that is
+    reserved with it; else that is None.
     """
 
     kind: str
@@ -394,11 +428,12 @@ class Finding:
 class Advice:
     """The findings on one device, the largest first, and the peak with all of them together.
 
-    ``goal_bytes``: the most that the peak should be, None if no goal was given. ``enough``: the numbers of
-    the findings, from 1 on, that reach it: each one that does so alone, and the first others that do
-    together. ``fits_already``: the program fits into the capacity without a change. ``setting``: the
-    allocator setting that reserves least. ``contents`` has the bytes of each category at the peak, the
-    largest first. ``unknown`` says why nothing can be found, else it is empty.
+    ``goal_bytes``: the most that the peak should be, None if no goal was given. ``enough``: the
+    numbers of the findings, from 1 on, that reach it: each one that does so alone, and the first
+    others that do together. ``fits_already``: the program fits into the capacity without a change.
+    ``setting``: the allocator setting that reserves least. ``contents`` has the bytes of each
+    category at the peak, the largest first. ``unknown`` says why nothing can be found, else it is
+    empty.
     """
 
     device: Device
@@ -445,9 +480,9 @@ def advise(
 ) -> Advice:
     """Find what to change; ``goal_bytes`` is the peak to reach, and asks for trades unless faults reach it.
 
-    ``capacity``: what may be reserved, where settings are tried. ``replays``: find the new peaks by the
-    allocator model, which takes longer.
-    ``forward_ms``: the times of a capture, see times.forward_times.
+    ``capacity``: what may be reserved, where settings are tried. ``replays``: find the new peaks by
+    the allocator model, which takes longer. ``forward_ms``: the times of a capture, see
+    times.forward_times.
     """
     trades = trades or goal_bytes is not None
     sorts = (FAULT, FREE, TRADE) if trades else (FAULT, FREE) if replays else (FAULT,)
@@ -486,7 +521,8 @@ def advise(
 def quick_findings(analysis: DeviceAnalysis) -> list[Finding]:
     """Find what ``advise`` finds where nobody requests trades, by sums alone; its faults in the same order.
 
-    What is free is looked for in short traces alone: in one of 10^6 events that takes as long as reading it.
+    What is free is looked for in short traces alone: in one of 10^6 events that takes as long as
+    reading it.
     """
     if _why_unknown(analysis):
         return []
@@ -496,7 +532,9 @@ def quick_findings(analysis: DeviceAnalysis) -> list[Finding]:
     return _without_needless(_search(evidence, sorts, demand.without), None, demand)
 
 
-def _without_needless(found: list[Finding], goal_bytes: int | None, demand: Demand) -> list[Finding]:
+def _without_needless(
+    found: list[Finding], goal_bytes: int | None, demand: Demand
+) -> list[Finding]:
     """Leave out what costs something where faults reach the goal, and what is free and small without a goal.
 
     What is small stays where another saves more beside it than alone.
@@ -506,7 +544,8 @@ def _without_needless(found: list[Finding], goal_bytes: int | None, demand: Dema
     if goal_bytes is None:
         large = [one for one in found if one.sort != FREE or one.saved_bytes >= peak * _LEAST_SHARE]
         is_needed = any(
-            one.reserved_bytes is None and peak - one.peak.n_bytes < one.saved_bytes for one in large
+            one.reserved_bytes is None and peak - one.peak.n_bytes < one.saved_bytes
+            for one in large
         )
         return [one for one in found if one in large or one.saved_bytes] if is_needed else large
     is_enough = faults and demand.without([one.change for one in faults]).n_bytes <= goal_bytes
@@ -517,7 +556,9 @@ def _rank(one: Finding) -> tuple[object, ...]:
     return one.sort, one.kind == "batch", -one.saved_bytes, -one.held_bytes, one.kind, one.what
 
 
-def _measured(found: Finding, peak_of: Callable[[Sequence[Change]], Peak], demand: Demand) -> Finding:
+def _measured(
+    found: Finding, peak_of: Callable[[Sequence[Change]], Peak], demand: Demand
+) -> Finding:
     """Give a finding its final peak; what it saves beside others stays the sum of its blocks."""
     peak = peak_of([found.change])
     before = demand.peak.n_bytes
@@ -538,7 +579,9 @@ def _enough(found: Sequence[Finding], goal_bytes: int, demand: Demand) -> Iterat
             others.append(number)
 
     def reach(numbers: Sequence[int]) -> bool:
-        return demand.without([found[number - 1].change for number in numbers]).n_bytes <= goal_bytes
+        return (
+            demand.without([found[number - 1].change for number in numbers]).n_bytes <= goal_bytes
+        )
 
     first = next((others[:last] for last in range(2, len(others) + 1) if reach(others[:last])), [])
     for number in first[::-1]:
@@ -551,8 +594,8 @@ def _enough(found: Sequence[Finding], goal_bytes: int, demand: Demand) -> Iterat
 def goal_of(analysis: DeviceAnalysis, *, capacity: int | None, save: int | None) -> int | None:
     """Return the peak to reach; None where no goal is given and no request failed.
 
-    What is reserved beyond the peak of allocated bytes stays. Where a request failed, the capacity is what
-    torch had then.
+    What is reserved beyond the peak of allocated bytes stays. Where a request failed, the capacity
+    is what torch had then.
     """
     failed = analysis.phases.oom_events
     if save is not None:
@@ -595,14 +638,17 @@ def _search(
     Faults stay in the order of their sums, so that the first is the same with and without a replay.
     """
     kinds = [kind for kind in KINDS if kind.sort in sorts]
-    found = sorted((*_of_reserved(evidence, kinds), *_allocated(evidence, kinds)), key=_rank)[:MOST_FINDINGS]
+    found = sorted((*_of_reserved(evidence, kinds), *_allocated(evidence, kinds)), key=_rank)[
+        :MOST_FINDINGS
+    ]
     measured = [_measured(finding, peak_of, evidence.demand) for finding in found]
     n_faults = sum(finding.sort == FAULT for finding in measured)
     return measured[:n_faults] + sorted(measured[n_faults:], key=_rank)
 
 
-# Faults come first, on their own: which ones are found there depends on nothing else. Another may save only
-# beside what is free, as gradients that stay through forward do where the optimizer's step has the peak.
+# Faults come first, on their own: which ones are found there depends on nothing else. Another may
+# save only beside what is free, as gradients that stay through forward do where the optimizer's
+# step has the peak.
 _PASSES = (((FAULT,), False), ((FREE,), False), ((FAULT,), True), ((FREE, TRADE), False))
 
 
@@ -663,7 +709,9 @@ def _of_reserved(evidence: Evidence, kinds: Sequence[Kind]) -> Iterator[Finding]
             saved = evidence.demand.saved_of_reserved(detected.change)
             if saved >= least:
                 finding = _finding(kind, detected, evidence, ())
-                yield replace(finding, held_bytes=saved, saved_bytes=saved, reserved_bytes=reserved - saved)
+                yield replace(
+                    finding, held_bytes=saved, saved_bytes=saved, reserved_bytes=reserved - saved
+                )
 
 
 def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[Change]) -> Finding:
@@ -673,7 +721,9 @@ def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[C
     alone = demand.without([change])
     saved = demand.peak.n_bytes - alone.n_bytes
     if others:
-        saved = max(saved, demand.without(others).n_bytes - demand.without([*others, found.change]).n_bytes)
+        saved = max(
+            saved, demand.without(others).n_bytes - demand.without([*others, found.change]).n_bytes
+        )
     texts = {
         **found.values,
         "kind": device_kind(demand.analysis.device.device),

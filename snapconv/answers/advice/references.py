@@ -1,10 +1,10 @@
 """When Python would free the tensors of a forward if no graph kept them: an estimate from call paths.
 
-A value that a function computed is taken to be in use until that function's next operation is over: a call
-with all that runs inside it, as a call holds its arguments. The last value of a function is its result, and
-so a value of its caller. Besides, a function that ends with a sum adds its first sum; two factors of one
-expression wait for each other; a concatenation may read what earlier blocks returned; caches, and logits
-that their loss reads, are part of what the model returns.
+A value that a function computed is taken to be in use until that function's next operation is over:
+a call with all that runs inside it, as a call holds its arguments. The last value of a function is
+its result, and so a value of its caller. Besides, a function that ends with a sum adds its first
+sum; two factors of one expression wait for each other; a concatenation may read what earlier blocks
+returned; caches, and logits that their loss reads, are part of what the model returns.
 """
 
 import re
@@ -30,11 +30,14 @@ from snapconv.torch_knowledge.frame_patterns import Role
 
 # Two values of one operation: no function runs between them.
 _NONE_BETWEEN = 1 << 30
-# Between two lines of a function; there are more to the method of the next class, below its __init__.
+# Between two lines of a function; there are more to the method of the next class, below its
+# __init__.
 _MOST_LINES_BETWEEN = 50
-# What wraps the forward of a model in transformers 5, which returns an object: callers keep it in a name.
+# What wraps the forward of a model in transformers 5, which returns an object: callers keep it in a
+# name.
 _MAKES_OUTPUTS = re.compile(r"transformers/utils/(generic|output_capturing)\.py$")
-# Of tensors that concatenations read, in a network whose later blocks read what earlier ones returned.
+# Of tensors that concatenations read, in a network whose later blocks read what earlier ones
+# returned.
 _LEAST_SIZES = 2
 
 
@@ -42,10 +45,10 @@ _LEAST_SIZES = 2
 class _Values:
     """The first output of every operation, in their order, one entry each; ``rows`` are allocations.
 
-    ``level``: the frames down to the function that made it, or got it, and goes on with the next value.
-    ``is_beside``: the next one is of the same line of that function. ``is_output``: an object that it keeps
-    has the value. ``depth``: the frames of its path, ``root`` those down to the model's call; 0 outside.
-    ``call``: the calls of the model that ended before.
+    ``level``: the frames down to the function that made it, or got it, and goes on with the next
+    value. ``is_beside``: the next one is of the same line of that function. ``is_output``: an
+    object that it keeps has the value. ``depth``: the frames of its path, ``root`` those down to
+    the model's call; 0 outside. ``call``: the calls of the model that ended before.
     """
 
     rows: Int64Column
@@ -64,11 +67,15 @@ class _Values:
         for level in distinct(self.level).tolist():
             mine = rows_of(self.level == level)
             places = np.append(rows_of(self.level <= level + difference), last)
-            found[mine] = places[np.minimum(np.searchsorted(places, mine, side="right"), len(places) - 1)]
+            found[mine] = places[
+                np.minimum(np.searchsorted(places, mine, side="right"), len(places) - 1)
+            ]
         return found
 
 
-def ends_without_graph(calls: LineCalls, analysis: DeviceAnalysis, rows: Int64Column) -> Int64Column:
+def ends_without_graph(
+    calls: LineCalls, analysis: DeviceAnalysis, rows: Int64Column
+) -> Int64Column:
     """Return the event from which each allocation would be free; -1 for what would not be made."""
     table = analysis.allocations
     features = analysis.features
@@ -106,7 +113,9 @@ def _last_outputs(
     sizes = values.sizes
     is_cache = analysis.features.is_cache[values.rows]
     is_output = is_cache | values.is_output | (values.root == 0)
-    ends = np.where(is_output, np.maximum(ends, np.searchsorted(call, call, side="right") - 1), ends)
+    ends = np.where(
+        is_output, np.maximum(ends, np.searchsorted(call, call, side="right") - 1), ends
+    )
     is_loss = is_operation(analysis, "cross_entropy", "log_softmax")[values.rows]
     loss = np.minimum(next_of(rows_of(is_loss), np.arange(n), n), n - 1)
     is_logits = ~is_loss & (loss <= following) & (sizes[loss] == sizes) & is_saved
@@ -126,7 +135,8 @@ def _last_reads(values: _Values, following: Int64Column, over: Int64Column) -> I
     # A function's first sum is read by the sum that it ends with.
     is_call = depth[following] > level
     is_sum = (depth == level) & is_call & (depth[over] == level) & (sizes[over] == sizes)
-    # An expression multiplies the values of two calls; or a value has two halves, and one is read later.
+    # An expression multiplies the values of two calls; or a value has two halves, and one is read
+    # later.
     last = following[following]
     is_factor = (depth > level) & is_call & (level[following] == level) & (depth[last] == level)
     is_factor &= (sizes == 2 * sizes[last]) | (
@@ -152,7 +162,14 @@ def _values(calls: LineCalls, analysis: DeviceAnalysis, made: Int64Column) -> _V
     depth, root = np.array([(len(path), len(module)) for path, module in paths], np.int64)[kind].T
     call = np.cumsum(np.append(False, level < root)[:-1])
     return _Values(
-        rows, size[is_first], level, is_beside > 0, (is_output > 0) & (level >= root), depth, root, call
+        rows,
+        size[is_first],
+        level,
+        is_beside > 0,
+        (is_output > 0) & (level >= root),
+        depth,
+        root,
+        call,
     )
 
 
@@ -161,7 +178,9 @@ def _levels(calls: LineCalls, analysis: DeviceAnalysis, stack: Int64Column) -> I
     paths = _Paths(calls, analysis, stack)
     key = stack[:-1] * (stack.max(initial=0) + 2) + stack[1:]
     pairs, place = np.unique(key, return_index=True)
-    rows = [paths.between(*stack[at : at + 2].tolist()) for at in place.tolist()] + [(0, False, False)]
+    rows = [paths.between(*stack[at : at + 2].tolist()) for at in place.tolist()] + [
+        (0, False, False)
+    ]
     of_pair: Int64Column = np.array(rows, np.int64).T
     return of_pair[:, np.append(np.searchsorted(pairs, key), len(pairs))]
 
@@ -169,7 +188,8 @@ def _levels(calls: LineCalls, analysis: DeviceAnalysis, stack: Int64Column) -> I
 class _Paths:
     """The paths of some stacks, with a number for the function of each frame.
 
-    ``first``: the depth at which a path was the first of a function's call; met again there, so is the call.
+    ``first``: the depth at which a path was the first of a function's call; met again there, so is
+    the call.
     """
 
     def __init__(self, calls: LineCalls, analysis: DeviceAnalysis, stack: Int64Column) -> None:
@@ -195,8 +215,12 @@ class _Paths:
         if one == other:
             return _NONE_BETWEEN, True, False
         pairs = enumerate(zip(one, other, strict=False))
-        shared = next((depth for depth, (frame, its) in pairs if frame != its), min(len(one), len(other)))
-        is_inside = shared < min(len(one), len(other)) and function[one[shared]] == function[other[shared]]
+        shared = next(
+            (depth for depth, (frame, its) in pairs if frame != its), min(len(one), len(other))
+        )
+        is_inside = (
+            shared < min(len(one), len(other)) and function[one[shared]] == function[other[shared]]
+        )
         is_new_call = self.first.get(after, len(other)) <= shared - (not is_inside)
         level = shared + (is_inside and not is_new_call) - (is_new_call and not is_inside)
         while level and self.calls.is_module_call(one[level - 1]):
@@ -220,12 +244,17 @@ def _functions(analysis: DeviceAnalysis, used: set[int]) -> dict[int, int]:
 
 
 def _keep_joined(
-    analysis: DeviceAnalysis, values: _Values, ends: Int64Column, over: Int64Column, is_saved: BoolColumn
+    analysis: DeviceAnalysis,
+    values: _Values,
+    ends: Int64Column,
+    over: Int64Column,
+    is_saved: BoolColumn,
 ) -> None:
     """Keep what concatenations read, where they read several sizes, as those of a U-Net do.
 
-    One reads the value before it, and in the bytes that are left what an earlier block returned: the last
-    concatenation the first such value. It is an argument of its block, which holds it to the end.
+    One reads the value before it, and in the bytes that are left what an earlier block returned:
+    the last concatenation the first such value. It is an argument of its block, which holds it to
+    the end.
     """
     sizes = values.sizes
     is_join = is_operation(analysis, "cat")[values.rows] & (values.depth > 0)

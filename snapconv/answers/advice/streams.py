@@ -1,8 +1,9 @@
 """Reserved memory that streams keep beside the allocated bytes: late frees, and caches that nothing uses.
 
-No block of one stream is cut from the cached memory of another. A free of a block that another stream uses
-completes when that stream is done (record_stream). Where memory runs out PyTorch waits for all streams, and
-returns every cache; until then it requests more from the GPU (CUDACachingAllocator.cpp, 1.10 to 2.15).
+No block of one stream is cut from the cached memory of another. A free of a block that another
+stream uses completes when that stream is done (record_stream). Where memory runs out PyTorch waits
+for all streams, and returns every cache; until then it requests more from the GPU
+(CUDACachingAllocator.cpp, 1.10 to 2.15).
 """
 
 from collections.abc import Iterator
@@ -14,22 +15,25 @@ from snapconv.answers.fragmentation import is_of_private_pool
 from snapconv.answers.what_if.calls import CallChange
 from snapconv.columns import Int64Column, distinct, grouped, is_among, rows_of, run_starts
 
-# NCCL's process group recorded streams up to 2.7, unless told otherwise (pytorch/pytorch pull requests 97053,
-# which is in 2.1, 150352, which reverts the change in 2.7, and 150398, which is in 2.8).
+# NCCL's process group recorded streams up to 2.7, unless told otherwise (pytorch/pytorch pull
+# requests 97053, which is in 2.1, 150352, which reverts the change in 2.7, and 150398, which is in
+# 2.8).
 _STREAMS_NOT_RECORDED_SINCE = 8
 _NCCL = "For NCCL's collectives before PyTorch 2.8: set TORCH_NCCL_AVOID_RECORD_STREAMS=1."
 # Of the largest block of a stream: smaller ones may go after its cache is emptied.
 _LITTLE = 0.1
 # Of the most bytes in use: what the next step comes near.
 _AGAIN = 0.95
-# Streams of one line: two may be there to overlap. PyTorch has 32, in turn (c10/cuda/CUDAStream.cpp).
+# Streams of one line: two may be there to overlap. PyTorch has 32, in turn
+# (c10/cuda/CUDAStream.cpp).
 _LEAST_STREAMS, _ALL_STREAMS = 3, 32
 
 
 def late_frees(evidence: Evidence) -> Iterator[Detected]:
     """Find blocks that wait for another stream where most memory is in use.
 
-    While a CUDA graph is captured, frees in its private pool are late too, and count for nothing here.
+    While a CUDA graph is captured, frees in its private pool are late too, and count for nothing
+    here.
     """
     analysis = evidence.analysis
     table = evidence.table
@@ -38,7 +42,9 @@ def late_frees(evidence: Evidence) -> Iterator[Detected]:
     if not len(waiting):
         return
     era = analysis.snapshot.era
-    is_old = era.backend == "cuda" and int(era.first.partition(".")[2]) < _STREAMS_NOT_RECORDED_SINCE
+    is_old = (
+        era.backend == "cuda" and int(era.first.partition(".")[2]) < _STREAMS_NOT_RECORDED_SINCE
+    )
     change = called_otherwise(CallChange(completed=tuple(rows_of(is_late).tolist())))
     yield evidence.found(change, waiting, analysis.main_line(waiting), nccl=_NCCL * is_old)
 
@@ -46,8 +52,8 @@ def late_frees(evidence: Evidence) -> Iterator[Detected]:
 def idle_caches(evidence: Evidence) -> Iterator[Detected]:
     """Find streams, and pools of a size, that request nothing any more where most memory is reserved.
 
-    A stream that is used again, at any later time, needs its cache. One that serves every step may only be
-    between two uses: the bytes have to fall and rise again without it.
+    A stream that is used again, at any later time, needs its cache. One that serves every step may
+    only be between two uses: the bytes have to fall and rise again without it.
     """
     table = evidence.table
     event = evidence.analysis.replay.reserved.peak_event

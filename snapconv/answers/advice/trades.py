@@ -117,10 +117,14 @@ def _in_chunks(evidence: Evidence, rows: Int64Column) -> Change:
     table = evidence.table
     gradients = rows_of(evidence.is_a(Category.GRADIENT))
     n_bytes = change.n_bytes.copy()
-    for part in grouped(rows_of(evidence.features.by_engine[rows]), evidence.analysis.iteration[rows]):
+    for part in grouped(
+        rows_of(evidence.features.by_engine[rows]), evidence.analysis.iteration[rows]
+    ):
         events = table.alloc_event[rows[part]]
         most = part[
-            np.argmax([table.block_bytes[rows[table.live_at(event)[rows]]].sum() for event in events])
+            np.argmax(
+                [table.block_bytes[rows[table.live_at(event)[rows]]].sum() for event in events]
+            )
         ]
         place = np.searchsorted(table.alloc_event[gradients], events.max())
         if place < len(gradients):
@@ -155,7 +159,8 @@ def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> In
     table = evidence.table
     sizes = evidence.table.requested_bytes
     size = int(sizes[max(grouped(rows, sizes), key=evidence.bytes_of)[0]])
-    # The mask of a dropout has a byte for each score; queries, keys and values may have as many: they stay.
+    # The mask of a dropout has a byte for each score; queries, keys and values may have as many:
+    # they stay.
     is_mask = (sizes == size // 4) & is_operation(evidence.analysis, "dropout")
     same = rows_of(evidence.is_computed & (_of_family(sizes, size) | is_mask))
     functions = {_function(evidence, stack) for stack in distinct(table.stack_id[rows]).tolist()}
@@ -170,14 +175,17 @@ def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> In
 def merged_masks(evidence: Evidence) -> Iterator[Detected]:
     """Find the sums of two masks that torch's attention makes, of one number for each score.
 
-    torch/nn/functional.py, multi_head_attention_forward, torch 2.13: of what the function itself makes for
-    backward the sum comes first; the last has the size of the queries. The fused kernel keeps the sum.
+    torch/nn/functional.py, multi_head_attention_forward, torch 2.13: of what the function itself
+    makes for backward the sum comes first; the last has the size of the queries. The fused kernel
+    keeps the sum.
     """
     table = evidence.table
     features = evidence.features
     frames = evidence.analysis.snapshot.stacks.frames
     frame = features.lines_of(table.stack_id)
-    is_attention = np.array([name == "multi_head_attention_forward" for name in (*frames.names, "")])
+    is_attention = np.array(
+        [name == "multi_head_attention_forward" for name in (*frames.names, "")]
+    )
     rows = rows_of(is_attention[frame] & features.in_forward & features.reaches_backward)
     if not len(rows):
         return
@@ -193,13 +201,18 @@ def merged_masks(evidence: Evidence) -> Iterator[Detected]:
 def adapter_inputs(evidence: Evidence) -> Iterator[Detected]:
     """Find copies of inputs in the precision of peft's adapters, which are kept for the gradients of these.
 
-    peft/tuners/lora/layer.py, Linear.forward, peft 0.21: an adapter in 32 bits reads a copy of its input; one
-    in 16 bits beside a model in 16 bits reads the input, which is kept in place of the copy.
+    peft/tuners/lora/layer.py, Linear.forward, peft 0.21: an adapter in 32 bits reads a copy of its
+    input; one in 16 bits beside a model in 16 bits reads the input, which is kept in place of the
+    copy.
     """
-    rows = rows_of(evidence.features.made_through(Role.ADAPTED) & evidence.features.reaches_backward)
+    rows = rows_of(
+        evidence.features.made_through(Role.ADAPTED) & evidence.features.reaches_backward
+    )
     mine = rows[evidence.live[rows]]
     if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
-        yield evidence.found(smaller(evidence.analysis, rows, 1 / 2), mine, evidence.analysis.main_line(mine))
+        yield evidence.found(
+            smaller(evidence.analysis, rows, 1 / 2), mine, evidence.analysis.main_line(mine)
+        )
 
 
 def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> Change:
@@ -320,7 +333,11 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
     if evidence.is_large(mine, LEAST_SHARE_OF_TRADE):
         change = smaller(analysis, rows, SAVED_BY_8_BITS)
         alone = joined((change, removed(analysis, rows_of(is_temporary))))
-        wrong = "the optimizer has no version with 8 bits" if recorded else "the states have 16 bits already"
+        wrong = (
+            "the optimizer has no version with 8 bits"
+            if recorded
+            else "the states have 16 bits already"
+        )
         yield replace(evidence.found(change, mine, None, wrong=wrong), alone=alone)
 
 
@@ -331,10 +348,14 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
     features = evidence.features
     is_saved = is_among(analysis.classification.category, categories_with(Trait.SAVED))
     # What backward computes again is saved there, outside of the forward's hooks.
-    is_saved &= features.is_freed_by_engine & features.is_traced & ~features.made_through(Role.RECOMPUTE)
+    is_saved &= (
+        features.is_freed_by_engine & features.is_traced & ~features.made_through(Role.RECOMPUTE)
+    )
     rows = rows_of(is_saved)
     # Nothing but the graph holds it when backward begins; it comes back for its own operation.
-    first = np.minimum(ends_without_graph(evidence.calls, analysis, rows), features.next_backward[rows])
+    first = np.minimum(
+        ends_without_graph(evidence.calls, analysis, rows), features.next_backward[rows]
+    )
     needed = last_before(np.sort(table.freed_event[rows]), table.freed_event[rows])
     change = Change(rows, first, np.maximum(needed, first), table.block_bytes[rows])
     held = evidence.demand.bytes_at(change, evidence.moment.event)
@@ -357,8 +378,8 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
 def _keyword_hint(evidence: Evidence, rows: Int64Column) -> str:
     """Say that inputs of checkpoint() pass hooks by position alone, where some may be passed by keyword.
 
-    torch/utils/checkpoint.py, _checkpoint_without_reentrant_generator: autograd saves ``args``, and a closure
-    has ``kwargs``. A recorder hears of what autograd saves.
+    torch/utils/checkpoint.py, _checkpoint_without_reentrant_generator: autograd saves ``args``, and
+    a closure has ``kwargs``. A recorder hears of what autograd saves.
     """
     recorded = evidence.analysis.recorded
     saved = recorded.saved if recorded else rows[:0]
@@ -367,5 +388,6 @@ def _keyword_hint(evidence: Evidence, rows: Int64Column) -> str:
         return ""
     when = "" if len(saved) else "if they are passed by keyword, which the file does not show: "
     return (
-        f"Before that, {when}pass the tensors to checkpoint() by position. Keywords do not reach these hooks."
+        f"Before that, {when}pass the tensors to checkpoint() by position. Keywords do not "
+        f"reach these hooks."
     )

@@ -1,9 +1,10 @@
 """The files of a job -> one answer: groups of equal ranks, what differs and in what, where memory ran out.
 
-Ranks are compared within a group, by the median and the median absolute deviation, which a few outliers do
-not move. A group is a pipeline stage: its data, tensor, context and expert parallel ranks should be equal.
-Of several dumps of a rank the last one is compared; how they differ is its growth. A rank without a file is a
-row with an error, where few are missing: chosen ranks of a job are no fault.
+Ranks are compared within a group, by the median and the median absolute deviation, which a few
+outliers do not move. A group is a pipeline stage: its data, tensor, context and expert parallel
+ranks should be equal. Of several dumps of a rank the last one is compared; how they differ is its
+growth. A rank without a file is a row with an error, where few are missing: chosen ranks of a job
+are no fault.
 """
 
 from collections import defaultdict
@@ -22,9 +23,11 @@ from snapconv.units import HOST, counted, format_bytes
 
 # Where two ranks differ, either may be the outlier.
 LEAST_RANKS = 3
-# A difference counts from this many robust standard deviations on, and from this share of the group's peak.
+# A difference counts from this many robust standard deviations on, and from this share of the
+# group's peak.
 _DEVIATIONS, _LEAST_SHARE = 5.0, 0.02
-# The factor that makes the median absolute deviation of a normal distribution its standard deviation.
+# The factor that makes the median absolute deviation of a normal distribution its standard
+# deviation.
 _TO_SIGMA = 1.4826
 _MOST_REASONS = 3
 # Ranks in different places of a mesh are unequal from this difference on.
@@ -75,8 +78,8 @@ class Kind(str, Enum):
 class Finding:
     """Something worth knowing about a job, in a sentence; about one file, or about none in particular.
 
-    ``n_bytes`` is how much it is: what a failed request needed, the difference from the median of the group,
-    or the growth of a peak.
+    ``n_bytes`` is how much it is: what a failed request needed, the difference from the median of
+    the group, or the growth of a peak.
     """
 
     kind: Kind
@@ -132,7 +135,9 @@ class JobReport:
         return {"n_files": self.n_files, "n_errors": len(self.errors), **asdict(self)}
 
 
-def report_job(files: Sequence[RankFile], *, n_ranks: int | None = None, is_whole: bool = True) -> JobReport:
+def report_job(
+    files: Sequence[RankFile], *, n_ranks: int | None = None, is_whole: bool = True
+) -> JobReport:
     """Compare the ranks of a job: of ``n_ranks``, where that is known beside the files.
 
     ``is_whole``: all files are there, so that a rank without one is missing.
@@ -188,7 +193,10 @@ def _by_rank(files: Iterable[RankFile]) -> list[list[RankFile]]:
 def _entries(file: RankFile) -> list[Entry]:
     """Return the devices of a file, which are compared with those in the same place of other files."""
     found = [device for device in file.devices if device.device != HOST]
-    return [Entry(file, device, number if len(found) > 1 else None) for number, device in enumerate(found)]
+    return [
+        Entry(file, device, number if len(found) > 1 else None)
+        for number, device in enumerate(found)
+    ]
 
 
 def _stage(entry: Entry) -> _Stage:
@@ -216,18 +224,21 @@ def _hints(groups: Sequence[tuple[_Stage, list[Entry]]], n_outliers: int) -> Ite
     if n_ranks >= 2 * LEAST_RANKS and is_mixed and not has_stages:
         yield Finding(
             Kind.HINT,
-            f"the peaks of the {n_ranks} ranks differ widely: if the job has pipeline stages, pass its mesh, "
+            f"the peaks of the {n_ranks} ranks differ widely: if the job has pipeline stages, "
+            f"pass its mesh, "
             "such as --mesh pp=4,dp=8,tp=2",
         )
     # Of a few files with several devices beside those of one, none is missing.
     small = [
         _name(stage) or "the ranks"
         for stage, group in groups
-        if len(group) < LEAST_RANKS and (group[0].number is None or groups[0][1][0].number is not None)
+        if len(group) < LEAST_RANKS
+        and (group[0].number is None or groups[0][1][0].number is not None)
     ]
     if small:
         yield Finding(
-            Kind.HINT, f"a group needs {LEAST_RANKS} ranks to be compared: not so {', '.join(small)}"
+            Kind.HINT,
+            f"a group needs {LEAST_RANKS} ranks to be compared: not so {', '.join(small)}",
         )
 
 
@@ -238,7 +249,8 @@ def _same_dumps(by_rank: Sequence[Sequence[RankFile]]) -> Iterator[Finding]:
         first, last = pairs[0]
         yield Finding(
             Kind.HINT,
-            f"{counted(len(pairs), 'file')} not compared, as another has the same rank and dump: such as "
+            f"{counted(len(pairs), 'file')} not compared, as another has the same rank and dump: "
+            f"such as "
             f"{first.file}, for {last.file}",
         )
 
@@ -270,7 +282,8 @@ class _Comparison:
             for line in entry.device.lines:
                 lines[line.key].append(line.block_bytes)
         self.figures = {name: self._spread(figures[name]) for name in sorted(figures)}
-        # A line that fewer than half of them have is usually not there: its median and deviation are 0.
+        # A line that fewer than half of them have is usually not there: its median and deviation
+        # are 0.
         common = {key: known for key, known in lines.items() if 2 * len(known) >= self._n}
         self._lines = {key: self._spread(known) for key, known in common.items()}
 
@@ -301,7 +314,10 @@ class _Comparison:
             yield f"grows by {format_bytes(device.growth_bytes)} per iteration{where}"
 
     def _reason(self, name: str, more: Mapping[str, int], words: str = "") -> str:
-        return f"{_signed(more[name])} {words or name} (group median {format_bytes(self.figures[name][0])})"
+        return (
+            f"{_signed(more[name])} {words or name} (group median "
+            f"{format_bytes(self.figures[name][0])})"
+        )
 
     def _odd_lines(self, device: RankDevice) -> Iterator[tuple[int, str, str]]:
         """Yield by how much a line differs, its category, and the same in words."""
@@ -314,7 +330,11 @@ class _Comparison:
             more = mine.get(key, 0) - middle
             if abs(more) > least:
                 others = f"group median {format_bytes(middle)}" if middle else "none in its group"
-                yield more, key.category, f"{_signed(more)} {key.category} at {key.place} ({others})"
+                yield (
+                    more,
+                    key.category,
+                    f"{_signed(more)} {key.category} at {key.place} ({others})",
+                )
 
 
 _BESIDE_CATEGORIES = ("peak", "cached", "growth")
@@ -354,7 +374,10 @@ def _exhausted(entries: Sequence[Entry]) -> Iterator[Finding]:
             least = format_bytes(min(left))
             most = format_bytes(max(left))
             range_ = least if least == most else f"{least} to {most}"
-            words += f"; {counted(len(left), 'other rank')} of its group had {range_} left at their peaks"
+            words += (
+                f"; {counted(len(left), 'other rank')} of its group had {range_} left at "
+                f"their peaks"
+            )
         yield _about(Kind.OUT_OF_MEMORY, entry, failed.needed_bytes, words)
 
 
@@ -377,7 +400,9 @@ def _uneven(axis: str, entries: Sequence[Entry], *, n_least: int) -> Finding | N
     for file, device, _ in entries:
         if (place := file.coordinates.get(axis)) is not None:
             peaks[place].append(device.peak_bytes)
-    medians = {place: int(median(some)) for place, some in sorted(peaks.items()) if len(some) >= n_least}
+    medians = {
+        place: int(median(some)) for place, some in sorted(peaks.items()) if len(some) >= n_least
+    }
     if not medians:
         return None
     most = max(medians, key=medians.__getitem__)
@@ -387,7 +412,9 @@ def _uneven(axis: str, entries: Sequence[Entry], *, n_least: int) -> Finding | N
         return None
     high = format_bytes(medians[most])
     low = format_bytes(medians[least])
-    return Finding(Kind.IMBALANCE, f"{axis}={most} peaks at {high}, {axis}={least} at {low} (medians)", more)
+    return Finding(
+        Kind.IMBALANCE, f"{axis}={most} peaks at {high}, {axis}={least} at {low} (medians)", more
+    )
 
 
 def _uneven_inputs(entries: Sequence[Entry]) -> Iterator[Finding]:
@@ -401,7 +428,8 @@ def _uneven_inputs(entries: Sequence[Entry]) -> Iterator[Finding]:
         least = sized[sizes.index(min(sizes))]
         yield Finding(
             Kind.IMBALANCE,
-            f"the inputs of {most.file.name} are {_shape(most)}, those of {least.file.name} {_shape(least)}",
+            f"the inputs of {most.file.name} are {_shape(most)}, those of {least.file.name} "
+            f"{_shape(least)}",
         )
 
 
@@ -422,7 +450,9 @@ def _faults(entries: Sequence[Entry]) -> Iterator[Finding]:
     for what, held in found.items():
         most, name = max(held, key=lambda one: one[0])
         others = f" and {counted(len(held) - 1, 'other')}" if len(held) > 1 else ""
-        yield Finding(Kind.FAULT, f"{what}: {format_bytes(most)} at the peak of {name}{others}", most)
+        yield Finding(
+            Kind.FAULT, f"{what}: {format_bytes(most)} at the peak of {name}{others}", most
+        )
 
 
 # --- growth from dump to dump
@@ -440,9 +470,12 @@ def _growths(by_rank: Sequence[Sequence[RankFile]]) -> Iterator[Finding]:
         place = _grown_place(first, last)
         words = (
             f": peak {format_bytes(first.peak_bytes)} at {first_file.dump or 'the first dump'}, "
-            f"{format_bytes(last.peak_bytes)} at {last_file.dump or 'the last'} ({len(found)} dumps)"
+            f"{format_bytes(last.peak_bytes)} at {last_file.dump or 'the last'} ({len(found)} "
+            f"dumps)"
         )
-        yield _about(Kind.GROWTH, last_file, more, words + (f", most of it at {place}" if place else ""))
+        yield _about(
+            Kind.GROWTH, last_file, more, words + (f", most of it at {place}" if place else "")
+        )
 
 
 def _grown_place(first: RankDevice, last: RankDevice) -> str:

@@ -1,7 +1,7 @@
 """One file of a job of many ranks -> one small row for each of its devices, to JSON and back.
 
-A row has the figures that ranks are compared by, and the lines with most bytes: some KB for any file. The
-fields here are the keys of the JSON.
+A row has the figures that ranks are compared by, and the lines with most bytes: some KB for any
+file. The fields here are the keys of the JSON.
 """
 
 from dataclasses import dataclass, field, replace
@@ -44,7 +44,13 @@ class RankLine:
     @property
     def place(self) -> str:
         """The line as an editor takes it, or what stands for none."""
-        return f"{self.file}:{self.line}" if self.file else LIBRARY_ONLY if self.has_stack else NO_STACK
+        return (
+            f"{self.file}:{self.line}"
+            if self.file
+            else LIBRARY_ONLY
+            if self.has_stack
+            else NO_STACK
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +69,13 @@ class FailedRequest:
 class RankDevice:
     """One device of one file.
 
-    ``categories`` and ``lines`` are those of the peak, the largest lines first; ``unlisted_bytes`` is the
-    largest of the other lines. ``usable_bytes`` is what PyTorch could have of the device: its
-    total less what others held, or at a failed request what was reserved and free; None: not recorded.
-    ``growth_bytes``: added by every iteration to the end of the trace. ``input_shape`` is that of the largest
-    recorded input. ``verdict`` is the first sentence about the file, ``command`` the next one to type;
-    ``faults`` are what it keeps for nothing, and the bytes of each at the peak. ``kind`` is the
-    device's, such as ``cuda``.
+    ``categories`` and ``lines`` are those of the peak, the largest lines first; ``unlisted_bytes``
+    is the largest of the other lines. ``usable_bytes`` is what PyTorch could have of the device:
+    its total less what others held, or at a failed request what was reserved and free; None: not
+    recorded. ``growth_bytes``: added by every iteration to the end of the trace. ``input_shape`` is
+    that of the largest recorded input. ``verdict`` is the first sentence about the file,
+    ``command`` the next one to type; ``faults`` are what it keeps for nothing, and the bytes of
+    each at the peak. ``kind`` is the device's, such as ``cuda``.
     """
 
     device: int
@@ -106,10 +112,11 @@ class RankDevice:
 class RankFile:
     """One file of a job: who wrote it and when, and its devices, or the error in their place.
 
-    ``rank`` is None where neither the file nor its name has it, ``n_ranks`` where it does not have the number
-    of the job's ranks. ``dump`` distinguishes the files that a rank wrote over time, ``dump_number`` is the
-    number in it. ``coordinates`` are the rank's place on every axis of the mesh. ``exit_code`` is that of the
-    error, 0 without one. A rank without a file has an empty ``file``.
+    ``rank`` is None where neither the file nor its name has it, ``n_ranks`` where it does not have
+    the number of the job's ranks. ``dump`` distinguishes the files that a rank wrote over time,
+    ``dump_number`` is the number in it. ``coordinates`` are the rank's place on every axis of the
+    mesh. ``exit_code`` is that of the error, 0 without one. A rank without a file has an empty
+    ``file``.
     """
 
     file: str
@@ -147,7 +154,9 @@ def rank_file(analysis: Analysis, place: RankFile) -> RankFile:
     """Reduce a file to its rows; ``place`` has its name, and what the name says of its rank."""
     facts = analysis.snapshot.facts
     pairs = (part.partition("=") for part in facts.get("coordinates", "").split(","))
-    recorded = {name: number for name, _, value in pairs if name and (number := _number(value)) is not None}
+    recorded = {
+        name: number for name, _, value in pairs if name and (number := _number(value)) is not None
+    }
     rank = _number(facts.get("rank", ""))
     return replace(
         place,
@@ -233,7 +242,9 @@ def _line(cause: Cause) -> RankLine:
         return RankLine(cause.category, None, None, None, cause.block_bytes, cause.has_stack)
     file = _cut(line.file_path)
     function = _cut(line.function)
-    return RankLine(cause.category, file, line.line_number, function, cause.block_bytes, cause.has_stack)
+    return RankLine(
+        cause.category, file, line.line_number, function, cause.block_bytes, cause.has_stack
+    )
 
 
 def _cut(text: str) -> str:

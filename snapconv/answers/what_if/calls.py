@@ -1,7 +1,8 @@
 """A range of a trace -> the calls to the allocator that it shows, and the memory that they began with.
 
-Segments are not called for: they come and go by what the allocator does with these calls. Only where the
-program called ``empty_cache()``, or the device had no memory left, the trace's own segment events show it.
+Segments are not called for: they come and go by what the allocator does with these calls. Only
+where the program called ``empty_cache()``, or the device had no memory left, the trace's own
+segment events show it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES, SMALL_REQUEST_BYTES, AllocatorSettings
+from snapconv.allocator.allocator_settings import (
+    MIN_BLOCK_BYTES,
+    SMALL_REQUEST_BYTES,
+    AllocatorSettings,
+)
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
 from snapconv.allocator.blocks import LiveBlock, SegmentLayout
 from snapconv.columns import (
@@ -61,8 +66,9 @@ class CallKind(IntEnum):
 class CallChange:
     """A change of calls beside their sizes.
 
-    The frees of the allocations ``completed`` complete at once, as if no other stream used their blocks. The
-    cache is emptied after the events ``emptied``. The streams ``merged`` are one, the first of them.
+    The frees of the allocations ``completed`` complete at once, as if no other stream used their
+    blocks. The cache is emptied after the events ``emptied``. The streams ``merged`` are one, the
+    first of them.
     """
 
     completed: tuple[int, ...] = ()
@@ -78,8 +84,9 @@ class CallChange:
 class ReplayStart:
     """The segments just before an event, with their live blocks.
 
-    ``rows`` maps the address of a live block to its row among the allocations. ``n_inexact`` counts blocks
-    whose size is only known to be at least the one here, ``n_outside`` live ones that no segment contains:
+    ``rows`` maps the address of a live block to its row among the allocations. ``n_inexact`` counts
+    blocks whose size is only known to be at least the one here, ``n_outside`` live ones that no
+    segment contains:
     they are left out.
     """
 
@@ -93,11 +100,12 @@ class ReplayStart:
 class AllocatorCalls:
     """Calls in the order of the trace, one row each, and the memory before the first of them.
 
-    ``row`` is a row of the allocations, -1 where none is meant; ``event`` the event that shows the call.
-    ``requested_bytes``, ``stream`` and ``pool`` (position in ``pools``, as ``default_pool``) have one entry
-    for each allocation. ``own`` are the settings that the trace was recorded with, as far as the file has
-    them. ``n_missing`` counts calls that must have been, but are not in the trace; ``n_unsure_returns`` how
-    often a DEVICE_IS_FULL may have been an EMPTY_CACHE, since no stack shows it.
+    ``row`` is a row of the allocations, -1 where none is meant; ``event`` the event that shows the
+    call. ``requested_bytes``, ``stream`` and ``pool`` (position in ``pools``, as ``default_pool``)
+    have one entry for each allocation. ``own`` are the settings that the trace was recorded with,
+    as far as the file has them. ``n_missing`` counts calls that must have been, but are not in the
+    trace; ``n_unsure_returns`` how often a DEVICE_IS_FULL may have been an EMPTY_CACHE, since no
+    stack shows it.
     """
 
     operation: Int8Column
@@ -120,7 +128,9 @@ class AllocatorCalls:
 
     def kept(self, calls: NDArray[Any] | slice) -> "AllocatorCalls":
         """Return some of the calls."""
-        return replace(self, operation=self.operation[calls], row=self.row[calls], event=self.event[calls])
+        return replace(
+            self, operation=self.operation[calls], row=self.row[calls], event=self.event[calls]
+        )
 
     def until(self, event: int) -> "AllocatorCalls":
         """Return the calls of the events before this one."""
@@ -144,7 +154,9 @@ class AllocatorCalls:
         start = self.start
         events = self.events
         if change.merged:
-            segments = (replace(one, stream=int(change.stream_of(one.stream))) for one in start.segments)
+            segments = (
+                replace(one, stream=int(change.stream_of(one.stream))) for one in start.segments
+            )
             start = replace(start, segments=tuple(segments))
             events = replace(events, stream=change.stream_of(events.stream))
         calls = replace(
@@ -163,7 +175,9 @@ class AllocatorCalls:
         size = self.events.size.astype(np.int64)
         grown = np.minimum(size[failed] * failed_scale, MOST_BYTES).astype(np.int64)
         size[failed] = grown - grown % -MIN_BLOCK_BYTES
-        return replace(self, requested_bytes=requested_bytes, events=replace(self.events, size=size))
+        return replace(
+            self, requested_bytes=requested_bytes, events=replace(self.events, size=size)
+        )
 
 
 def find_calls(
@@ -247,10 +261,11 @@ def _find_returns(
 ) -> tuple[Int64Column, Int64Column, int]:
     """Find where the program emptied the cache, where the device was full, and how often that is unsure.
 
-    Both as the events at which a run of segments begins that were given back. A malloc that finds the device
-    full gives segments back, and then gets new memory or fails. So it was the program where something else
-    follows; where a stack says so (stacks of all events have the name); and where the device had more at
-    another time than would have been needed, unless garbage was collected.
+    Both as the events at which a run of segments begins that were given back. A malloc that finds
+    the device full gives segments back, and then gets new memory or fails. So it was the program
+    where something else follows; where a stack says so (stacks of all events have the name); and
+    where the device had more at another time than would have been needed, unless garbage was
+    collected.
     """
     action = events.action
     settings = replayed.rules.settings
@@ -323,7 +338,9 @@ def start_before(
         of_segment[segment].append(LiveBlock(*fields))
     is_live = (rows.alloc_event < event) & ((rows.end_event < 0) | (rows.end_event >= event))
     return ReplayStart(
-        segments=tuple(_with_blocks(take(layout.segments, rows_of(is_first)), of_segment.values(), pools)),
+        segments=tuple(
+            _with_blocks(take(layout.segments, rows_of(is_first)), of_segment.values(), pools)
+        ),
         rows=dict(plain_rows(blocks.addr, live)),
         n_inexact=count_of(~rows.is_exact[live]),
         n_outside=count_of(is_live) - len(blocks.addr),
@@ -346,7 +363,9 @@ def _with_blocks(
     """Put the live blocks into their segments."""
     names = ("addr", "total_bytes", "stream", "pool_id", "is_small", "is_expandable")
     columns = [getattr(segments, name).tolist() for name in names]
-    for live, addr, size, stream, pool, is_small, is_expandable in zip(blocks, *columns, strict=True):
+    for live, addr, size, stream, pool, is_small, is_expandable in zip(
+        blocks, *columns, strict=True
+    ):
         if is_expandable and live:
             # What was unmapped may have been of either pool; its blocks show which.
             is_small = live[0].size <= SMALL_REQUEST_BYTES

@@ -38,8 +38,9 @@ _PHASES = {
 _LARGE_DIFFERENCE = 0.1
 # Of what is reserved at most: what a setting saves that is worth a sentence.
 _LEAST_SAVED = 0.05
-# Changes of settings that are worth a trial, by ``--search`` and by ``oom``, as in PYTORCH_ALLOC_CONF. The
-# collector works with a memory fraction only; this one takes next to nothing away.
+# Changes of settings that are worth a trial, by ``--search`` and by ``oom``, as in
+# PYTORCH_ALLOC_CONF. The collector works with a memory fraction only; this one takes next to
+# nothing away.
 SEARCHED = (
     "expandable_segments:True",
     "max_split_size_mb:32",
@@ -54,10 +55,12 @@ SEARCHED = (
 class Request:
     """Alternatives to the file's settings, each as PYTORCH_ALLOC_CONF is written, and the memory of a device.
 
-    ``capacity`` is what torch can have, None: as much as it likes, or, in a file with a failed request, what
-    it had then. ``card_bytes`` in its place is a whole card, of which something is not torch's: as much as
-    the file shows, or as is usual. ``card_name`` is the name that it was given by, if any. ``one_stream``:
-    also try all work on one stream, where no free waits for another, and no cache belongs to another.
+    ``capacity`` is what torch can have, None: as much as it likes, or, in a file with a failed
+    request, what it had then. ``card_bytes`` in its place is a whole card, of which something is
+    not torch's: as much as the file shows, or as is usual. ``card_name`` is the name that it was
+    given by, if any. ``one_stream``:
+    also try all work on one stream, where no free waits for another, and no cache belongs to
+    another.
     """
 
     settings: tuple[str, ...] = ()
@@ -94,7 +97,9 @@ def read_card(text: str) -> tuple[int, str]:
         return parse_bytes(text), ""
     except ValueError as error:
         names = ", ".join(named_cards())
-        raise ValueError(f"expected a size such as 24GiB, or one of {names}; got {text!r}") from error
+        raise ValueError(
+            f"expected a size such as 24GiB, or one of {names}; got {text!r}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +151,13 @@ class SettingTrials:
     """All trials of one device, at ``batch_scale`` times the batch; ``recorded`` are the figures of the file.
 
     ``capacity_from`` says where the capacity is from; empty: it was given, or there is none.
-    ``tried`` begins with the file's own settings; after a search the others are ranked: those that do not
-    run out of memory first, the least reserved first. ``model_is_exact``: under the file's own settings as
-    much is reserved after every request as in the trace. ``estimated``: why the figures are estimates.
-    ``variable`` is the one of the environment that this kind of device reads. ``refused``: settings that the
-    job's release may refuse, and why; of a search they are not tried. ``is_whole``: nothing was in use
-    before the trace.
+    ``tried`` begins with the file's own settings; after a search the others are ranked: those that
+    do not run out of memory first, the least reserved first. ``model_is_exact``: under the file's
+    own settings as much is reserved after every request as in the trace. ``estimated``: why the
+    figures are estimates. ``variable`` is the one of the environment that this kind of device
+    reads. ``refused``: settings
+    that the job's release may refuse, and why; of a search they are not tried. ``is_whole``:
+    nothing was in use before the trace.
     """
 
     device: Device
@@ -184,12 +190,15 @@ class SettingTrials:
         recorded = self.recorded["peak_reserved"]
         if own.served and self.capacity_from.startswith(AS_AT_OOM):
             return (
-                f"a replay of the file's own settings serves the request that failed at event {own.served[0]}"
+                f"a replay of the file's own settings serves the request that failed at event "
+                f"{own.served[0]}"
             )
         replayed = own.reserved_bytes
         capacity = self.capacity_bytes
         differs = abs(replayed - recorded)
-        if self.batch_scale != 1:  # a larger batch that fits reserves no less, a smaller one anything
+        if (
+            self.batch_scale != 1
+        ):  # a larger batch that fits reserves no less, a smaller one anything
             differs = recorded - replayed if self.batch_scale > 1 and own.fits else 0
         if differs > _LARGE_DIFFERENCE * recorded and (capacity is None or capacity >= recorded):
             sizes = f"{format_bytes(replayed)}, the program reserved {format_bytes(recorded)}"
@@ -223,12 +232,16 @@ def read_setting(text: str) -> str:
 
 
 def try_settings(
-    analysis: DeviceAnalysis, request: Request, *, scale: float = 1.0, progress: Progress | None = None
+    analysis: DeviceAnalysis,
+    request: Request,
+    *,
+    scale: float = 1.0,
+    progress: Progress | None = None,
 ) -> SettingTrials | None:
     """Replay one device under its own settings and under each of the others, at ``scale`` times the batch.
 
-    None for pinned host memory, whose allocator is another. Raises InputError where a setting contradicts the
-    file's own.
+    None for pinned host memory, whose allocator is another. Raises InputError where a setting
+    contradicts the file's own.
     """
     if analysis.device.is_host:
         return None
@@ -240,7 +253,9 @@ def try_settings(
     request = replace(request, capacity=capacity)
     reasons = list(_estimates(analysis, request, difference, scale))
     if scale != 1:
-        calls = calls.resized(scaled_requests(analysis, scale), scaled_batch(analysis, scale).failed_scale)
+        calls = calls.resized(
+            scaled_requests(analysis, scale), scaled_batch(analysis, scale).failed_scale
+        )
     alternatives, refused = _alternatives(analysis.snapshot, calls.own, request)
     outcomes = _try_all(calls, request, alternatives, is_placed_anew=scale != 1, progress=progress)
     assumptions = [text for _, outcome in outcomes for text in outcome.assumptions]
@@ -260,7 +275,9 @@ def try_settings(
     )
 
 
-def _estimates(analysis: DeviceAnalysis, request: Request, difference: str, scale: float) -> Iterator[str]:
+def _estimates(
+    analysis: DeviceAnalysis, request: Request, difference: str, scale: float
+) -> Iterator[str]:
     """Say why the figures of all trials are estimates."""
     if scale != 1:
         yield f"batch × {scale:g}: {GROWS_WITH_BATCH}"
@@ -274,7 +291,9 @@ def _estimates(analysis: DeviceAnalysis, request: Request, difference: str, scal
         yield "the file has no segments, and what was in use before its trace counts only in part"
 
 
-def saving_setting(analysis: DeviceAnalysis, capacity: int | None) -> tuple[bool, SavingSetting | None]:
+def saving_setting(
+    analysis: DeviceAnalysis, capacity: int | None
+) -> tuple[bool, SavingSetting | None]:
     """Try what ``what-if --search`` tries: whether the file's own settings fit, and which one saves."""
     trials = try_settings(analysis, Request(is_search=True)) if analysis.has_allocator else None
     if trials is None or not trials.others or trials.unsure or not trials.model_is_exact:
@@ -283,7 +302,11 @@ def saving_setting(analysis: DeviceAnalysis, capacity: int | None) -> tuple[bool
     name = trials.others[0].name
     outcome = trials.others[0].outcome
     fits = [analysis.ran_out]
-    again = try_settings(analysis, Request((name,), capacity=capacity)) if capacity is not None else None
+    again = (
+        try_settings(analysis, Request((name,), capacity=capacity))
+        if capacity is not None
+        else None
+    )
     if again:
         fits = [tried.outcome.fits for tried in again.tried]
     is_less = outcome.reserved_bytes <= own.reserved_bytes * (1 - _LEAST_SAVED)
@@ -327,7 +350,10 @@ def _try_all(
     """Try the file's own settings, then the alternatives; each with its name."""
 
     def tried_out(
-        settings: AllocatorSettings, calls: AllocatorCalls = calls, *, is_anew: bool = is_placed_anew
+        settings: AllocatorSettings,
+        calls: AllocatorCalls = calls,
+        *,
+        is_anew: bool = is_placed_anew,
     ) -> Outcome:
         device_bytes = request.card_bytes or _device_bytes(request, settings, calls.own)
         trial = Trial(settings, request.capacity, device_bytes, is_placed_anew=is_anew)
@@ -336,17 +362,25 @@ def _try_all(
     tried = [(OWN, tried_out(calls.own))]
     others = [(text, tried_out(settings)) for text, settings in alternatives]
     if request.one_stream:
-        every = CallChange(tuple(range(len(calls.stream))), (), tuple(distinct(calls.stream).tolist()))
+        every = CallChange(
+            tuple(range(len(calls.stream))), (), tuple(distinct(calls.stream).tolist())
+        )
         others.append((ONE_STREAM, tried_out(calls.own, calls.changed(every))))
     if request.is_search:
         others.sort(key=lambda one: (not one[1].fits, one[1].reserved_bytes))
-    if calls.start.rows and {outcome.is_placed_anew for _, outcome in (*tried, *others)} == {False, True}:
-        # Beside trials that had to begin otherwise, the same beginning under the file's own settings.
+    if calls.start.rows and {outcome.is_placed_anew for _, outcome in (*tried, *others)} == {
+        False,
+        True,
+    }:
+        # Beside trials that had to begin otherwise, the same beginning under the file's own
+        # settings.
         tried.append((OWN_PLACED_ANEW, tried_out(calls.own, is_anew=True)))
     return [*tried, *others]
 
 
-def _device_bytes(request: Request, settings: AllocatorSettings, own: AllocatorSettings) -> int | None:
+def _device_bytes(
+    request: Request, settings: AllocatorSettings, own: AllocatorSettings
+) -> int | None:
     """Return the memory of a device without a card: its own memory fraction left what torch can have."""
     fraction = settings.memory_fraction
     if request.capacity is None or not 0 < fraction == own.memory_fraction:
@@ -369,7 +403,9 @@ def _alternatives(
         # A memory fraction is a part of the capacity.
         if request.capacity is not None or settings.memory_fraction == own.memory_fraction
     ]
-    reasons = {text: why_refused(snapshot, text, settings) for text, settings in (*given, *searched)}
+    reasons = {
+        text: why_refused(snapshot, text, settings) for text, settings in (*given, *searched)
+    }
     refused = {text: why for text, why in reasons.items() if why}
     return [*given, *(row for row in searched if row[0] not in refused)], refused
 
@@ -386,7 +422,10 @@ def why_refused(snapshot: Snapshot, conf: str, settings: AllocatorSettings) -> s
 
 
 def candidates(
-    own: AllocatorSettings, confs: Iterable[str], *, skipped: tuple[type[Exception], ...] = (SettingError,)
+    own: AllocatorSettings,
+    confs: Iterable[str],
+    *,
+    skipped: tuple[type[Exception], ...] = (SettingError,),
 ) -> Iterator[tuple[str, AllocatorSettings]]:
     """List the changes of a file's own settings that change something, and that torch would take."""
     for conf in confs:
@@ -396,13 +435,18 @@ def candidates(
                 yield conf, settings
 
 
-def _capacity(analysis: DeviceAnalysis, calls: AllocatorCalls, request: Request) -> tuple[int | None, str]:
+def _capacity(
+    analysis: DeviceAnalysis, calls: AllocatorCalls, request: Request
+) -> tuple[int | None, str]:
     """Find the memory that torch can have, and where that figure is from."""
     if request.card_bytes is not None:
         outside, how = _outside(analysis)
         left = max(request.card_bytes - outside, 0)
         named = f"{request.card_name}, " if request.card_name else ""
-        card = f"{named}{format_bytes(request.card_bytes)} less {format_bytes(outside)} outside PyTorch"
+        card = (
+            f"{named}{format_bytes(request.card_bytes)} less {format_bytes(outside)} outside "
+            f"PyTorch"
+        )
         return left, f"{card}{how}"
     if request.capacity is not None:
         return request.capacity, ""

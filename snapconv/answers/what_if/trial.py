@@ -1,7 +1,7 @@
 """A trial: the calls of a trace, made to the allocator model under other settings or with less memory.
 
-``try_out`` is pure, and the same for every question that a replay can answer. Its uncertainties are in
-``Outcome.assumptions``; without any, the outcome is what torch would have done.
+``try_out`` is pure, and the same for every question that a replay can answer. Its uncertainties are
+in ``Outcome.assumptions``; without any, the outcome is what torch would have done.
 """
 
 from collections.abc import Iterator
@@ -22,17 +22,20 @@ from snapconv.units import counted
 _CALLS_PER_STEP = 1 << 16
 # Settings that put no block elsewhere, as long as memory does not run out.
 _MOVES_NOTHING = ("memory_fraction", "garbage_collection_threshold", "conf")
-_FIRST_ADDR = 1 << 50  # above every device address, so that new segments collide with none of the file
+_FIRST_ADDR = (
+    1 << 50
+)  # above every device address, so that new segments collide with none of the file
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """The settings that are tried, and the memory that torch can have.
 
-    ``capacity`` None never runs out. A ``memory_fraction`` below 1 is of ``device_bytes``, or of the capacity
-    where that is not given; garbage collection needs it. ``is_placed_anew``: the blocks of before the trace
-    are placed anew, also where the settings would let them stay where they were. ``is_check``: the device is
-    full where it was in the trace, and what is reserved is compared with the trace after every request.
+    ``capacity`` None never runs out. A ``memory_fraction`` below 1 is of ``device_bytes``, or of
+    the capacity where that is not given; garbage collection needs it. ``is_placed_anew``: the
+    blocks of before the trace are placed anew, also where the settings would let them stay where
+    they were. ``is_check``: the device is full where it was in the trace, and what is reserved is
+    compared with the trace after every request.
     """
 
     settings: AllocatorSettings
@@ -53,10 +56,11 @@ class Trial:
 class FailedRequest:
     """A request that found no memory: at which event, for how much, and the memory then.
 
-    ``event`` is -1 where the memory before the first event does not fit, ``row`` the allocation, -1 for a
-    request that failed in the trace too. ``pool_free_bytes``, the largest block of ``pool_largest_bytes``,
-    are what could have served it if it were in one piece: of its pool and stream. ``short_bytes`` is what the
-    device, or the limit, lacked for the segment that the request needed.
+    ``event`` is -1 where the memory before the first event does not fit, ``row`` the allocation, -1
+    for a request that failed in the trace too. ``pool_free_bytes``, the largest block of
+    ``pool_largest_bytes``, are what could have served it if it were in one piece: of its pool and
+    stream. ``short_bytes`` is what the device, or the limit, lacked for the segment that the
+    request needed.
     """
 
     event: int
@@ -73,11 +77,11 @@ class FailedRequest:
 class Outcome:
     """The outcome of a trial; ``ledger`` has the peaks and the counts of segments.
 
-    ``ran_out`` is the first request that failed; one that failed in the trace too is in ``failed_again``
-    (events) and the replay goes on as the trace does, after another it ends. ``served`` are events of
-    requests that failed in the trace and now do not. ``is_placed_anew``: the blocks of before the trace were
-    allocated anew, and do not lie where they lay. ``differs_at`` is the event of a check at which the trace
-    went on otherwise, None for none.
+    ``ran_out`` is the first request that failed; one that failed in the trace too is in
+    ``failed_again`` (events) and the replay goes on as the trace does, after another it ends.
+    ``served`` are events of requests that failed in the trace and now do not. ``is_placed_anew``:
+    the blocks of before the trace were allocated anew, and do not lie where they lay.
+    ``differs_at`` is the event of a check at which the trace went on otherwise, None for none.
     """
 
     trial: Trial
@@ -109,8 +113,8 @@ def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = 
     """Make the calls of a trace to the allocator model under the settings and with the memory of a trial.
 
     The model begins with the memory that the trace begins with: as it was, where the settings place
-    blocks as the file's own do, otherwise with the blocks allocated anew in the order of their addresses.
-    Frees complete where the trace completed them, or where the device is full.
+    blocks as the file's own do, otherwise with the blocks allocated anew in the order of their
+    addresses. Frees complete where the trace completed them, or where the device is full.
     """
     run = _Run(calls, trial)
     if run.start():
@@ -122,8 +126,8 @@ def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = 
 def block_sizes(calls: AllocatorCalls) -> Int64Column:
     """Return the bytes of every block, and of none at the end, under the file's own settings without a limit.
 
-    Small pools split off all that is left, as all do with expandable segments: the block is the rounded
-    request. So only the others are replayed.
+    Small pools split off all that is left, as all do with expandable segments: the block is the
+    rounded request. So only the others are replayed.
     """
     run = _Run(calls, Trial(calls.own))
     run.start()
@@ -137,8 +141,9 @@ def block_sizes(calls: AllocatorCalls) -> Int64Column:
 def capacity_at_oom(calls: AllocatorCalls, event: int) -> int:
     """Return the bytes that the device had for torch when a request failed (an ``oom`` event).
 
-    Reserved and free memory together. Where the segment would have fit into what was free, a memory fraction
-    was the limit: it lies less than that segment above what was reserved, which is returned.
+    Reserved and free memory together. Where the segment would have fit into what was free, a memory
+    fraction was the limit: it lies less than that segment above what was reserved, which is
+    returned.
     """
     reserved = int(calls.reserved_after[event])
     free = int(calls.events.addr[event])
@@ -176,7 +181,9 @@ class _Run:
         """Fill the model with the memory before the first call; False where it does not fit."""
         layout = self.calls.start
         reserved = sum(s.size for s in self.calls.start.segments)
-        fits = all(most is None or reserved <= most for most in (self.trial.capacity, self.trial.limit))
+        fits = all(
+            most is None or reserved <= most for most in (self.trial.capacity, self.trial.limit)
+        )
         same = {name: getattr(self.calls.own, name) for name in _MOVES_NOTHING}
         is_alike = replace(self.trial.settings, **same) == self.calls.own and all(
             live.requested_size == self.requested[layout.rows[live.addr]]
@@ -218,7 +225,8 @@ class _Run:
     def _make(self, first: int, last: int) -> bool:
         """Make a run of calls; False where memory ran out.
 
-        One flat loop: at millions of events a function call per event would cost as much as the rest.
+        One flat loop: at millions of events a function call per event would cost as much as the
+        rest.
         """
         calls = self.calls
         allocator = self.allocator
@@ -299,7 +307,9 @@ class _Run:
         """Request a block of a rounded size; None where memory runs out."""
         pool = self.allocator.pool(pool_id, is_small=size <= SMALL_REQUEST_BYTES)
         try:
-            return self.allocator.take(pool, stream, size, int(self.requested[row]) if row >= 0 else size)
+            return self.allocator.take(
+                pool, stream, size, int(self.requested[row]) if row >= 0 else size
+            )
         except ModelOutOfMemory:
             self._fail(event, row, pool, stream)
             return None
@@ -340,23 +350,34 @@ class _Run:
         calls = self.calls
         if self.trial.settings.garbage_collection_threshold and self.trial.limit is None:
             yield (
-                "garbage_collection_threshold did nothing: it needs per_process_memory_fraction below 1, and "
+                "garbage_collection_threshold did nothing: it needs per_process_memory_fraction "
+                "below 1, and "
                 "a capacity that this is a part of"
             )
         if start.rows and self.outcome.is_placed_anew:
             placed = f"{counted(len(start.rows), 'block')} from before the trace placed anew"
             yield f"{placed}, in the order of their addresses"
         elif start.n_inexact:
-            yield f"{counted(start.n_inexact, 'block')} from before the trace may be larger than requested"
+            yield (
+                f"{counted(start.n_inexact, 'block')} from before the trace may be larger than "
+                f"requested"
+            )
         if start.n_outside:
-            yield f"left out: {counted(start.n_outside, 'block')} from before the trace that no segment has"
+            yield (
+                f"left out: {counted(start.n_outside, 'block')} from before the trace that no "
+                f"segment has"
+            )
         if self.trial.settings.garbage_collection_threshold and start.segments:
             yield "what was free before the trace is taken as free since it began"
         if len(distinct(calls.stream)) > 1:
-            yield "on several streams, freed memory becomes reusable at the same events as in the trace"
+            yield (
+                "on several streams, freed memory becomes reusable at the same events as in the "
+                "trace"
+            )
         if calls.n_unsure_returns:
             yield (
-                f"{calls.n_unsure_returns} times segments were given back just before others were got: taken "
+                f"{calls.n_unsure_returns} times segments were given back just before others were "
+                f"got: taken "
                 "as the allocator's doing on a full device, not as empty_cache()"
             )
         if calls.n_missing:

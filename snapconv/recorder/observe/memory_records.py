@@ -17,10 +17,14 @@ from snapconv.recorder.observe.tensors import (
 )
 from snapconv.recorder.torch_surface import Module, Tensor
 
-# Of each kind; a step of a large model has some ten thousand. A row takes about half a KiB of the host.
+# Of each kind; a step of a large model has some ten thousand. A row takes about half a KiB of the
+# host.
 _MAX_ROWS = 200_000
-# What torch itself keeps in a module's dictionary, and from what depth on containers are looked into.
-_OF_TORCH = tuple("_parameters _buffers _modules _forward _backward _state_dict _load_state_dict".split())
+# What torch itself keeps in a module's dictionary, and from what depth on containers are looked
+# into.
+_OF_TORCH = tuple(
+    "_parameters _buffers _modules _forward _backward _state_dict _load_state_dict".split()
+)
 _AT_DEPTH = 4
 _MAX_LEAVES = 10_000
 # How many iterations' graphs are searched for leaves: a walk through a large one takes a while.
@@ -32,11 +36,13 @@ class MemoryRecords:
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        # By the key of the metadata, but for ``former_states``, which stand before ``optimizer_states``.
+        # By the key of the metadata, but for ``former_states``, which stand before
+        # ``optimizer_states``.
         self._rows: defaultdict[str, OrderedDict[Hashable, Row]] = defaultdict(OrderedDict)
         self._numbers = count()
         self._n_on_cpu = 0
-        # Tensors that get gradients and are no parameters, by identity, and the iterations searched.
+        # Tensors that get gradients and are no parameters, by identity, and the iterations
+        # searched.
         self._leaves: dict[int, weakref.ref[Tensor]] = {}
         self._searched: set[int] = set()
 
@@ -67,15 +73,25 @@ class MemoryRecords:
             of_modules |= where
             if len(pieces) == 1:
                 self._note_move(place.key, pieces[0])
-            about = {"name": place.name, "kind": place.kind, "module": place.module, "frames": place.frames}
+            about = {
+                "name": place.name,
+                "kind": place.kind,
+                "module": place.module,
+                "frames": place.frames,
+            }
             for row in pieces:
                 self._put("parameters", about | shape_and_type(tensor) | row, place.key)
 
     def _note_move(self, key: Key, row: Row) -> None:
         """Keep where a parameter was before, if its memory is another now: `p.data = p.data * m`."""
         before = self._rows["parameters"].get(key)
-        if before is not None and (before["device"], before["addr"]) != (row["device"], row["addr"]):
-            self._put("earlier_parameters", {"parameter": key} | {name: before[name] for name in row})
+        if before is not None and (before["device"], before["addr"]) != (
+            row["device"],
+            row["addr"],
+        ):
+            self._put(
+                "earlier_parameters", {"parameter": key} | {name: before[name] for name in row}
+            )
 
     def gradients(self, iteration: int, *, only_loose: bool = False) -> None:
         """Note the gradient of every parameter that has one, or only of those that no module has."""
@@ -122,7 +138,9 @@ class MemoryRecords:
                     key = (id(parameter), owner, name, number)
                     before = self._rows["optimizer_states"].get(key)
                     if before is not None and before["addr"] != row["addr"]:
-                        self._put("former_states", before)  # made anew: the peak may have been before
+                        self._put(
+                            "former_states", before
+                        )  # made anew: the peak may have been before
                     self._put("optimizer_states", {"parameter": owner, "state": name} | row, key)
 
     def inputs(self, iteration: int, arguments: Any) -> None:
@@ -164,7 +182,11 @@ class MemoryRecords:
                     # What was made in inference mode counts no versions.
                     is_written = not tensor.is_inference() and tensor._version > 0
                     for row in where_memory_lies(tensor):
-                        about = {"module": self._models.path(module), "name": path, "written": is_written}
+                        about = {
+                            "module": self._models.path(module),
+                            "name": path,
+                            "written": is_written,
+                        }
                         self._put("attributes", about | row, (id(module), path, row["addr"]))
 
     def facts(self, convert: Callable[[int], int]) -> dict[str, list[Row] | int]:

@@ -1,8 +1,9 @@
 """The models of a program: its modules, where each tensor was registered, and the names torch gives.
 
-Modules are referenced weakly. Parameters are not referenced at all, not even weakly: a weak reference to one
-makes ``torch.utils.swap_tensors`` refuse it. Tensors of no module that an optimizer steps stand behind those
-of modules: full-precision copies of half-precision weights are among them.
+Modules are referenced weakly. Parameters are not referenced at all, not even weakly: a weak
+reference to one makes ``torch.utils.swap_tensors`` refuse it. Tensors of no module that an
+optimizer steps stand behind those of modules: full-precision copies of half-precision weights are
+among them.
 """
 
 import sys
@@ -91,7 +92,8 @@ class Registrations:
     def frames(self, places: "Iterable[tuple[Module, str]]", tensor: "Tensor") -> tuple[Frame, ...]:
         """Return the stack in which a tensor of these places was registered first, leaf first.
 
-        Conversions may put new objects into old places: then the oldest registration of a place counts.
+        Conversions may put new objects into old places: then the oldest registration of a place
+        counts.
         """
         found = [
             registration
@@ -108,8 +110,8 @@ class Registrations:
 class Place:
     """The place of a parameter or buffer: it is looked up when needed, as holding it keeps it alive.
 
-    ``name`` is the one that ``named_parameters`` gives, ``key`` stays the same from survey to survey.
-    ``is_loose``: an optimizer has it, and no module.
+    ``name`` is the one that ``named_parameters`` gives, ``key`` stays the same from survey to
+    survey. ``is_loose``: an optimizer has it, and no module.
     """
 
     key: Key
@@ -152,7 +154,11 @@ class Models:
 
     def places(self) -> tuple[Place, ...]:
         """Return every place, in the order of ``named_parameters``; anew where modules have changed."""
-        if self._registrations.is_changed or not self._places or self._n_stepped != self._count_stepped():
+        if (
+            self._registrations.is_changed
+            or not self._places
+            or self._n_stepped != self._count_stepped()
+        ):
             self.survey()
         return self._places
 
@@ -188,7 +194,9 @@ class Models:
 
     def _count_stepped(self) -> int:
         """Count the tensors that the optimizers have: groups may be added at any time."""
-        return sum(len(group["params"]) for optimizer in self._optimizers() for group in _groups(optimizer))
+        return sum(
+            len(group["params"]) for optimizer in self._optimizers() for group in _groups(optimizer)
+        )
 
     def _loose_places(self, known: set[int]) -> Iterator[Place]:
         """Return the places of tensors of no module, named ``AdamW.0.3``; of one in several, the first."""
@@ -219,7 +227,9 @@ class Models:
             kind=kind,
             name=f"{path}.{name}" if path else name,
             module=path,
-            frames=self._registrations.frames(((holder, local) for _, local, holder in where), tensor),
+            frames=self._registrations.frames(
+                ((holder, local) for _, local, holder in where), tensor
+            ),
         )
 
     def _roots(self) -> tuple[list[Module], list[Module]]:
@@ -268,8 +278,8 @@ def _tensor_in(optimizer: Any, place: str) -> "Tensor | None":
 def _named_modules(roots: list[Module]) -> Iterator[tuple[str, Module]]:
     """Return every module with its dotted name.
 
-    Several models (a GAN) would share names: each gets that of its class before them. A model beside modules
-    that have only buffers needs none.
+    Several models (a GAN) would share names: each gets that of its class before them. A model
+    beside modules that have only buffers needs none.
     """
     main = [root for root in roots if next(root.parameters(), None) is not None]
     numbers: Counter[str] = Counter()

@@ -1,11 +1,12 @@
 """Observation of what memory is for while a job trains, without changing a single allocation.
 
-It uses only hooks that leave the sequence of allocations as it is: registration hooks, global module hooks,
-optimizer hooks, saved-tensor hooks that hand back the memory they got. None waits for the device or keeps a
-tensor alive.
+It uses only hooks that leave the sequence of allocations as it is: registration hooks, global
+module hooks, optimizer hooks, saved-tensor hooks that hand back the memory they got. None waits for
+the device or keeps a tensor alive.
 
-A program goes through phases: forward, which begins where a model is called from outside of all modules,
-backward, and the optimizer's steps. Each is written into the trace too, as ``snapconv:forward`` and so on.
+A program goes through phases: forward, which begins where a model is called from outside of all
+modules, backward, and the optimizer's steps. Each is written into the trace too, as
+``snapconv:forward`` and so on.
 """
 
 import os
@@ -33,9 +34,9 @@ _MAX_PHASES = 100_000
 class Observer:
     """Watches one program from ``start`` to ``stop``; ``facts`` is what it learned.
 
-    Without a ``model`` the models are found among the modules that are built after ``start``. It works in
-    the thread that made it, whichever imports torch, and in no forked child. After a failure of its own it
-    records no more.
+    Without a ``model`` the models are found among the modules that are built after ``start``. It
+    works in the thread that made it, whichever imports torch, and in no forked child. After a
+    failure of its own it records no more.
     """
 
     def __init__(
@@ -61,7 +62,8 @@ class Observer:
         self._phases = SpanLog(_MAX_PHASES)
         self._running: list[Module] = []  # the modules whose forward runs, the innermost last
         self._saved_tensors = SavedTensors(
-            lambda tensor: self._run(self._note_saved, tensor), self._guards.of(Feature.SAVED_TENSORS)
+            lambda tensor: self._run(self._note_saved, tensor),
+            self._guards.of(Feature.SAVED_TENSORS),
         )
         self._listeners = self._events()
         if optimizer is not None:
@@ -70,7 +72,8 @@ class Observer:
         # The iterations in which parameters, and states by optimizer, were recorded last.
         self._parameters_of = -1
         self._states_of: dict[int, int] = {}
-        # What continues after a backward pass: the step whose closure ran it, or the forward of a penalty.
+        # What continues after a backward pass: the step whose closure ran it, or the forward of a
+        # penalty.
         self._after_backward: str | None = None
         self._is_in_step = self._has_gradients = False
         # Of the forward that goes on, and of the call that does.
@@ -163,12 +166,15 @@ class Observer:
         return self._phases.current["phase"] if self._phases.current else None
 
     def _begin(self, phase: str) -> None:
-        self._phases.begin(f"snapconv:{phase}", is_range=True, phase=phase, iteration=self._iteration)
+        self._phases.begin(
+            f"snapconv:{phase}", is_range=True, phase=phase, iteration=self._iteration
+        )
 
     def _call_begins(self, module: "Module", args: Any) -> None:
         self._running.append(module)
         if len(self._running) == 1:
-            # Global hooks get no keyword arguments: take those of torch's _call_impl, alive during the call.
+            # Global hooks get no keyword arguments: take those of torch's _call_impl, alive during
+            # the call.
             frame = next(program_frames(), None)
             self._begin_forward(module, (args, frame and frame.f_locals.get("kwargs")))
 
@@ -203,7 +209,8 @@ class Observer:
         self._has_graph |= self._may_have_graph and (any(of_result) or not of_result)
         if not self._has_graph:
             self._phases.end()
-        # A program that only infers has no iterations: now and then is enough, and costs it nothing.
+        # A program that only infers has no iterations: now and then is enough, and costs it
+        # nothing.
         self._n_calls += 1
         if self._n_calls & (self._n_calls - 1) == 0:
             self._records.attributes(self._registrations.modules())

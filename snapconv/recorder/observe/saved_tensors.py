@@ -1,11 +1,12 @@
 """Tensors that autograd saves for backward, seen without keeping any of them.
 
-torch has one stack of hooks for saved tensors per thread, and only the innermost pair is called. So ours
-are put there only where nobody else's are, and taken away before anyone else could take them for theirs.
+torch has one stack of hooks for saved tensors per thread, and only the innermost pair is called. So
+ours are put there only where nobody else's are, and taken away before anyone else could take them
+for theirs.
 
-Hooks return a new tensor of the same memory. torch's own operations accept it, but a custom function may need
-the original object, such as a parameter with the ``main_grad`` that fused kernels add to. So its tensors are
-saved without our hooks and recorded afterwards.
+Hooks return a new tensor of the same memory. torch's own operations accept it, but a custom
+function may need the original object, such as a parameter with the ``main_grad`` that fused kernels
+add to. So its tensors are saved without our hooks and recorded afterwards.
 """
 
 import sys
@@ -40,7 +41,8 @@ class SavedTensors:
         self._guard = guard
         self._pair: tuple[Any, Any] = self._hooks()
         self._is_open = self._is_there = self._is_kept_from_it = False
-        # Functions that have named tensors which are not saved yet, and whether to open when they are.
+        # Functions that have named tensors which are not saved yet, and whether to open when they
+        # are.
         self._n_saving = 0
         self._is_waiting = False
         self._thread: int | None = None
@@ -88,7 +90,11 @@ class SavedTensors:
         self._is_waiting = self._n_saving > 0
         if self._is_waiting:
             return
-        if not self._is_there and _innermost() is None and _autograd()._saved_tensors_hooks_is_enabled():
+        if (
+            not self._is_there
+            and _innermost() is None
+            and _autograd()._saved_tensors_hooks_is_enabled()
+        ):
             self._keep_from_being_compiled()
             _autograd()._push_saved_tensors_default_hooks(*self._pair)
             self._is_there = True
@@ -117,13 +123,15 @@ class SavedTensors:
 
     def _is_on_top(self) -> bool:
         """Whether what is saved in this thread now comes to our hooks."""
-        return self._is_there and threading.get_ident() == self._thread and _innermost() == self._pair
+        return (
+            self._is_there and threading.get_ident() == self._thread and _innermost() == self._pair
+        )
 
     def _pack(self, tensor: "Tensor") -> "tuple[Tensor, int | None]":
         if self._is_open:
             self._note(tensor)
-        # A node that saves its own output would hold itself for ever if it got the output back. A detached
-        # one has the same memory and version.
+        # A node that saves its own output would hold itself for ever if it got the output back. A
+        # detached one has the same memory and version.
         kept = tensor if tensor.is_leaf else tensor.detach()
         return kept, tensor._version
 
@@ -133,9 +141,12 @@ class SavedTensors:
         # torch leaves this check to whoever has hooks.
         if version is not None and tensor._version != version:
             error = RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace "
-                f"operation: [{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; "
-                f"expected version {version} instead. Hint: enable anomaly detection to find the operation "
+                "one of the variables needed for gradient computation has been modified by an "
+                "inplace "
+                f"operation: [{tensor.type()} {list(tensor.shape)}] is at version "
+                f"{tensor._version}; "
+                f"expected version {version} instead. Hint: enable anomaly detection to find the "
+                f"operation "
                 "that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
             )
             raise for_program(error)

@@ -60,8 +60,8 @@ def _items(value: Any) -> Iterator[tuple[object, Any]]:
 def plain_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
     """Return the tensors with memory that a tensor is made of: itself, unless it is a wrapper.
 
-    Nothing is copied: ``_indices`` and ``_values`` are views, and a wrapper only names its parts. A parameter
-    of a lazy module has no memory yet, and fails on every query.
+    Nothing is copied: ``_indices`` and ``_values`` are views, and a wrapper only names its parts. A
+    parameter of a lazy module has no memory yet, and fails on every query.
     """
     torch = _torch()
     if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided:
@@ -73,14 +73,19 @@ def plain_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
     if not hasattr(type(tensor), "__tensor_flatten__"):
         return (tensor,)
     parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
-    return tuple(piece for part in parts if isinstance(part, torch.Tensor) for piece in plain_tensors(part))
+    return tuple(
+        piece for part in parts if isinstance(part, torch.Tensor) for piece in plain_tensors(part)
+    )
 
 
 def graph_nodes(roots: Any) -> Iterator[Any]:
     """Walk down autograd's graphs from a tensor, a GradientEdge, or several."""
     roots = roots if isinstance(roots, list | tuple) else [roots]
-    # As long as they are in this list, a node's wrapper and its identity are its own; a leaf has none.
-    found = (root.grad_fn if hasattr(root, "grad_fn") else getattr(root, "node", None) for root in roots)
+    # As long as they are in this list, a node's wrapper and its identity are its own; a leaf has
+    # none.
+    found = (
+        root.grad_fn if hasattr(root, "grad_fn") else getattr(root, "node", None) for root in roots
+    )
     nodes = [node for node in found if node is not None]
     walked = set(nodes)
     for node in nodes:  # grows as it goes
@@ -113,7 +118,10 @@ def where_memory_lies(tensor: "Tensor") -> Iterator[Row]:
 
 def shape_and_type(tensor: "Tensor") -> Row:
     """Return a tensor's shape and element type as plain values."""
-    return {"shape": [int(n) for n in tensor.shape], "dtype": str(tensor.dtype).removeprefix("torch.")}
+    return {
+        "shape": [int(n) for n in tensor.shape],
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+    }
 
 
 def bytes_on_cpu(tensor: Tensor) -> int:

@@ -1,6 +1,7 @@
 """An entry as the user names it -> a script, a module or providers; distinguished without running anything.
 
-Providers are the three functions that Skyline (``skyline_…``) and DeepView (``deepview_…``) require.
+Providers are the three functions that Skyline (``skyline_…``) and DeepView (``deepview_…``)
+require.
 """
 
 import re
@@ -28,9 +29,9 @@ _PREFIXES = ("skyline", "deepview")
 class Entry:
     """The program to run; ``path`` is the file as the user wrote it, or the module's name.
 
-    ``code`` is None for a module: finding it imports its packages, which is the user's code already.
-    ``marks_steps``: the script calls ``snapconv.step()``, as far as its own text shows. ``is_installed``: it
-    is a console script of this environment.
+    ``code`` is None for a module: finding it imports its packages, which is the user's code
+    already. ``marks_steps``: the script calls ``snapconv.step()``, as far as its own text shows.
+    ``is_installed``: it is a console script of this environment.
     """
 
     path: str
@@ -46,8 +47,8 @@ class Entry:
         return self.path if self.kind == "module" else Path(self.path).stem
 
 
-# Programs that start the training in processes of their own, which a recording around them does not reach,
-# and what has each start a module there. ``trl COMMAND`` starts one of its scripts.
+# Programs that start the training in processes of their own, which a recording around them does not
+# reach, and what has each start a module there. ``trl COMMAND`` starts one of its scripts.
 _LAUNCHERS = {
     "torchrun": "-m",
     "torch.distributed.run": "-m",
@@ -59,10 +60,14 @@ _LAUNCHERS = {
 # Imports of snapconv, under whatever name, and of ``step`` from it.
 _IMPORTS = re.compile(r"^\s*import .*?\bsnapconv(?: +as +(\w+))?(?=\s*(?:$|[,;#]))", re.MULTILINE)
 _IMPORTS_STEP = re.compile(r"^\s*from +snapconv +import\b[^;\n]*\bstep\b", re.MULTILINE)
-_N_RANKS = re.compile(r"(--(?:nproc[-_]per[-_]node|nnodes|num[-_]processes|num[-_]gpus|num[-_]nodes)[= ])\S+")
+_N_RANKS = re.compile(
+    r"(--(?:nproc[-_]per[-_]node|nnodes|num[-_]processes|num[-_]gpus|num[-_]nodes)[= ])\S+"
+)
 
 
-def refuse_launcher(entry: str, args: Sequence[str], *, is_module: bool, command: Sequence[str]) -> None:
+def refuse_launcher(
+    entry: str, args: Sequence[str], *, is_module: bool, command: Sequence[str]
+) -> None:
     """Raise EntryPointError for a launcher, with the line that records; ``command`` is ours, with options."""
     if entry == "-m":
         raise EntryPointError(f"-m comes before --: {shlex.join([*command, '-m', *args])}")
@@ -72,12 +77,21 @@ def refuse_launcher(entry: str, args: Sequence[str], *, is_module: bool, command
         how = ""
     elif name in _LAUNCHERS:
         script = next(
-            (i for i, a in enumerate(args) if a in ("-m", "--module") or a.endswith(".py")), len(args)
+            (i for i, a in enumerate(args) if a in ("-m", "--module") or a.endswith(".py")),
+            len(args),
         )
-        rest = ["-m", *args[script + 1 :]] if args[script:] and args[script][0] == "-" else args[script:]
+        rest = (
+            ["-m", *args[script + 1 :]]
+            if args[script:] and args[script][0] == "-"
+            else args[script:]
+        )
         start = [*(["python", "-m", name] if is_module else [name]), *args[:script]]
         # More ranks work over gloo alone.
-        one = shlex.split(_N_RANKS.sub(r"\g<1>1", shlex.join(start))) if "--simulate" in command else start
+        one = (
+            shlex.split(_N_RANKS.sub(r"\g<1>1", shlex.join(start)))
+            if "--simulate" in command
+            else start
+        )
         how = "" if one == start else ", and a simulation has one rank"
         line = [*one, _LAUNCHERS[name], *command, *(rest or ["SCRIPT"])]
     else:
@@ -88,7 +102,9 @@ def refuse_launcher(entry: str, args: Sequence[str], *, is_module: bool, command
     )
 
 
-def without_interpreter(entry: str, args: list[str], command: Sequence[str]) -> tuple[str, list[str], bool]:
+def without_interpreter(
+    entry: str, args: list[str], command: Sequence[str]
+) -> tuple[str, list[str], bool]:
     """Return the program of a command line, without a first word ``python``, and whether it is a module."""
     if re.fullmatch(r"python[\d.]*(\.exe)?", Path(entry).name) is None:
         return entry, args, False
@@ -99,14 +115,18 @@ def without_interpreter(entry: str, args: list[str], command: Sequence[str]) -> 
     program = args[is_module:]
     if not program or program[0].startswith("-"):
         line = shlex.join([entry, *args[:1], "-m", *command, "SCRIPT"])
-        raise EntryPointError(f"python needs a script or -m MODULE here; its own options come first: {line}")
+        raise EntryPointError(
+            f"python needs a script or -m MODULE here; its own options come first: {line}"
+        )
     return program[0], program[1:], is_module
 
 
 def find_module(name: str) -> Entry:
     """Return the entry for ``-m NAME``."""
     if not all(part.isidentifier() for part in name.split(".")):
-        raise EntryPointError(f"{name!r} is no module's name: after -m comes package.module, not a file")
+        raise EntryPointError(
+            f"{name!r} is no module's name: after -m comes package.module, not a file"
+        )
     return Entry(name, "module")
 
 
@@ -121,7 +141,8 @@ def find_file(path: str) -> Entry:
     missing = [name for name in _names(prefix) if name not in defined]
     if there and missing:
         raise EntryPointError(
-            f"{path} defines {there[0]} but no {' and no '.join(missing)}: providers come as a set of three"
+            f"{path} defines {there[0]} but no {' and no '.join(missing)}: providers come as a "
+            f"set of three"
         )
     if there:
         return Entry(path, "providers", code, prefix)
@@ -138,25 +159,35 @@ def _compile(path: str) -> tuple[CodeType, set[str], bool]:
         hint = "" if path.endswith(".py") else hint
         raise EntryPointError(f"there is no entry file {path} in {Path.cwd()}{hint}") from error
     except IsADirectoryError as error:
-        raise EntryPointError(f"{path} is a folder: name the script in it, or a module with -m") from error
+        raise EntryPointError(
+            f"{path} is a folder: name the script in it, or a module with -m"
+        ) from error
     except OSError as error:
         raise EntryPointError(f"the entry file {path} cannot be read: {error.strerror}") from error
     try:
-        code = compile(source, str(file.absolute()), "exec", dont_inherit=True)  # the path as Python has it
+        code = compile(
+            source, str(file.absolute()), "exec", dont_inherit=True
+        )  # the path as Python has it
         text = decode_source(source)
         symbols = symtable(text, path, "exec").get_symbols()
     except SyntaxError as error:
-        raise EntryPointError(f"{path}, line {error.lineno}: not valid Python: {error.msg}") from error
+        raise EntryPointError(
+            f"{path}, line {error.lineno}: not valid Python: {error.msg}"
+        ) from error
     except ValueError as error:  # null bytes, before Python 3.12
         raise EntryPointError(f"{path} is not valid Python: {error}") from error
-    names = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
+    names = {
+        symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()
+    }
     return code, names, _marks_steps(text)
 
 
 def _marks_steps(text: str) -> bool:
     """Return whether a script uses ``snapconv.step``, as far as its text shows."""
     names = [name or "snapconv" for name in _IMPORTS.findall(text)]
-    return bool(_IMPORTS_STEP.search(text)) or any(re.search(rf"\b{name}\.step\b", text) for name in names)
+    return bool(_IMPORTS_STEP.search(text)) or any(
+        re.search(rf"\b{name}\.step\b", text) for name in names
+    )
 
 
 def load_providers(entry: Entry, module: ModuleType) -> list[Callable[..., Any]]:
@@ -173,7 +204,11 @@ def load_providers(entry: Entry, module: ModuleType) -> list[Callable[..., Any]]
 @contextmanager
 def provider_module(entry: Entry) -> Iterator[ModuleType]:
     """Make the empty module that a providers file is run in; never ``__main__``, as with Skyline."""
-    name = entry.stem if entry.stem.isidentifier() and entry.stem not in sys.modules else "snapconv_entry"
+    name = (
+        entry.stem
+        if entry.stem.isidentifier() and entry.stem not in sys.modules
+        else "snapconv_entry"
+    )
     module = sys.modules[name] = ModuleType(name)  # dataclasses and pickle look it up
     module.__file__ = str(Path(entry.path).absolute())
     try:

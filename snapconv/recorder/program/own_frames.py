@@ -29,7 +29,9 @@ class _Calls(Enum):
 
     PROGRAM = auto()  # the program
     ORIGINAL = auto()  # what it was put in the place of: its work is that of who called this
-    ORIGINAL_WITHIN = auto()  # the same, for a function that another of ours calls, one of the former kind
+    ORIGINAL_WITHIN = (
+        auto()
+    )  # the same, for a function that another of ours calls, one of the former kind
 
     def __call__(self, function: _Function) -> _Function:
         _CALLS[function.__code__] = self
@@ -105,7 +107,8 @@ def clean_snapshot(raw_snapshot: dict[str, Any]) -> None:
         if not frames:
             continue
         if id(frames) not in cleaned:
-            # The former list is kept beside the new one, so that no other object has its id meanwhile.
+            # The former list is kept beside the new one, so that no other object has its id
+            # meanwhile.
             cleaned[id(frames)] = frames, users_frames(frames)
         holder["frames"] = cleaned[id(frames)][1]
 
@@ -151,7 +154,9 @@ def chain(error: BaseException) -> list[BaseException]:
             continue
         found.append(one)
         waiting += [one.__cause__, one.__context__]
-        members = getattr(one, "exceptions", None)  # an ExceptionGroup has them, from Python 3.11 on
+        members = getattr(
+            one, "exceptions", None
+        )  # an ExceptionGroup has them, from Python 3.11 on
         waiting += members if isinstance(members, tuple) else ()
     return found
 

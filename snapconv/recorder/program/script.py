@@ -1,7 +1,7 @@
 """A script or module run as ``python FILE`` or ``python -m NAME`` would run it, inside this process.
 
-With it what it ended with: what it raised, and the exit code that Python would have; and work of ours that
-waits until it imports a module.
+With it what it ended with: what it raised, and the exit code that Python would have; and work of
+ours that waits until it imports a module.
 """
 
 import builtins
@@ -96,7 +96,9 @@ def _spec_of(name: str) -> ModuleSpec:
             raise  # a parent package is there, and imports what is not
         spec = None
     if spec is None:
-        raise EntryPointError(f"there is no module {name}: python -m {name} would not find it here either")
+        raise EntryPointError(
+            f"there is no module {name}: python -m {name} would not find it here either"
+        )
     return spec
 
 
@@ -147,8 +149,11 @@ def text_of(value: object) -> str:
 # A message of an exception may hold a whole tensor.
 _MAX_DETAIL = 2000
 
-# What the command line ends a program with when one of these comes, as shells count: 128 and the number.
-_STOPPED_BY = {128 + number: number.name for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP")}
+# What the command line ends a program with when one of these comes, as shells count: 128 and the
+# number.
+_STOPPED_BY = {
+    128 + number: number.name for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +175,9 @@ def ended_by(raised: BaseException | None) -> Ended:
     text = f"{type(raised).__name__}: {text_of(raised)}"
     # Also where the program reported it and called sys.exit.
     torch = sys.modules.get("torch")  # which the program may not have come to
-    if torch and any(isinstance(error, torch.cuda.OutOfMemoryError) for error in own_frames.chain(raised)):
+    if torch and any(
+        isinstance(error, torch.cuda.OutOfMemoryError) for error in own_frames.chain(raised)
+    ):
         return Ended("oom", text)
     if isinstance(raised, KeyboardInterrupt):
         return Ended("interrupted")
@@ -189,11 +196,15 @@ def warnings_name_the_user() -> AbstractContextManager[None]:
     before = warnings.showwarning
 
     @stands_in
-    def show(message: Any, category: Any, filename: str, lineno: int, *more: Any, **named: Any) -> None:
+    def show(
+        message: Any, category: Any, filename: str, lineno: int, *more: Any, **named: Any
+    ) -> None:
         files = ((frame, frame.f_code.co_filename) for frame in own_frames.program_frames())
         mine = ((file, frame.f_lineno) for frame, file in files if _OF_TORCH not in file)
         if is_ours(filename):
-            filename, lineno = next((one for one in mine if one[0] != warnings.__file__), (filename, lineno))
+            filename, lineno = next(
+                (one for one in mine if one[0] != warnings.__file__), (filename, lineno)
+            )
         before(message, category, filename, lineno, *more, **named)
 
     return replaced(warnings, "showwarning", show)
@@ -207,7 +218,8 @@ def warnings_name_the_user() -> AbstractContextManager[None]:
 def when_imported(name: str, work: Callable[[], object]) -> Iterator[None]:
     """Do work as soon as a module has been imported, or now where it has been already.
 
-    Once, and not after the context. Whoever imports the module waits for the work, which must not raise.
+    Once, and not after the context. Whoever imports the module waits for the work, which must not
+    raise.
     """
     if name in sys.modules:
         work()

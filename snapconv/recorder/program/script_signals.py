@@ -1,10 +1,13 @@
 """The script's signal handlers: run in the script's code, never in the middle of ours.
 
-A handler may raise: a watchdog's TimeoutError, Ctrl-C. Python runs it between any two steps of what the main
-thread does, so also in our hooks, where its exception would be lost, or leave the recording half updated.
-So while a recording lasts, a handler that finds the main thread in work of ours waits until that is over:
-the signal is sent again until then. Only the stack at a signal shows this, so hooks cost nothing more for it.
-``signal.signal`` and ``signal.getsignal`` are replaced meanwhile: the script sees its own handlers.
+A handler may raise: a watchdog's TimeoutError, Ctrl-C. Python runs it between any two steps of what
+the main thread does, so also in our hooks, where its exception would be lost, or leave the
+recording half updated. So while a recording lasts, a handler that finds the main thread in work of
+ours waits until that is
+over:
+the signal is sent again until then. Only the stack at a signal shows this, so hooks cost nothing
+more for it. ``signal.signal`` and ``signal.getsignal`` are replaced meanwhile: the script sees its
+own handlers.
 """
 
 import _thread
@@ -24,17 +27,19 @@ from snapconv.recorder.program.unheard_signals import heard
 # (number, interrupted frame)
 Handler = Callable[[int, FrameType | None], object]
 
-# Work of ours that hangs, or writes a large capture, must not keep Ctrl-C and watchdogs away for ever.
+# Work of ours that hangs, or writes a large capture, must not keep Ctrl-C and watchdogs away for
+# ever.
 _LONGEST_WAIT_S = 60.0
 _AGAIN_AFTER_S = 0.001
 
 _set = signal.signal
 _get = signal.getsignal
 
-# The signals whose handlers wait, with the time up to which they do. Empty nearly always, and only looked at
-# then: what is called often asks for no more.
+# The signals whose handlers wait, with the time up to which they do. Empty nearly always, and only
+# looked at then: what is called often asks for no more.
 waiting: dict[int, float] = {}
-# Held while a signal is sent once more, and while a handler is replaced: none must come to the next one.
+# Held while a signal is sent once more, and while a handler is replaced: none must come to the next
+# one.
 _turn = threading.RLock()
 _is_program_over = [False]
 
@@ -72,9 +77,9 @@ class _Deferred:
 def deferred_handlers(*, is_job: bool = False) -> Iterator[None]:
     """Let handlers wait for the end of our work, for as long as the context lasts.
 
-    ``is_job``: the program goes on afterwards, and all handlers are put back. Otherwise those of the script
-    stay in our hands until the process is over, as it may be reading or writing for us. In another than the
-    main thread only handlers that are set later can be had.
+    ``is_job``: the program goes on afterwards, and all handlers are put back. Otherwise those of
+    the script stay in our hands until the process is over, as it may be reading or writing for us.
+    In another than the main thread only handlers that are set later can be had.
     """
     if signal.signal is _signal:  # a recording within a recording
         yield
@@ -140,7 +145,9 @@ def _signal(signalnum: int, handler: Any) -> Any:
     if signalnum in waiting and _is_main_thread():
         _deliver((int(signalnum),), sys._getframe(1))
     with _turn:
-        return _own(_set(signalnum, _Deferred(handler, is_scripts=True) if callable(handler) else handler))
+        return _own(
+            _set(signalnum, _Deferred(handler, is_scripts=True) if callable(handler) else handler)
+        )
 
 
 def _getsignal(signalnum: int) -> Any:

@@ -1,7 +1,8 @@
 """Signals that should end the program while its main thread waits in C++, where Python runs no handler.
 
-Python's handler in C writes the number of every signal into a pipe. A thread reads it there, and ends the
-program in the main thread's place if that does not run the handler of the signal within some seconds.
+Python's handler in C writes the number of every signal into a pipe. A thread reads it there, and
+ends the program in the main thread's place if that does not run the handler of the signal within
+some seconds.
 """
 
 import _thread
@@ -14,7 +15,8 @@ from contextlib import contextmanager, suppress
 
 from snapconv.stop_signals import BY_SIGNAL, STOPPING
 
-# So long may the main thread take to come back from C++; a scheduler kills after 30 s (torchrun, Slurm).
+# So long may the main thread take to come back from C++; a scheduler kills after 30 s (torchrun,
+# Slurm).
 _PATIENCE_S = 3.0
 # In the place of a signal's number: the main thread runs a handler.
 _HEARD = 0
@@ -35,8 +37,8 @@ def ended_in_place(
 ) -> Iterator[None]:
     """Call ``finish`` and end the process from another thread where the main one does not hear a signal.
 
-    Another stopping signal meanwhile ends it at once. ``is_ours`` says whether a signal is still to raise an
-    exception: if the program has a handler of its own, it waits for that as without us.
+    Another stopping signal meanwhile ends it at once. ``is_ours`` says whether a signal is still to
+    raise an exception: if the program has a handler of its own, it waits for that as without us.
     """
     # Windows sends no such signals.
     if os.name == "nt" or threading.current_thread() is not threading.main_thread():

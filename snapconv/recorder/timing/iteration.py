@@ -1,8 +1,8 @@
 """One iteration while it runs: its calls, its backward passes and its sections, as marks.
 
 A *section* is what lies between two boundaries: the beginning and end of a backward pass or of an
-optimizer's step, and of the iteration. What a section was for is only known at its end: calls that a
-backward pass follows were forward.
+optimizer's step, and of the iteration. What a section was for is only known at its end: calls that
+a backward pass follows were forward.
 """
 
 import threading
@@ -23,7 +23,8 @@ _FIRST = (1 << 64) - 1
 # A loop over tens of thousands of elements would otherwise fill the memory with rows and events.
 MAX_CALLS = 200_000
 
-# Calls that give no tensor and are more than a question about one: they wait for the device, or write.
+# Calls that give no tensor and are more than a question about one: they wait for the device, or
+# write.
 _WITHOUT_RESULT = frozenset("item tolist numpy bool int float index setitem".split())
 
 
@@ -31,8 +32,9 @@ _WITHOUT_RESULT = frozenset("item tolist numpy bool int float index setitem".spl
 class Call:
     """One outermost call of a torch function; without ``begin`` and ``end``, a node of no call.
 
-    ``tiles`` are the times of its nodes, each up to the next node. ``is_forward_work``: it ran in a module or
-    autograd recorded it; ``was_waited_for``: the device came to it before all of it was queued.
+    ``tiles`` are the times of its nodes, each up to the next node. ``is_forward_work``: it ran in a
+    module or autograd recorded it; ``was_waited_for``: the device came to it before all of it was
+    queued.
     """
 
     name: str
@@ -113,7 +115,8 @@ class Iteration:
         if self._times.failure is not None:
             return function(*args, **kwargs)
         try:
-            # Inside a call or a backward pass that is recorded already, or where nothing can be here and now.
+            # Inside a call or a backward pass that is recorded already, or where nothing can be
+            # here and now.
             if self._is_busy or self._running is not None or not self._may_mark():
                 call = None
             else:

@@ -1,8 +1,8 @@
 """Points in time and stacks: taken at a call for a microsecond, and read when the iteration is over.
 
 On a GPU a mark is a CUDA event: making one waits for nothing, and what lies between two is known
-once the device has come past the second. Without one a mark is the processor's time. torch gathers a stack,
-and it is put into words afterwards.
+once the device has come past the second. Without one a mark is the processor's time. torch gathers
+a stack, and it is put into words afterwards.
 """
 
 import os
@@ -105,8 +105,9 @@ class StackRecorder:
     def here(self) -> tuple[Any, Any]:
         """Return the stack, for ``ids``, and the innermost module that is being called (None: none).
 
-        Of all frames only that of the module's call is read for its variables: reading those of the user's
-        frames keeps values alive (before Python 3.13), and a step would need more memory than without us.
+        Of all frames only that of the module's call is read for its variables: reading those of the
+        user's frames keeps values alive (before Python 3.13), and a step would need more memory
+        than without us.
         """
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code is not self._module_call:
@@ -131,7 +132,9 @@ class StackRecorder:
         of_modules = lines_of_methods(self._module_type)
 
         def is_of_module(filename: str, line: int, name: str) -> bool:
-            return any(first <= line <= last for first, last in of_modules.get((filename, name), ()))
+            return any(
+                first <= line <= last for first, last in of_modules.get((filename, name), ())
+            )
 
         return [[(*frame, is_of_module(*frame)) for frame in frames] for frames in self._ids]
 
@@ -143,7 +146,8 @@ Lines = dict[tuple[str, str], list[tuple[int, int]]]
 def lines_of_methods(base: type) -> Lines:
     """Return the lines where a variable ``self`` is an instance of a class or its subclasses.
 
-    A function inside of a method counts if it uses that ``self``, and so do a subclass's other bases.
+    A function inside of a method counts if it uses that ``self``, and so do a subclass's other
+    bases.
     """
     found: Lines = defaultdict(list)
     classes = [base]

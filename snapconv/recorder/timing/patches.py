@@ -1,13 +1,14 @@
 """Functions of torch that the timer replaces while it measures.
 
-* A torch function mode sees the calls, outside of all modes that the user has entered: so those end as they
-  would without it, whenever the timer begins and ends.
-* ``Function.apply``, whose calls no mode sees, is replaced for the whole run, since scripts keep it under
-  names of their own (``square = Square.apply``).
-* ``torch.compile`` is replaced for the same reason, and the calls of compiled and scripted modules are. Each
-  is one call, in which the mode is taken off.
+* A torch function mode sees the calls, outside of all modes that the user has entered: so those
+  end as they would without it, whenever the timer begins and ends.
+* ``Function.apply``, whose calls no mode sees, is replaced for the whole run, since scripts keep
+  it under names of their own (``square = Square.apply``).
+* ``torch.compile`` is replaced for the same reason, and the calls of compiled and scripted
+  modules are. Each is one call, in which the mode is taken off.
 
-Between timed iterations only the wrappers of ``Function.apply`` and of compiled functions are called.
+Between timed iterations only the wrappers of ``Function.apply`` and of compiled functions are
+called.
 """
 
 import functools
@@ -26,9 +27,12 @@ Around: TypeAlias = Callable[..., Any]
 
 # Questions about a tensor: they do no work, and there are many of them.
 _QUESTIONS = frozenset(
-    "__set__ __delete__ __len__ __hash__ __repr__ __format__ size dim ndimension stride numel nelement "
-    "element_size storage_offset is_floating_point is_complex is_contiguous is_pinned get_device data_ptr "
-    "untyped_storage storage has_names register_hook retain_grad requires_grad_ backward grad".split()
+    "__set__ __delete__ __len__ __hash__ __repr__ __format__ size dim ndimension stride numel "
+    "nelement "
+    "element_size storage_offset is_floating_point is_complex is_contiguous is_pinned get_device "
+    "data_ptr "
+    "untyped_storage storage has_names register_hook retain_grad requires_grad_ backward "
+    "grad".split()
 )
 _PROPERTIES_THAT_WORK = frozenset("T mT H mH real imag".split())
 
@@ -37,13 +41,17 @@ def modes_now() -> list[Any]:
     """Return the function modes that are active in this thread, the outermost first."""
     import torch
 
-    return [torch._C._get_function_stack_at(place) for place in range(torch._C._len_torch_function_stack())]
+    return [
+        torch._C._get_function_stack_at(place)
+        for place in range(torch._C._len_torch_function_stack())
+    ]
 
 
 def change_modes(change: Callable[[list[Any]], Iterable[Any]]) -> None:
     """Replace the stack of modes by what ``change`` makes of it.
 
-    It must keep the program's own modes in their order: a mode that ends takes the innermost one off.
+    It must keep the program's own modes in their order: a mode that ends takes the innermost one
+    off.
     """
     import torch
 
@@ -95,7 +103,9 @@ def _mode_type() -> Any:
         name_of: Callable[[Any], str | None]
 
         @stands_in
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             name = self.name_of(func)
             if name is None:
                 return func(*args, **(kwargs or {}))
@@ -119,7 +129,8 @@ def patch_function_apply(around: Around, guard: Guard) -> AbstractContextManager
     """Hand every ``apply`` of a custom autograd function to ``around``, named after its class."""
     import torch
 
-    # A classmethod, and since torch 2.14 a method in C: both are bound to their class by ``__get__``.
+    # A classmethod, and since torch 2.14 a method in C: both are bound to their class by
+    # ``__get__``.
     original = torch.autograd.Function.__dict__["apply"]
 
     @calls_original
@@ -139,17 +150,24 @@ def compiled_functions(around: Around, guard: Guard) -> AbstractContextManager[N
 
     def compile_(call: Callable[[], Any], *_: Any, **__: Any) -> Any:
         made = call()
-        # A module is not a function, and neither a decorator nor what is returned as it was is compiled.
+        # A module is not a function, and neither a decorator nor what is returned as it was is
+        # compiled.
         is_compiled = isinstance(made, FunctionType) and hasattr(made, "_torchdynamo_orig_callable")
         return _opaque_function(made, around, guard) if is_compiled else made
 
-    return replaced(torch, "compile", guard.wrap_call(torch.compile, compile_), even_if_wrapped=True)
+    return replaced(
+        torch, "compile", guard.wrap_call(torch.compile, compile_), even_if_wrapped=True
+    )
 
 
 def _opaque_function(compiled: Any, around: Around, guard: Guard) -> Callable[..., Any]:
     own = compiled._torchdynamo_orig_callable
     module = getattr(own, "__self__", None)
-    name = f"compiled:{getattr(own, '__name__', '')}" if module is None else _module_name("compiled", module)
+    name = (
+        f"compiled:{getattr(own, '__name__', '')}"
+        if module is None
+        else _module_name("compiled", module)
+    )
 
     def timed(call: Callable[[], Any], *_: Any, **__: Any) -> Any:
         return around(name, _without_mode(call), (), {}, module)

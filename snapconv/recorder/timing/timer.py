@@ -1,8 +1,8 @@
 """The times of a script's operations: one row per outermost torch call, forward and backward.
 
-Nothing is run twice, and no tensor is kept. Marks are put before and after every call, and into autograd's
-graph, and read when the iteration is over.
-docs/design/timing.md explains the figures, docs/reference/capture.md has the schema of timing.json.
+Nothing is run twice, and no tensor is kept. Marks are put before and after every call, and into
+autograd's graph, and read when the iteration is over. docs/design/timing.md explains the figures,
+docs/reference/capture.md has the schema of timing.json.
 """
 
 from collections.abc import Callable
@@ -122,8 +122,9 @@ SCHEMA_VERSION = 1
 class Timer:
     """Times the iterations between ``begin`` and ``end``; changes no result and no allocation.
 
-    A context manager, entered before the user's code defines anything and left after it. Between timed
-    iterations only a check of one variable runs, in ``Function.apply`` and in compiled functions.
+    A context manager, entered before the user's code defines anything and left after it. Between
+    timed iterations only a check of one variable runs, in ``Function.apply`` and in compiled
+    functions.
     """
 
     def __init__(
@@ -191,7 +192,10 @@ class Timer:
         # First: the end of a step may end the iteration.
         self._interception.listen(listeners, is_first=True)
         listening.callback(times.finish, self._interception.leave, listeners)
-        times.enter(listening, lambda: patches.function_mode(self._around, times, inside=self._modes_outside))
+        times.enter(
+            listening,
+            lambda: patches.function_mode(self._around, times, inside=self._modes_outside),
+        )
         self._listen(listening, Feature.OPAQUE_MODULE_TIMES, patches.opaque_modules)
 
     def end(self) -> None:
@@ -239,7 +243,9 @@ class Timer:
             self._iteration = None
 
     @calls_original
-    def _around(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, *module: Any) -> Any:
+    def _around(
+        self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, *module: Any
+    ) -> Any:
         if self._iteration is None:
             return function(*args, **kwargs)
         return self._iteration.call(name, function, args, kwargs, *module)

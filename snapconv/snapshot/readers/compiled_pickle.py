@@ -1,8 +1,9 @@
 """A pickle through the compiled core: events and stacks as columns, and everything else as plain values.
 
-The core reads bytes through a window and keeps no object per event, frame or text. What it leaves of the file
-is another, small pickle, which Python's own unpickler reads with the same locks as any. In it a list of one
-bytes object stands for a stack or a trace (``stack_row``, ``trace_rows``); the core refuses files with bytes.
+The core reads bytes through a window and keeps no object per event, frame or text. What it leaves
+of the file is another, small pickle, which Python's own unpickler reads with the same locks as any.
+In it a list of one bytes object stands for a stack or a trace (``stack_row``, ``trace_rows``); the
+core refuses files with bytes.
 
 Whatever is odd gives OddFile, and the file goes through the twin: plain_pickle and event_table.
 Their errors are the only ones that there are, so nothing here has a message of its own.
@@ -24,7 +25,8 @@ _WINDOW_BYTES = 1 << 18
 # A text must fit into the window as a whole.
 _MAX_WINDOW_BYTES = 1 << 24
 _FIELDS = (
-    "action addr device_free size stream time_us frames compile_context user_metadata internal_metadata "
+    "action addr device_free size stream time_us frames compile_context user_metadata "
+    "internal_metadata "
     "pool_id category forward_frames filename name line"
 ).split()
 MISSING_TIME = -(1 << 63)
@@ -81,10 +83,11 @@ class _Found(ctypes.Structure):
 class CompiledEvents:
     """The events of all traces of a file: columns by name, None for one that no event fills; and all stacks.
 
-    ``frames`` are rows of ``stacks``, the columns after it keys of ``objects``, NO_ID where there is nothing.
-    ``unknown_actions`` counts those that no torch is known to write, in order of first appearance. The first
-    column of ``stacks`` is where a stack's entries in ``frame_ids`` end, and the next stack's begin. A row of
-    ``frames`` has the keys of its name and file name, and its line.
+    ``frames`` are rows of ``stacks``, the columns after it keys of ``objects``, NO_ID where there
+    is nothing. ``unknown_actions`` counts those that no torch is known to write, in order of first
+    appearance. The first column of ``stacks`` is where a stack's entries in ``frame_ids`` end, and
+    the next stack's begin. A row of ``frames`` has the keys of its name and file name, and its
+    line.
     """
 
     core: ctypes.CDLL
@@ -100,12 +103,16 @@ class CompiledEvents:
 class FirstSeen:
     """Numbers the core's keys in the order in which they are met; ``new_id`` may give each another id."""
 
-    def __init__(self, core: ctypes.CDLL, n_keys: int, new_id: Callable[[int], int] | None = None) -> None:
+    def __init__(
+        self, core: ctypes.CDLL, n_keys: int, new_id: Callable[[int], int] | None = None
+    ) -> None:
         self._core = core
         self._new_id = new_id
         self._numbers = np.full(n_keys, NO_ID, np.int32)
         self._met = np.empty(n_keys, np.int32)
-        self._new_ids = np.full(n_keys + 1 if new_id else 0, NO_ID, np.int32)  # the last is that of NO_ID
+        self._new_ids = np.full(
+            n_keys + 1 if new_id else 0, NO_ID, np.int32
+        )  # the last is that of NO_ID
         self.keys = self._met[:0]
 
     def ids(self, keys: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -113,7 +120,9 @@ class FirstSeen:
         numbers = address(self._numbers)
         met = address(self._met)
         n_met = len(self.keys)
-        n = self._core.snapconv_number(address(keys), len(keys), numbers, len(self._numbers), met, n_met)
+        n = self._core.snapconv_number(
+            address(keys), len(keys), numbers, len(self._numbers), met, n_met
+        )
         if n < 0:
             raise OddFile
         self.keys = self._met[:n]
@@ -128,8 +137,8 @@ def read_compiled(
 ) -> tuple[object, CompiledEvents]:
     """Read a pickle; return its raw value without events and stacks, and the events and stacks as columns.
 
-    ``actions`` are the codes of the known ones, ``oom`` that of the one whose address is the free memory.
-    Raises OddFile, or MemoryError.
+    ``actions`` are the codes of the known ones, ``oom`` that of the one whose address is the free
+    memory. Raises OddFile, or MemoryError.
     """
     reader = _Reader(core, actions, oom)
     _feed(core, reader.address, fill)
@@ -150,7 +159,9 @@ def read_compiled(
         name: reader.column(address, np.dtype(dtype), found.n_events)
         for address, (name, dtype) in zip(found.columns, _COLUMNS, strict=True)
     }
-    return raw, CompiledEvents(core, found.n_events, columns, objects, unknown, frames, stacks, frame_ids)
+    return raw, CompiledEvents(
+        core, found.n_events, columns, objects, unknown, frames, stacks, frame_ids
+    )
 
 
 def stack_row(frames: object) -> int:
@@ -165,7 +176,12 @@ def trace_rows(trace: object) -> slice:
 
 
 def _numbers(raw: object, kind: str) -> tuple[int, ...]:
-    if type(raw) is not list or not raw or type(raw[0]) is not bytes or len(raw[0]) != struct.calcsize(kind):
+    if (
+        type(raw) is not list
+        or not raw
+        or type(raw[0]) is not bytes
+        or len(raw[0]) != struct.calcsize(kind)
+    ):
         raise OddFile
     return struct.unpack(kind, raw[0])
 
@@ -189,14 +205,19 @@ class _Reader:
             action = actions.get(word, 0)
             field = _FIELDS.index(word) + 1 if word in _FIELDS else 0
             is_oom = action == oom
-            if core.snapconv_reader_define(self.address, text, len(text), field, action, is_oom) != MORE:
+            if (
+                core.snapconv_reader_define(self.address, text, len(text), field, action, is_oom)
+                != MORE
+            ):
                 raise MemoryError
 
     def __del__(self) -> None:
         if self.address:
             self._core.snapconv_reader_free(self.address)
 
-    def column(self, address: int | None, dtype: "np.dtype[Any]", n_rows: int) -> NDArray[Any] | None:
+    def column(
+        self, address: int | None, dtype: "np.dtype[Any]", n_rows: int
+    ) -> NDArray[Any] | None:
         """Return a column in the core's memory, which is freed with the last of all columns."""
         if address is None:
             return None

@@ -1,7 +1,8 @@
 """From a file of any kind to the raw value in it, or to an error that names what the file is.
 
-Pickles of protocols 2 to 5, JSON text, and the HTML pages of torch's own viewer with pickles embedded, all of
-them also in gzip or zip. Recognised by content, never by name; unpacked piece by piece, within bounds.
+Pickles of protocols 2 to 5, JSON text, and the HTML pages of torch's own viewer with pickles
+embedded, all of them also in gzip or zip. Recognised by content, never by name; unpacked piece by
+piece, within bounds.
 """
 
 import binascii
@@ -20,7 +21,12 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeGuard
 
-from snapconv.errors import InputError, MalformedSnapshotError, NotASnapshotError, TruncatedFileError
+from snapconv.errors import (
+    InputError,
+    MalformedSnapshotError,
+    NotASnapshotError,
+    TruncatedFileError,
+)
 from snapconv.files import open_input
 from snapconv.json_text import JsonError, read_json
 from snapconv.notes import Progress
@@ -39,8 +45,9 @@ _SOME_KEY = {"segments", "device_traces", "host_segments", "host_traces"}
 # What begins a line of a log; torch's JSON begins with `[{` or `{`.
 _LOG_BEGINS = re.compile(rb"Traceback \(most recent|\[(?:[A-Za-z]|\d{1,4}[-/:]\d|\d{1,6}\] )")
 _EMBEDDED = rb'"base64"\s*:\s*"([A-Za-z0-9+/=\\\s]*)"'
-# Real snapshots shrink 5 to 40 times, as JSON up to 92 times; beyond this a small file is an attempt to fill
-# the memory. A hostile pickle costs 16 bytes of memory for a byte: 1 MiB of gzip has to stay below 3 GB.
+# Real snapshots shrink 5 to 40 times, as JSON up to 92 times; beyond this a small file is an
+# attempt to fill the memory. A hostile pickle costs 16 bytes of memory for a byte: 1 MiB of gzip
+# has to stay below 3 GB.
 _MAX_RATIO = 120
 _MAX_FREE_BYTES = 32 << 20
 _PIECE_BYTES = 1 << 16
@@ -65,7 +72,8 @@ _OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
 class Container:
     """The wrapping of the raw value: ``format`` is pickle, json or html, ``packing`` gzip, zip or none.
 
-    ``n_bytes`` is the size of the file, ``n_unpacked_bytes`` that of what its packing or its page contains.
+    ``n_bytes`` is the size of the file, ``n_unpacked_bytes`` that of what its packing or its page
+    contains.
     """
 
     format: str
@@ -87,8 +95,9 @@ def read_raw(
     """Read the value in a file; the compiled core leaves events and stacks out of it and returns them apart.
 
     Raises NotASnapshotError for other formats, TruncatedFileError for files that break off,
-    MalformedSnapshotError for damaged ones, UnsafePickleError for pickles that import code. With the core,
-    anything but a sound pickle raises OddFile or one of these: read it again without, for the right error.
+    MalformedSnapshotError for damaged ones, UnsafePickleError for pickles that import code. With
+    the core, anything but a sound pickle raises OddFile or one of these: read it again without, for
+    the right error.
     """
     try:
         with open_input(path) as file:
@@ -106,7 +115,9 @@ def read_raw(
             elif unpacked:
                 data = source.read()
                 if inner := _packing_of(data):
-                    raise NotASnapshotError(f"the file is a {inner} file in a {packing} file: unpack it once")
+                    raise NotASnapshotError(
+                        f"the file is a {inner} file in a {packing} file: unpack it once"
+                    )
                 value, container = _read(io.BytesIO(data), len(data), progress)
             else:
                 value, container = _read(file, n_bytes, progress)
@@ -115,15 +126,23 @@ def read_raw(
         hint = f"name one of its files, or type `snapconv ranks {path}`"
         raise InputError(f"this is a folder without snapshot.pickle: {hint}") from error
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}; {_nearest_name(path)}") from error
+        raise InputError(
+            f"cannot be read: {error.strerror or error}; {_nearest_name(path)}"
+        ) from error
 
 
 def _nearest_name(path: Path) -> str:
     """Suggest a file with a similar name in the same folder."""
     near: list[str] = []
     with suppress(OSError), os.scandir(path.parent) as entries:
-        near = get_close_matches(path.name, [entry.name for entry in islice(entries, _MOST_NAMES)], 1, 0.8)
-    return f"did you mean {path.parent / near[0]}?" if near and near[0] != path.name else "check the path"
+        near = get_close_matches(
+            path.name, [entry.name for entry in islice(entries, _MOST_NAMES)], 1, 0.8
+        )
+    return (
+        f"did you mean {path.parent / near[0]}?"
+        if near and near[0] != path.name
+        else "check the path"
+    )
 
 
 def _read_compiled(
@@ -159,7 +178,9 @@ class _Unpacked(io.RawIOBase):
     Whatever is wrong with the file shows at the latest at the end.
     """
 
-    def __init__(self, file: BinaryIO, n_bytes: int, packing: str, progress: Progress | None) -> None:
+    def __init__(
+        self, file: BinaryIO, n_bytes: int, packing: str, progress: Progress | None
+    ) -> None:
         self.n_bytes = 0
         self._packing = packing
         self._file = file
@@ -186,11 +207,14 @@ class _Unpacked(io.RawIOBase):
     def _count(self, n_bytes: int) -> None:
         self.n_bytes += n_bytes
         if self._progress:
-            self._progress("loading", min(self._file.tell(), self._n_packed_bytes), self._n_packed_bytes)
+            self._progress(
+                "loading", min(self._file.tell(), self._n_packed_bytes), self._n_packed_bytes
+            )
         if self.n_bytes > self._n_packed_bytes * _MAX_RATIO + _MAX_FREE_BYTES:
             how = "gzip -d FILE" if self._packing == "gzip" else "unzip FILE"
             raise MalformedSnapshotError(
-                f"the {self._packing} file unpacks to more than {_MAX_RATIO} times its size, which no "
+                f"the {self._packing} file unpacks to more than {_MAX_RATIO} times its size, "
+                f"which no "
                 f"snapshot does; if it is one all the same, unpack it yourself ({how})"
             )
 
@@ -218,14 +242,21 @@ def _unzip(file: BinaryIO) -> Iterator[bytes]:
     try:
         with zipfile.ZipFile(file) as archive:
             info = _only_file(archive.infolist())
-            if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            if info.flag_bits & 1 or info.compress_type not in (
+                zipfile.ZIP_STORED,
+                zipfile.ZIP_DEFLATED,
+            ):
                 what = "has a password" if info.flag_bits & 1 else "is packed in a rare way"
-                raise MalformedSnapshotError(f"the zip file {what}: unpack it yourself (unzip FILE)")
+                raise MalformedSnapshotError(
+                    f"the zip file {what}: unpack it yourself (unzip FILE)"
+                )
             with archive.open(info) as content:
                 while part := content.read(_PIECE_BYTES):
                     yield part
     except _ZIP_ERRORS as error:
-        raise MalformedSnapshotError(f"the zip file cannot be unpacked: {shown(str(error))}") from error
+        raise MalformedSnapshotError(
+            f"the zip file cannot be unpacked: {shown(str(error))}"
+        ) from error
 
 
 def _only_file(infos: list[zipfile.ZipInfo]) -> zipfile.ZipInfo:
@@ -242,7 +273,8 @@ def _only_file(infos: list[zipfile.ZipInfo]) -> zipfile.ZipInfo:
         raise NotASnapshotError("this is not a memory snapshot: the zip file is empty")
     if len(files) > 1:
         raise NotASnapshotError(
-            f"the zip file has {len(files)} files, and one is expected: unpack it (unzip FILE); the first is "
+            f"the zip file has {len(files)} files, and one is expected: unpack it (unzip FILE); "
+            f"the first is "
             f"{shown(str(next(iter(files))))}"
         )
     return next(iter(files.values()))
@@ -257,7 +289,9 @@ def _read(file: BinaryIO, n_bytes: int, progress: Progress | None) -> tuple[obje
     head = file.read(_SNIFF_BYTES)
     file.seek(0)
     if not head:
-        raise TruncatedFileError("the file is empty (0 bytes): the job was probably killed while dumping")
+        raise TruncatedFileError(
+            "the file is empty (0 bytes): the job was probably killed while dumping"
+        )
     if head[:1] == b"\x80":
         return _read_pickle(file, n_bytes, head)
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -283,8 +317,12 @@ def _read_pickle(file: BinaryIO, n_bytes: int, head: bytes) -> tuple[object, Con
         raise TruncatedFileError("the file breaks off after its first byte")
     protocol = head[1]
     if not 2 <= protocol <= 5:
-        raise NotASnapshotError(f"this is not a memory snapshot: pickle protocol {protocol} is unknown")
-    return load_plain_pickle(file, n_bytes), Container("pickle", n_bytes, n_bytes, pickle_protocol=protocol)
+        raise NotASnapshotError(
+            f"this is not a memory snapshot: pickle protocol {protocol} is unknown"
+        )
+    return load_plain_pickle(file, n_bytes), Container(
+        "pickle", n_bytes, n_bytes, pickle_protocol=protocol
+    )
 
 
 def _read_html(data: bytes) -> tuple[object, Container]:
@@ -296,7 +334,9 @@ def _read_html(data: bytes) -> tuple[object, Container]:
     try:
         pickled = binascii.a2b_base64(found[0].replace(b"\\n", b""))
     except binascii.Error as error:
-        raise MalformedSnapshotError(f"the snapshot embedded in the page is damaged: {error}") from error
+        raise MalformedSnapshotError(
+            f"the snapshot embedded in the page is damaged: {error}"
+        ) from error
     if pickled[:1] != b"\x80":
         raise MalformedSnapshotError("what is embedded in the page is not a pickle")
     value, container = _read_pickle(io.BytesIO(pickled), len(pickled), pickled[:2])
@@ -307,11 +347,13 @@ def _page(data: bytes) -> str:
     """Name a page that has no snapshot."""
     if _TITLE_OF_TIMELINE in data[:_SNIFF_BYTES]:
         return (
-            "the page is a picture that torch.profiler's export_memory_timeline drew, without its figures; "
+            "the page is a picture that torch.profiler's export_memory_timeline drew, without its "
+            "figures; "
             f"{_TIMELINE_REMEDY}"
         )
     return (
-        "an HTML page with no snapshot embedded. Pages of torch.cuda._memory_viz trace_plot, segment_plot "
+        "an HTML page with no snapshot embedded. Pages of torch.cuda._memory_viz trace_plot, "
+        "segment_plot "
         "and profile_plot have one"
     )
 
@@ -326,13 +368,17 @@ def _what_it_is(head: bytes) -> str:
     if what := _log_in(head):
         return what
     begin = head[:16].decode("ascii", "replace")
-    return f"it begins with {begin!r}. Expected a pickle, its gzip, JSON, or a page of torch's viewer"
+    return (
+        f"it begins with {begin!r}. Expected a pickle, its gzip, JSON, or a page of torch's viewer"
+    )
 
 
 def _log_in(head: bytes) -> str:
     """Name a log by its first words, such as ``[rank3]: `` or ``[2026-``, which begin like JSON."""
     if _LOG_BEGINS.match(head) or b"out of memory" in head.lower():
-        return "it is text, such as a log; `snapconv oom --message FILE` explains torch's words in it"
+        return (
+            "it is text, such as a log; `snapconv oom --message FILE` explains torch's words in it"
+        )
     return ""
 
 
@@ -351,7 +397,8 @@ def as_snapshot_dict(raw: object) -> dict[str, object]:
         raise NotASnapshotError(f"this is not a memory snapshot: {_described(raw)}")
     if len(several) > 1:
         raise NotASnapshotError(
-            f"the file has {counted(len(several), 'snapshot')}, as of several ranks: save each to a file of "
+            f"the file has {counted(len(several), 'snapshot')}, as of several ranks: save each to "
+            f"a file of "
             "its own; snapconv ranks compares them"
         )
     return several[0]
@@ -370,5 +417,8 @@ def _described(raw: object) -> str:
     if not isinstance(raw, list):
         return f"it contains a single {type(raw).__name__}"
     if len(raw) == 2 and all(isinstance(part, list) for part in raw):
-        return f"sums by category, as torch.profiler's export_memory_timeline wrote them; {_TIMELINE_REMEDY}"
+        return (
+            f"sums by category, as torch.profiler's export_memory_timeline wrote them; "
+            f"{_TIMELINE_REMEDY}"
+        )
     return f"a list of {len(raw)} {type(raw[0]).__name__}"

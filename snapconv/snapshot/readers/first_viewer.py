@@ -1,8 +1,9 @@
 """The page that trace_plot and profile_plot of torch 2.0 wrote -> a snapshot's dictionary.
 
-``alloc_data`` has elements, which are allocations, and ``actions``: numbers of elements, an alloc where one
-comes first, then a free. A stack is a row of ``suffix_table``: its first text's position in ``string_table``,
-and the row with the rest, which is an earlier one. The first text has the size, and perhaps the category.
+``alloc_data`` has elements, which are allocations, and ``actions``: numbers of elements, an alloc
+where one comes first, then a free. A stack is a row of ``suffix_table``: its first text's position
+in ``string_table``, and the row with the rest, which is an earlier one. The first text has the
+size, and perhaps the category.
 """
 
 import re

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Form:
     """What was written, and what it ``lacks``, which a reader of its answers should know.
 
-    ``kinds`` are those of its devices, in the order of its traces: one that the file does not name is called
-    ``device``. ``n_before``: so many of its tensors were there before its first event.
+    ``kinds`` are those of its devices, in the order of its traces: one that the file does not name
+    is called ``device``. ``n_before``: so many of its tensors were there before its first event.
     """
 
     title: str

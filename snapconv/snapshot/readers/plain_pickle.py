@@ -1,13 +1,15 @@
 """A pickle of plain values, checked token by token before one object is built of it.
 
-Python's C unpickler is fast and trusts its input: a 15-byte file makes it allocate gigabytes for the memo,
-and tuples nested in a dictionary's key keep it busy for ever (measured on CPython 3.11). So the stream is
-first read as tokens, up to its STOP, and refused at the first that a snapshot has no use for, by its byte
-offset. Then the C unpickler builds the values, with both of its doors to code shut as well; a pickle with
-tuples that no snapshot has goes through Python's slower one, which builds lists for them.
+Python's C unpickler is fast and trusts its input: a 15-byte file makes it allocate gigabytes for
+the memo, and tuples nested in a dictionary's key keep it busy for ever (measured on CPython 3.11).
+So the stream is first read as tokens, up to its STOP, and refused at the first that a snapshot has
+no use for, by its byte offset. Then the C unpickler builds the values, with both of its doors to
+code shut as well; a pickle with tuples that no snapshot has goes through Python's slower one, which
+builds lists for them.
 
 Python's pickler writes snapshots with protocols 2 to 5, torch's own with protocol 2
-(torch/csrc/jit/serialization/pickler.cpp): containers, strings, numbers and the memo, and nothing else.
+(torch/csrc/jit/serialization/pickler.cpp): containers, strings, numbers and the memo, and nothing
+else.
 """
 
 import io
@@ -17,7 +19,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar
 
-from snapconv.errors import MalformedSnapshotError, SnapconvError, TruncatedFileError, UnsafePickleError
+from snapconv.errors import (
+    MalformedSnapshotError,
+    SnapconvError,
+    TruncatedFileError,
+    UnsafePickleError,
+)
 from snapconv.units import shown
 
 # A frame may begin between the numbers of a tuple.
@@ -25,8 +32,8 @@ _FRAME = rb"\x95.{8}"
 _SCALAR = rb"(?:K.|M..|J.{4}|[N\x88\x89])(?:%b)?" % _FRAME
 # Integers of up to 64 bits have 9 bytes.
 _LONG = rb"\x8a(?:%b)" % rb"|".join(rb"%b.{%d}" % (re.escape(bytes([n])), n) for n in range(10))
-# A snapshot's tuples are pairs of small numbers (pool ids): three scalars at most stand just before the
-# opcode. Any other is odd: its hash takes time, exponential where tuples share tuples.
+# A snapshot's tuples are pairs of small numbers (pool ids): three scalars at most stand just before
+# the opcode. Any other is odd: its hash takes time, exponential where tuples share tuples.
 # A memo of 2^19 entries is 4 MiB.
 _TOKENS = rb"|".join((
     rb"h.", rb"[\]}aeus)0-2dl\x94\x8f\x90]", rb"j....", rb"[q\x80].", rb"r..[\x00-\x07]\x00", _LONG,
@@ -46,8 +53,9 @@ _COUNTED = {
 _TUPLES = (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)
 # What names, calls or builds something.
 _CODE = b"c\x93io\x81\x92Rb\x82\x83\x84PQ\x97\x98"
-# An empty list, dictionary or set takes 70 to 220 bytes for its opcode of one. Torch's own, with what is in
-# them, take 15 bytes of the file each at least: a stream with four times as many is refused.
+# An empty list, dictionary or set takes 70 to 220 bytes for its opcode of one. Torch's own, with
+# what is in them, take 15 bytes of the file each at least: a stream with four times as many is
+# refused.
 _EMPTY_CONTAINERS, _MIN_CONTAINER_BYTES, _FEW_CONTAINERS = (b"]", b"}", b"\x8f"), 4, 1_000_000
 
 
@@ -62,8 +70,8 @@ class Checked:
 def load_plain_pickle(file: BinaryIO, n_bytes: int) -> object:
     """Build the values of a pickle; bytes after its end are ignored.
 
-    ``file`` is seekable and has ``n_bytes``. Raises what check_pickle raises, and MalformedSnapshotError for
-    a stream whose opcodes make no sense together.
+    ``file`` is seekable and has ``n_bytes``. Raises what check_pickle raises, and
+    MalformedSnapshotError for a stream whose opcodes make no sense together.
     """
     checked = check_pickle(file.read(n_bytes))
     file.seek(0)
@@ -94,9 +102,9 @@ def load_own_pickle(data: bytes) -> tuple[object, dict[int, Any]]:
 def check_pickle(data: bytes) -> Checked:
     """Read the stream as tokens, up to its STOP.
 
-    Raises UnsafePickleError for an opcode that names, calls or builds anything, or requests absurd memory;
-    MalformedSnapshotError for one that no pickler writes in a snapshot; TruncatedFileError where the stream
-    ends before its STOP.
+    Raises UnsafePickleError for an opcode that names, calls or builds anything, or requests absurd
+    memory; MalformedSnapshotError for one that no pickler writes in a snapshot; TruncatedFileError
+    where the stream ends before its STOP.
     """
     run = re.compile(_RUN, re.DOTALL)
     position = n_odd = 0
@@ -139,7 +147,8 @@ def _refuse_emptiness(data: bytes, end: int) -> None:
     n_containers = sum(data.count(opcode, 0, end) for opcode in _EMPTY_CONTAINERS)
     if n_containers > max(end // _MIN_CONTAINER_BYTES, _FEW_CONTAINERS):
         raise UnsafePickleError(
-            "the pickle is little more than empty containers, which would take 100 times the memory of the "
+            "the pickle is little more than empty containers, which would take 100 times the "
+            "memory of the "
             "file: not read"
         )
 
@@ -149,7 +158,8 @@ def _refuse(data: bytes, position: int, n_odd: int) -> None:
     code = data[position]
     if code not in _CODE:
         raise MalformedSnapshotError(
-            f"byte {position} is 0x{code:02x}, an opcode that no snapshot has: the file is damaged, or "
+            f"byte {position} is 0x{code:02x}, an opcode that no snapshot has: the file is "
+            f"damaged, or "
             "was pickled with protocol 0 or 1 (dump it again with protocol 2 to 5)"
         )
     _refuse_emptiness(data, position)
@@ -165,7 +175,8 @@ def _refuse(data: bytes, position: int, n_odd: int) -> None:
     name = next(opcode.name for opcode in opcodes if opcode.code == chr(code))
     raise UnsafePickleError(
         f"{requested} (opcode {name} at byte {position}); a snapshot has plain values "
-        "only, and nothing was imported. If the extra object is yours, dump torch.cuda.memory._snapshot() "
+        "only, and nothing was imported. If the extra object is yours, dump "
+        "torch.cuda.memory._snapshot() "
         "without it"
     )
 
@@ -197,8 +208,9 @@ def _list_of_last(n: int) -> Callable[[Any], None]:
 class _ListUnpickler(_NoCode, pickle._Unpickler):
     """Python's own unpickler, five times slower, with lists in the place of tuples.
 
-    A tuple can be a dictionary's key, and its hash is worked out anew each time: a file of 300 bytes,
-    tuples that contain the same tuple twice, 60 levels deep, would take years. A list cannot be a key.
+    A tuple can be a dictionary's key, and its hash is worked out anew each time: a file of 300
+    bytes, tuples that contain the same tuple twice, 60 levels deep, would take years. A list cannot
+    be a key.
     """
 
     dispatch: ClassVar[dict[int, Any]] = {
@@ -213,7 +225,8 @@ class _ListUnpickler(_NoCode, pickle._Unpickler):
 class _Source(io.BufferedReader):
     """The file; a frame's length is read in one piece, whatever its value, so it is bounded here.
 
-    From a file that it cannot peek into, the unpickler reads every number by a call: four times as long.
+    From a file that it cannot peek into, the unpickler reads every number by a call: four times as
+    long.
     """
 
     def __init__(self, file: BinaryIO, n_bytes: int) -> None:

@@ -1,8 +1,8 @@
 """Memory that torch.profiler wrote down -> a snapshot's dictionary.
 
 The forms are those of torch/profiler/_memory_profiler.py and of _profile_to_snapshot in
-torch/cuda/_memory_viz.py (2.13). Neither has segments: what the allocator reserved, and what blocks round up
-to, is in none of them.
+torch/cuda/_memory_viz.py (2.13). Neither has segments: what the allocator reserved, and what blocks
+round up to, is in none of them.
 """
 
 from collections import Counter, defaultdict
@@ -18,7 +18,9 @@ from snapconv.torch_knowledge.profiler_categories import OF_TIMELINE
 
 Raw = dict[str, Any]
 
-_NO_ALLOCATOR = "it has tensors and not the allocator: what was reserved, and rounding, is not in it"
+_NO_ALLOCATOR = (
+    "it has tensors and not the allocator: what was reserved, and rounding, is not in it"
+)
 _TIMELINE = Form(
     "a raw memory timeline of torch.profiler (export_memory_timeline)",
     f"{_NO_ALLOCATOR}; it has no stacks, and it does not name its device",
@@ -51,8 +53,8 @@ def read_timeline(raw: object) -> tuple[object, Form | None]:
 def _changes(rows: Rows) -> Iterator[Raw]:
     """Yield an event for every row of a raw timeline: one of less than 0 bytes is a free.
 
-    They have no identity: of equal tensors of a category the newest is freed. A tensor that is written to is
-    freed and allocated again. The time of what was there before is -1.
+    They have no identity: of equal tensors of a category the newest is freed. A tensor that is
+    written to is freed and allocated again. The time of what was there before is -1.
     """
     columns = [rows.ints(name, bounds).tolist() for name, bounds in _COLUMNS.items()]
     begin = min(filter((-1).__lt__, columns[0]), default=0)
@@ -74,8 +76,8 @@ def _changes(rows: Rows) -> Iterator[Raw]:
 def read_plot(raw: Raw) -> tuple[Raw, Form | None]:
     """Turn the dictionary of profile_plot into a snapshot's; others stay as they are.
 
-    Its allocs have a category, and no event has a time. It has one trace for every CUDA device and a last one
-    for all else.
+    Its allocs have a category, and no event has a time. It has one trace for every CUDA device and
+    a last one for all else.
     """
     lists = expect(raw.get("device_traces") or [], list, "device_traces")
     traces = [Rows.of(rows, f"device_traces[{i}]") for i, rows in enumerate(lists)]
@@ -99,8 +101,8 @@ def read_plot(raw: Raw) -> tuple[Raw, Form | None]:
 def _whole(rows: Rows, sizes_at_end: list[int]) -> tuple[list[Raw], list[Raw]]:
     """Return an alloc of all that was there before, and the allocs and frees of a trace.
 
-    That is what is freed without one, or only there at the end. A tensor that is written to is freed, and
-    begins again at once at its address: where its category stays, it keeps its life.
+    That is what is freed without one, or only there at the end. A tensor that is written to is
+    freed, and begins again at once at its address: where its category stays, it keeps its life.
     """
     ended = Raw()
     before: list[Raw] = []
@@ -126,7 +128,10 @@ def _whole(rows: Rows, sizes_at_end: list[int]) -> tuple[list[Raw], list[Raw]]:
             ended = {}
     untraced = Counter(sizes_at_end) - Counter(row["size"] for row in live.values())
     sizes = enumerate(untraced.elements(), _NO_ADDRESS)
-    return [*({"action": "alloc", "addr": addr, "size": size} for addr, size in sizes), *before], events
+    return [
+        *({"action": "alloc", "addr": addr, "size": size} for addr, size in sizes),
+        *before,
+    ], events
 
 
 def _is_written(ended: Raw, row: Raw) -> bool:
@@ -134,7 +139,10 @@ def _is_written(ended: Raw, row: Raw) -> bool:
     if (ended.get("addr"), ended.get("size")) != (row["addr"], row["size"]):
         return False
     # By their names, so that nothing deep is compared.
-    stacks = [Rows.of(event.get("frames"), "device_traces[].frames").texts("name") for event in (ended, row)]
+    stacks = [
+        Rows.of(event.get("frames"), "device_traces[].frames").texts("name")
+        for event in (ended, row)
+    ]
     if stacks[0] != stacks[1]:
         return False
     category = row.get("category")

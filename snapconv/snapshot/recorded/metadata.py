@@ -1,7 +1,7 @@
 """The recorder's metadata, under the key ``snapconv``: plain values -> columns, or a note why not.
 
-The snapshot beside it is good without it. So whatever is wrong here is a note that names the place, and
-the metadata is left out; nothing here is an error.
+The snapshot beside it is good without it. So whatever is wrong here is a note that names the place,
+and the metadata is left out; nothing here is an error.
 """
 
 import math
@@ -46,7 +46,8 @@ _DIMENSION = Bounds(0, 1 << 62, "0 to 2^62")
 _VALUES = Bounds(0, 1 << 60, "dimensions with a product of at most 2^60")
 # A name may stand in a file very many times, and so may a list of names.
 _MAX_TEXT, _MAX_LIST = 2000, 100
-# What the rows take together, each with its texts, for a byte of the file; a recorder's take less than one.
+# What the rows take together, each with its texts, for a byte of the file; a recorder's take less
+# than one.
 _BYTES_PER_BYTE, _FREE_BYTES, _ROW_BYTES = 4, 512 << 10, 50
 # The peak of each device, and a note.
 _MAX_ENDING_BYTES = 1 << 20
@@ -58,7 +59,8 @@ _LISTS = {
     "states": "optimizer_states",
     **{key: key for key in ("inputs", "saved", "copies", "attributes")},
 }
-# The columns of numbers of a tensor: the key, the bounds, and what a missing one is; None: it may not miss.
+# The columns of numbers of a tensor: the key, the bounds, and what a missing one is; None: it may
+# not miss.
 _NUMBERS = (
     ("device", "device", DEVICE, None),
     ("addr", "addr", ADDRESS, None),
@@ -92,13 +94,13 @@ _PHASE_CODES = {phase.name.lower(): int(phase) for phase in RecordedPhase if pha
 class RecordedTensors:
     """Tensors of one kind, a row each, and where their memory was; read-only.
 
-    ``addr`` is the base of the storage, ``original_addr`` that of what a copy was made of, on the same
-    device; ``n_bytes`` is what the tensor itself has, ``recorded_us`` a time of the trace's clock.
-    ``parameter`` is a row of the parameters, -1 for none. ``names`` are those of parameters, of attributes,
-    or of states of optimizers. ``modules`` are empty where none ran, or for the model itself.
-    ``without_history``: no operation that has a gradient made it; ``is_written``: since it was made.
-    ``stack_ids`` are where parameters were registered, -1 where that is not known. What a kind does not have
-    is 0, False or empty.
+    ``addr`` is the base of the storage, ``original_addr`` that of what a copy was made of, on the
+    same device; ``n_bytes`` is what the tensor itself has, ``recorded_us`` a time of the trace's
+    clock. ``parameter`` is a row of the parameters, -1 for none. ``names`` are those of parameters,
+    of attributes, or of states of optimizers. ``modules`` are empty where none ran, or for the
+    model itself. ``without_history``: no operation that has a gradient made it; ``is_written``:
+    since it was made. ``stack_ids`` are where parameters were registered, -1 where that is not
+    known. What a kind does not have is 0, False or empty.
     """
 
     device: Int64Column
@@ -147,8 +149,9 @@ NOT_RECORDED = RecordedProject()
 class Metadata:
     """Everything that a recorder wrote. ``facts`` are its plain values as text, for reports.
 
-    ``earlier`` are earlier places of parameters, ``inputs`` what a model was called with, ``saved`` what
-    autograd saved for backward, ``copies`` those of ``deepcopy``, ``attributes`` plain ones of modules.
+    ``earlier`` are earlier places of parameters, ``inputs`` what a model was called with, ``saved``
+    what autograd saved for backward, ``copies`` those of ``deepcopy``, ``attributes`` plain ones of
+    modules.
     """
 
     project: RecordedProject
@@ -190,14 +193,17 @@ class Metadata:
             found.append(
                 Note(
                     "ended-early",
-                    f"the program {_HOW.get(self.ended, 'ended')}{detail} before everything was recorded; "
+                    f"the program {_HOW.get(self.ended, 'ended')}{detail} before everything was "
+                    f"recorded; "
                     "the report covers what was recorded until then",
                 )
             )
         return (*found, *self.recorder_notes)
 
 
-def read_metadata(raw: object, stacks: Stacks, *, n_bytes: int) -> tuple[Metadata | None, tuple[Note, ...]]:
+def read_metadata(
+    raw: object, stacks: Stacks, *, n_bytes: int
+) -> tuple[Metadata | None, tuple[Note, ...]]:
     """Read the value under KEY; None with a note where it cannot be used, without a note where none is.
 
     ``n_bytes`` is the size of the file, unpacked.
@@ -234,7 +240,9 @@ def _read(raw: dict[object, object], stacks: Stacks, n_bytes: int) -> Metadata:
             _texts_of(raw.get("include")),
         ),
         is_simulated=simulated is not None,
-        not_modelled=_texts_of(simulated.get("not_modelled")) if isinstance(simulated, dict) else (),
+        not_modelled=_texts_of(simulated.get("not_modelled"))
+        if isinstance(simulated, dict)
+        else (),
         recorder_notes=_recorder_notes(raw.get("notes")),
         ended=_text(ended, "how") or "complete",
         ended_detail=_text(ended, "detail"),
@@ -271,7 +279,9 @@ def _tensors(rows: Rows, n_parameters: int, stacks: Stacks | None) -> RecordedTe
     states = _names(rows, "state")
     known = Bounds(0, n_parameters - 1, f"an index below {n_parameters}")
     table = RecordedTensors(
-        **{name: rows.ints(key, bounds, missing=missing) for name, key, bounds, missing in _NUMBERS},
+        **{
+            name: rows.ints(key, bounds, missing=missing) for name, key, bounds, missing in _NUMBERS
+        },
         parameter=rows.ints("parameter", known, missing=-1),
         names=states if any(states) else _names(rows, "name"),
         modules=_names(rows, "module"),
@@ -300,7 +310,11 @@ def _shapes(rows: Rows) -> tuple[tuple[int, ...], ...]:
     shapes = []
     for i, value in enumerate(rows.values("shape")):
         where = f"{rows.place(i)}.shape"
-        sizes = value if isinstance(value, tuple) else expect([] if value is None else value, list, where)
+        sizes = (
+            value
+            if isinstance(value, tuple)
+            else expect([] if value is None else value, list, where)
+        )
         shapes.append(tuple(expect(n, _DIMENSION, where) for n in islice(sizes, _MAX_LIST)))
         expect(math.prod(shapes[-1]), _VALUES, where)
     return tuple(shapes)
@@ -346,7 +360,9 @@ def _check_size(raw: dict[object, object], n_bytes: int) -> None:
     sizes = (sum(size(value) for key, value in row.items() if key != "frames") for row in rows)
     total = sum(_ROW_BYTES + n for n in sizes)
     if total > _BYTES_PER_BYTE * n_bytes + _FREE_BYTES:
-        raise MalformedSnapshotError(f"{KEY}: the entries are together many times the size of the file")
+        raise MalformedSnapshotError(
+            f"{KEY}: the entries are together many times the size of the file"
+        )
 
 
 # --- single values
@@ -354,9 +370,15 @@ def _check_size(raw: dict[object, object], n_bytes: int) -> None:
 
 def _recorder_notes(raw: object) -> tuple[Note, ...]:
     """Return the notes that the recorder wrote about the program; anything else is left out."""
-    rows = [row for row in islice(raw, _MAX_LIST) if isinstance(row, dict)] if isinstance(raw, list) else []
+    rows = (
+        [row for row in islice(raw, _MAX_LIST) if isinstance(row, dict)]
+        if isinstance(raw, list)
+        else []
+    )
     texts = [(_text(row, "slug"), _text(row, "message")) for row in rows]
-    return tuple(Note(slug, message) for slug, message in texts if re.fullmatch(_SLUG, slug) and message)
+    return tuple(
+        Note(slug, message) for slug, message in texts if re.fullmatch(_SLUG, slug) and message
+    )
 
 
 def _facts(raw: dict[object, object]) -> list[tuple[str, str]]:

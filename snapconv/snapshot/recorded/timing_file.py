@@ -71,8 +71,8 @@ class CallTable:
 class Timing:
     """A timing trace as columns; ``n_bytes`` is the size of its file.
 
-    ``written_by`` are the versions of snapconv and torch. ``is_of_module`` has for every frame whether its
-    ``self`` is a module.
+    ``written_by`` are the versions of snapconv and torch. ``is_of_module`` has for every frame
+    whether its ``self`` is a module.
     """
 
     path: Path
@@ -106,8 +106,9 @@ _FRAME: tuple[type | Bounds, ...] = (str, _LINE, str, bool)
 def load_timing(path: str | Path) -> tuple[Timing | None, tuple[Note, ...]]:
     """Read a timing.json.
 
-    A version that is not known gives a note and no Timing, and so does what is no regular file. Raises
-    InputError (MalformedSnapshotError, TruncatedFileError) with the file and the place in it.
+    A version that is not known gives a note and no Timing, and so does what is no regular file.
+    Raises InputError (MalformedSnapshotError, TruncatedFileError) with the file and the place in
+    it.
     """
     path = Path(path)
     if os.path.lexists(path) and not path.is_file():
@@ -119,7 +120,8 @@ def load_timing(path: str | Path) -> tuple[Timing | None, tuple[Note, ...]]:
         version = trace.value("version", _COUNT)
         if version != VERSION:
             message = (
-                f"{path.name} is of version {version}, and only {VERSION} is known here: there are no times"
+                f"{path.name} is of version {version}, and only {VERSION} is known here: "
+                f"there are no times"
             )
             return None, (Note("unknown-timing-version", message),)
         return _timing(path, n_bytes, trace), ()
@@ -152,7 +154,10 @@ def _timing(path: Path, n_bytes: int, trace: _Object) -> Timing:
     timing = Timing(
         path=path,
         n_bytes=n_bytes,
-        written_by=(trace.value("snapconv", str)[:_MAX_TEXT], trace.value("torch", str)[:_MAX_TEXT]),
+        written_by=(
+            trace.value("snapconv", str)[:_MAX_TEXT],
+            trace.value("torch", str)[:_MAX_TEXT],
+        ),
         clock=clock,
         is_simulated=trace.value("simulated", bool),
         device=trace.value("device", _COUNT),
@@ -198,7 +203,9 @@ def _launch_counts(trace: _Object) -> tuple[LaunchCounts, ...]:
 def _call_table(
     raw: dict[str, object], iterations: Sequence[TimedIteration], n_stacks: int, texts: Interner
 ) -> CallTable:
-    columns = {key: expect(raw.get(key), list, f"calls.{key}") for key in (*_INTS, *_TIMES, *_TEXTS)}
+    columns = {
+        key: expect(raw.get(key), list, f"calls.{key}") for key in (*_INTS, *_TIMES, *_TEXTS)
+    }
     n_calls = len(columns["iteration"])
     for key, values in columns.items():
         if len(values) != n_calls:
@@ -245,7 +252,9 @@ def _numbers(key: str, values: list[Any], bounds: Bounds) -> NDArray[Any]:
     return _refuse_first(key, values, bounds, may_be_null=is_time)
 
 
-def _refuse_first(key: str, values: list[Any], kind: type | Bounds, *, may_be_null: bool) -> NoReturn:
+def _refuse_first(
+    key: str, values: list[Any], kind: type | Bounds, *, may_be_null: bool
+) -> NoReturn:
     for i, value in enumerate(values):
         if value is not None or not may_be_null:
             expect(value, kind, f"calls.{key}[{i}]")
@@ -267,7 +276,9 @@ def _stacks(trace: _Object) -> tuple[StackTable, BoolColumn]:
         for k, frame in enumerate(expect(stack, list, f"stacks[{i}]")):
             where = f"stacks[{i}][{k}]"
             if len(expect(frame, list, where)) != len(_FRAME):
-                raise MalformedSnapshotError(f"{where}: expected {len(_FRAME)} values, got {len(frame)}")
+                raise MalformedSnapshotError(
+                    f"{where}: expected {len(_FRAME)} values, got {len(frame)}"
+                )
             for n, (value, kind) in enumerate(zip(frame, _FRAME, strict=True)):
                 expect(value, kind, f"{where}[{n}]")
             file, line, name, is_of_module = frame

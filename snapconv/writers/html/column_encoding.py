@@ -1,8 +1,8 @@
 """Columns and values as text for a page: small integers, their bytes apart, deflated, in base64.
 
-``web/src/columns.ts`` reads what this writes. A column's directory entry has its name, its length, how many
-bytes a number has, and what the numbers are: themselves, differences to the one before, or themselves with a
-sign. A sign is in the lowest bit.
+``web/src/columns.ts`` reads what this writes. A column's directory entry has its name, its length,
+how many bytes a number has, and what the numbers are: themselves, differences to the one before, or
+themselves with a sign. A sign is in the lowest bit.
 """
 
 import base64
@@ -39,7 +39,9 @@ class EncodedColumn:
         return [self.n, self.width, self.kind]
 
 
-def encode_column(values: NDArray[Any], *, differences: bool = False, signed: bool = False) -> EncodedColumn:
+def encode_column(
+    values: NDArray[Any], *, differences: bool = False, signed: bool = False
+) -> EncodedColumn:
     """Encode whole numbers of 0 and more, or with ``differences`` or ``signed`` any, in few bytes."""
     numbers = np.asarray(values).astype(np.int64).reshape(-1)
     if differences:

@@ -1,7 +1,8 @@
 """An analysed file, or two to compare, -> a page: its style, its data, its program, in one file.
 
-The program comes from ``web/`` (TypeScript) as one built file. The page forbids everything but that file and
-its style, by their hashes: what a name in a snapshot may contain, it is never run, and nothing is requested.
+The program comes from ``web/`` (TypeScript) as one built file. The page forbids everything but that
+file and its style, by their hashes: what a name in a snapshot may contain, it is never run, and
+nothing is requested.
 """
 
 import html
@@ -13,11 +14,22 @@ from typing import Any
 from snapconv.analysis import Analysis
 from snapconv.answers.diff import FileDiff, compare_files, paired
 from snapconv.answers.notes import file_notes
-from snapconv.answers.times import TimeReport, TimeTotal, module_times, time_report_of, times_of_device
+from snapconv.answers.times import (
+    TimeReport,
+    TimeTotal,
+    module_times,
+    time_report_of,
+    times_of_device,
+)
 from snapconv.files import checked_output, new_files
 from snapconv.notes import Note
 from snapconv.version import VERSION
-from snapconv.writers.html.column_encoding import EncodedColumn, content_hash, encode_values, page_text
+from snapconv.writers.html.column_encoding import (
+    EncodedColumn,
+    content_hash,
+    encode_values,
+    page_text,
+)
 from snapconv.writers.html.view_device import view_device, vocabulary
 from snapconv.writers.text.comparisons import AnyChange, row_name
 from snapconv.writers.text.info import settings_shown
@@ -63,7 +75,9 @@ def write_view(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
     notes = []
     for file in files:
         timing, its_notes = times_of_device(file.path, None)
-        is_shown = timing is not None and timing.device in [found.device.device for found in file.devices]
+        is_shown = timing is not None and timing.device in [
+            found.device.device for found in file.devices
+        ]
         times = time_report_of(timing, file.snapshot, file.options) if timing and is_shown else None
         notes += [*file_notes(file), *its_notes, *(times.notes if times else ())]
         facts.append(_file_facts(file) | ({"times": _times_facts(times)} if times else {}))
@@ -73,10 +87,14 @@ def write_view(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
         return View(output, page.tell(), tuple(dict.fromkeys(notes)))
 
 
-def _parts(files: Sequence[Analysis], facts: list[dict[str, object]], title: str) -> Iterator[bytes]:
+def _parts(
+    files: Sequence[Analysis], facts: list[dict[str, object]], title: str
+) -> Iterator[bytes]:
     program = _PROGRAM.read_bytes()
     style = _STYLE.read_bytes()
-    devices = [(number, view_device(found)) for number, file in enumerate(files) for found in file.devices]
+    devices = [
+        (number, view_device(found)) for number, file in enumerate(files) for found in file.devices
+    ]
     directory = {
         **vocabulary(),
         "is_comparison": len(files) > 1,
@@ -115,7 +133,8 @@ def _data(name: str, encoded: bytes) -> bytes:
 
 def _head(title: str, program: bytes, style: bytes) -> str:
     policy = (
-        f"default-src 'none'; script-src '{content_hash(program)}'; style-src '{content_hash(style)}'; "
+        f"default-src 'none'; script-src '{content_hash(program)}'; style-src "
+        f"'{content_hash(style)}'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     return (
@@ -171,7 +190,11 @@ def _times_facts(report: TimeReport) -> dict[str, object]:
 
 
 def _total(total: TimeTotal[Any], **name: str | int) -> dict[str, object]:
-    figures = {"n_calls": total.n_calls, "forward_ms": total.forward_ms, "backward_ms": total.backward_ms}
+    figures = {
+        "n_calls": total.n_calls,
+        "forward_ms": total.forward_ms,
+        "backward_ms": total.backward_ms,
+    }
     return {**name, **figures}
 
 

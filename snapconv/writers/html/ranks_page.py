@@ -1,7 +1,7 @@
 """A JobReport -> one HTML page with a line for each rank: its peak by category as a bar, its largest line.
 
-Nothing runs in it and nothing is loaded: names from files are text. Bars share one scale, so that a rank that
-differs is seen among thousands.
+Nothing runs in it and nothing is loaded: names from files are text. Bars share one scale, so that a
+rank that differs is seen among thousands.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,10 @@ li{margin:2px 0}.e{color:#c33}svg{vertical-align:middle}
 
 def write_ranks_page(path: Path, report: JobReport, *, force: bool) -> None:
     """Write the page whole, or not at all; raises OutputError."""
-    with new_files([path], force=force) as (temporary,), temporary.open("w", encoding="utf-8") as file:
+    with (
+        new_files([path], force=force) as (temporary,),
+        temporary.open("w", encoding="utf-8") as file,
+    ):
         file.writelines(f"{line}\n" for line in _lines(report))
 
 
@@ -37,12 +40,24 @@ def _lines(report: JobReport) -> Iterator[str]:
     yield '<!doctype html><html lang="en"><head><meta charset="utf-8">'
     yield '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
     yield f"style-src '{content_hash(_STYLE.encode())}'; img-src data:\">"
-    yield f'<link rel="icon" href="data:,"><title>{_text(title)}</title><style>{_STYLE}</style></head><body>'
+    yield (
+        f'<link rel="icon" '
+        f'href="data:,"><title>{_text(title)}</title><style>{_STYLE}</style></head><body>'
+    )
     yield f"<h1>{_text(title)}</h1><ul>"
     yield from (f"<li>{_text(one.sentence)}</li>" for one in report.findings)
     yield from (f'<li class="e">{_text(f"{one.name}: {one.error}")}</li>' for one in report.errors)
     yield f"</ul><p>{_legend(report)}</p><table><tr>"
-    heads = ("rank", "mesh", "device", "peak", "reserved", "peak by category", "most of it", "history")
+    heads = (
+        "rank",
+        "mesh",
+        "device",
+        "peak",
+        "reserved",
+        "peak by category",
+        "most of it",
+        "history",
+    )
     yield f"{''.join(f'<th>{head}</th>' for head in heads)}</tr>"
     odd = {one.file for one in report.findings}
     rows = [(file, device) for file in report.last_dumps for device in file.devices]
@@ -83,9 +98,15 @@ def _bar(device: RankDevice, greatest: int) -> str:
 
 
 def _legend(report: JobReport) -> str:
-    names = {name for file in report.last_dumps for device in file.devices for name in device.categories}
-    swatch = f'<svg width="{_BAR_HEIGHT}" height="{_BAR_HEIGHT}"><rect width="100%" height="100%" fill='
-    return " ".join(f'{swatch}"{_color(name)}"/></svg> {_text(name)}' for name in sorted(names, key=_order))
+    names = {
+        name for file in report.last_dumps for device in file.devices for name in device.categories
+    }
+    swatch = (
+        f'<svg width="{_BAR_HEIGHT}" height="{_BAR_HEIGHT}"><rect width="100%" height="100%" fill='
+    )
+    return " ".join(
+        f'{swatch}"{_color(name)}"/></svg> {_text(name)}' for name in sorted(names, key=_order)
+    )
 
 
 def _order(category: str) -> tuple[int, str]:

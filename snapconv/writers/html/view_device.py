@@ -11,7 +11,12 @@ from snapconv.answers.advice.findings import advise, goal_of
 from snapconv.answers.notes import device_notes
 from snapconv.answers.oom.failed_allocation import failed_allocations
 from snapconv.answers.peak import EITHER_LABEL, WAITING_LABEL, summary_totals
-from snapconv.answers.timeline import TimelineLevel, bytes_by_category, find_segment_lifetimes, timeline_level
+from snapconv.answers.timeline import (
+    TimelineLevel,
+    bytes_by_category,
+    find_segment_lifetimes,
+    timeline_level,
+)
 from snapconv.answers.verdict import FileVerdict, find_verdict
 from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.classification.classify import reason_of
@@ -25,12 +30,13 @@ from snapconv.writers.html.view_rows import base_addr, view_rows, view_stacks
 from snapconv.writers.text.advice import finding_rows
 from snapconv.writers.text.size_rows import where
 
-# Bins of the level of detail that the page's first picture is made of: more than a screen's pixels. A picture
-# of few events is made of the events themselves: bins need not be small for it.
+# Bins of the level of detail that the page's first picture is made of: more than a screen's pixels.
+# A picture of few events is made of the events themselves: bins need not be small for it.
 _LEAST_BINS, _MOST_BINS, _EVENTS_PER_BIN = 4_096, 20_000, 4
 # Of more named spans the longest, of more out-of-memory events the first.
 _MOST_SPANS, _MOST_OOM = 20_000, 1_000
-# Of a page of 40 MB; where the times of all events take more, those of every 2nd, 4th … event are kept.
+# Of a page of 40 MB; where the times of all events take more, those of every 2nd, 4th … event are
+# kept.
 _MOST_TIME_BYTES = 2_000_000
 
 Columns = dict[str, EncodedColumn]
@@ -121,7 +127,8 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
         "phases": [phase.name.lower() for phase in Phase],
         "oom": list(_oom(analysis)),
         "start_categories": [
-            int(n) for n in bytes_by_category(table, analysis.classification.category, np.array([-1]))[0]
+            int(n)
+            for n in bytes_by_category(table, analysis.classification.category, np.array([-1]))[0]
         ],
     }
 
@@ -134,7 +141,12 @@ def _verdict(found: FileVerdict) -> dict[str, object]:
         place = cause.library or where(cause.line, has_stack=cause.has_stack)
         category = shown.get(cause.category, cause.category)
         causes.append([cause.block_bytes, category, place, cause.purpose])
-    return {"about": found.about, "sentence": found.sentence, "moment": found.moment, "causes": causes}
+    return {
+        "about": found.about,
+        "sentence": found.sentence,
+        "moment": found.moment,
+        "causes": causes,
+    }
 
 
 def _advice(analysis: DeviceAnalysis) -> Iterator[dict[str, object]]:
@@ -182,7 +194,9 @@ def _span_columns(analysis: DeviceAnalysis, spans: AnnotationSpans, lanes: Int32
     name = np.unique(spans.name_id, return_inverse=True)[1].reshape(-1)
     iterations = [it for it in analysis.iterations if it.first_event >= 0]
     return {
-        "iteration_first": encode_column(np.array([it.first_event for it in iterations]), differences=True),
+        "iteration_first": encode_column(
+            np.array([it.first_event for it in iterations]), differences=True
+        ),
         "iteration_peak": encode_column(np.array([it.peak_bytes for it in iterations])),
         "phase_first": encode_column(begins, differences=True),
         "phase": encode_column(phase[begins]),

@@ -1,9 +1,10 @@
 """The allocations of a device for a page: grouped by kind, so that millions of rows take few bytes.
 
-A kind is what many allocations have in common: a size, and a trait, which is a stack with a category and all
-else that mostly follows from the stack. A training job makes the same allocations in every iteration; sorted
-by kind, their events grow by the same number again and again, which compresses to almost nothing. So the page
-has every allocation, and shows exactly what was live at any moment.
+A kind is what many allocations have in common: a size, and a trait, which is a stack with a
+category and all else that mostly follows from the stack. A training job makes the same allocations
+in every iteration; sorted by kind, their events grow by the same number again and again, which
+compresses to almost nothing. So the page has every allocation, and shows exactly what was live at
+any moment.
 """
 
 from dataclasses import dataclass
@@ -48,7 +49,8 @@ def view_rows(analysis: DeviceAnalysis, streams: Int64Column) -> ViewRows:
         "trait_stack": encode_column(stack),
         "kind_trait": encode_column(trait),
         "kind_block": encode_column(block),
-        # What rounding added: next to nothing to compress, where requests of any size would be as much again.
+        # What rounding added: next to nothing to compress, where requests of any size would be as
+        # much again.
         "kind_rounding": encode_column(block - requested, signed=True),
         "kind_count": encode_column(np.bincount(kind, minlength=len(first))),
         "alloc": encode_column(alloc, differences=True),
@@ -108,14 +110,18 @@ def view_stacks(
 ) -> tuple[dict[str, object], dict[str, EncodedColumn]]:
     """Take these stacks (-1: one without frames), in this order.
 
-    Return their frames (names, files and lines), and as columns the frames of every stack, root first.
+    Return their frames (names, files and lines), and as columns the frames of every stack, root
+    first.
     """
     stacks = snapshot.stacks
     listed = [stacks.frames_of(stack)[::-1] for stack in stack_ids.tolist()]
     flat = np.concatenate(listed) if listed else np.zeros(0, np.int32)
     used, frame = np.unique(flat, return_inverse=True)
     lengths = np.array([len(frames) for frames in listed], np.int64)
-    columns = {"stack_length": encode_column(lengths), "stack_frame": encode_column(frame.reshape(-1))}
+    columns = {
+        "stack_length": encode_column(lengths),
+        "stack_frame": encode_column(frame.reshape(-1)),
+    }
     return _frames(snapshot, project, used.tolist()), columns
 
 

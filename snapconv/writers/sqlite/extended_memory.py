@@ -1,7 +1,8 @@
 """The tables and views that ``--extended`` adds to a memory report, as data, and their values' origin.
 
-Their names begin with ``snapconv_``, and Skyline's own tables are never touched. A column or a table may be
-added at any time; whoever renames or removes one, or changes a meaning, raises SCHEMA_VERSION.
+Their names begin with ``snapconv_``, and Skyline's own tables are never touched. A column or a
+table may be added at any time; whoever renames or removes one, or changes a meaning, raises
+SCHEMA_VERSION.
 """
 
 from collections.abc import Callable, Iterable
@@ -65,8 +66,12 @@ _STACK = row_of("snapconv_stacks", "stack_id", _NO_STACK)
 _NO_TIMES = "the snapshot has no times"
 
 
-def _words(name: str, meaning: str, what: str, words: Callable[[MemoryReport], Iterable[str]]) -> Table:
-    return table(name, meaning, key("0"), text("name", what, "1"), records=lambda r: enumerate(words(r)))
+def _words(
+    name: str, meaning: str, what: str, words: Callable[[MemoryReport], Iterable[str]]
+) -> Table:
+    return table(
+        name, meaning, key("0"), text("name", what, "1"), records=lambda r: enumerate(words(r))
+    )
 
 
 def _labels(kind: type[IntEnum]) -> Callable[[MemoryReport], list[str]]:
@@ -100,7 +105,16 @@ def _probability(report: MemoryReport) -> NDArray[np.float64]:
 
 
 # Columns of allocations, in their table and in the view with words.
-_ALLOC_EVENT, _FREE_REQUESTED, _FREE_COMPLETED, _END_EVENT, _REQUESTED, _BLOCK, _IS_EXACT, _PENDING = (
+(
+    _ALLOC_EVENT,
+    _FREE_REQUESTED,
+    _FREE_COMPLETED,
+    _END_EVENT,
+    _REQUESTED,
+    _BLOCK,
+    _IS_EXACT,
+    _PENDING,
+) = (
     _event("alloc_event", "event that allocated it", _NOT_IN_TRACE, f"{_ROWS}.alloc_event"),
     _event(
         "free_requested_event",
@@ -214,7 +228,10 @@ STEPS = (
         "snapconv_growth",
         "The stacks that hold more memory from iteration to iteration, three at least.",
         _STACK,
-        text("fate", "`never freed`: not to the end of the trace; `replaced by larger`: each time by more"),
+        text(
+            "fate",
+            "`never freed`: not to the end of the trace; `replaced by larger`: each time by more",
+        ),
         text("certainty", "`likely`: three to seven iterations show it; `certain`: more"),
         _iteration("first_iteration", "the first in which it grew"),
         _iteration("last_iteration", "the last"),
@@ -229,7 +246,11 @@ STEPS = (
         "Allocations that failed for want of memory.",
         integer("event", "the event", unit=_EVENT),
         _time(_NO_TIMES),
-        size("requested_bytes", "the requested size, which torch writes rounded up here", "block_bytes"),
+        size(
+            "requested_bytes",
+            "the requested size, which torch writes rounded up here",
+            "block_bytes",
+        ),
         size("device_free_bytes", "what the driver had free"),
         size("allocated_bytes", "what was allocated then"),
         size("reserved_bytes", "the bytes in segments then"),
@@ -240,7 +261,10 @@ STEPS = (
 
 WORDS = (
     _words(
-        "snapconv_categories", "What an allocation can be for.", "name of the category", _labels(Category)
+        "snapconv_categories",
+        "What an allocation can be for.",
+        "name of the category",
+        _labels(Category),
     ),
     _words(
         "snapconv_evidence",
@@ -251,7 +275,8 @@ WORDS = (
     _words(
         "snapconv_certainties",
         "How sure the category of an allocation can be.",
-        "`recorded`: by the recorder, or your rule; `certain`; `likely`: the most probable one; `unknown`",
+        "`recorded`: by the recorder, or your rule; `certain`; `likely`: the most probable one; "
+        "`unknown`",
         _labels(Certainty),
     ),
     _words(
@@ -270,7 +295,8 @@ WORDS = (
     _words(
         "snapconv_pools",
         "The memory pools of the snapshot.",
-        "the two numbers that torch has for it; `(0, 0)`: the default pool, else a private one (CUDA graphs, "
+        "the two numbers that torch has for it; `(0, 0)`: the default pool, else a private one "
+        "(CUDA graphs, "
         "`MemPool`)",
         _pools,
     ),
@@ -375,13 +401,16 @@ EXTENDED_TABLES: tuple[Table, ...] = (
         _reason("certainty", "how sure that is", "snapconv_certainties", "certainty_id"),
         Column(
             "probability",
-            "how probable the category is: of what has 0.9, 90 % is right; 1: it follows from a fact",
+            "how probable the category is: of what has 0.9, 90 % is right; 1: it follows from a "
+            "fact",
             _probability,
             null="it is unknown",
             sql_type="REAL",
             stands_for_null=0,
         ),
-        _reason("reason_id", "row of `snapconv_rules`; 0: none decided", "snapconv_rules", "rule_id"),
+        _reason(
+            "reason_id", "row of `snapconv_rules`; 0: none decided", "snapconv_rules", "rule_id"
+        ),
         row_of(
             "snapconv_operations",
             "operation_id",
@@ -389,7 +418,9 @@ EXTENDED_TABLES: tuple[Table, ...] = (
             meaning="row of `snapconv_operations`; 0: not known",
         ),
         row_of("snapconv_stacks", "stack_id", _NO_STACK, f"{_ROWS}.stack_id"),
-        _iteration("iteration", "training step that allocated it", _NOT_IN_TRACE, "analysis.iteration"),
+        _iteration(
+            "iteration", "training step that allocated it", _NOT_IN_TRACE, "analysis.iteration"
+        ),
         row_of("snapconv_phases", "phase_id", _NOT_IN_TRACE, "phase"),
         row_of("snapconv_modules", "module_id", _NO_MODULE, "analysis.modules.module_id"),
         _PENDING,
@@ -459,7 +490,8 @@ LEFT JOIN snapconv_frames AS frame ON frame.id = stack.project_frame_id""",
 
 EXTENDED_VIEWS: tuple[View, ...] = (
     ALLOCATIONS_IN_WORDS,
-    # As the timeline counts allocated bytes: until the request to free, or the end where none is known.
+    # As the timeline counts allocated bytes: until the request to free, or the end where none is
+    # known.
     View(
         "snapconv_peak_allocations",
         "The allocations in use at the peak of allocated bytes, largest first.",
@@ -479,7 +511,8 @@ ORDER BY allocation.block_bytes DESC, allocation.id""",
     # As AllocationTable.waiting_at has them.
     View(
         "snapconv_waiting_allocations",
-        "The blocks that the program had freed at the peak of allocated bytes, and that another stream still "
+        "The blocks that the program had freed at the peak of allocated bytes, and that another "
+        "stream still "
         "used, largest first.",
         (),
         f"""\

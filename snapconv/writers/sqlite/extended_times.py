@@ -7,8 +7,23 @@ from dataclasses import replace
 
 from snapconv.answers.times import IterationTimes, TimeReport
 from snapconv.snapshot.recorded.timing_file import PHASES
-from snapconv.writers.sqlite.extended_memory import FRAMES, NOTES, SOURCE, STACK_FRAMES, report_table
-from snapconv.writers.sqlite.tables import Table, integer, key, milliseconds, numbers_of, row_of, table, text
+from snapconv.writers.sqlite.extended_memory import (
+    FRAMES,
+    NOTES,
+    SOURCE,
+    STACK_FRAMES,
+    report_table,
+)
+from snapconv.writers.sqlite.tables import (
+    Table,
+    integer,
+    key,
+    milliseconds,
+    numbers_of,
+    row_of,
+    table,
+    text,
+)
 
 TIME_SCHEMA_VERSION = 2
 
@@ -35,9 +50,15 @@ EXTENDED_TIME_TABLES: tuple[Table, ...] = (
         integer("device", "ordinal of the device that the report is about", "timing.device"),
         text("clock", "`cuda`: CUDA events; `cpu`: the processor's clock", "timing.clock"),
         integer(
-            "is_simulated", "1: the capture was made without a GPU; 0: it was not", "timing.is_simulated"
+            "is_simulated",
+            "1: the capture was made without a GPU; 0: it was not",
+            "timing.is_simulated",
         ),
-        integer("iteration", "the iteration that `run_time_entries` is about", "reported.measured.iteration"),
+        integer(
+            "iteration",
+            "the iteration that `run_time_entries` is about",
+            "reported.measured.iteration",
+        ),
         root="project.root",
     ),
     SOURCE,
@@ -46,19 +67,31 @@ EXTENDED_TIME_TABLES: tuple[Table, ...] = (
         "snapconv_iterations",
         "Every timed iteration: what was measured around its phases, and what its calls add up to.",
         key("0.measured.iteration", "number of the iteration in the recorded run", "iteration"),
-        integer("is_reported", "1: `run_time_entries` is about it, as its total is the median; 0: no", "1"),
+        integer(
+            "is_reported",
+            "1: `run_time_entries` is about it, as its total is the median; 0: no",
+            "1",
+        ),
         milliseconds(
             "forward_ms",
             "from the first to the end of the last forward call, with what is between them",
             "0.measured.forward_ms",
             _NO_PHASE,
         ),
-        milliseconds("backward_ms", "the runs of autograd's engine", "0.measured.backward_ms", _NO_PHASE),
-        milliseconds("optimizer_ms", "the steps of the optimizers", "0.measured.optimizer_ms", _NO_PHASE),
         milliseconds(
-            "forward_rows_ms", "sum of `forward_ms` over its calls of phase `forward`", "0.forward_rows_ms"
+            "backward_ms", "the runs of autograd's engine", "0.measured.backward_ms", _NO_PHASE
         ),
-        milliseconds("backward_rows_ms", "sum of `backward_ms` over its calls", "0.backward_rows_ms"),
+        milliseconds(
+            "optimizer_ms", "the steps of the optimizers", "0.measured.optimizer_ms", _NO_PHASE
+        ),
+        milliseconds(
+            "forward_rows_ms",
+            "sum of `forward_ms` over its calls of phase `forward`",
+            "0.forward_rows_ms",
+        ),
+        milliseconds(
+            "backward_rows_ms", "sum of `backward_ms` over its calls", "0.backward_rows_ms"
+        ),
         records=_iterations,
     ),
     _FRAMES,
@@ -72,7 +105,8 @@ EXTENDED_TIME_TABLES: tuple[Table, ...] = (
     STACK_FRAMES,
     table(
         "snapconv_calls",
-        "Every outermost call of a torch function in every timed iteration, in order; after an iteration's "
+        "Every outermost call of a torch function in every timed iteration, in order; after an "
+        "iteration's "
         "calls come the nodes of autograd's graph that no call had made.",
         key(numbers_of("timing.calls")),
         integer("iteration", "the iteration", "timing.calls.iteration", sql_type=_ITERATION),

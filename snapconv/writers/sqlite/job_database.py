@@ -61,12 +61,19 @@ def _lines(report: JobReport) -> Iterator[tuple[int, RankDevice, int, object]]:
 JOB_TABLES = (
     table(
         "job_files",
-        "One row per file, in the order of ranks and then of dumps; a file that could not be read has its "
+        "One row per file, in the order of ranks and then of dumps; a file that could not be read "
+        "has its "
         "error.",
         key("0"),
         text("file", "path or URL; empty for a rank without a file", "1.file"),
-        integer("rank", "rank that wrote it", "1.rank", null="neither the file nor its name has it"),
-        text("dump", "which of the rank's dumps, such as `iteration_10`; empty for an only one", "1.dump"),
+        integer(
+            "rank", "rank that wrote it", "1.rank", null="neither the file nor its name has it"
+        ),
+        text(
+            "dump",
+            "which of the rank's dumps, such as `iteration_10`; empty for an only one",
+            "1.dump",
+        ),
         integer("is_last", "1: the last readable dump of its rank, which is compared", "2"),
         size("n_bytes", "size of the file", "1.n_bytes", null=_NOT_RECORDED),
         text("error", "why it could not be read", "1.error", null="it was read"),
@@ -75,7 +82,8 @@ JOB_TABLES = (
     ),
     table(
         "job_coordinates",
-        "The place of a file's rank on every axis of the device mesh, as recorded or given by `--mesh`.",
+        "The place of a file's rank on every axis of the device mesh, as recorded or given by "
+        "`--mesh`.",
         _FILE_ID,
         text("axis", "name of the axis, such as `pp`", "1"),
         integer("place", "coordinate on it, from 0", "2"),
@@ -87,14 +95,25 @@ JOB_TABLES = (
         "One row per device of a file that was read.",
         _FILE_ID,
         _DEVICE,
-        text("kind", "kind of the device: `cuda`, `npu`, `xpu`, …; `host` for pinned host memory", "1.kind"),
+        text(
+            "kind",
+            "kind of the device: `cuda`, `npu`, `xpu`, …; `host` for pinned host memory",
+            "1.kind",
+        ),
         size("peak_bytes", "peak of allocated bytes", "1.peak_bytes"),
         size("end_bytes", "allocated bytes at the dump", "1.end_bytes"),
         size("reserved_bytes", "peak of reserved bytes", "1.reserved_bytes"),
-        size("usable_bytes", "what PyTorch could have of the device", "1.usable_bytes", null=_NOT_RECORDED),
+        size(
+            "usable_bytes",
+            "what PyTorch could have of the device",
+            "1.usable_bytes",
+            null=_NOT_RECORDED,
+        ),
         size("growth_bytes", "what every iteration adds to the end of the trace", "1.growth_bytes"),
         text("history", "verdict on the history, as in `snapconv info`", "1.history"),
-        text("about", "subject of the verdict: `oom`, `growth`, `fragmentation` or `peak`", "1.about"),
+        text(
+            "about", "subject of the verdict: `oom`, `growth`, `fragmentation` or `peak`", "1.about"
+        ),
         text("verdict", "the most important fact, in a sentence", "1.verdict"),
         text("command", "the command of snapconv that has more", "1.command"),
         size(
@@ -121,7 +140,8 @@ JOB_TABLES = (
     ),
     table(
         "job_categories",
-        "What is live at a device's peak, by category; the rows of a device sum to its `peak_bytes`.",
+        "What is live at a device's peak, by category; the rows of a device sum to its "
+        "`peak_bytes`.",
         _FILE_ID,
         _DEVICE,
         text("category", "category, or `gradient or optimizer state`", "2"),
@@ -147,15 +167,22 @@ JOB_TABLES = (
         "job_findings",
         "What `snapconv ranks` prints above its table, the worst of each kind first.",
         key("0"),
-        text("kind", "`out of memory`, `outlier`, `imbalance`, `growth`, `fault` or `hint`", "1.kind.value"),
+        text(
+            "kind",
+            "`out of memory`, `outlier`, `imbalance`, `growth`, `fault` or `hint`",
+            "1.kind.value",
+        ),
         text("sentence", "the finding", "1.sentence"),
         size(
             "n_bytes",
-            "what the request needed, the difference from the group's median, the growth, or what a fault "
+            "what the request needed, the difference from the group's median, the growth, or what "
+            "a fault "
             "holds; 0 for a hint",
             "1.n_bytes",
         ),
-        integer("rank", "rank that it is about", "1.rank", null="several ranks, or one without a number"),
+        integer(
+            "rank", "rank that it is about", "1.rank", null="several ranks, or one without a number"
+        ),
         records=numbered("findings"),
     ),
 )

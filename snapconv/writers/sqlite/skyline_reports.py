@@ -1,8 +1,8 @@
 """Reports -> SQLite files in the schemas of ``skyline memory`` and ``skyline time`` (skyline-cli 0.5.0).
 
-docs/reference/schema.md and time-schema.md describe the meaning of the rows; the schemas, their order and the
-numbering are Skyline's to the letter, because their readers are other people's programs. DeepView.Profile
-0.14.5 uses the same schema for times.
+docs/reference/schema.md and time-schema.md describe the meaning of the rows; the schemas, their
+order and the numbering are Skyline's to the letter, because their readers are other people's
+programs. DeepView.Profile 0.14.5 uses the same schema for times.
 """
 
 from collections.abc import Iterator, Sequence
@@ -92,7 +92,8 @@ TABLES = (
     ),
     table(
         "activation_entries",
-        "One row per activation of the iteration with the peak, live at that iteration's activation "
+        "One row per activation of the iteration with the peak, live at that iteration's "
+        "activation "
         "high-water mark.",
         ENTRY_KEY,
         text("operation_name", "the operation that allocated it", "1.operation_name"),
@@ -103,7 +104,11 @@ TABLES = (
     table(
         "stack_correlation",
         "Ties a weight or an activation to its frames: weights first, then activations.",
-        key("0", "the weight's id, or the number of weights plus the activation's id", "correlation_id"),
+        key(
+            "0",
+            "the weight's id, or the number of weights plus the activation's id",
+            "correlation_id",
+        ),
         integer("entry_id", "id in `weight_entries` or in `activation_entries`", "1"),
         integer("entry_type", "which of the two: see `entry_types`", "2"),
         records=_correlations,
@@ -116,7 +121,8 @@ CREATE UNIQUE INDEX entry_type_and_id
     ),
     table(
         "stack_frames",
-        "The frames of the project that allocated the entry; an entry without any has no rows here.",
+        "The frames of the project that allocated the entry; an entry without any has no rows "
+        "here.",
         integer("correlation_id", "row of `stack_correlation`", "0"),
         _ORDERING,
         _FILE_PATH,
@@ -152,11 +158,14 @@ CREATE UNIQUE INDEX entry_type_and_id
 TIME_TABLES = (
     table(
         "run_time_entries",
-        "One row per outermost call of a torch function in the forward pass of the reported iteration, in "
+        "One row per outermost call of a torch function in the forward pass of the reported "
+        "iteration, in "
         "the order of the calls.",
         ENTRY_KEY,
         text("operation_name", "the function that was called", "1.operation_name"),
-        milliseconds("forward_ms", "from before the call to after it, on the device", at="1.forward_ms"),
+        milliseconds(
+            "forward_ms", "from before the call to after it, on the device", at="1.forward_ms"
+        ),
         milliseconds(
             "backward_ms",
             "what autograd ran for it in backward, on the device",

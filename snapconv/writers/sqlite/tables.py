@@ -1,9 +1,9 @@
 """Tables and views as data, and the SQLite files that are made of them, all or none.
 
-A column is one declaration: its SQL, its meaning, and where its values come from. Files are created and
-filled from it, and docs/reference/schema.md is printed from it, so that they cannot differ. The same report
-gives the same bytes with the same SQLite version: the pragmas are fixed, and everything happens in one
-transaction.
+A column is one declaration: its SQL, its meaning, and where its values come from. Files are created
+and filled from it, and docs/reference/schema.md is printed from it, so that they cannot differ. The
+same report gives the same bytes with the same SQLite version: the pragmas are fixed, and everything
+happens in one transaction.
 """
 
 import operator
@@ -25,7 +25,8 @@ Value = int | float | str | None
 Row = tuple[Value, ...]
 Get = Callable[[Any], Any]
 
-# Rows that are Python objects at a time: of the widest table 6 MB. Four times as many take no less time.
+# Rows that are Python objects at a time: of the widest table 6 MB. Four times as many take no less
+# time.
 CHUNK_ROWS = 16_384
 
 # SQLite before 3.32 takes no more than 999 values in one statement: 16 rows of up to 62 columns.
@@ -49,10 +50,11 @@ _SQL_IS_WRONG = 1
 class Column:
     """A column; ``null`` is what NULL means, or is None where NULL cannot be.
 
-    ``stands_for_null`` is the value with the same meaning in a report's column, which has no NULL. ``at`` is
-    where the value is in a record, or all values in what has them as columns: a path of attributes and
-    positions such as ``1.line.function``, by default the column's name, or a function. ``rows`` is the path
-    of the numbers of those values that are wanted, in their order; -1: none.
+    ``stands_for_null`` is the value with the same meaning in a report's column, which has no NULL.
+    ``at`` is where the value is in a record, or all values in what has them as columns: a path of
+    attributes and positions such as ``1.line.function``, by default the column's name, or a
+    function. ``rows`` is the path of the numbers of those values that are wanted, in their order;
+    -1: none.
     """
 
     name: str
@@ -102,7 +104,9 @@ def key(at: str | Get, meaning: str = "0, 1, 2, …", name: str = "id") -> Colum
     return Column(name, meaning, at, sql_type="INTEGER PRIMARY KEY")
 
 
-def row_of(table: str, name: str, null: str | None = None, at: str | Get = "", meaning: str = "") -> Column:
+def row_of(
+    table: str, name: str, null: str | None = None, at: str | Get = "", meaning: str = ""
+) -> Column:
     """Make a column of ids of another table's rows; ``null`` is what a missing one means."""
     reference = f"INTEGER REFERENCES {table} (id)"
     stand_in = None if null is None else -1
@@ -114,10 +118,10 @@ def row_of(table: str, name: str, null: str | None = None, at: str | Get = "", m
 class Table:
     """A table, and where a report has its rows.
 
-    ``records`` gives an object per row. A table of millions has none: its columns are at the path ``arrays``.
-    ``constraint`` is the last line of the CREATE statement; the rows of a table of ours are then stored in
-    the order of that key. A table of Skyline's is written as SQLite stores Skyline's, indentation included;
-    ``index`` is created after it.
+    ``records`` gives an object per row. A table of millions has none: its columns are at the path
+    ``arrays``. ``constraint`` is the last line of the CREATE statement; the rows of a table of ours
+    are then stored in the order of that key. A table of Skyline's is written as SQLite stores
+    Skyline's, indentation included; ``index`` is created after it.
     """
 
     name: str
@@ -133,7 +137,9 @@ class Table:
     def sql(self) -> str:
         """The CREATE statement."""
         indent, ending = (" " * 8, " " * 6 + ")") if self.is_skylines else ("  ", ")")
-        lines = [column.declaration for column in self.columns] + [self.constraint] * bool(self.constraint)
+        lines = [column.declaration for column in self.columns] + [self.constraint] * bool(
+            self.constraint
+        )
         ending += " WITHOUT ROWID" * (bool(self.constraint) and not self.is_skylines)
         body = f",\n{indent}".join(lines)
         return f"CREATE TABLE {self.name} (\n{indent}{body}\n{ending}"
@@ -156,7 +162,10 @@ class Table:
         n_rows = len(columns[0])
         starts = range(0, n_rows, CHUNK_ROWS)
         chunks = (
-            zip(*(_slice(one, start, min(start + CHUNK_ROWS, n_rows)) for one in columns), strict=True)
+            zip(
+                *(_slice(one, start, min(start + CHUNK_ROWS, n_rows)) for one in columns),
+                strict=True,
+            )
             for start in starts
         )
         return n_rows, chain.from_iterable(chunks)
@@ -223,7 +232,9 @@ def _plain(value: object) -> Value:
     """Turn a value into one that SQLite stores as meant: it would store np.int64 as a BLOB."""
     if value is None or isinstance(value, float):
         return value
-    if isinstance(value, str):  # lone surrogates and NUL as Python's escapes, which SQLite can store
+    if isinstance(
+        value, str
+    ):  # lone surrogates and NUL as Python's escapes, which SQLite can store
         return value.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
     return operator.index(value)  # type: ignore[arg-type]  # what is no integer raises TypeError
 
@@ -237,14 +248,16 @@ def write_databases(
 ) -> None:
     """Write every database to its path: all of them, or none.
 
-    ``progress`` is called with the rows written so far and the rows there are, over all databases; ``token``
-    is a part of the names of temporary files.
-    Raises OutputError; an output that exists needs ``force``.
+    ``progress`` is called with the rows written so far and the rows there are, over all databases;
+    ``token`` is a part of the names of temporary files. Raises OutputError; an output that exists
+    needs ``force``.
     """
     found = [[(table, *table.rows_of(one.report)) for table in one.tables] for one in databases]
     total = sum(n_rows for tables in found for _, n_rows, _ in tables)
     done = 0
-    with new_files([database.path for database in databases], force=force, token=token) as temporaries:
+    with new_files(
+        [database.path for database in databases], force=force, token=token
+    ) as temporaries:
         for database, tables, temporary in zip(databases, found, temporaries, strict=True):
             with _new_database(temporary, output=database.path) as connection:
                 for statement in _schema(database):
@@ -269,9 +282,9 @@ def _schema(database: Database) -> Iterator[str]:
 def _new_database(temporary: Path, *, output: Path) -> Iterator[sqlite3.Connection]:
     """Open an empty file as a database, in one transaction that is committed at the end.
 
-    ``temporary`` is absolute; ``output`` is the name for messages. No other process has the file, so
-    SQLite is set to take no locks: some cluster file systems have none. Its errors about the file or the disk
-    become an OutputWriteError.
+    ``temporary`` is absolute; ``output`` is the name for messages. No other process has the file,
+    so SQLite is set to take no locks: some cluster file systems have none. Its errors about the
+    file or the disk become an OutputWriteError.
     """
     uri = f"{temporary.as_uri()}?nolock=1"
     try:
@@ -284,7 +297,10 @@ def _new_database(temporary: Path, *, output: Path) -> Iterator[sqlite3.Connecti
     except sqlite3.OperationalError as error:
         if getattr(error, "sqlite_errorcode", None) == _SQL_IS_WRONG:
             raise
-        reason = f"SQLite reports '{error}'; check the free space, quota and permissions of {output.parent}"
+        reason = (
+            f"SQLite reports '{error}'; check the free space, quota and permissions of "
+            f"{output.parent}"
+        )
         raise OutputWriteError(f"cannot write {output}: {reason}") from error
 
 
@@ -298,7 +314,9 @@ def write_rows(
     for start in range(0, n_rows, CHUNK_ROWS):
         n = min(CHUNK_ROWS, n_rows - start)
         in_groups = islice(rows, n - n % _GROUP_ROWS)
-        groups = zip(*[chain.from_iterable(in_groups)] * (_GROUP_ROWS * len(table.columns)), strict=True)
+        groups = zip(
+            *[chain.from_iterable(in_groups)] * (_GROUP_ROWS * len(table.columns)), strict=True
+        )
         connection.executemany(table.insert_sql(_GROUP_ROWS), groups)
         connection.executemany(table.insert_sql(1), islice(rows, n % _GROUP_ROWS))
         yield n

@@ -48,7 +48,9 @@ def _headline(advice: Advice) -> str:
     name = device_name(advice.device)
     if advice.unknown:
         return f"{name}  no advice"
-    peak, reserved = (format_bytes(n_bytes) for n_bytes in (advice.peak.n_bytes, advice.reserved_bytes))
+    peak, reserved = (
+        format_bytes(n_bytes) for n_bytes in (advice.peak.n_bytes, advice.reserved_bytes)
+    )
     # The segments of a file whose trace contradicts them may have less than the peak.
     about = "about " if advice.reserved_bytes < advice.peak.n_bytes else ""
     needs = f"the peak is {about}{peak} allocated"
@@ -136,7 +138,9 @@ def _goal_lines(advice: Advice, file: str, cached: int) -> Iterator[str]:
     if advice.setting and advice.setting.is_enough:
         enough.insert(0, "the setting")
     if enough and not advice.fits_already:
-        yield f"  enough        {'; or '.join(one + ' alone' * (' + ' not in one) for one in enough)}"
+        yield (
+            f"  enough        {'; or '.join(one + ' alone' * (' + ' not in one) for one in enough)}"
+        )
     if advice.is_failed:
         yield f"{next_line('oom', file)}  (remedies for the failed request)"
 
@@ -158,12 +162,16 @@ def _goal(advice: Advice, cached: int) -> str:
         return f"impossible: {why}; the most that can be saved is {most}"
     if advice.fits_already:
         capacity = format_bytes(goal + cached)
-        return f"met already: a replay in {capacity} fits, as PyTorch returns cached memory before it fails"
+        return (
+            f"met already: a replay in {capacity} fits, as PyTorch returns cached memory "
+            f"before it fails"
+        )
     here = "" if advice.history_verdict == Verdict.COMPLETE.value else " in this trace"
     result = f"missed by {format_bytes(left - goal)}; the most that can be saved is {most}"
     if advice.peak.n_bytes <= goal:
         result = (
-            f"met already{here}" + "; the failed request could not use the free memory" * advice.is_failed
+            f"met already{here}"
+            + "; the failed request could not use the free memory" * advice.is_failed
         )
     elif left <= goal:
         result = f"reached{here}"
@@ -176,5 +184,8 @@ def _cached(advice: Advice, cached: int) -> str:
     kept = format_bytes(cached)
     if advice.setting and not advice.is_failed:
         fewer = max(advice.setting.reserved_bytes - advice.peak.n_bytes, 0)
-        return f"{capacity}, of which PyTorch keeps {kept} cached ({format_bytes(fewer)} with the setting)"
+        return (
+            f"{capacity}, of which PyTorch keeps {kept} cached ({format_bytes(fewer)} with the "
+            f"setting)"
+        )
     return f"{capacity}, of which PyTorch keeps {kept} cached"

@@ -33,7 +33,10 @@ def _device_lines(found: DeviceDiff) -> Iterator[str]:
     names = dict.fromkeys((device_name(found.old_device), device_name(found.new_device)))
     yield f"{' → '.join(names)}  {found.allocated.name} {_change(found.allocated)}"
     yield f"  reserved at most {_change(found.reserved)}"
-    if found.allocated.name == "peak allocated" and len(found.old_iterations) + len(found.new_iterations) > 2:
+    if (
+        found.allocated.name == "peak allocated"
+        and len(found.old_iterations) + len(found.new_iterations) > 2
+    ):
         yield f"  {_iterations(found)}"
     yield from _rows("categories", "category", found.categories)
     if found.likely.old_bytes or found.likely.new_bytes:
@@ -53,7 +56,9 @@ def _rows(title: str, noun: str, rows: Sequence[AnyChange]) -> Iterator[str]:
     yield f"  {title} at the peak"
     scale = max(max(row.old_bytes, row.new_bytes) for row in changed)
     for row in changed[: most_rows()]:
-        yield f"  {_signed(row.more_bytes, scale):>14}  {_difference(row, scale):<30}{row_name(row)}"
+        yield (
+            f"  {_signed(row.more_bytes, scale):>14}  {_difference(row, scale):<30}{row_name(row)}"
+        )
     more = changed[most_rows() :]
     if more:
         n_bytes = sum(row.more_bytes for row in more)
@@ -88,7 +93,8 @@ def _iterations(found: DeviceDiff) -> str:
     old = found.old_iterations
     new = found.new_iterations
     return (
-        f"{len(old)} → {counted(len(new), 'iteration')}, the last peaks at {format_bytes(old[-1])} → "
+        f"{len(old)} → {counted(len(new), 'iteration')}, the last peaks at "
+        f"{format_bytes(old[-1])} → "
         f"{format_bytes(new[-1])}"
     )
 
@@ -108,7 +114,10 @@ def row_name(row: AnyChange) -> str:
 def check_lines(file: str, checks: Sequence[Check]) -> Iterator[str]:
     """Show one line for each limit, and that all hold; that one does not is the command's error."""
     for check in checks:
-        yield f"{'ok  ' if check.holds else 'UNKNOWN' if check.is_unknown else 'FAIL'}  {check.sentence}"
+        yield (
+            f"{'ok  ' if check.holds else 'UNKNOWN' if check.is_unknown else 'FAIL'}  "
+            f"{check.sentence}"
+        )
     if all(check.holds for check in checks):
         yield outcome(file, checks)
 

@@ -21,7 +21,10 @@ def explanation_lines(found: Explanation, *, whole_stack: bool = False) -> Itera
     named = f" {first['name'].replace('#', ', tensor ')}" if first["name"] else ""
     category = first["verdict"]["decision"]["category"]
     size = format_bytes(first["block_bytes"])
-    yield f"{first['address']} on {device_name(first['device'])}: {category}{named}, {size}, {at_peak}"
+    yield (
+        f"{first['address']} on {device_name(first['device'])}: {category}{named}, {size}, "
+        f"{at_peak}"
+    )
     event, _ = parse_question(found.question)
     for name, does in (("free_requested", "frees it"), ("free_completed", "makes it reusable")):
         if event is not None and (first["lifetime"][name] or {}).get("event") == event:
@@ -41,9 +44,14 @@ def _rows(explained: Values, *, whole_stack: bool) -> Iterator[_Row]:
     requested = explained["requested_bytes"]
     block = explained["block_bytes"]
     place = explained["place"]
-    block_shown = f"{'' if explained['is_exact'] else 'at least '}{format_bytes(block)} ({block} bytes)"
+    block_shown = (
+        f"{'' if explained['is_exact'] else 'at least '}{format_bytes(block)} ({block} bytes)"
+    )
     yield "size", [f"requested {format_bytes(requested)} ({requested} bytes), block {block_shown}"]
-    yield "place", [f"{_segment(place['segment'])}; {pool_shown(place['pool'])}; stream {place['stream']}"]
+    yield (
+        "place",
+        [f"{_segment(place['segment'])}; {pool_shown(place['pool'])}; stream {place['stream']}"],
+    )
     yield from _life(explained["lifetime"])
     sources = ("", "by the allocator, ")
     annotations = explained["annotations"]
@@ -57,7 +65,8 @@ def _rows(explained: Values, *, whole_stack: bool) -> Iterator[_Row]:
             frames = explained["origin"][stack]
             yield (
                 label,
-                [f"{' *'[frame['is_project']]} {_frame(frame)}" for frame in frames] or ["  no frames"],
+                [f"{' *'[frame['is_project']]} {_frame(frame)}" for frame in frames]
+                or ["  no frames"],
             )
     yield from _category(explained["verdict"])
 
@@ -83,13 +92,18 @@ def _life(lifetime: Values) -> Iterator[_Row]:
     elif lifetime["is_live_at_dump"]:
         is_pending = lifetime["is_pending_at_dump"]
         if not requested:
-            yield "freed", ["before the trace begins" if is_pending else "not before the dump: still in use"]
+            yield (
+                "freed",
+                ["before the trace begins" if is_pending else "not before the dump: still in use"],
+            )
         if requested or is_pending:
             yield "reusable", ["not before the dump: a stream still uses it"]
     elif not requested or end != requested["event"]:
         yield "reusable", [f"by event {end}; the trace lacks the event itself"]
     at_least = "" if allocated else "at least "
-    lasted = "" if lifetime["in_use_us"] is None else f"{format_duration_us(lifetime['in_use_us'])}, "
+    lasted = (
+        "" if lifetime["in_use_us"] is None else f"{format_duration_us(lifetime['in_use_us'])}, "
+    )
     yield "in use for", [f"{at_least}{lasted}{counted(lifetime['in_use_events'], 'event')}"]
 
 
@@ -106,7 +120,8 @@ def _code(origin: Values) -> Iterator[_Row]:
     stack = origin["stack"]
     library = f"{LIBRARY_ONLY}: {counted(len(stack), 'frame')}" if stack else NO_STACK
     mine, freed_in = (
-        [_frame(frame) for frame in origin[name] if frame["is_project"]] for name in ("stack", "free_stack")
+        [_frame(frame) for frame in origin[name] if frame["is_project"]]
+        for name in ("stack", "free_stack")
     )
     mine = mine or [library]
     yield "operation", [origin["operation"] or "not known"]
@@ -124,7 +139,9 @@ def _category(verdict: Values) -> Iterator[_Row]:
     decision = verdict["decision"]
     certainty = ""
     if verdict["probability"] is not None:
-        probability = "" if verdict["probability"] == 1 else f", {100 * verdict['probability']:.0f} %"
+        probability = (
+            "" if verdict["probability"] == 1 else f", {100 * verdict['probability']:.0f} %"
+        )
         unless = optional("; wrong only if {}", verdict["is_wrong_when"])
         certainty = f": {verdict['certainty']}{probability}{unless}"
     yield "category", [f"{decision['category']}{certainty}"]

@@ -12,12 +12,16 @@ _N_CALLERS = 3
 _TRENDS = (
     (
         Trend.GROWS,
-        "kept growing to the end of the trace: a leak, a cache that is not full yet, or reference cycles "
+        "kept growing to the end of the trace: a leak, a cache that is not full yet, or reference "
+        "cycles "
         "(gc.collect() frees these)",
     ),
     (
         Trend.WAITS,
-        "activations that wait for the backward pass; the trace ends in a forward pass: record three steps",
+        (
+            "activations that wait for the backward pass; the trace ends in a forward pass: record "
+            "three steps"
+        ),
     ),
     (Trend.UNKNOWN, "allocated in some parts of the trace: whether it grows is unknown"),
     (Trend.STOPPED, "allocated in some parts of the trace only: likely no steady growth"),
@@ -43,7 +47,9 @@ def growth_lines(report: GrowthReport, file: str) -> Iterator[str]:
         yield f"{name}  memory grows by {per_iteration} per iteration; the trace has {n_iterations}"
     else:
         yield f"{name}  nothing grows up to the end of the trace, which has {n_iterations}"
-    ended = {number: format_bytes(report.end_bytes[number]) for number in (0, len(report.end_bytes) - 2)}
+    ended = {
+        number: format_bytes(report.end_bytes[number]) for number in (0, len(report.end_bytes) - 2)
+    }
     after = "; ".join(f"after iteration {number}: {size}" for number, size in ended.items())
     yield f"  allocated {after}; at the end: {format_bytes(report.end_bytes[-1])}"
     if report.lines and not report.garbage:

@@ -4,7 +4,14 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from snapconv.notes import Note
-from snapconv.units import counted, curve_bytes, device_name, format_bytes, format_duration_us, shortened
+from snapconv.units import (
+    counted,
+    curve_bytes,
+    device_name,
+    format_bytes,
+    format_duration_us,
+    shortened,
+)
 
 if TYPE_CHECKING:  # notes are printed of what loads no analysis, too
     from snapconv.answers.info import Facts
@@ -21,7 +28,10 @@ def info_lines(found: "Facts") -> Iterator[str]:
     form = found["form"].removeprefix("a ")
     size = format_bytes(found["n_bytes"])
     yield f"{found['path']}: {form}, {found['format']}{protocol}, {size}"
-    yield f"  written by {found['written_by']}; {counted(found['n_visible_devices'], 'visible device')}"
+    yield (
+        f"  written by {found['written_by']}; "
+        f"{counted(found['n_visible_devices'], 'visible device')}"
+    )
     stacks, frames = (counted(found[f"n_{one}s"], f"distinct {one}") for one in ("stack", "frame"))
     yield f"  {stacks} of {frames}" if found["n_frames"] else "  no stacks"
     for facts in found["devices"]:
@@ -34,9 +44,13 @@ def info_lines(found: "Facts") -> Iterator[str]:
         entries = (found["recorder"].get(key, "") for key in ("snapconv", "command"))
         yield shortened("  recorded by snapconv {}: {}".format(*entries), _MOST_OF_COMMAND)
     if found["annotations"]:
-        names = [f"{shortened(name, _MOST_OF_NAME)} ({n})" for name, n in found["annotations"].items()]
+        names = [
+            f"{shortened(name, _MOST_OF_NAME)} ({n})" for name, n in found["annotations"].items()
+        ]
         more = len(names) - _MOST_NAMES
-        yield f"  annotations: {', '.join(names[:_MOST_NAMES])}" + (f" and {more} more" if more > 0 else "")
+        yield f"  annotations: {', '.join(names[:_MOST_NAMES])}" + (
+            f" and {more} more" if more > 0 else ""
+        )
 
 
 def settings_shown(entries: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -45,26 +59,32 @@ def settings_shown(entries: Iterable[tuple[str, str]]) -> Iterator[tuple[str, st
     texts = ",".join(settings.values())
     for key, text in settings.items():
         # The text of the environment names what was set.
-        if key in texts or (text not in _SILENT and not all(part.endswith(":0") for part in text.split(","))):
+        if key in texts or (
+            text not in _SILENT and not all(part.endswith(":0") for part in text.split(","))
+        ):
             yield key, text
 
 
 def _device_lines(facts: "Facts") -> Iterator[str]:
-    duration = "" if facts["duration_us"] is None else f" over {format_duration_us(facts['duration_us'])}"
+    duration = (
+        "" if facts["duration_us"] is None else f" over {format_duration_us(facts['duration_us'])}"
+    )
     yield f"  {device_name(facts['device'])}  {counted(facts['n_events'], 'event')}{duration}"
     if facts["actions"]:
         yield "    " + ", ".join(f"{name} {count}" for name, count in facts["actions"].items())
     when = "at the dump"
     if facts["n_segments"] or not facts["n_events"]:
         yield (
-            f"    {counted(facts['n_segments'], 'segment')} with {counted(facts['n_blocks'], 'block')}, "
+            f"    {counted(facts['n_segments'], 'segment')} with "
+            f"{counted(facts['n_blocks'], 'block')}, "
             f"{facts['n_live_blocks']} of them live; "
             f"{counted(facts['n_pools'], 'pool')}, {counted(facts['n_streams'], 'stream')}"
         )
     else:
         when = "the file has no segments; at the end of its trace"
     reserved, active = (
-        curve_bytes(name, facts[f"{name}_bytes"], facts["at_least"]) for name in ("reserved", "active")
+        curve_bytes(name, facts[f"{name}_bytes"], facts["at_least"])
+        for name in ("reserved", "active")
     )
     yield f"    {when}: reserved {reserved}, active {active}"
     if facts["n_checked_sizes"]:

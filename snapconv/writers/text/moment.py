@@ -69,7 +69,9 @@ def moment_lines(state: MomentState) -> Iterator[str]:
     allocated = state.allocated_bytes
     moment = "" if state.moment == f"event {state.event}" else f"{state.moment}: "
     yield f"{device_name(state.device)}  {moment}{place_of(state)}"
-    shown, reserved = (curve_bytes(name, getattr(state, f"{name}_bytes"), state.at_least) for name in _SHOWN)
+    shown, reserved = (
+        curve_bytes(name, getattr(state, f"{name}_bytes"), state.at_least) for name in _SHOWN
+    )
     yield f"  allocated {shown} ({allocated} bytes), reserved {reserved}"
     if state.waiting_bytes:
         yield f"  {WAITING_LABEL} {format_bytes(state.waiting_bytes)}"
@@ -84,8 +86,13 @@ def moment_lines(state: MomentState) -> Iterator[str]:
         for row in state.operations
     ]
     yield from size_rows(rows, "operation", title="operations")
-    if len({row.pool for row in state.pools} - {None}) > 1 or len({row.stream for row in state.pools}) > 1:
-        rows = [(row.block_bytes, f"{pool_shown(row.pool)}, stream {row.stream}") for row in state.pools]
+    if (
+        len({row.pool for row in state.pools} - {None}) > 1
+        or len({row.stream for row in state.pools}) > 1
+    ):
+        rows = [
+            (row.block_bytes, f"{pool_shown(row.pool)}, stream {row.stream}") for row in state.pools
+        ]
         yield from size_rows(rows, "pool and stream", title="pools and streams")
     yield f"  history: {state.history_verdict}: {state.history_reason}"
 
@@ -106,7 +113,8 @@ def live_lines(state: MomentState) -> Iterator[str]:
 def rows_by_line(state: MomentState) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
     """Return the bytes of every line of the project, and of what has none: allocated, or waiting."""
     sums, waits = (
-        Counter({row.line: row.block_bytes for row in rows}) for rows in (state.lines, state.waiting_lines)
+        Counter({row.line: row.block_bytes for row in rows})
+        for rows in (state.lines, state.waiting_lines)
     )
     rows = []
     for line in {**sums, **waits}:
@@ -183,7 +191,10 @@ def tree_lines(tree: "MemoryTree", *, n_most: int = MOST_NODES) -> Iterator[str]
         yield f"  {n_all - len(shown)} more of at most {most} each: --top {n_all} shows all"
     if tree.n_cut_stacks:
         stacks = counted(tree.n_cut_stacks, "stack")
-        yield f"  of {stacks} the innermost lines are left out: all would be many times the size of the file"
+        yield (
+            f"  of {stacks} the innermost lines are left out: all would be many times the size "
+            f"of the file"
+        )
 
 
 def fragmentation_lines(found: "Fragmentation", file: str) -> Iterator[str]:
@@ -192,7 +203,10 @@ def fragmentation_lines(found: "Fragmentation", file: str) -> Iterator[str]:
     columns = found.moments if has_trace else found.moments[:1]
     yield f"{device_name(found.device)}  {found.conclusion}"
     if len(columns) > 1:
-        names = [one.moment.replace("the moment with most unused memory", "most unused") for one in columns]
+        names = [
+            one.moment.replace("the moment with most unused memory", "most unused")
+            for one in columns
+        ]
         yield _row("", [name[: _COLUMN - 1] for name in names])
     for label, name in _ROWS:
         values = [getattr(column, name) for column in columns]
@@ -207,11 +221,16 @@ def fragmentation_lines(found: "Fragmentation", file: str) -> Iterator[str]:
     yield from _pool_lines(found.pools, found.details_at)
     yield from _holder_lines(found.holders, found.details_at)
     if found.n_conflicts:
-        conflicts = counted(found.n_conflicts, "event or block contradicts", "events or blocks contradict")
+        conflicts = counted(
+            found.n_conflicts, "event or block contradicts", "events or blocks contradict"
+        )
         shown = "only the dump is shown" if found.details_at == "the dump" else "approximate"
         yield f"  {conflicts} the segments: {shown}"
     if found.has_expandable:
-        yield "  estimated: where the pages of expandable segments lie, which empty_cache() returns whole"
+        yield (
+            "  estimated: where the pages of expandable segments lie, which empty_cache() "
+            "returns whole"
+        )
     yield from history_lines(found.history_verdict)
     has_events = any((one.event or 0) >= FEW_EVENTS for one in found.moments)
     if found.moments[0].enclosed_bytes and not found.has_expandable and has_events:
@@ -228,7 +247,9 @@ def _pool_lines(pools: "Sequence[PoolMemory]", moment: str) -> Iterator[str]:
     rows = []
     for row in pools:
         size = "small" if row.is_small else "large"
-        blocks = f"{counted(row.n_pieces, 'block')}, the largest {format_bytes(row.largest_free_bytes)}"
+        blocks = (
+            f"{counted(row.n_pieces, 'block')}, the largest {format_bytes(row.largest_free_bytes)}"
+        )
         pool = "" if row.pool in (None, (0, 0)) else f"pool {row.pool}, "
         rows.append((row.free_bytes, f"{size} requests, {pool}stream {row.stream}: {blocks}"))
     yield from size_rows(rows, "pool and stream", plural="pools and streams")
@@ -239,9 +260,14 @@ def _holder_lines(holders: "Sequence[SegmentHolder]", moment: str) -> Iterator[s
     for row in holders:
         size = format_bytes(row.block_bytes)
         segments = counted(row.n_segments, "segment")
-        blocks = f"1 block of {size}" if row.n_blocks == 1 else f"{row.n_blocks} blocks, {size} in all,"
+        blocks = (
+            f"1 block of {size}" if row.n_blocks == 1 else f"{row.n_blocks} blocks, {size} in all,"
+        )
         rows.append(
-            (row.enclosed_bytes, f"{where(row.line, has_stack=row.has_stack)}: {blocks} in {segments}")
+            (
+                row.enclosed_bytes,
+                f"{where(row.line, has_stack=row.has_stack)}: {blocks} in {segments}",
+            )
         )
     title = f"stuck in partly used segments at {moment}, by the line that owns most of each"
     yield from size_rows(rows, "line", title=title)
@@ -255,7 +281,9 @@ def summary_lines(
         yield from [""] * bool(number)
         peak = report.peak
         n_bytes = report.peak.allocated_bytes
-        place = "before the first event" if peak.event is None else position(peak.event, peak.n_events)
+        place = (
+            "before the first event" if peak.event is None else position(peak.event, peak.n_events)
+        )
         allocated = curve_bytes("allocated", n_bytes, peak.at_least)
         yield f"{device_name(peak.device)}  peak allocated {allocated} ({n_bytes} bytes), {place}"
         most = format_bytes(report.analysis.replay.reserved.peak)
@@ -287,7 +315,11 @@ def _time_lines(path: Path, report: "TimeReport") -> Iterator[str]:
 
 
 def _coverage(times: "IterationTimes") -> str:
-    shares = [f"{100 * part:.1f} % of {phase}" for phase, part in times.coverage.items() if part is not None]
+    shares = [
+        f"{100 * part:.1f} % of {phase}"
+        for phase, part in times.coverage.items()
+        if part is not None
+    ]
     known = f"its operations are {' and '.join(shares)}"
     return known if shares else "what part of a phase its operations are is unknown"
 

@@ -107,7 +107,9 @@ def _memory_lines(found: OutOfMemory) -> Iterator[str]:
     if state.waiting_bytes:
         yield size_row(state.waiting_bytes, WAITING_LABEL)
     if "reserved" not in state.at_least:
-        blocks = f"{counted(inside.n_pieces, 'block')}, the largest {format_bytes(inside.largest_bytes)}"
+        blocks = (
+            f"{counted(inside.n_pieces, 'block')}, the largest {format_bytes(inside.largest_bytes)}"
+        )
         yield size_row(inside.n_bytes, f"reserved and free: {blocks}")
     if memory.free_bytes is not None:
         yield size_row(memory.free_bytes, "free on the device")
@@ -130,7 +132,9 @@ def _holder_lines(found: OutOfMemory) -> Iterator[str]:
         ("line", lines, no_lines, _N_HOLDERS),
         ("", [(row.block_bytes, row.module) for row in state.modules], [], _N_MODULES),
     ):
-        shown = sorted(filter(itemgetter(0), rows[: most_rows(n_most)] + rest), key=lambda row: -row[0])
+        shown = sorted(
+            filter(itemgetter(0), rows[: most_rows(n_most)] + rest), key=lambda row: -row[0]
+        )
         if shown:
             yield f"  held by {noun or _module_noun(shown[0][1])}"
             shown.append((whole - sum(n_bytes for n_bytes, _ in shown), "others"))
@@ -162,7 +166,10 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
             size = format_bytes(remedies.card_bytes)
             yield f"    yes  a card with {size} for torch: the whole step fits as it is"
     if remedies.is_optimizer_assumed:
-        yield "    assumed: for each weight the optimizer keeps three states and two temporaries at most"
+        yield (
+            "    assumed: for each weight the optimizer keeps three states and two temporaries "
+            "at most"
+        )
     served = [remedy for remedy in remedies.tried if remedy.is_served]
     assumptions = dict.fromkeys(text for remedy in served for text in remedy.assumptions)
     for text in list(assumptions)[:1]:
@@ -172,7 +179,10 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
 def _must_go_lines(remedies: Remedies) -> Iterator[str]:
     """Say how much must be freed at least, and what helps where no change of the batch can."""
     if remedies.is_setup:
-        yield "  a smaller batch does not help while the model is put on the device: use fewer bits for each"
+        yield (
+            "  a smaller batch does not help while the model is put on the device: use fewer "
+            "bits for each"
+        )
         yield "    weight, shards (FSDP), offloading, or a larger card"
     if remedies.model_bytes:
         model = format_bytes(remedies.model_bytes)
@@ -183,7 +193,10 @@ def _must_go_lines(remedies: Remedies) -> Iterator[str]:
         yield f"  at least {format_bytes(remedies.least_bytes)} must be freed for this request"
     if remedies.to_come_bytes:
         size = format_bytes(remedies.to_come_bytes)
-        yield f"  after it, gradients, optimizer states and the step's temporaries need at most {size} more"
+        yield (
+            f"  after it, gradients, optimizer states and the step's temporaries need at most "
+            f"{size} more"
+        )
 
 
 def message_lines(found: MessageAnswer) -> Iterator[str]:
@@ -208,12 +221,16 @@ def _one_message_lines(found: MessageAnswer) -> Iterator[str]:
     values = asdict(found) | asdict(message)
     if (message.active_bytes or 0) <= (message.allocated_bytes or 0):
         values["active_bytes"] = None  # no stream uses anything else
-    rows = [(values[name], text) for name, text, other in _MESSAGE_ROWS if values.get(other) is None]
+    rows = [
+        (values[name], text) for name, text, other in _MESSAGE_ROWS if values.get(other) is None
+    ]
     rows += [(n_bytes, f"process {pid}") for pid, n_bytes in message.other_processes[:_N_DEVICES]]
     yield from (size_row(n_bytes, text) for n_bytes, text in rows if n_bytes is not None)
     for figure in found.figures:
         unit = f" {figure.unit}" if figure.unit in ("tokens", "requests") else ""
-        value = format_bytes(int(figure.value)) if figure.unit == "bytes" else f"{figure.value}{unit}"
+        value = (
+            format_bytes(int(figure.value)) if figure.unit == "bytes" else f"{figure.value}{unit}"
+        )
         yield f"{value:>16}  {figure.noun}"
     if found.summary:
         yield from _summary_lines(found.summary)
@@ -242,4 +259,6 @@ def _summary_lines(summary: MemorySummary) -> Iterator[str]:
             yield size_row(peak_bytes, "  at most")
     if summary.partly_used_bytes is not None:
         yield size_row(summary.partly_used_bytes, "free in partly used segments")
-        yield size_row(summary.empty_segment_bytes, "free in empty segments (empty_cache() returns them)")
+        yield size_row(
+            summary.empty_segment_bytes, "free in empty segments (empty_cache() returns them)"
+        )

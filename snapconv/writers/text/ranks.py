@@ -97,7 +97,10 @@ def _rank_lines(report: JobReport, n_rows: int) -> Iterator[str]:
         figures = f"{format_bytes(-peak):>11}  {format_bytes(reserved):>11}"
         yield f"  {name:<{width}}  {which:<8}{figures}  {largest or 'nothing'}"
     if len(rows) > n_rows:
-        yield f"  and {counted(len(rows) - n_rows, 'more row')}: --top {len(rows)}, --json or -o OUT.sqlite"
+        yield (
+            f"  and {counted(len(rows) - n_rows, 'more row')}: --top {len(rows)}, --json or -o "
+            f"OUT.sqlite"
+        )
 
 
 def _names(files: Sequence[RankFile]) -> str:
@@ -107,7 +110,9 @@ def _names(files: Sequence[RankFile]) -> str:
     ends = sorted(one for one in numbers if one + 1 not in numbers)
     ranges = [str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True)]
     names = [*ranges, *(file.file for file in files if file.rank is None)]
-    return ", ".join(names) if len(names) <= _MOST_NAMES else f"{names[0]} and {len(files) - 1} more"
+    return (
+        ", ".join(names) if len(names) <= _MOST_NAMES else f"{names[0]} and {len(files) - 1} more"
+    )
 
 
 def _next_lines(report: JobReport) -> Iterator[str]:
@@ -120,4 +125,6 @@ def _next_lines(report: JobReport) -> Iterator[str]:
     if "://" in path:  # the commands of one file read none of a store
         yield f"  copy {path} here, then"
         path = path.rpartition("/")[2]
-    yield next_line(device.command if device else "info", path, kind=device.kind if device else "cuda")
+    yield next_line(
+        device.command if device else "info", path, kind=device.kind if device else "cuda"
+    )

@@ -19,7 +19,9 @@ _SIZE_WIDTH = 14
 # By the verdict on the history.
 _NOT_SHOWN = {
     "started late": "recording began after the program had allocated; earlier peaks are unknown",
-    "truncated": "the oldest events are lost; earlier peaks are unknown (record with a larger max_entries)",
+    "truncated": (
+        "the oldest events are lost; earlier peaks are unknown (record with a larger max_entries)"
+    ),
     "no trace": "only the memory at the dump is known",
 }
 _CATEGORY_WIDTH = 16

@@ -39,7 +39,9 @@ def _table(trials: SettingTrials) -> Iterator[str]:
     own = trials.reference
     failed = f", {counted(recorded['n_ooms'], 'failed request')}" if recorded["n_ooms"] else ""
     n_calls = recorded["n_segment_allocs"] + recorded["n_segment_maps"]
-    yield _row(recorded["peak_reserved"], recorded["peak_allocated"], n_calls, f"as recorded{failed}")
+    yield _row(
+        recorded["peak_reserved"], recorded["peak_allocated"], n_calls, f"as recorded{failed}"
+    )
     groups: defaultdict[object, list[Tried]] = defaultdict(list)
     for tried in trials.tried:
         outcome = tried.outcome
@@ -71,7 +73,9 @@ def _grouped(names: Sequence[str]) -> str:
     """List settings, the values of one behind its name."""
     parts = [name.rpartition(":")[::2] for name in names]
     keys = dict.fromkeys(key for key, _ in parts)
-    return "; ".join(f"{key}:{', '.join(v for k, v in parts if k == key)}".strip(":") for key in keys)
+    return "; ".join(
+        f"{key}:{', '.join(v for k, v in parts if k == key)}".strip(":") for key in keys
+    )
 
 
 def _columns(*cells: str) -> str:
@@ -80,7 +84,9 @@ def _columns(*cells: str) -> str:
 
 def _row(reserved: int, allocated: int, n_calls: int, name: str) -> str:
     unused = "" if allocated > reserved else format_share(reserved - allocated, reserved)
-    return f"{_columns(format_bytes(reserved), format_bytes(allocated), unused, str(n_calls))}  {name}"
+    return (
+        f"{_columns(format_bytes(reserved), format_bytes(allocated), unused, str(n_calls))}  {name}"
+    )
 
 
 def _trial_lines(tried: Tried, names: Sequence[str]) -> Iterator[str]:
@@ -92,7 +98,12 @@ def _trial_lines(tried: Tried, names: Sequence[str]) -> Iterator[str]:
         return
     when = "before the first event" if failed.event < 0 else f"at event {failed.event}"
     yield f"  out of memory {when}: {_grouped(names)}"
-    sizes = (failed.allocated_bytes, failed.reserved_bytes, failed.pool_free_bytes, failed.pool_largest_bytes)
+    sizes = (
+        failed.allocated_bytes,
+        failed.reserved_bytes,
+        failed.pool_free_bytes,
+        failed.pool_largest_bytes,
+    )
     allocated, reserved, free, largest = map(format_bytes, sizes)
     who = where(tried.line) if tried.line else f"the program ({where(None)})"
     wanted = f"{who} requested {format_bytes(failed.requested_bytes)}"

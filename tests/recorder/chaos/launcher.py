@@ -1,7 +1,8 @@
 """Processes that run ``snapconv record`` and have torch already: forks of this one.
 
-Reads a case per line of its standard input, as JSON, and answers with the process's id and, when that is
-over, with how it ended. A fork is as a fresh process to the recorder: nothing of ours has run before it.
+Reads a case per line of its standard input, as JSON, and answers with the process's id and, when
+that is over, with how it ended. A fork is as a fresh process to the recorder: nothing of ours has
+run before it.
 """
 
 import json

@@ -19,8 +19,8 @@ DEVICE = os.environ.get("CHAOS_DEVICE", "cuda")
 N_STEPS = 6
 draw = random.Random(SEED)
 heard = caught = 0
-# torch imports hundreds of modules with the first optimizer: interrupted, or on several threads at once, such
-# an import may fail by chance, also with Python alone.
+# torch imports hundreds of modules with the first optimizer: interrupted, or on several threads at
+# once, such an import may fail by chance, also with Python alone.
 torch.optim.SGD([torch.zeros(1)], lr=0.1)
 
 
@@ -33,7 +33,9 @@ class Batches(torch.utils.data.Dataset):
 
 
 def made():
-    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1)).to(DEVICE)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1)
+    ).to(DEVICE)
     return model, torch.optim.Adam(model.parameters())
 
 
@@ -138,7 +140,11 @@ def loader(method="fork", *, is_killed=False):
     """Have batches made by processes."""
     model, optimizer = made()
     batches = torch.utils.data.DataLoader(
-        Batches(), batch_size=2, num_workers=2, multiprocessing_context=method, persistent_workers=True
+        Batches(),
+        batch_size=2,
+        num_workers=2,
+        multiprocessing_context=method,
+        persistent_workers=True,
     )
     n, found = 0, iter(batches)
     for batch in found:
@@ -146,7 +152,9 @@ def loader(method="fork", *, is_killed=False):
         n += 1
         if is_killed and n == 2:
             os.kill(found._workers[0].pid, signal.SIGKILL)
-            while True:  # torch raises; a further batch may fail first, with an error of the connection
+            while (
+                True
+            ):  # torch raises; a further batch may fail first, with an error of the connection
                 time.sleep(0.01)
     print("batches", n)
 

@@ -1,7 +1,8 @@
 """Programs in trouble, recorded: each ends as with Python alone, and leaves a capture that converts, or none.
 
-What happens, and when, is drawn by a seed, which is printed: SNAPCONV_SEED, else always the same. The long
-half runs programs for as many seconds as SNAPCONV_CHAOS_SECONDS says, by another seed each time.
+What happens, and when, is drawn by a seed, which is printed: SNAPCONV_SEED, else always the same.
+The long half runs programs for as many seconds as SNAPCONV_CHAOS_SECONDS says, by another seed each
+time.
 """
 
 import json
@@ -27,7 +28,8 @@ HERE = Path(__file__).parent
 LONG_S = int(os.environ.get("SNAPCONV_CHAOS_SECONDS", "0"))
 SEED = int(os.environ.get("SNAPCONV_SEED", random.SystemRandom().randrange(10**6) if LONG_S else 1))
 
-# Sent from outside, at any moment: the signals, and what an exit code means that plain Python does not have.
+# Sent from outside, at any moment: the signals, and what an exit code means that plain Python does
+# not have.
 SENT = {
     "ctrl-c": [signal.SIGINT],
     "ctrl-c twice": [signal.SIGINT, signal.SIGINT],
@@ -116,8 +118,8 @@ def check(what, seed, folder, code, plain):
     out, err = (folder / "out.txt").read_text(), (folder / "err.txt").read_text()
     where = f"SNAPCONV_SEED={SEED}: {what} {seed}: {code}\n{out}\n{err[-3000:]}"
     if what in SENT:
-        # A signal that comes when the script is over finds the capture being written, the interpreter at its
-        # end, where it has no handlers any more, or nobody.
+        # A signal that comes when the script is over finds the capture being written, the
+        # interpreter at its end, where it has no handlers any more, or nobody.
         late = {3, 6, 130, 143, -signal.SIGINT, -signal.SIGTERM} if "done" in out else set()
         second = {-signal.SIGINT} if what == "ctrl-c twice" else set()
         assert code in {CODES[what], *late, *second}, where
@@ -139,7 +141,9 @@ def check(what, seed, folder, code, plain):
     elif what not in SENT:
         assert len(captures) == 1, where
     for capture in captures:
-        assert main(["to-sqlite", "--force", str(capture), "-o", str(folder / "report")]) == 0, where
+        assert main(["to-sqlite", "--force", str(capture), "-o", str(folder / "report")]) == 0, (
+            where
+        )
     return bool(captures)
 
 
@@ -161,7 +165,17 @@ def try_one(launcher, plain, folder, what, seed):
     shutil.copy(HERE / "script.py", folder / "script.py")
     (folder / "out.txt").touch()
     stop = [] if what in SENT or draw.random() < 0.8 else ["--warm-up", "0"]
-    command = ["snapconv", "record", "--simulate", *stop, "-o", "train.capture", "script.py", what, str(seed)]
+    command = [
+        "snapconv",
+        "record",
+        "--simulate",
+        *stop,
+        "-o",
+        "train.capture",
+        "script.py",
+        what,
+        str(seed),
+    ]
     pid = launcher.start(folder, command)
     if what in SENT:
         send(pid, what, folder, draw)
@@ -188,13 +202,16 @@ def run_many(launcher, plain, tmp_path, ways, *, may_fail=False):
             failures.append(error)
             print(f"failed: {error}", flush=True)
     for what, count in sorted(counts.items()):
-        print(f"{what}: {count['programs']} programs, {count['captures']} captures, {count['failed']} failed")
+        print(
+            f"{what}: {count['programs']} programs, {count['captures']} captures, "
+            f"{count['failed']} failed"
+        )
     assert not failures, f"{len(failures)} of {i + 1} programs: {failures[0]}"
 
 
 def test_a_program_in_trouble_ends_as_it_does_alone(launcher, plain, tmp_path):
-    # A signal comes at another line each time. What only a rare line shows is for the long half to find:
-    # a change that has nothing to do with it must not fail for it.
+    # A signal comes at another line each time. What only a rare line shows is for the long half to
+    # find: a change that has nothing to do with it must not fail for it.
     run_many(launcher, plain, tmp_path, [*ALONE, *SENT], may_fail=True)
 
 

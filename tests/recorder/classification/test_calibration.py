@@ -21,7 +21,15 @@ THIN = "late,backward,forward,first-forward"
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
     output = tmp_path_factory.mktemp("calibration") / "rows.json"
-    words = [sys.executable, SCRIPT, SCRIPT.with_name("labelled"), "--cuts", THIN, "--stacks", "all"]
+    words = [
+        sys.executable,
+        SCRIPT,
+        SCRIPT.with_name("labelled"),
+        "--cuts",
+        THIN,
+        "--stacks",
+        "all",
+    ]
     subprocess.run([*map(str, words), "--json", str(output)], check=True, capture_output=True)
     return json.loads(output.read_bytes())
 

@@ -38,7 +38,9 @@ def test_nothing_of_the_recorder_is_left_in_a_cut(bench):
     for history in cutting.HISTORIES:
         raw = cutting.cut(recorded, history, "all").raw
         assert "snapconv" not in raw
-        assert not [row for row in raw["external_annotations"] if row["name"].startswith("snapconv")]
+        assert not [
+            row for row in raw["external_annotations"] if row["name"].startswith("snapconv")
+        ]
 
 
 def test_every_cut_is_the_end_of_the_whole_trace(bench):

@@ -81,4 +81,6 @@ def test_readers_find_the_same_without_what_stands_around_them(run, tmp_path, mo
         with_them, without = found
         assert len(with_them["category"]) > 50
         assert with_them.keys() == without.keys()
-        assert {name for name in without if not np.array_equal(with_them[name], without[name])} == set()
+        assert {
+            name for name in without if not np.array_equal(with_them[name], without[name])
+        } == set()

@@ -27,7 +27,9 @@ def test_a_capture_is_the_snapshot_and_the_times(tmp_path):
     assert n_bytes == len(content) + len(timing)
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which nobody may write")
+@pytest.mark.skipif(
+    not Path("/proc/self").exists(), reason="needs a folder in which nobody may write"
+)
 def test_a_capture_whose_place_is_lost_goes_to_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     place, _ = write_capture_somewhere(Path("/proc/lost/c"), SNAPSHOT, None, force=False)

@@ -47,11 +47,15 @@ class Timer:
 @pytest.fixture
 def log(monkeypatch):
     log = Log()
-    monkeypatch.setattr(driver_module.memory_history, "start", lambda _: log.append(("history on",)))
+    monkeypatch.setattr(
+        driver_module.memory_history, "start", lambda _: log.append(("history on",))
+    )
     monkeypatch.setattr(driver_module.memory_history, "is_on", lambda: True)
     monkeypatch.setattr(driver_module.memory_history, "stop", log.call("history off"))
     monkeypatch.setattr(driver_module.SpanLog, "begin", lambda *_, **__: None)
-    monkeypatch.setattr(driver_module.memory_history, "out_of_memory_observer", lambda _: nullcontext())
+    monkeypatch.setattr(
+        driver_module.memory_history, "out_of_memory_observer", lambda _: nullcontext()
+    )
     monkeypatch.setattr(driver_module, "probe", lambda **_: {})
     monkeypatch.setattr(driver_module.Interception, "listen", lambda *_: None)
     monkeypatch.setattr(driver_module.Driver, "wait_for_cuda", lambda _: None)
@@ -74,7 +78,10 @@ def begin(driver):
 def contents(log):
     """A snapshot whose only content is how many there were before it."""
     log.append(("snapshot",))
-    return {"n": log.count(("snapshot",)), "snapconv": {"overflowed": False, "devices": [], "notes": []}}
+    return {
+        "n": log.count(("snapshot",)),
+        "snapconv": {"overflowed": False, "devices": [], "notes": []},
+    }
 
 
 @pytest.fixture
@@ -208,7 +215,9 @@ def test_a_failure_of_ours_is_kept_and_nothing_is_thrown(make, tmp_path, monkeyp
 
 def test_a_full_buffer_is_a_note_that_names_the_option(make, monkeypatch):
     monkeypatch.setattr(
-        driver_module, "contents_now", lambda *_, **__: {"snapconv": {"overflowed": True, "notes": []}}
+        driver_module,
+        "contents_now",
+        lambda *_, **__: {"snapconv": {"overflowed": True, "notes": []}},
     )
     driver = make(has_timer=False, warm_up=0, max_entries=77)
     begin(driver)
@@ -239,7 +248,9 @@ def test_what_becomes_of_a_program_that_is_recorded_is_said(make, stop, kind, wh
 class TestSeveralThreads:
     """A program may train on several threads; each ends iterations when it likes."""
 
-    def test_an_iteration_that_ends_while_another_thread_ends_one_is_the_same(self, make, log, monkeypatch):
+    def test_an_iteration_that_ends_while_another_thread_ends_one_is_the_same(
+        self, make, log, monkeypatch
+    ):
         driver = make(has_timer=False)
         begin(driver)
         others = []

@@ -124,7 +124,9 @@ def test_a_syntax_error_names_its_line(write):
 
 @pytest.mark.parametrize("prefix", ["skyline", "deepview"])
 def test_the_three_providers_are_those_of_the_file_which_is_never_main(write, prefix):
-    text = PROVIDERS.format(prefix) + "if __name__ == '__main__':\n    raise SystemExit('ran as main')"
+    text = (
+        PROVIDERS.format(prefix) + "if __name__ == '__main__':\n    raise SystemExit('ran as main')"
+    )
     model, inputs, iteration = load(write(text))
     assert model() is len
     assert inputs(7) == (7,)
@@ -152,9 +154,15 @@ RECORD = ["snapconv", "record", "--simulate"]
             "accelerate launch --num_processes=8 t.py",
             "accelerate launch --num_processes=1 -m snapconv record --simulate t.py",
         ),
-        ("/opt/bin/torchrun -m pkg.train x", "torchrun -m snapconv record --simulate -m pkg.train x"),
+        (
+            "/opt/bin/torchrun -m pkg.train x",
+            "torchrun -m snapconv record --simulate -m pkg.train x",
+        ),
         ("accelerate launch t.py", "accelerate launch -m snapconv record --simulate t.py"),
-        ("deepspeed t.py --deepspeed", "deepspeed --module snapconv record --simulate t.py --deepspeed"),
+        (
+            "deepspeed t.py --deepspeed",
+            "deepspeed --module snapconv record --simulate t.py --deepspeed",
+        ),
         ("deepspeed", "deepspeed --module snapconv record --simulate SCRIPT"),
         ("trl sft --lr 1", "snapconv record --simulate -m trl.scripts.sft --lr 1"),
         ("-m pkg.train x", "snapconv record --simulate -m pkg.train x"),
@@ -178,7 +186,8 @@ def test_flags_of_python_that_change_nothing_of_a_program_are_left_out():
 
 def test_a_module_that_launches_is_refused_too():
     with pytest.raises(
-        EntryPointError, match=r": python -m torch.distributed.run -m snapconv record --simulate a.py"
+        EntryPointError,
+        match=r": python -m torch.distributed.run -m snapconv record --simulate a.py",
     ):
         refuse_launcher("torch.distributed.run", ["a.py"], is_module=True, command=RECORD)
     refuse_launcher("train.py", ["torchrun"], is_module=False, command=RECORD)

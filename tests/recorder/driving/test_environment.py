@@ -67,7 +67,9 @@ def test_a_torch_that_cannot_be_loaded_is_told_with_its_reason(monkeypatch):
 
 def test_a_cpu_build_is_refused_at_once_and_pointed_to_the_simulation(monkeypatch):
     started = stand_in(monkeypatch, cuda=None)
-    with pytest.raises(NoCudaError, match=r"built without CUDA: install a build.*record --simulate"):
+    with pytest.raises(
+        NoCudaError, match=r"built without CUDA: install a build.*record --simulate"
+    ):
         refuse_without_cuda()
     assert started == []
 
@@ -91,7 +93,9 @@ def test_where_cuda_runs_already_no_driver_is_looked_for(monkeypatch):
 
 def test_a_machine_without_a_gpu_is_pointed_to_the_simulation_with_torchs_reason(monkeypatch):
     stand_in(monkeypatch, says="CUDA initialization: driver too old\nand more")
-    with pytest.raises(NoCudaError, match=r"\(CUDA initialization: driver too old\): .*record --simulate"):
+    with pytest.raises(
+        NoCudaError, match=r"\(CUDA initialization: driver too old\): .*record --simulate"
+    ):
         require_gpu()
     stand_in(monkeypatch, n_devices=1)
     require_gpu()

@@ -30,7 +30,14 @@ EXITS = [
         f"sys.exit({value})"
         for value in ("", "0", "-1", "2**31", "True", "1.5", "Number(4)", "''", "NoText()")
     ),
-    *("raise SystemExit", "raise SystemExit(5, 6)", "raise Odd", "raise Interrupt", "1/0", "quit()"),
+    *(
+        "raise SystemExit",
+        "raise SystemExit(5, 6)",
+        "raise Odd",
+        "raise Interrupt",
+        "1/0",
+        "quit()",
+    ),
     "try: 1/0\nexcept ZeroDivisionError: raise Odd",
 ]
 
@@ -38,7 +45,9 @@ EXITS = [
 @pytest.mark.parametrize("how", EXITS)
 def test_a_script_ends_with_the_code_and_the_text_that_python_gives(run, how):
     done = run(how, before=VALUES)
-    plain = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, check=False)
+    plain = subprocess.run(
+        [sys.executable, "train.py"], capture_output=True, text=True, check=False
+    )
     assert (done.code, done.out) == (plain.returncode, plain.stdout), done.err
     if plain.stderr.strip():  # what Python prints comes last
         assert done.err.splitlines()[-1] == plain.stderr.splitlines()[-1]

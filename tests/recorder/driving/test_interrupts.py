@@ -26,7 +26,10 @@ def test_ctrl_c_while_torch_is_imported_ends_with_130_and_no_traceback(tmp_path,
     done = subprocess.run(
         [sys.executable, "-m", "snapconv", "record", "--simulate", "train.py"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+        },
         capture_output=True,
         text=True,
         check=False,

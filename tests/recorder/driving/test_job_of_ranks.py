@@ -65,7 +65,13 @@ def test_the_launcher_tells_the_rank(monkeypatch, variables, rank, size):
 
 @pytest.mark.parametrize(
     ("text", "ranks"),
-    [("0", {0}), ("0,8, 16", {0, 8, 16}), ("3-5,9", {3, 4, 5, 9}), ("7-7", {7}), ("pp=2,dp=4", {0, 4})],
+    [
+        ("0", {0}),
+        ("0,8, 16", {0, 8, 16}),
+        ("3-5,9", {3, 4, 5, 9}),
+        ("7-7", {7}),
+        ("pp=2,dp=4", {0, 4}),
+    ],
 )
 def test_ranks_are_numbers_and_ranges(text, ranks):
     assert parse_ranks(text) == ranks
@@ -112,7 +118,9 @@ def test_captures_are_copied_to_a_store_and_removed_here(train, tmp_path, caplog
     assert not recording.captures[0].parent.exists()
 
 
-def test_a_copy_that_fails_leaves_the_capture_here_with_a_warning(train, tmp_path, caplog, monkeypatch):
+def test_a_copy_that_fails_leaves_the_capture_here_with_a_warning(
+    train, tmp_path, caplog, monkeypatch
+):
     class Full:
         def makedirs(self, *_args, **_named):
             raise OSError("no space in the bucket")

@@ -1,7 +1,7 @@
 """Recordings of scripts that start CUDA themselves, late: a simulated card stands for the real one.
 
-It starts as a real one does, with ``torch._C._cuda_init`` and what torch has queued, at the first allocation
-at the latest.
+It starts as a real one does, with ``torch._C._cuda_init`` and what torch has queued, at the first
+allocation at the latest.
 """
 
 import json
@@ -37,7 +37,10 @@ def card(monkeypatch):
         monkeypatch.setenv(variable, "the shell's")
     monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF")
     card = Card()
-    with simulated(SimulationOptions(n_devices=2)) as simulation, pytest.MonkeyPatch.context() as patch:
+    with (
+        simulated(SimulationOptions(n_devices=2)) as simulation,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         machine = simulation.machine
         record_history, malloc = torch._C._cuda_record_memory_history, machine.malloc
 
@@ -134,7 +137,9 @@ def test_where_there_is_no_card_that_is_said_after_a_script_that_used_none(run, 
         ("import os, signal; os.kill(os.getpid(), signal.SIGINT)", 130, "KeyboardInterrupt"),
     ],
 )
-def test_a_script_that_failed_before_it_came_to_its_gpu_is_not_asked_about_it(run, card, ending, code, last):
+def test_a_script_that_failed_before_it_came_to_its_gpu_is_not_asked_about_it(
+    run, card, ending, code, last
+):
     done = run(ending, before="import torch\n", simulate=None)
     assert (done.code, done.names) == (code, [])
     assert "nothing was allocated" not in done.err
@@ -143,7 +148,9 @@ def test_a_script_that_failed_before_it_came_to_its_gpu_is_not_asked_about_it(ru
 
 
 def test_a_refusal_of_ours_says_all_in_one_sentence(run, monkeypatch):
-    script = "import os; os.environ['WORLD_SIZE'] = '2'\ntorch.distributed.init_process_group('nccl')"
+    script = (
+        "import os; os.environ['WORLD_SIZE'] = '2'\ntorch.distributed.init_process_group('nccl')"
+    )
     monkeypatch.setenv("WORLD_SIZE", "1")
     done = run(script, before="import torch\n")
     assert (done.code, done.names) == (6, [])
@@ -172,7 +179,10 @@ def test_a_requested_device_that_is_not_there_is_refused_beside_the_script(run, 
 
 
 def test_that_nothing_is_recorded_is_said_when_cuda_starts_and_with_stop_the_script_ends(run, card):
-    script = "import sys\ntorch.cuda.init(); print('a long job', file=sys.stderr); train(5); print('it ran')"
+    script = (
+        "import sys\ntorch.cuda.init(); print('a long job', file=sys.stderr); train(5); "
+        "print('it ran')"
+    )
     done = run(script, options=["--device", "5", "--stop"], simulate=None)
     assert (done.code, done.out) == (6, "")
     at_once, _, at_the_end = done.err.partition("a long job\n")
@@ -181,7 +191,9 @@ def test_that_nothing_is_recorded_is_said_when_cuda_starts_and_with_stop_the_scr
 
 
 @pytest.mark.parametrize(("rank", "timed"), [("1", 1), ("3", 0)])
-def test_a_local_rank_names_the_card_to_time_where_there_is_one(run, card, monkeypatch, rank, timed):
+def test_a_local_rank_names_the_card_to_time_where_there_is_one(
+    run, card, monkeypatch, rank, timed
+):
     monkeypatch.setenv("LOCAL_RANK", rank)
     done = run("train(5); print(torch.cuda.current_device())", simulate=None)
     assert (done.code, done.out) == (0, "0\n")
@@ -197,7 +209,9 @@ def test_a_failure_of_ours_when_cuda_starts_does_not_reach_the_script(run, card,
 
 
 def test_a_forked_child_that_starts_cuda_records_nothing(run, card, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)  # as in torch, before CUDA has started
+    monkeypatch.setattr(
+        torch.cuda, "_is_in_bad_fork", lambda: False
+    )  # as in torch, before CUDA has started
     script = """
     import os, sys
     pid = os.fork()

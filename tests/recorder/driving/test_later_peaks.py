@@ -24,10 +24,16 @@ def ending_of(run):
 
 
 def later(run):
-    return [n.message for n in load_snapshot(run.folder / "train.capture").notes if n.slug == "later-peak"]
+    return [
+        n.message
+        for n in load_snapshot(run.folder / "train.capture").notes
+        if n.slug == "later-peak"
+    ]
 
 
-def test_a_peak_after_the_last_step_is_named_with_the_command_that_records_it(run, capfd, monkeypatch):
+def test_a_peak_after_the_last_step_is_named_with_the_command_that_records_it(
+    run, capfd, monkeypatch
+):
     done = run(f"train(5){EVALUATE}print(torch.cuda.max_memory_allocated())")
     peak = int(done.out.split()[-1])
     (device,) = ending_of(done)["devices"]
@@ -56,7 +62,9 @@ def test_a_peak_in_a_later_step_is_named_with_its_iteration(run):
     assert "--iterations 6 " in message
 
 
-@pytest.mark.parametrize("reset", ["cuda.reset_peak_memory_stats", "cuda.memory.reset_peak_memory_stats"])
+@pytest.mark.parametrize(
+    "reset", ["cuda.reset_peak_memory_stats", "cuda.memory.reset_peak_memory_stats"]
+)
 def test_a_peak_that_the_program_resets_counts(run, reset):
     done = run(f"train(5){EVALUATE}torch.{reset}()\nprint(torch.cuda.max_memory_allocated())")
     assert int(done.out.split()[-1]) < 4 * MIB
@@ -100,7 +108,9 @@ def test_the_note_is_in_the_answers_of_agents(run):
     assert later(done)[0] in text
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"notes": 3}', '{"notes": [{"slug": "x"}, 4]}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"notes": 3}', '{"notes": [{"slug": "x"}, 4]}']
+)
 def test_an_ending_that_cannot_be_read_changes_nothing(run, content):
     done = run(f"train(5){EVALUATE}")
     (done.folder / "train.capture" / "ending.json").write_text(content)
@@ -118,14 +128,17 @@ for _ in range({n}):
 """
 
 
-def test_after_two_iterations_growth_is_unknown_in_its_first_line_with_the_command_that_knows(run, capfd):
+def test_after_two_iterations_growth_is_unknown_in_its_first_line_with_the_command_that_knows(
+    run, capfd
+):
     done = run(LEAK.format(n=2))
     capture = str(done.folder / "train.capture")
     capfd.readouterr()
     main(["growth", capture])
     lines = capfd.readouterr().out.splitlines()
     assert lines[0] == (
-        "cuda:0  growth per iteration is unknown: the trace has 2 iterations, and 3 are needed; record more "
+        "cuda:0  growth per iteration is unknown: the trace has 2 iterations, and 3 are needed; "
+        "record more "
         "with `snapconv record --simulate --iterations 8 -o more.capture train.py`"
     )
     assert not [line for line in lines if "not growing" in line or "no growth" in line]

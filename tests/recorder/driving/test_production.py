@@ -23,7 +23,9 @@ pytestmark = pytest.mark.smoke("recording")
 def gpu(monkeypatch):
     """A GPU of 64 MiB."""
     monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr(environment, "_has_driver", lambda: True)  # as a build with CUDA asks for it
+    monkeypatch.setattr(
+        environment, "_has_driver", lambda: True
+    )  # as a build with CUDA asks for it
     with simulated(SimulationOptions(capacity_bytes=64 << 20)):
         yield
 
@@ -60,14 +62,19 @@ def warnings_in(caplog):
 
 
 def test_a_block_without_chosen_steps_is_one_capture_at_its_end(job, tmp_path, caplog):
-    with snapconv.recording(tmp_path / "out", model=job.model, optimizer=job.optimizer) as recording:
+    with snapconv.recording(
+        tmp_path / "out", model=job.model, optimizer=job.optimizer
+    ) as recording:
         job.train(3)
     assert names(tmp_path / "out") == ["end-000003.capture"]
     assert recording.captures == [tmp_path / "out" / "end-000003.capture"]
     found = metadata(recording.captures[0])
     assert found["entry"]["kind"] == "production"
     assert found["ended"]["how"] == "complete"
-    assert {row["name"]: row["bytes"] for row in found["parameters"]} == {"weight": 64 * 8 * 4, "bias": 8 * 4}
+    assert {row["name"]: row["bytes"] for row in found["parameters"]} == {
+        "weight": 64 * 8 * 4,
+        "bias": 8 * 4,
+    }
     assert {row["state"] for row in found["optimizer_states"]} >= {"exp_avg", "exp_avg_sq"}
     assert warnings_in(caplog) == []
 
@@ -100,11 +107,16 @@ def test_an_oom_is_captured_as_it_was_and_reaches_the_job(job, tmp_path):
     snapshot = pickle.loads((tmp_path / "oom-000002.capture" / "snapshot.pickle").read_bytes())
     assert snapshot["snapconv"]["ended"]["how"] == "oom"
     live = [block for segment in snapshot["segments"] for block in segment["blocks"]]
-    assert 4 << 20 in [block["requested_size"] for block in live if block["state"] == "active_allocated"]
+    assert 4 << 20 in [
+        block["requested_size"] for block in live if block["state"] == "active_allocated"
+    ]
 
 
 def test_an_oom_is_left_alone_where_asked(job, tmp_path):
-    with pytest.raises(torch.cuda.OutOfMemoryError), snapconv.recording(tmp_path, steps=[100], on_oom=False):
+    with (
+        pytest.raises(torch.cuda.OutOfMemoryError),
+        snapconv.recording(tmp_path, steps=[100], on_oom=False),
+    ):
         torch.empty(1 << 30, device="cuda")
     assert names(tmp_path) == []
 
@@ -228,7 +240,10 @@ def test_everything_is_off_when_the_block_is_left(job, tmp_path, steps):
 
     backward, of_tensor = torch.autograd.backward, torch.Tensor.backward
     step = torch.amp.GradScaler.step
-    hooks = [dict(optimizer._global_optimizer_pre_hooks), dict(optimizer._global_optimizer_post_hooks)]
+    hooks = [
+        dict(optimizer._global_optimizer_pre_hooks),
+        dict(optimizer._global_optimizer_post_hooks),
+    ]
     with snapconv.recording(tmp_path, steps=steps):
         job.train(5)
         assert torch.autograd.backward is not backward

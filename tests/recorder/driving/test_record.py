@@ -103,7 +103,9 @@ def test_the_peak_is_what_torch_says_at_the_end_of_the_memory_iteration(run):
 def test_no_stack_holds_a_frame_of_ours(run, options):
     done = run("train(4)", options=options)
     snapshot, timing = done.snapshot, done.folder / "train.capture" / "timing.json"
-    frames = [f for trace in snapshot["device_traces"] for event in trace for f in event.get("frames", ())]
+    frames = [
+        f for trace in snapshot["device_traces"] for event in trace for f in event.get("frames", ())
+    ]
     assert any(frame["filename"].endswith("train.py") for frame in frames)
     package = os.path.dirname(snapconv.__file__)  # noqa: PTH120  # as a text
     assert [frame for frame in frames if frame["filename"].startswith(package)] == []
@@ -161,7 +163,9 @@ def test_a_provider_with_wrong_parameters_fails_as_python_has_it_and_leaves_noth
 def test_a_module_is_recorded_as_python_m_runs_it(run, tmp_path):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()
-    (tmp_path / "package" / "job.py").write_text("from train import train\ntrain(2)\nprint(__spec__.name)")
+    (tmp_path / "package" / "job.py").write_text(
+        "from train import train\ntrain(2)\nprint(__spec__.name)"
+    )
     run("")
     assert main(["record", "-q", "--simulate", "--no-compute", "-m", "package.job"]) == 0
     assert (tmp_path / "package.job.capture" / "snapshot.pickle").exists()
@@ -231,7 +235,9 @@ def test_sys_exit_is_obeyed(run):
 
 
 def test_ctrl_c_leaves_what_there_is(run):
-    done = run("train(1)\nimport os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)")
+    done = run(
+        "train(1)\nimport os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)"
+    )
     assert done.code == 130
     assert "KeyboardInterrupt" in done.err
     assert "train.py was interrupted when" in done.err
@@ -240,7 +246,8 @@ def test_ctrl_c_leaves_what_there_is(run):
 
 def test_a_termination_leaves_what_there_is(run):
     done = run(
-        "import os, signal; train(1); os.kill(os.getpid(), signal.SIGTERM); import time; time.sleep(9)"
+        "import os, signal; train(1); os.kill(os.getpid(), signal.SIGTERM); import time; "
+        "time.sleep(9)"
     )
     assert done.code == 128 + signal.SIGTERM
     assert done.metadata["ended"] == {"how": "interrupted", "detail": "SIGTERM"}
@@ -266,13 +273,19 @@ def test_an_oom_shows_the_state_in_which_the_allocator_gave_up(run):
     trace = done.snapshot["device_traces"][0]
     assert [event["size"] for event in trace if event["action"] == "oom"] == [4 << 30]
     # The 4 MiB that the script frees while the exception passes are still there.
-    live = [b for s in done.snapshot["segments"] for b in s["blocks"] if b["state"] == "active_allocated"]
+    live = [
+        b
+        for s in done.snapshot["segments"]
+        for b in s["blocks"]
+        if b["state"] == "active_allocated"
+    ]
     assert 4 << 20 in [block["requested_size"] for block in live]
 
 
 def test_an_oom_that_the_script_answers_with_sys_exit_is_an_oom(run):
     script = (
-        "import sys\ntry:\n    torch.empty(1 << 30, device='cuda')\nexcept RuntimeError:\n    sys.exit(9)"
+        "import sys\ntry:\n    torch.empty(1 << 30, device='cuda')\nexcept RuntimeError:\n   "
+        " sys.exit(9)"
     )
     done = run(script, options=["--capacity", "64MiB"])
     assert done.code == 9
@@ -280,7 +293,9 @@ def test_an_oom_that_the_script_answers_with_sys_exit_is_an_oom(run):
 
 
 def test_an_oom_that_the_script_survives_does_not_end_the_recording(run):
-    script = "try:\n    torch.empty(1 << 30, device='cuda')\nexcept RuntimeError:\n    pass\ntrain(5)"
+    script = (
+        "try:\n    torch.empty(1 << 30, device='cuda')\nexcept RuntimeError:\n    pass\ntrain(5)"
+    )
     done = run(script, options=["--capacity", "64MiB"])
     assert done.code == 0
     assert done.metadata["ended"]["how"] == "complete"
@@ -297,7 +312,9 @@ def test_a_script_that_ends_early_is_recorded_with_a_note(run):
 def test_the_end_of_a_script_is_before_its_names_go(run):
     done = run("kept = torch.ones(1 << 20, device='cuda')", before="import torch\n")
     blocks = [block for segment in done.snapshot["segments"] for block in segment["blocks"]]
-    assert [block["requested_size"] for block in blocks if block["state"] == "active_allocated"] == [4 << 20]
+    assert [
+        block["requested_size"] for block in blocks if block["state"] == "active_allocated"
+    ] == [4 << 20]
 
 
 def test_a_script_that_never_allocates_is_told_so_and_nothing_is_left(run):
@@ -311,13 +328,16 @@ def test_a_script_that_never_allocates_is_told_so_and_nothing_is_left(run):
 def test_a_script_runs_on_when_everything_is_recorded_and_stops_where_asked(run):
     assert run("train(9); print('end')").out == "end\n"
     stopped = run(
-        "try:\n    train(9); print('end')\nexcept Exception:\n    pass", options=["--stop", "--force"]
+        "try:\n    train(9); print('end')\nexcept Exception:\n    pass",
+        options=["--stop", "--force"],
     )
     assert (stopped.code, stopped.out) == (0, "")
     assert stopped.metadata["ended"]["how"] == "complete"
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit")  # it is deprecated, by one class of warning or another
+@pytest.mark.filterwarnings(
+    "ignore:.*torch.jit"
+)  # it is deprecated, by one class of warning or another
 @pytest.mark.parametrize("options", [[], ["--no-compute"]], ids=["compute", "no-compute"])
 def test_what_torch_traces_has_nothing_of_ours_in_it(run, options):
     script = """
@@ -333,7 +353,9 @@ def test_what_torch_traces_has_nothing_of_ours_in_it(run, options):
             optimizer.zero_grad()
     """
     done = run(script, before="", options=options)
-    assert (done.code, done.out) == (0, "['aten::linear', 'aten::relu', 'prim::GetAttr']\n"), done.err
+    assert (done.code, done.out) == (0, "['aten::linear', 'aten::relu', 'prim::GetAttr']\n"), (
+        done.err
+    )
     assert [row["name"] for row in done.metadata["parameters"]] == ["0.weight", "0.bias"]
 
 

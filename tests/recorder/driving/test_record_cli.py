@@ -30,7 +30,8 @@ def recorded(monkeypatch):
     def answer(**values):
         result = RecordOutcome(**{"path": None, "exit_code": 0, **values})
         monkeypatch.setattr(
-            "snapconv.recorder.record.record", lambda *arguments, **_: asked.append(arguments) or result
+            "snapconv.recorder.record.record",
+            lambda *arguments, **_: asked.append(arguments) or result,
         )
         return asked
 
@@ -87,7 +88,9 @@ def test_what_follows_a_file_of_providers_is_refused_and_not_dropped(here, capsy
     assert "put snapconv's own options before it" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_program_that_computes_nothing_is_ended_when_all_is_recorded_and_warned_of(recorded, capsys):
+def test_a_program_that_computes_nothing_is_ended_when_all_is_recorded_and_warned_of(
+    recorded, capsys
+):
     asked = recorded(path=Path("train.capture"))
     assert main(["record", "--simulate", "--no-compute", "train.py"]) == 0
     _entry, _arguments, options = asked[0]
@@ -114,7 +117,9 @@ def test_what_follows_the_entry_is_the_scripts(recorded):
         ["-m", "train", "--stop"],
     ],
 )
-def test_options_of_ours_behind_the_script_are_refused_with_the_order_that_works(recorded, capsys, argv):
+def test_options_of_ours_behind_the_script_are_refused_with_the_order_that_works(
+    recorded, capsys, argv
+):
     asked = recorded()
     assert main(["record", *argv]) == 2
     said = " ".join(capsys.readouterr().err.split())
@@ -295,7 +300,9 @@ def test_without_a_named_root_all_that_is_not_installed_counts(recorded, here):
     assert [options.is_root_given for *_, options in asked] == [False, True]
 
 
-def test_paths_of_a_script_that_lies_elsewhere_are_shown_from_its_folder(recorded, here, monkeypatch):
+def test_paths_of_a_script_that_lies_elsewhere_are_shown_from_its_folder(
+    recorded, here, monkeypatch
+):
     (here / "elsewhere").mkdir()
     monkeypatch.chdir(here / "elsewhere")
     asked = recorded()
@@ -305,5 +312,16 @@ def test_paths_of_a_script_that_lies_elsewhere_are_shown_from_its_folder(recorde
 
 def test_an_included_folder_is_kept_in_full_and_a_package_by_its_name(recorded, here):
     asked = recorded()
-    main(["record", "--include", "../lib", "--include", "timm.models", "--include", "/data/lib", "train.py"])
+    main(
+        [
+            "record",
+            "--include",
+            "../lib",
+            "--include",
+            "timm.models",
+            "--include",
+            "/data/lib",
+            "train.py",
+        ]
+    )
     assert asked[0][2].includes == (str(here.parent / "lib"), "timm.models", "/data/lib")

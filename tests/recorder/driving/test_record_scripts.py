@@ -49,8 +49,12 @@ TWO_ITERATIONS = {
 def test_what_an_optimizer_steps_once_is_one_iteration(run, script):
     done = run(script)
     assert done.code == 0, done.err
-    # Where the first step is left out, the states are made in the second, which so ends with more memory.
-    assert "iteration 1 done (memory; 2 of 4)" in done.err or "iteration 1 done (memory; 2 of 5)" in done.err
+    # Where the first step is left out, the states are made in the second, which so ends with more
+    # memory.
+    assert (
+        "iteration 1 done (memory; 2 of 4)" in done.err
+        or "iteration 1 done (memory; 2 of 5)" in done.err
+    )
 
 
 def test_a_script_that_switches_the_history_off_is_told_what_that_cost(run):
@@ -160,13 +164,16 @@ def test_the_results_of_training_are_those_without_recording(run, capfd):
     print([parameter.double().sum().item() for parameter in model.parameters()])
     """
     recorded = run(script).out
-    on_cpu = Path("train.py").read_text(encoding="utf-8").replace(".cuda()", "").replace("cuda", "cpu")
+    on_cpu = (
+        Path("train.py").read_text(encoding="utf-8").replace(".cuda()", "").replace("cuda", "cpu")
+    )
     exec(on_cpu, {"__name__": "__main__"})
     assert recorded == capfd.readouterr().out
 
 
 def test_a_script_that_needs_values_where_there_are_none_is_told_its_line(run):
-    unknown = "(torch.randn(10**6, device='cuda') * 9).abs().long()"  # too large to be computed all the same
+    # too large to be computed all the same
+    unknown = "(torch.randn(10**6, device='cuda') * 9).abs().long()"
     done = run(f"train(1)\nprint(torch.bincount({unknown}))", options=["--no-compute"])
     assert done.code == 6
     assert "train.py" in done.err
@@ -211,7 +218,9 @@ BY_ANOTHER_FILE = "import job\nfor _ in range(4):\n    work()\n    job.end()"
         pytest.param(
             BY_HAND, ENDS_ITSELF.format("import snapconv", "snapconv.step()"), "000111", id="itself"
         ),
-        pytest.param(BY_HAND, ENDS_ITSELF.format("import snapconv as s", "s.step()"), "000111", id="renamed"),
+        pytest.param(
+            BY_HAND, ENDS_ITSELF.format("import snapconv as s", "s.step()"), "000111", id="renamed"
+        ),
         pytest.param(
             BY_HAND,
             ENDS_ITSELF.format("from snapconv import step as end", "end()"),

@@ -44,14 +44,19 @@ class Ends:
     def play(self, program):
         """Let the counter see what each letter stands for.
 
-        g, c: the generator and the critic step; G, C: a GradScaler leaves their steps out; b: a backward
-        pass, and with parentheses one in which something happens; f: one that fails; s: snapconv.step();
-        B: an optimizer is built.
+        g, c: the generator and the critic step; G, C: a GradScaler leaves their steps out; b: a
+        backward pass, and with parentheses one in which something happens; f: one that fails; s:
+        snapconv.step(); B: an optimizer is built.
         """
         for event in program.replace("b", "()"):
             if event in "()f":
-                backward = (Event.BACKWARD_BEGINS, None, False), (Event.BACKWARD_ENDS, False, event != "f")
-                for kind, *arguments in {"(": backward[:1], ")": backward[1:], "f": backward}[event]:
+                backward = (
+                    (Event.BACKWARD_BEGINS, None, False),
+                    (Event.BACKWARD_ENDS, False, event != "f"),
+                )
+                for kind, *arguments in {"(": backward[:1], ")": backward[1:], "f": backward}[
+                    event
+                ]:
                     self.counter.listeners[kind](*arguments)
             elif event == "s":
                 self.counter.saw(Sign.SCRIPT)
@@ -72,7 +77,9 @@ class Ends:
         pytest.param("GgG", 3, id="a step that the scaler left out ends an iteration too"),
         pytest.param("gCgCgC", 3, id="a scaler of two optimizers makes one iteration"),
         pytest.param("GcGcGc", 3, id="also where it leaves the first one out"),
-        pytest.param("(g(g)c)", 1, id="a step inside of a backward pass ends the iteration with the pass"),
+        pytest.param(
+            "(g(g)c)", 1, id="a step inside of a backward pass ends the iteration with the pass"
+        ),
         pytest.param("(gf)", 1, id="also where a pass within it fails"),
     ],
 )

@@ -12,7 +12,8 @@ from snapconv.recorder.program.script_signals import deferred_handlers, program_
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no SIGALRM here")
 
-# What lies in our files: a piece of work, a function in the place of another, and what runs the program.
+# What lies in our files: a piece of work, a function in the place of another, and what runs the
+# program.
 OURS = """
 def work(inside):
     inside()
@@ -111,7 +112,9 @@ def test_a_handler_does_not_wait_for_ever(ours, log, monkeypatch):
     assert log == ["heard", "worked"]
 
 
-def test_a_handler_runs_at_the_end_of_the_hook_or_call_in_which_its_signal_came(ours, log, monkeypatch):
+def test_a_handler_runs_at_the_end_of_the_hook_or_call_in_which_its_signal_came(
+    ours, log, monkeypatch
+):
     """Waiting for the next time that it is sent took seconds, as a simulated run is nearly all our work."""
     monkeypatch.setattr(script_signals, "_AGAIN_AFTER_S", 0.5)
     monkeypatch.setattr(guard, "is_read_by_torch", lambda: False)
@@ -121,7 +124,9 @@ def test_a_handler_runs_at_the_end_of_the_hook_or_call_in_which_its_signal_came(
     assert log == ["worked", "heard"] * 2
 
 
-def test_what_is_left_to_hear_is_heard_when_the_program_ends_and_nothing_after_it(ours, log, monkeypatch):
+def test_what_is_left_to_hear_is_heard_when_the_program_ends_and_nothing_after_it(
+    ours, log, monkeypatch
+):
     monkeypatch.setattr(script_signals, "_AGAIN_AFTER_S", 0.2)
     signal.signal(signal.SIGALRM, lambda *_: log.append("set by the script"))
     ours["work"](interrupt)

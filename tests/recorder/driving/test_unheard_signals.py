@@ -68,9 +68,9 @@ class Job:
     @property
     def ended(self):
         """How the capture says that the program ended."""
-        return pickle.loads((self.folder / "train.capture" / "snapshot.pickle").read_bytes())["snapconv"][
-            "ended"
-        ]
+        return pickle.loads((self.folder / "train.capture" / "snapshot.pickle").read_bytes())[
+            "snapconv"
+        ]["ended"]
 
 
 @pytest.fixture

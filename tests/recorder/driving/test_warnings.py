@@ -20,11 +20,15 @@ def test_a_warning_of_torchs_names_the_users_line(run, recwarn):
     done = run(SCRIPT, before="")
     assert done.code == 0, done.err
     shown = [
-        warning for warning in recwarn if "Converting a tensor with requires_grad" in str(warning.message)
+        warning
+        for warning in recwarn
+        if "Converting a tensor with requires_grad" in str(warning.message)
     ]
     if not shown:
         pytest.skip("this torch has no such warning")
-    assert {(warning.filename, warning.lineno) for warning in shown} == {(str(done.folder / "train.py"), 6)}
+    assert {(warning.filename, warning.lineno) for warning in shown} == {
+        (str(done.folder / "train.py"), 6)
+    }
 
 
 def test_who_shows_warnings_does_so_again_afterwards():

@@ -24,8 +24,8 @@ CASES = [
     if kind == "train" or entry in WITH_PROVIDERS
 ]
 
-# Autocast casts other operations on a GPU than on the CPU, and is simulated as on a GPU: only a simulated
-# run can have the same results.
+# Autocast casts other operations on a GPU than on the CPU, and is simulated as on a GPU: only a
+# simulated run can have the same results.
 DIFFERS_ON_THE_CPU = {"amp_accumulation"}
 
 
@@ -51,8 +51,8 @@ def recording(request, recorded) -> Recording:
 def again(recording, tmp_path):
     """Record it once more, each time with a larger batch.
 
-    Python's work between two calls stays as it was: on a processor that is fast with tensors and slow with
-    Python it may be a tenth of a small step.
+    Python's work between two calls stays as it was: on a processor that is fast with tensors and
+    slow with Python it may be a tenth of a small step.
     """
 
     def record_again(attempt: int) -> Recording:

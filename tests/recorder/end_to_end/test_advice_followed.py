@@ -92,12 +92,15 @@ def recorded(tmp_path):
 def batches(remedies, batch):
     """The batches of those remedies that are one, by whether they are enough."""
     shares = {
-        one.is_enough: float(one.name.split("×")[1].split()[0]) for one in remedies.tried if "×" in one.name
+        one.is_enough: float(one.name.split("×")[1].split()[0])
+        for one in remedies.tried
+        if "×" in one.name
     }
     return {is_enough: int(batch * share + 0.5) for is_enough, share in shares.items()}
 
 
-# The kind of program, its batch, and a capacity at which memory runs out in the phase that is named.
+# The kind of program, its batch, and a capacity at which memory runs out in the phase that is
+# named.
 @pytest.mark.parametrize(
     ("kind", "batch", "capacity", "phase", "is_batch_enough"),
     [
@@ -109,7 +112,9 @@ def batches(remedies, batch):
         ("several", 2048, 700, "backward of a later step", True),
     ],
 )
-def test_a_program_fits_once_the_advice_is_followed(recorded, kind, batch, capacity, phase, is_batch_enough):
+def test_a_program_fits_once_the_advice_is_followed(
+    recorded, kind, batch, capacity, phase, is_batch_enough
+):
     failed = recorded(kind, batch, capacity)
     found, remedies = failed.explain_oom()
     analysis = failed.devices[0]
@@ -134,7 +139,9 @@ def test_the_rest_of_a_first_forward_is_not_known_so_that_no_remedy_is_called_en
     _, remedies = recorded(kind, 2048 if kind == "plain" else 1024, capacity).explain_oom()
     assert {one.is_enough for one in remedies.tried} == {None, False}
     assert remedies.card_bytes is None
-    assert all("is not known from this trace" in one.detail for one in remedies.tried if one.is_served)
+    assert all(
+        "is not known from this trace" in one.detail for one in remedies.tried if one.is_served
+    )
 
 
 def test_no_batch_helps_while_weights_are_moved_and_fewer_bits_do(recorded):

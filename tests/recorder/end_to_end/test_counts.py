@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 import snapconv
 from snapconv.classification.categories import Category
 
-# A block is a multiple of 512 bytes (c10/core/AllocatorConfig.h); nothing here is larger than 1 MiB, where
-# the rest of a block may be kept.
+# A block is a multiple of 512 bytes (c10/core/AllocatorConfig.h); nothing here is larger than 1
+# MiB, where the rest of a block may be kept.
 COUNT = """
 def n_bytes(tensors):
     storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
@@ -90,7 +90,9 @@ def test_weights_and_states_at_the_peak_are_what_the_program_counts(script, n_we
     (found,) = snapconv.load(done.folder / "train.capture").devices
     live = found.allocations.live_at(found.peak_event)
     of_category = {
-        category: int(found.allocations.block_bytes[live & (found.classification.category == category)].sum())
+        category: int(
+            found.allocations.block_bytes[live & (found.classification.category == category)].sum()
+        )
         for category in Category
     }
     counted = json.loads((done.folder / "count.json").read_text(encoding="utf-8"))

@@ -21,7 +21,9 @@ def test_a_script_that_exits_early_leaves_what_there_was_and_keeps_its_exit_code
         done = run(EARLY, before=f"import sys; sys.path.append({str(FOLDER / 'cnn')!r})")
     assert done.code == 4
     assert "train.py called sys.exit when 0 of 4 iterations were done" in done.err
-    rows = convert(done.folder / "train.capture").rows("SELECT name, size_bytes FROM weight_entries")
+    rows = convert(done.folder / "train.capture").rows(
+        "SELECT name, size_bytes FROM weight_entries"
+    )
     assert dict(rows) == {name: weight.size_bytes for name, weight in weights_of("cnn").items()}
 
 

@@ -6,8 +6,8 @@ pytest.importorskip("torch")
 
 import snapconv  # after the skip
 
-# ``keep`` is what a case does at the end of a step, ``in_forward`` in the model. The line that is to be found
-# has a comment.
+# ``keep`` is what a case does at the end of a step, ``in_forward`` in the model. The line that is
+# to be found has a comment.
 TRAINING = """
 import gc, random
 import torch
@@ -49,17 +49,31 @@ def case(name, *, keep="pass", in_forward="pass", rows="64", backward="", **expe
 
 
 LEAKS = [
-    case("a list of outputs", keep="kept.append(y.detach().clone())  # here", per_iteration=STEP_BYTES),
-    case("a dictionary by step", keep="by_step[step] = y.detach().clone()  # here", per_iteration=STEP_BYTES),
+    case(
+        "a list of outputs",
+        keep="kept.append(y.detach().clone())  # here",
+        per_iteration=STEP_BYTES,
+    ),
+    case(
+        "a dictionary by step",
+        keep="by_step[step] = y.detach().clone()  # here",
+        per_iteration=STEP_BYTES,
+    ),
     case(
         "a hook more in every step",
         # Sums of 1, 2, 3 … outputs; the last iteration, with the most, does not count.
-        keep="net.a.register_forward_hook(lambda m, i, o: net.hooks_saw.append(o.detach().clone()))  # here",
+        keep=(
+            "net.a.register_forward_hook(lambda m, i, o: "
+            "net.hooks_saw.append(o.detach().clone()))  # here"
+        ),
         per_iteration=None,
     ),
     case(
         "a cache that is replaced by a larger one",
-        in_forward="s = self.seen; self.seen = x[:1].clone() if s is None else torch.cat([s, x[:1]])  # here",
+        in_forward=(
+            "s = self.seen; self.seen = x[:1].clone() if s is None else torch.cat([s, "
+            "x[:1]])  # here"
+        ),
         per_iteration=256 * 4,
     ),
     case(

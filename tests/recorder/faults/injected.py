@@ -29,7 +29,9 @@ class Injection:
         monkeypatch.setattr(
             Guard,
             "wrap_call",
-            lambda guard, original, work, **named: wrap_call(guard, original, self._of(guard, work), **named),
+            lambda guard, original, work, **named: wrap_call(
+                guard, original, self._of(guard, work), **named
+            ),
         )
 
         guarded = patches.Patches.guarded
@@ -45,13 +47,17 @@ class Injection:
         self.failing, self.failed = dict(names), set()
 
     def _with_first(self, method):
-        return lambda guard, work, *rest, **named: method(guard, self._of(guard, work), *rest, **named)
+        return lambda guard, work, *rest, **named: method(
+            guard, self._of(guard, work), *rest, **named
+        )
 
     def _of(self, guard, work):
         if hasattr(work, "is_injected"):
             return work
         inner = work.func if isinstance(work, partial) else work
-        name = f"{guard.feature.name} {str(inner.__module__).rpartition('.')[2]}.{inner.__qualname__}"
+        name = (
+            f"{guard.feature.name} {str(inner.__module__).rpartition('.')[2]}.{inner.__qualname__}"
+        )
 
         def injected(*arguments, **named):
             self.features[name] = guard.feature

@@ -69,7 +69,8 @@ def test_without_the_devices_a_simulation_is_refused_before_the_script(run, monk
     run = run("print('it ran')")
     assert (run.code, run.out) == (6, "")
     assert (
-        f"error: torch {torch.__version__}: CUDA devices are not simulated: torch.autograd.nowhere" in run.err
+        f"error: torch {torch.__version__}: CUDA devices are not simulated: torch.autograd.nowhere"
+        in run.err
     )
 
 
@@ -97,7 +98,8 @@ def test_what_may_be_missing_is_no_difference(monkeypatch):
 
 # --- the table is complete
 
-# What has such a name and is not torch's: Python's own, of other libraries, and of what torch makes.
+# What has such a name and is not torch's: Python's own, of other libraries, and of what torch
+# makes.
 NOT_OF_TORCH = {
     "_getframe", "_bootstrap_inner", "_get_module_details",
     "_torchdynamo_orig_callable", "_torchdynamo_orig_backend", "_orig_mod", "_schema", "_untyped_storage",
@@ -134,7 +136,10 @@ def own_names():
 
 def table():
     return {
-        part for table in SURFACE.values() for name in names(table) for part in name.rstrip("?").split(".")
+        part
+        for table in SURFACE.values()
+        for name in names(table)
+        for part in name.rstrip("?").split(".")
     }
 
 
@@ -154,7 +159,9 @@ def names_used():
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
                 name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
                 texts = [a.value for a in node.args[:2] if isinstance(a, ast.Constant)]
-                found = [text for text in texts if isinstance(text, str) and name in REPLACES + LOOKS]
+                found = [
+                    text for text in texts if isinstance(text, str) and name in REPLACES + LOOKS
+                ]
                 replaced = found if name in REPLACES and len(node.args) >= 2 else []
             private = [name for name in found if name.startswith("_") and not name.startswith("__")]
             yield from ((name, path.name) for name in (*private, *replaced))

@@ -120,9 +120,11 @@ WITHOUT_CAPTURE = {
 }
 # What puts torch back is left out: where that failed, hooks would stay for the tests that follow.
 LATE = (".stop", ".close", "begin.<locals>.<lambda>", "stop.<locals>.<lambda>")
-# What a recording calls by itself, outside of any call of the program's: a failure of it ends the recording.
+# What a recording calls by itself, outside of any call of the program's: a failure of it ends the
+# recording.
 ALONE = Feature.MEMORY
-# What the first script reaches: found by running it, and held to what it was, so that nothing gets lost.
+# What the first script reaches: found by running it, and held to what it was, so that nothing gets
+# lost.
 N_AT_LEAST = {"everything": 40, "simulated": 12}
 
 
@@ -183,7 +185,9 @@ def check(run, injection, script, as_it_is, pending):
         done = record(run, script, injection, batch)
         failed = done.failed
         check_run(done, as_it_is, batch, features, failed)
-        if len(batch) > 1:  # what did not come to its failure, because of another, has one by itself
+        if (
+            len(batch) > 1
+        ):  # what did not come to its failure, because of another, has one by itself
             waiting += [[one] for one in batch if one[0] not in failed]
 
 
@@ -194,7 +198,8 @@ def check_run(done, as_it_is, batch, features, failed):
         return
     assert "Traceback" not in done.err, (batch, done.err)
     notes = re.findall(
-        r"note: a fault of snapconv ended one part of the recording, (.*?):.*? Please report (.*)", done.err
+        r"note: a fault of snapconv ended one part of the recording, (.*?):.*? Please report (.*)",
+        done.err,
     )
     said = [what for what, _ in notes]
     assert len(set(said)) == len(said), (batch, said)
@@ -210,7 +215,9 @@ def check_run(done, as_it_is, batch, features, failed):
 def test_a_failure_in_any_part_of_a_simulation_leaves_it_to_the_cpu(run, injection):
     as_it_is = record(run, SIMULATED, injection)
     assert as_it_is.code == 7, as_it_is.err
-    names = sorted(name for name, feature in injection.features.items() if feature is Feature.SIMULATION)
+    names = sorted(
+        name for name, feature in injection.features.items() if feature is Feature.SIMULATION
+    )
     assert len(names) >= N_AT_LEAST["simulated"], names
     wrong = {}
     for name in names:
@@ -230,9 +237,11 @@ WITHOUT_A_GUARD = {
     "patches.py __torch_function__", "iteration.py before", "iteration.py after",
     # They hand on what a guard runs, and do nothing else that could fail.
     "schedule.py step",
-    # Called where objects are freed: Python lets no exception of theirs pass. What frees memory has a guard.
+    # Called where objects are freed: Python lets no exception of theirs pass. What frees memory has
+    # a guard.
     "saved_tensors.py __del__",
-    # Python's import asks it, where it compares a name, and of one module has the spec of the other finders.
+    # Python's import asks it, where it compares a name, and of one module has the spec of the other
+    # finders.
     "script.py find_spec",
     # Called by our own code, with the standard library in between.
     "driver.py _own_turn", "marks.py <genexpr>", "models.py _seen",
@@ -259,7 +268,9 @@ def test_nothing_of_ours_is_entered_but_through_a_guard(run, monkeypatch, script
 
     monkeypatch.setattr(sys, "_watch_of_a_test", watch, raising=False)
     watched = re.sub(r"(sys.exit|raise SystemExit)", r"sys.setprofile(None); \1", script)
-    done = run(watched, before="import sys; sys.setprofile(sys._watch_of_a_test)\n", options=OPTIONS)
+    done = run(
+        watched, before="import sys; sys.setprofile(sys._watch_of_a_test)\n", options=OPTIONS
+    )
     assert done.code == 7, done.err
     by_guard = {name for name in entered if name.startswith("guard.py ")}
     assert by_guard
@@ -276,7 +287,9 @@ def test_nothing_of_ours_is_entered_but_through_a_guard(run, monkeypatch, script
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
-def test_a_failure_where_times_are_taken_changes_nothing_for_the_script(run, monkeypatch, kind, name):
+def test_a_failure_where_times_are_taken_changes_nothing_for_the_script(
+    run, monkeypatch, kind, name
+):
     def fail(*_):
         raise InjectedError(ERROR)
 

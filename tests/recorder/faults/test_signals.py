@@ -1,8 +1,8 @@
 """A signal handler of the script's that raises, at any line of ours: the script gets it, and just once.
 
-What the interpreter does is done at a chosen line of our package: the handler that is registered is called
-with the frame of that line. Which lines is drawn by a seed, always the same unless SNAPCONV_SEED has another;
-SNAPCONV_INJECTIONS makes more of them.
+What the interpreter does is done at a chosen line of our package: the handler that is registered is
+called with the frame of that line. Which lines is drawn by a seed, always the same unless
+SNAPCONV_SEED has another; SNAPCONV_INJECTIONS makes more of them.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -75,7 +75,9 @@ class AtLine:
     def __init__(self, monkeypatch, action):
         self.line, self.n, self._action = None, 0, action
         self._thread = threading.get_ident()
-        monkeypatch.setattr(sys, "_inject_for_a_test", lambda: sys.settrace(self._trace), raising=False)
+        monkeypatch.setattr(
+            sys, "_inject_for_a_test", lambda: sys.settrace(self._trace), raising=False
+        )
 
     def draw(self, draw):
         """Any line is as likely as any other, and any time that the script comes to it."""
@@ -84,7 +86,9 @@ class AtLine:
         return SEED, Path(self.line[0]).name, self.line[1], self.n
 
     def _trace(self, frame, event, _argument):
-        if threading.get_ident() != self._thread or not frame.f_code.co_filename.startswith(PACKAGE):
+        if threading.get_ident() != self._thread or not frame.f_code.co_filename.startswith(
+            PACKAGE
+        ):
             return None
         if event == "line":
             line = frame.f_code.co_filename, frame.f_lineno
@@ -121,7 +125,9 @@ def count_lines(run, script):
 
 def check_capture(done):
     """See that there is a capture that converts, or none; and nothing beside it."""
-    assert set(done.names) <= {"train.capture", "train.memory.sqlite", "train.time.sqlite"}, done.names
+    assert set(done.names) <= {"train.capture", "train.memory.sqlite", "train.time.sqlite"}, (
+        done.names
+    )
     if "train.capture" in done.names:
         assert main(["to-sqlite", "--force", "train.capture"]) == 0
     assert "fault" not in done.err, done.err
@@ -129,7 +135,9 @@ def check_capture(done):
 
 @pytest.mark.parametrize("raised", RAISED)
 @pytest.mark.parametrize("caught", ["BaseException", "ZeroDivisionError"])
-def test_what_a_handler_raises_reaches_the_script_once_wherever_it_comes(run, monkeypatch, raised, caught):
+def test_what_a_handler_raises_reaches_the_script_once_wherever_it_comes(
+    run, monkeypatch, raised, caught
+):
     """And ends it where the script does not catch it."""
     is_caught = caught == "BaseException"
     script = SCRIPT.format(raised=raised, caught=caught)

@@ -138,11 +138,18 @@ def test_it_may_be_stopped_from_within_a_step(of_all):
         model = nn.Linear(2, 2)
         sgd = torch.optim.SGD(model.parameters())
         register = register_optimizer_step_post_hook if of_all else sgd.register_step_post_hook
-        hooks = [register(lambda *_: observer.stop()), register_optimizer_step_post_hook(lambda *_: None)]
+        hooks = [
+            register(lambda *_: observer.stop()),
+            register_optimizer_step_post_hook(lambda *_: None),
+        ]
         train(model, loss_of, sgd, 2)
         for hook in hooks:
             hook.remove()
-        assert [row["phase"] for row in observer.facts({})["phases"]] == ["forward", "backward", "optimizer"]
+        assert [row["phase"] for row in observer.facts({})["phases"]] == [
+            "forward",
+            "backward",
+            "optimizer",
+        ]
     assert not _global_optimizer_post_hooks
 
 

@@ -51,7 +51,9 @@ def test_every_parameter_and_buffer_is_named_as_torch_names_it():
     rows = facts["parameters"]
     named = [row["name"] for row in rows if row["kind"] == "parameter"]
     assert named == [name for name, _ in model.named_parameters()]
-    assert {row["name"] for row in rows if row["kind"] == "buffer"} == {n for n, _ in model.named_buffers()}
+    assert {row["name"] for row in rows if row["kind"] == "buffer"} == {
+        n for n, _ in model.named_buffers()
+    }
 
 
 def test_a_parameters_row_says_all_of_it():
@@ -65,7 +67,10 @@ def test_a_parameters_row_says_all_of_it():
         "dtype": "float32", "device": 0, "addr": addr(model.body[2].weight), "bytes": 8 * 8 * 4,
     }  # fmt: skip
     assert times > 1_700_000_000_000_000
-    assert all(type(frame["line"]) is int and set(frame) == {"filename", "line", "name"} for frame in frames)
+    assert all(
+        type(frame["line"]) is int and set(frame) == {"filename", "line", "name"}
+        for frame in frames
+    )
 
 
 def test_the_stack_of_a_parameter_leads_to_the_line_that_made_its_module():
@@ -90,10 +95,13 @@ def test_tied_weights_are_one_row_with_the_stack_of_the_first_registration():
 def test_every_trainable_parameter_has_one_gradient_per_iteration():
     model, _, facts = watch_training(n_steps=3)
     names = [row["name"] for row in facts["parameters"]]
-    found = sorted((row["iteration"], names[row["parameter"]], row["bytes"]) for row in facts["gradients"])
+    found = sorted(
+        (row["iteration"], names[row["parameter"]], row["bytes"]) for row in facts["gradients"]
+    )
     trainable = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     per_parameter = sorted((i, n, prod(p.shape) * 4) for i in range(3) for n, p in trainable)
-    # Freed and made anew in every step, a gradient may also be recorded at a second address of one iteration.
+    # Freed and made anew in every step, a gradient may also be recorded at a second address of one
+    # iteration.
     assert sorted(set(found)) == per_parameter
     last = {row["addr"] for row in facts["gradients"] if row["iteration"] == 2}
     assert last >= {addr(p.grad) for _, p in trainable}
@@ -112,7 +120,9 @@ def test_adam_has_every_trainable_parameter_twice():
         assert (row["addr"], row["bytes"]) == (addr(state), state.numel() * 4)
 
 
-@pytest.mark.filterwarnings("ignore:Converting a tensor:UserWarning")  # by LBFGS of torch 2.8 itself
+@pytest.mark.filterwarnings(
+    "ignore:Converting a tensor:UserWarning"
+)  # by LBFGS of torch 2.8 itself
 def test_states_in_lists_are_noted_too():
     with watching() as observer:
         model = nn.Linear(4, 1)
@@ -143,11 +153,15 @@ def test_where_a_parameter_lay_before_gives_a_note_too():
             observer.iteration_ended(iteration)
             model.weight.data = model.weight.data * 0.5
         facts = observer.facts({})
-    assert [facts["parameters"][row["parameter"]]["name"] for row in facts["earlier_parameters"]] == [
-        "weight"
-    ] * 2
-    assert [row["addr"] for row in facts["earlier_parameters"]] == [addr(tensor) for tensor in held[:2]]
-    assert [row["addr"] for row in facts["parameters"] if row["name"] == "weight"] == [addr(held[2])]
+    assert [
+        facts["parameters"][row["parameter"]]["name"] for row in facts["earlier_parameters"]
+    ] == ["weight"] * 2
+    assert [row["addr"] for row in facts["earlier_parameters"]] == [
+        addr(tensor) for tensor in held[:2]
+    ]
+    assert [row["addr"] for row in facts["parameters"] if row["name"] == "weight"] == [
+        addr(held[2])
+    ]
 
 
 def test_inputs_are_the_tensors_of_the_outermost_call_by_position_and_by_keyword():

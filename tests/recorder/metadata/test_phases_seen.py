@@ -80,7 +80,9 @@ def penalizes_gradients(_):
 
 def runs_forward_again(_):
     for use_reentrant in (True, False):
-        checkpoint(linear(), X.clone().requires_grad_(), use_reentrant=use_reentrant).sum().backward()
+        checkpoint(
+            linear(), X.clone().requires_grad_(), use_reentrant=use_reentrant
+        ).sum().backward()
 
 
 def ends_with_its_iteration(observer):
@@ -170,7 +172,8 @@ def test_times_are_brought_to_the_clock_of_the_trace():
         there = observer.facts({"external_annotations": stamps(here, later_us=10**9)})
     for key in ("parameters", "saved"):
         moved = [b["noted_us"] - a["noted_us"] for a, b in zip(here[key], there[key], strict=True)]
-        # An annotation is written within the time that the recorder saw: by so much the shift may be less.
+        # An annotation is written within the time that the recorder saw: by so much the shift may
+        # be less.
         assert all(0 <= 10**9 - shift < 100_000 for shift in moved)
 
 

@@ -29,7 +29,8 @@ def gradients(model):
 
 
 def no_hooks() -> bool:
-    # What goes through hooks comes back as another tensor. (Torch itself can answer since 2.8 only.)
+    # What goes through hooks comes back as another tensor. (Torch itself can answer since 2.8
+    # only.)
     x = torch.ones(1, requires_grad=True)
     return (x * x).grad_fn._saved_self is x
 
@@ -55,7 +56,9 @@ def double(model):
     [
         lambda model: model(X).square().sum(),
         double,
-        lambda model: checkpoint(model, X.clone().requires_grad_(), use_reentrant=True).square().sum(),
+        lambda model: (
+            checkpoint(model, X.clone().requires_grad_(), use_reentrant=True).square().sum()
+        ),
         lambda model: checkpoint(model, X, use_reentrant=False).square().sum(),
     ],
     ids=["plain", "double backward", "reentrant checkpoint", "checkpoint"],
@@ -90,7 +93,10 @@ def test_a_tensor_changed_in_place_after_it_was_saved_is_still_an_error():
 
 def test_hooks_that_were_there_first_get_every_tensor():
     packed = []
-    with watching() as observer, saved_tensors_hooks(lambda t: packed.append(t.shape) or t, lambda t: t):
+    with (
+        watching() as observer,
+        saved_tensors_hooks(lambda t: packed.append(t.shape) or t, lambda t: t),
+    ):
         net()(X).sum().backward()
         assert observer.facts({})["saved"] == []
     assert packed
@@ -251,7 +257,9 @@ def named_before_another_saves(ctx, x, weight):
 
 
 @pytest.mark.parametrize(
-    "function", [named_twice, named_for_forward_too, named_before_another_saves], ids=lambda f: f.__name__
+    "function",
+    [named_twice, named_for_forward_too, named_before_another_saves],
+    ids=lambda f: f.__name__,
 )
 def test_however_a_function_names_its_tensors_it_gets_them_and_the_hooks_come_back(function):
     apply, seen = applied(function)

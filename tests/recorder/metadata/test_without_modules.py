@@ -45,9 +45,9 @@ def test_weights_in_full_precision_are_parameters_of_their_optimizer_with_gradie
     assert places(facts["parameters"][2:]) == where(*masters)
     owners = {(row["addr"], row["bytes"]): names[row["parameter"]] for row in facts["gradients"]}
     assert gradients < set(owners)
-    assert [owners[place] for place in sorted(gradients, reverse=True, key=lambda place: place[1])] == names[
-        2:
-    ]
+    assert [
+        owners[place] for place in sorted(gradients, reverse=True, key=lambda place: place[1])
+    ] == names[2:]
     assert {names[row["parameter"]] for row in facts["optimizer_states"]} == {"SGD.0.0", "SGD.0.1"}
 
 
@@ -136,13 +136,18 @@ def test_an_input_that_is_differentiated_for_is_no_parameter_and_its_gradient_is
             observer.iteration_ended(number)
         facts = observer.facts({})
     assert [row["name"] for row in facts["parameters"]] == ["weight", "bias"]
-    assert (facts["gradients"][-1]["addr"], facts["gradients"][-1]["parameter"]) == (addr(x.grad), None)
+    assert (facts["gradients"][-1]["addr"], facts["gradients"][-1]["parameter"]) == (
+        addr(x.grad),
+        None,
+    )
 
 
 def test_graphs_are_walked_through_in_two_iterations_and_no_more(monkeypatch):
     """Of two backward passes each."""
     walk, walked = memory_records.graph_nodes, []
-    monkeypatch.setattr(memory_records, "graph_nodes", lambda roots: walked.append(1) or walk(roots))
+    monkeypatch.setattr(
+        memory_records, "graph_nodes", lambda roots: walked.append(1) or walk(roots)
+    )
     w = torch.ones(2, requires_grad=True)
     with watching() as observer:
         for number in range(5):

@@ -41,7 +41,15 @@ def factories_like_another():
 @case
 def results_are_where_their_arguments_are():
     x = on_device(4, 4)
-    for y in (x + 1, x @ x, x.sum(), x[0], x > 0, torch.einsum("ij,kj->ik", x, x), torch.fft.rfft(x)):
+    for y in (
+        x + 1,
+        x @ x,
+        x.sum(),
+        x[0],
+        x > 0,
+        torch.einsum("ij,kj->ik", x, x),
+        torch.fft.rfft(x),
+    ):
         assert y.is_cuda
     assert F.one_hot(torch.zeros(4, dtype=torch.long, device=DEVICE), 5).is_cuda
     values, indices = x.topk(2)
@@ -57,7 +65,13 @@ def moves():
     assert not x.is_cuda
     assert y.to(DEVICE) is y.cuda() is y
     assert y.to(DEVICE, torch.float16).dtype == torch.float16
-    for z in (y.half(), y.double(), x.to(y), y.to(torch.float16), y.to(device=DEVICE, dtype=torch.float64)):
+    for z in (
+        y.half(),
+        y.double(),
+        x.to(y),
+        y.to(torch.float16),
+        y.to(device=DEVICE, dtype=torch.float64),
+    ):
         assert z.is_cuda
     for z in (y.cpu(), y.to("cpu"), y.to(x)):
         assert not z.is_cuda
@@ -65,7 +79,9 @@ def moves():
     assert x.pin_memory().to(DEVICE, non_blocking=True).is_cuda
     assert not torch.empty(4, pin_memory=True).is_cuda
     weight = torch.ones(3, 3, device=DEVICE, requires_grad=True)
-    with torch.autograd.graph.save_on_cpu(pin_memory=True):  # its hooks run within the call on the GPU
+    with torch.autograd.graph.save_on_cpu(
+        pin_memory=True
+    ):  # its hooks run within the call on the GPU
         before, kept = torch.cuda.memory_allocated(), torch.nn.functional.linear(weight, weight)
     assert torch.cuda.memory_allocated() == before + 512
     kept.sum().backward()
@@ -180,7 +196,9 @@ def data_loaders():
 @case
 def threads():
     seen = []
-    thread = threading.Thread(target=lambda: seen.append((on_device(3) + torch.ones(3).to(DEVICE)).is_cuda))
+    thread = threading.Thread(
+        target=lambda: seen.append((on_device(3) + torch.ones(3).to(DEVICE)).is_cuda)
+    )
     thread.start()
     thread.join()
     assert seen == [True]
@@ -262,7 +280,13 @@ def gradient_scaler():
 
 @training
 def optimizers():
-    kinds = [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad]
+    kinds = [
+        torch.optim.SGD,
+        torch.optim.Adam,
+        torch.optim.AdamW,
+        torch.optim.RMSprop,
+        torch.optim.Adagrad,
+    ]
     makers = [lambda p, kind=kind: kind(p, lr=0.1) for kind in kinds]
     makers.append(lambda p: torch.optim.AdamW(p, fused=True))
     makers.append(lambda p: torch.optim.Adam(p, capturable=True))

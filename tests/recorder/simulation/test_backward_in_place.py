@@ -7,7 +7,10 @@ torch = pytest.importorskip("torch")
 from snapconv.simulation import simulated  # noqa: E402
 from tests.recorder.simulation.support import events, recorded, sizes_allocated  # noqa: E402
 
-pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.smoke("simulation"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 MATRIX = 64 * 64 * 4
 

@@ -153,7 +153,15 @@ def any_of_one(x):
 
 
 BRANCHES = [
-    *(of_two, of_two_negated, of_two_expressions, with_another_condition, leaves_early, goes_on, takes_any),
+    *(
+        of_two,
+        of_two_negated,
+        of_two_expressions,
+        with_another_condition,
+        leaves_early,
+        goes_on,
+        takes_any,
+    ),
     *(
         doubts_all,
         raises,
@@ -179,7 +187,9 @@ def test_the_way_that_needs_more_is_taken(x, branch, monkeypatch):
 
 def test_a_module_of_the_program_may_have_a_name_as_torchs_have(x, tmp_path):
     module = tmp_path / "box_ops.py"
-    module.write_text("def checked(x):\n    assert (x[:, 1:] >= x[:, :-1]).all()\n    return 'more'\n")
+    module.write_text(
+        "def checked(x):\n    assert (x[:, 1:] >= x[:, :-1]).all()\n    return 'more'\n"
+    )
     assert runpy.run_path(str(module))["checked"](x) == "more"
 
 
@@ -194,9 +204,9 @@ def test_a_note_has_the_lines_that_were_left_out(x, simulation):
     assert "(bool() taken as True)" in note.message
     line = test_a_note_has_the_lines_that_were_left_out.__code__.co_firstlineno
     assert (
-        f"the peak may be too low: skipped were tests/recorder/simulation/test_branches.py:{line + 5}"
-        in note.message
-    )
+        f"the peak may be too low: skipped were "
+        f"tests/recorder/simulation/test_branches.py:{line + 5}"
+    ) in note.message
 
 
 def test_a_note_has_the_lines_that_were_entered_without_a_value(x, simulation):
@@ -237,7 +247,9 @@ def test_nothing_may_be_too_low_where_only_a_text_was_left_out(x, simulation):
     assert "too low: such a number" in note.message
 
 
-def test_a_number_that_decides_what_runs_gives_a_doubt_and_one_that_is_only_read_none(x, simulation):
+def test_a_number_that_decides_what_runs_gives_a_doubt_and_one_that_is_only_read_none(
+    x, simulation
+):
     kept = x.sum().item() if len(x) else work(work())
     if x.sum().item() < 0:
         raise ValueError(kept)
@@ -249,7 +261,9 @@ def test_a_number_that_decides_what_runs_gives_a_doubt_and_one_that_is_only_read
     else:
         work(float(x.sum()))
     [note] = simulation.notes()
-    assert re.search(r"may be too low: such a number decides at \S*test_branches\.py:\d+$", note.message)
+    assert re.search(
+        r"may be too low: such a number decides at \S*test_branches\.py:\d+$", note.message
+    )
 
 
 def test_a_loop_of_torchs_own_is_entered_once_and_leaves_nothing_out(simulation):
@@ -257,7 +271,8 @@ def test_a_loop_of_torchs_own_is_entered_once_and_leaves_nothing_out(simulation)
         torch.nn.init.trunc_normal_(torch.empty(1 << 18, device="cuda"))
 
     assert all(
-        "too low" not in note.message and "1000 times" not in note.message for note in simulation.notes()
+        "too low" not in note.message and "1000 times" not in note.message
+        for note in simulation.notes()
     )
 
 

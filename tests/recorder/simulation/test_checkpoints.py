@@ -68,7 +68,9 @@ def resident_bytes():
     return n_pages * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux how much memory there is")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="asks Linux how much memory there is"
+)
 def test_a_mapped_file_is_converted_and_moved_without_being_read(mapped):
     with simulated(ONLY_SHAPES):
         before = resident_bytes()

@@ -50,7 +50,9 @@ BY_NUMBER = {
     "torch.device": lambda n: torch.zeros(3, device=torch.device(n)),
     "to": lambda n: torch.zeros(3).to(n),
     "to, by name": lambda n: torch.zeros(3).to(device=n),
-    "a module to the device of a tensor": lambda n: nn.Linear(3, 3).to(torch.zeros(3, device=n)).weight,
+    "a module to the device of a tensor": lambda n: (
+        nn.Linear(3, 3).to(torch.zeros(3, device=n)).weight
+    ),
     "a module to the device of a tensor, by name": lambda n: (
         nn.Linear(3, 3).to(tensor=torch.zeros(3, device=n)).weight
     ),

@@ -12,7 +12,10 @@ from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from snapconv.snapshot.load import load_snapshot  # noqa: E402
 from tests.recorder.simulation.support import cnn, events  # noqa: E402
 
-pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.smoke("simulation"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 memory = torch.cuda.memory
 PYTHON = {"stacks": "python"}
@@ -35,7 +38,9 @@ def names_of(entry):
 
 
 def live_block(snapshot):
-    return next(b for s in snapshot["segments"] for b in s["blocks"] if b["state"] == "active_allocated")
+    return next(
+        b for s in snapshot["segments"] for b in s["blocks"] if b["state"] == "active_allocated"
+    )
 
 
 @pytest.mark.parametrize("context", ["all", "alloc"])
@@ -48,7 +53,9 @@ def test_a_free_has_the_stack_of_what_caused_it_or_with_context_alloc_of_its_all
     assert [entry["action"] for entry in trace] == ACTIONS
     of_frees = [context == "alloc"] * 2
     assert ["make_it_here" in names_of(entry) for entry in trace] == [True, True, *of_frees]
-    assert all(any(name.startswith("test_a_free_has") for name in names_of(entry)) for entry in trace)
+    assert all(
+        any(name.startswith("test_a_free_has") for name in names_of(entry)) for entry in trace
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,13 +67,17 @@ def test_a_free_has_the_stack_of_what_caused_it_or_with_context_alloc_of_its_all
     ],
     ids=["context state", "no context", "enabled state"],
 )
-def test_a_stack_is_kept_with_the_block_the_events_or_neither(options, n_events, is_in_block, is_in_events):
+def test_a_stack_is_kept_with_the_block_the_events_or_neither(
+    options, n_events, is_in_block, is_in_events
+):
     memory._record_memory_history(**PYTHON, **options)
     x = make_it_here()
     snapshot = memory._snapshot()
 
     assert ("make_it_here" in names_of(live_block(snapshot))) == is_in_block
-    assert [("frames" in entry) for entry in snapshot["device_traces"][0]] == [is_in_events] * n_events
+    assert [("frames" in entry) for entry in snapshot["device_traces"][0]] == [
+        is_in_events
+    ] * n_events
     assert x.is_cuda
 
 
@@ -100,7 +111,9 @@ def test_skipped_actions_are_not_recorded():
 
 
 def test_the_signature_of_torch_2_0_still_works():
-    memory._record_memory_history(True, trace_alloc_max_entries=100, trace_alloc_record_context=True)
+    memory._record_memory_history(
+        True, trace_alloc_max_entries=100, trace_alloc_record_context=True
+    )
     x = make_it_here()
     trace = memory._snapshot()["device_traces"][0]
     memory._record_memory_history(False)
@@ -154,7 +167,13 @@ def test_annotations_lie_around_the_events_inside_them():
         ("mine", "END", 0),
     ]
     (alloc,) = events(snapshot, "alloc")
-    assert before_us <= start["time_us"] <= alloc["time_us"] <= end["time_us"] <= time.time_ns() // 1000
+    assert (
+        before_us
+        <= start["time_us"]
+        <= alloc["time_us"]
+        <= end["time_us"]
+        <= time.time_ns() // 1000
+    )
     assert x.is_cuda
 
 

@@ -51,7 +51,9 @@ def test_a_mask_keeps_its_values_on_the_way_to_the_device_and_through_operations
     assert mask[0].bool().all()
     assert mask.sum(-1).tolist() == [64, 50, 50, 50]
     assert positions[1, 49:52].tolist() == [49, 1, 1]
-    assert (causal[None] & mask[:, None].bool()).sum().item() == 64 * 65 // 2 + 3 * (50 * 51 // 2 + 14 * 50)
+    assert (causal[None] & mask[:, None].bool()).sum().item() == 64 * 65 // 2 + 3 * (
+        50 * 51 // 2 + 14 * 50
+    )
     assert simulation.notes() == ()
 
 
@@ -79,9 +81,12 @@ def test_of_a_shape_that_is_not_known_half_is_taken_and_of_distinct_values_all(s
 def test_one_mask_selects_equally_many_rows_everywhere_and_its_opposite_the_others(simulation):
     x, mask = unknown(100, 8), unknown(100) > 0
     n = int(mask.sum())
-    assert {len(x[mask]), len(x[mask.clone()]), len(mask.nonzero()), len(mask.tolist()) - len(x[~mask])} == {
-        n
-    }
+    assert {
+        len(x[mask]),
+        len(x[mask.clone()]),
+        len(mask.nonzero()),
+        len(mask.tolist()) - len(x[~mask]),
+    } == {n}
 
     among = x[mask].sum(-1) > 0
     mask[mask.clone()] = among
@@ -110,7 +115,9 @@ def test_every_read_of_what_was_not_computed_gives_a_note_with_its_line_and_how_
     x.cpu().numpy()
     f"{x}"
 
-    places = re.findall(r"test_known_values\.py:\d+ \((.*?)\)", note_of(simulation).replace("()", ""))
+    places = re.findall(
+        r"test_known_values\.py:\d+ \((.*?)\)", note_of(simulation).replace("()", "")
+    )
     # What decides a branch comes first, whatever it was in the program.
     assert places == ["bool taken as False", "item, 3 times", "tolist", "numpy"]
     assert "and 1 more place;" in note_of(simulation)
@@ -126,11 +133,14 @@ def test_a_read_inside_of_a_library_names_the_programs_line_too(simulation, tmp_
     report(unknown())
 
     assert re.search(
-        r"at other/__init__\.py:2 called at \S*test_known_values\.py:\d+ \(float\(\)\);", note_of(simulation)
+        r"at other/__init__\.py:2 called at \S*test_known_values\.py:\d+ \(float\(\)\);",
+        note_of(simulation),
     )
 
 
-def test_a_counter_is_known_until_something_unknown_goes_in_and_again_when_it_is_set_anew(simulation):
+def test_a_counter_is_known_until_something_unknown_goes_in_and_again_when_it_is_set_anew(
+    simulation,
+):
     total = torch.zeros((), device="cuda")
     steps = torch.zeros((), dtype=torch.long, device="cuda")
     view = total[None]
@@ -217,7 +227,9 @@ def test_a_gradient_has_the_layout_that_convolutions_give_it_on_a_gpu_in_both_mo
         weight = torch.randn(8, 8, 3, 3, device="cuda", requires_grad=True)
         x = torch.randn(2, 8, 64, 64, device="cuda", requires_grad=True)
         # The gradient of what is permuted has its channels last.
-        (F.conv2d(x.sin(), weight, padding=1).permute(0, 2, 3, 1).contiguous() ** 2).sum().backward()
+        (
+            F.conv2d(x.sin(), weight, padding=1).permute(0, 2, 3, 1).contiguous() ** 2
+        ).sum().backward()
         return weight
 
     assert_modes_agree(step)
@@ -247,7 +259,9 @@ def test_a_tensor_too_large_for_the_computer_is_an_error_that_says_so(monkeypatc
         raise OSError("the paging file is too small")
 
     monkeypatch.setattr(mmap, "mmap", full)
-    with pytest.raises(RecorderError, match=r"cannot reserve 67108864 bytes .* paging file is too small"):
+    with pytest.raises(
+        RecorderError, match=r"cannot reserve 67108864 bytes .* paging file is too small"
+    ):
         FakeStorages().storage(1 << 20)
 
 
@@ -261,9 +275,13 @@ def test_a_deep_copy_leaves_the_counters_of_an_optimizer_on_the_cpu_with_their_v
             optimizer.step()
             copied = copy.deepcopy(optimizer.state_dict())
             counters = [
-                state["step"] for kept in (optimizer.state_dict(), copied) for state in kept["state"].values()
+                state["step"]
+                for kept in (optimizer.state_dict(), copied)
+                for state in kept["state"].values()
             ]
-            assert [(counter.device.type, counter.item()) for counter in counters] == [("cpu", n_steps)] * 4
+            assert [(counter.device.type, counter.item()) for counter in counters] == [
+                ("cpu", n_steps)
+            ] * 4
 
 
 def test_a_kernel_of_triton_is_not_launched_and_what_it_is_given_has_no_values(monkeypatch):
@@ -288,7 +306,10 @@ def test_a_kernel_of_triton_is_not_launched_and_what_it_is_given_has_no_values(m
             kernel[(4,)](x, n=8)
         assert torch.cuda.memory_allocated() == allocated
         assert x.tolist() == [0] * 8
-    with simulated(), pytest.raises(RecorderError, match=r"test_known_values.py:\d+: .* --no-compute"):
+    with (
+        simulated(),
+        pytest.raises(RecorderError, match=r"test_known_values.py:\d+: .* --no-compute"),
+    ):
         Autotuner()[(4,)](x, n=8)
     with pytest.raises(RuntimeError, match="0 active drivers"):
         JITFunction()[(4,)](x)

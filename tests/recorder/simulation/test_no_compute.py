@@ -14,7 +14,10 @@ from snapconv.errors import RecorderError  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.support import Transformer, language_step  # noqa: E402
 
-pytestmark = [pytest.mark.smoke("no-compute"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.smoke("no-compute"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -45,14 +48,18 @@ def test_a_step_of_a_model_of_seven_billion_parameters_takes_seconds_and_no_memo
 def test_what_depends_on_values_in_no_known_way_names_the_line_that_asked():
     counts = torch.randn(100, 400, device="cuda").sum(1).long()
 
-    with pytest.raises(RecorderError, match=r"test_no_compute\.py:\d+: aten\.bincount.*--no-compute"):
+    with pytest.raises(
+        RecorderError, match=r"test_no_compute\.py:\d+: aten\.bincount.*--no-compute"
+    ):
         torch.bincount(counts)
 
 
 def test_what_the_program_itself_has_on_the_meta_device_stays_there():
     """Large ones too: uninitialised memory of that size is not made on the CPU."""
     with torch.device("meta"):
-        model = nn.Sequential(nn.Embedding(64, 1 << 16), nn.LayerNorm(1 << 16), nn.Linear(1 << 16, 8))
+        model = nn.Sequential(
+            nn.Embedding(64, 1 << 16), nn.LayerNorm(1 << 16), nn.Linear(1 << 16, 8)
+        )
         model(torch.zeros(2, dtype=torch.long)).sum().backward()
     made = [*model.parameters(), *(parameter.grad for parameter in model.parameters())]
     made += [torch.empty_like(model[0].weight), torch.empty(1 << 20, device="cuda").to("meta")]
@@ -79,7 +86,8 @@ def test_what_a_tensor_is_split_into_without_a_view_in_the_schema_is_no_new_memo
     assert torch.cuda.memory_allocated() == allocated
 
 
-# Larger than what keeps its values: (what is done to a tensor of 300 x 1 x 200, its shape and strides then).
+# Larger than what keeps its values: (what is done to a tensor of 300 x 1 x 200, its shape and
+# strides then).
 VIEWS_IN_PLACE = {
     "transpose_": (lambda x: x.transpose_(0, 2), (200, 1, 300), (1, 200, 200)),
     "swapaxes_": (lambda x: x.swapaxes_(0, 2), (200, 1, 300), (1, 200, 200)),
@@ -92,7 +100,9 @@ VIEWS_IN_PLACE = {
 }
 
 
-@pytest.mark.parametrize(("change", "shape", "strides"), VIEWS_IN_PLACE.values(), ids=VIEWS_IN_PLACE)
+@pytest.mark.parametrize(
+    ("change", "shape", "strides"), VIEWS_IN_PLACE.values(), ids=VIEWS_IN_PLACE
+)
 def test_a_view_in_place_changes_the_shape_and_no_memory(change, shape, strides):
     x = torch.zeros(300, 1, 200, device="cuda")
     before = torch.cuda.memory_allocated(), x.data_ptr()

@@ -70,7 +70,9 @@ def test_what_a_gpu_takes_besides_is_named_where_the_program_meets_it():
         nn.Conv2d(3, 4, 3, device="cuda")(torch.ones(1, 3, 8, 8, device="cuda"))
 
     assert not_modelled(convolve) == ["workspaces of cuDNN"]
-    assert not_modelled(lambda: torch.ones(4, device="cuda").sort()) == ["scratch memory inside kernels"]
+    assert not_modelled(lambda: torch.ones(4, device="cuda").sort()) == [
+        "scratch memory inside kernels"
+    ]
     norm = lambda: nn.BatchNorm1d(4, device="cuda")(torch.ones(2, 4, device="cuda"))  # noqa: E731
     assert not_modelled(norm) == ["cuDNN's reserves for recurrent layers and batch norm"]
 
@@ -88,7 +90,9 @@ def test_a_workspace_that_is_modelled_is_not_named():
     assert not_modelled(multiply, cublas_workspace=True) == []
 
 
-def test_a_fault_of_ours_in_an_operation_is_noted_and_its_results_are_allocated(simulation, monkeypatch):
+def test_a_fault_of_ours_in_an_operation_is_noted_and_its_results_are_allocated(
+    simulation, monkeypatch
+):
     account = Tracker._account
 
     def fail(tracker, call, result, **has_values):

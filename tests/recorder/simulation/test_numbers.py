@@ -18,7 +18,10 @@ from tests.recorder.simulation.support import (  # noqa: E402
     recorded,
 )
 
-pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.smoke("simulation"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 
 def train_cnn(device):
@@ -104,7 +107,9 @@ def test_attention_whose_query_is_broadcast_has_the_result_of_plain_torch(shape)
 
     def attended(device):
         torch.manual_seed(3)
-        query, key, value = (torch.randn(size).to(device) for size in (shape, (4, 2, 8, 16), (4, 2, 8, 16)))
+        query, key, value = (
+            torch.randn(size).to(device) for size in (shape, (4, 2, 8, 16), (4, 2, 8, 16))
+        )
         return F.scaled_dot_product_attention(query, key, value).cpu()
 
     with simulated(SimulationOptions()):
@@ -149,7 +154,8 @@ def test_the_peak_is_that_of_the_events(compute):
         peak = torch.cuda.max_memory_allocated()
         del model
 
-    # All requests are below 1 MiB, where nothing but the rounding makes a block larger than its request.
+    # All requests are below 1 MiB, where nothing but the rounding makes a block larger than its
+    # request.
     assert peak == running_maximum(snapshot)
 
 
@@ -177,8 +183,14 @@ class TestCounters:
         large = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
 
         stats = torch.cuda.memory_stats()
-        assert torch.cuda.memory_allocated() == 1024 + 3 * MIB == stats["allocated_bytes.all.current"]
-        assert torch.cuda.memory_reserved() == 2 * MIB + 20 * MIB == stats["reserved_bytes.all.current"]
+        assert (
+            torch.cuda.memory_allocated() == 1024 + 3 * MIB == stats["allocated_bytes.all.current"]
+        )
+        assert (
+            torch.cuda.memory_reserved()
+            == 2 * MIB + 20 * MIB
+            == stats["reserved_bytes.all.current"]
+        )
         assert stats["requested_bytes.all.current"] == small.nbytes + large.nbytes
         assert stats["allocation.small_pool.current"] == stats["allocation.large_pool.current"] == 1
         assert stats["segment.all.current"] == 2
@@ -210,7 +222,9 @@ class TestCounters:
 
 
 def test_the_settings_in_the_environment_hold(monkeypatch):
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True,roundup_power2_divisions:4")
+    monkeypatch.setenv(
+        "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True,roundup_power2_divisions:4"
+    )
     with simulated(SimulationOptions(compute=False)), recorded() as snapshot:
         x = torch.empty(1300, dtype=torch.uint8, device="cuda")
         allocated = torch.cuda.memory_allocated()

@@ -146,8 +146,8 @@ def test_blocks_belong_to_the_stream_that_was_current():
     assert x.shape == y.shape
 
 
-# lbfgs goes another way with other values; in evaluation the CPU's batch normalisation, unlike CUDA's, keeps
-# no statistics.
+# lbfgs goes another way with other values; in evaluation the CPU's batch normalisation, unlike
+# CUDA's, keeps no statistics.
 DIFFERENT = ("lbfgs", "normalisations")
 BY_SHAPE = [run for run in TRAINING if run.__name__ not in DIFFERENT]
 

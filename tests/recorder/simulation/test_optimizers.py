@@ -9,7 +9,10 @@ from torch import nn  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.support import events, recorded  # noqa: E402
 
-pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.smoke("simulation"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 SIZES = [400, 40, 800, 80]
 
@@ -24,21 +27,24 @@ def second_step(make):
         optimizer.step()
         with recorded() as snapshot:
             optimizer.step()
-    return [(entry["action"], entry["size"]) for entry in events(snapshot, "alloc", "free_requested")]
+    return [
+        (entry["action"], entry["size"]) for entry in events(snapshot, "alloc", "free_requested")
+    ]
 
 
 def test_adam_takes_one_temporary_for_every_parameter_before_it_frees_the_first():
     step = second_step(torch.optim.Adam)
 
-    # _multi_tensor_adam: exp_avg_sq_sqrt = torch._foreach_sqrt(…), all else is in place. A list frees
-    # its last item first.
+    # _multi_tensor_adam: exp_avg_sq_sqrt = torch._foreach_sqrt(…), all else is in place. A list
+    # frees its last item first.
     assert step == [("alloc", n) for n in SIZES] + [("free_requested", n) for n in reversed(SIZES)]
 
 
 def test_without_foreach_each_parameter_has_its_temporaries_alone():
     step = second_step(lambda parameters: torch.optim.Adam(parameters, foreach=False))
 
-    # _single_tensor_adam: denom = (exp_avg_sq.sqrt() / …).add_(…); denom lives until the next one is there.
+    # _single_tensor_adam: denom = (exp_avg_sq.sqrt() / …).add_(…); denom lives until the next one
+    # is there.
     expected = []
     for i, n in enumerate(SIZES):
         expected += [("alloc", n), ("alloc", n), ("free_requested", n)]
@@ -64,4 +70,6 @@ def test_gradients_are_clipped_by_foreach_kernels():
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
     first = events(snapshot, "alloc")[: len(SIZES)]
-    assert all(any("_foreach_norm" in frame["name"] for frame in entry["frames"]) for entry in first)
+    assert all(
+        any("_foreach_norm" in frame["name"] for frame in entry["frames"]) for entry in first
+    )

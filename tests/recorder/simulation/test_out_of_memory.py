@@ -7,7 +7,10 @@ torch = pytest.importorskip("torch")
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.support import MIB, events, recorded  # noqa: E402
 
-pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.smoke("simulation"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 
 @pytest.fixture
@@ -30,7 +33,8 @@ class TestSmallDevice:
         )
         assert "100.00 MiB of which 20.00 MiB is free" in message
         assert (
-            "80.00 MiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated" in message
+            "80.00 MiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated"
+            in message
         )
         assert kept.is_cuda
 

@@ -141,7 +141,9 @@ def test_buckets_of_gradients_are_on_the_device(group, is_view):
     """The reducer's buckets hold every gradient once; as views the gradients lie in them and nowhere else."""
     model = _two_layers()
     weights_alone = torch.cuda.memory_allocated()
-    wrapped = nn.parallel.DistributedDataParallel(model, device_ids=[0], gradient_as_bucket_view=is_view)
+    wrapped = nn.parallel.DistributedDataParallel(
+        model, device_ids=[0], gradient_as_bucket_view=is_view
+    )
     _trained(wrapped)
 
     held = torch.cuda.memory_allocated() - weights_alone
@@ -174,7 +176,9 @@ def test_a_hook_on_communication_is_run(group):
 def test_gradients_in_buckets_are_recorded_where_they_lie(group):
     observer = Observer()
     observer.start()
-    wrapped = nn.parallel.DistributedDataParallel(_two_layers(), device_ids=[0], gradient_as_bucket_view=True)
+    wrapped = nn.parallel.DistributedDataParallel(
+        _two_layers(), device_ids=[0], gradient_as_bucket_view=True
+    )
     with recorded() as snapshot:
         wrapped(torch.ones(8, 64, device="cuda")).sum().backward()
         observer.note_now()
@@ -200,7 +204,11 @@ def _sharded_as_before(model):
 
 def _parallel(model):
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
     return parallelize_module(model, init_device_mesh("cuda", (1,)), plan)
@@ -297,7 +305,12 @@ def test_processes_with_a_simulated_gpu_each_talk_by_gloo():
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+    }
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", GLOO],

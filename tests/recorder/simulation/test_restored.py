@@ -13,7 +13,10 @@ from snapconv.recorder.observe import tensors  # noqa: E402
 from snapconv.simulation import simulated  # noqa: E402
 from snapconv.simulation.patches import Patches  # noqa: E402
 
-pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.smoke("simulation"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 
 def state_of_torch():
@@ -38,7 +41,9 @@ def state_of_torch():
         tensors,
     ]
     # What a module imports or makes lazily comes without our doing.
-    return [{k: id(v) for k, v in vars(owner).items() if not k.startswith("__")} for owner in owners]
+    return [
+        {k: id(v) for k, v in vars(owner).items() if not k.startswith("__")} for owner in owners
+    ]
 
 
 def work():
@@ -48,7 +53,9 @@ def work():
     torch.cuda.Event().record()
 
 
-@pytest.mark.parametrize("error", [None, ZeroDivisionError], ids=["at the end", "after an exception"])
+@pytest.mark.parametrize(
+    "error", [None, ZeroDivisionError], ids=["at the end", "after an exception"]
+)
 def test_every_attribute_is_put_back(error):
     def simulate():
         with simulated():

@@ -1,7 +1,7 @@
 """Which rows an index selects, where nothing is computed: no peak is too low without a word.
 
-The larger one of the peaks that both ways to assume give, evenly and nearly all the same, is that of the
-choice that needs most, and a note names the lines.
+The larger one of the peaks that both ways to assume give, evenly and nearly all the same, is that
+of the choice that needs most, and a note names the lines.
 """
 
 from functools import wraps
@@ -14,7 +14,10 @@ from torch import nn  # noqa: E402
 
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 
-pytestmark = [pytest.mark.smoke("no-compute"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.smoke("no-compute"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 WIDTH, N_EXPERTS, N_TOKENS = 64, 4, 1000
 
@@ -92,7 +95,9 @@ def pads_what_is_cut(experts, x, weights, chosen):
         expert(nn.functional.pad(part, (0, 0, 0, -len(part) % 32)))[: len(part)]
         for expert, part in zip(experts, x[order // 2].split(counts), strict=True)
     ]
-    return torch.zeros_like(x).index_add(0, order // 2, torch.cat(done) * weights.flatten()[order, None])
+    return torch.zeros_like(x).index_add(
+        0, order // 2, torch.cat(done) * weights.flatten()[order, None]
+    )
 
 
 @of_two
@@ -172,7 +177,8 @@ def gives_all_to_all(experts, x, weights):
     return sum(share[:, i, None] * expert(x) for i, expert in enumerate(experts))
 
 
-# What is added to a router's result in each step: nothing, the same, and what changes from step to step.
+# What is added to a router's result in each step: nothing, the same, and what changes from step to
+# step.
 BIASES = {
     "even": [[0] * N_EXPERTS] * 3,
     "two": [[40, 0, 30, 0]] * 3,
@@ -269,7 +275,9 @@ def unknown(*shape):
 
 
 @pytest.mark.parametrize("read", [lambda x: x.tolist(), lambda x: x.cpu().numpy()])
-def test_a_list_of_assumed_values_may_decide_sizes_and_a_single_number_only_where_a_size_equals_it(read):
+def test_a_list_of_assumed_values_may_decide_sizes_and_a_single_number_only_where_a_size_equals_it(
+    read,
+):
     with simulated(SimulationOptions(compute=False)) as simulation:
         labels, chosen = torch.zeros(90, device="cuda"), unknown(90, N_EXPERTS).argmax(-1)
         n_right = (chosen == labels).sum().item()
@@ -277,7 +285,9 @@ def test_a_list_of_assumed_values_may_decide_sizes_and_a_single_number_only_wher
         assert sizes_assumed(simulation) == []
         torch.zeros(n_right, device="cuda")
         [message] = sizes_assumed(simulation)
-        assert message.startswith("the peak may be lower or higher: sizes depend on values that were not")
+        assert message.startswith(
+            "the peak may be lower or higher: sizes depend on values that were not"
+        )
         read(chosen)
         [message] = sizes_assumed(simulation)
         assert "sizes may depend on lists of assumed values, read at " in message
@@ -345,11 +355,15 @@ def selects_columns(x, mask, net):
         selects_columns,
     ],
 )
-def test_whatever_a_mask_selects_the_worst_peak_is_that_of_most_rows_and_the_lines_are_noted(select):
+def test_whatever_a_mask_selects_the_worst_peak_is_that_of_most_rows_and_the_lines_are_noted(
+    select,
+):
     def trained(part, **options):
         with simulated(SimulationOptions(**options)) as simulation:
             torch.manual_seed(0)
-            net = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)).cuda()
+            net = nn.Sequential(
+                nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+            ).cuda()
             optimizer = torch.optim.Adam(net.parameters())
             for _ in range(2):
                 x = torch.randn(2 * N_TOKENS, WIDTH, device="cuda")

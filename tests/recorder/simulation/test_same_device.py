@@ -1,13 +1,15 @@
 """Tensors of two devices in one operation: what CUDA refuses is refused in its words, what it takes is taken.
 
-**Keep this file and what it tests.** A forgotten ``.cuda()`` is the commonest error of a program for a GPU.
-Nothing but this notices that a simulation lets it pass: no type, no other test, no program that is correct.
-It was refused once, until a clean-up dropped code and test together, and every such program was recorded
-without a word. ``tests/unit/test_promises.py`` therefore looks for the tests of this file by name.
+**Keep this file and what it tests.** A forgotten ``.cuda()`` is the commonest error of a program
+for a GPU. Nothing but this notices that a simulation lets it pass: no type, no other test, no
+program that is correct. It was refused once, until a clean-up dropped code and test together, and
+every such program was recorded without a word. ``tests/unit/test_promises.py`` therefore looks for
+the tests of this file by name.
 
-What is refused and what is taken is that of torch's sources (2.13): aten/src/ATen/core/adaption.cpp,
-TensorIterator.cpp, native/TensorAdvancedIndexing.cpp, native/Convolution.cpp. The sentence is that of
-TensorIterator.cpp for all; what follows it names the argument and the operation.
+What is refused and what is taken is that of torch's sources (2.13):
+aten/src/ATen/core/adaption.cpp, TensorIterator.cpp, native/TensorAdvancedIndexing.cpp,
+native/Convolution.cpp. The sentence is that of TensorIterator.cpp for all; what follows it names
+the argument and the operation.
 """
 
 import warnings
@@ -86,7 +88,10 @@ REFUSED = {
         lambda: on_gpu().scatter_(1, longs([0], [1]), 1.0),
         f"{TWO} (argument index of aten::scatter_.value)",
     ),
-    "layer norm": (lambda: nn.LayerNorm(4)(on_gpu()), f"{TWO} (argument weight of aten::native_layer_norm)"),
+    "layer norm": (
+        lambda: nn.LayerNorm(4)(on_gpu()),
+        f"{TWO} (argument weight of aten::native_layer_norm)",
+    ),
     "convolution": (
         lambda: nn.Conv2d(3, 4, 3)(on_gpu(1, 3, 8, 8)),
         TWO,
@@ -200,7 +205,9 @@ ON_THE_DEVICE = {
     "type, of an element type": lambda: on_gpu().type(torch.float64),
     "vmap": lambda: torch.vmap(lambda row: row + positions(row))(on_gpu()),
     "what vmap moves": lambda: torch.vmap(lambda row: on_cpu(4).to(row.device) + row)(on_gpu()),
-    "what vmap returns": lambda: torch.vmap(lambda row: on_cpu(4).to(row.device), out_dims=None)(on_gpu()),
+    "what vmap returns": lambda: torch.vmap(lambda row: on_cpu(4).to(row.device), out_dims=None)(
+        on_gpu()
+    ),
     "grad": lambda: torch.func.grad(lambda x: (x * torch.ones(4, device=x.device)).sum())(on_gpu()),
 }
 # The simulation has them on the CPU: C++ code puts them where it takes its arguments to be.

@@ -13,7 +13,10 @@ from snapconv.recorder.observe import tensors  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.support import MIB, Block, events, recorded, sizes_allocated  # noqa: E402
 
-pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.smoke("simulation"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 
 @pytest.fixture(params=[True, False], ids=["compute", "no-compute"])
@@ -29,7 +32,9 @@ class TestBothTargets:
         [("float64", 800), ("float32", 400), ("bfloat16", 200), ("int64", 800), ("bool", 100)],
     )
     def test_a_tensor_has_its_element_size(self, dtype, n_bytes):
-        allocated = sizes_allocated(lambda: torch.zeros(100, dtype=getattr(torch, dtype), device="cuda"))
+        allocated = sizes_allocated(
+            lambda: torch.zeros(100, dtype=getattr(torch, dtype), device="cuda")
+        )
 
         assert allocated == [n_bytes]
 
@@ -38,11 +43,14 @@ class TestBothTargets:
         sequence = torch.zeros(50, 4, 8, device="cuda")
         before = torch.cuda.memory_allocated()
         output, (hidden, cell) = layer(sequence)
-        # What backward needs beside these is oneDNN's here, and cuDNN's on a GPU: 50 KiB of gates at least.
+        # What backward needs beside these is oneDNN's here, and cuDNN's on a GPU: 50 KiB of gates
+        # at least.
         kept = output.nbytes + hidden.nbytes + cell.nbytes
         assert torch.cuda.memory_allocated() - before < kept + 20 * 1024
 
-    def test_the_arguments_of_what_the_cpu_can_do_in_another_type_only_are_freed_with_their_last_name(self):
+    def test_the_arguments_of_what_the_cpu_can_do_in_another_type_only_are_freed_with_their_last_name(
+        self,
+    ):
         before = torch.cuda.memory_allocated()
         gc.disable()
         try:
@@ -83,8 +91,11 @@ class TestBothTargets:
         x = {"x": make(1000, device="cuda")}
 
         for original in (x, {"x": x["x"].detach()}):
-            # Beside it torch makes an empty scalar for a moment (new_empty([]), torch/_tensor.py, 2.13).
-            assert [n for n in sizes_allocated(lambda o=original: copy.deepcopy(o)) if n > 4] == [4000]
+            # Beside it torch makes an empty scalar for a moment (new_empty([]), torch/_tensor.py,
+            # 2.13).
+            assert [n for n in sizes_allocated(lambda o=original: copy.deepcopy(o)) if n > 4] == [
+                4000
+            ]
 
     def test_a_sparse_gradient_is_on_the_device_with_its_indices_and_values(self):
         table = nn.Embedding(500, 16, sparse=True, device="cuda")
@@ -103,7 +114,14 @@ class TestBothTargets:
 
         def run():
             x.add_(1).mul_(2)
-            return [x.t(), x[3:5], x.view(-1), x.detach(), x.unsqueeze(0).expand(3, 64, 64), x.chunk(4)]
+            return [
+                x.t(),
+                x[3:5],
+                x.view(-1),
+                x.detach(),
+                x.unsqueeze(0).expand(3, 64, 64),
+                x.chunk(4),
+            ]
 
         assert sizes_allocated(run) == []
 
@@ -112,7 +130,8 @@ class TestBothTargets:
 
         moved = sizes_allocated(lambda: model.to("cuda"))
 
-        # Linear's weight and bias; the norm's weight, bias, running mean and variance, and its counter.
+        # Linear's weight and bias; the norm's weight, bias, running mean and variance, and its
+        # counter.
         assert moved == [800, 80, 80, 80, 80, 80, 8]
 
     def test_a_tied_weight_moves_once(self):
@@ -138,8 +157,9 @@ class TestBothTargets:
 
         sizes = [entry["size"] for entry in events(snapshot, "alloc")]
         weight = 16 * 32 * 4
-        # The output; the sum; its gradient; the weight's gradient (transposed into place); two states of
-        # the optimizer; the square root of the second and nothing else (foreach works in place).
+        # The output; the sum; its gradient; the weight's gradient (transposed into place); two
+        # states of the optimizer; the square root of the second and nothing else (foreach works in
+        # place).
         assert sizes == [4 * 32 * 4, 4, 4, weight, weight, weight, weight]
 
     def test_the_address_of_a_tensor_is_that_of_its_block(self):

@@ -13,7 +13,10 @@ import snapconv.simulation as package  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.support import Block, events, recorded  # noqa: E402
 
-pytestmark = [pytest.mark.smoke("simulation"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.smoke("simulation"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +45,12 @@ def test_no_frame_is_the_simulations_own():
     every = [frame for entry in snapshot["device_traces"][0] for frame in entry["frames"]]
     assert every
     assert not [frame for frame in every if frame["filename"].startswith(own)]
-    assert not [f["name"] for f in every if f["name"] in ("__torch_dispatch__", "handle_torch_function")]
-    assert not [f["name"] for f in every if "pythonFallback" in f["name"] or "pybind11" in f["name"]]
+    assert not [
+        f["name"] for f in every if f["name"] in ("__torch_dispatch__", "handle_torch_function")
+    ]
+    assert not [
+        f["name"] for f in every if "pythonFallback" in f["name"] or "pybind11" in f["name"]
+    ]
 
 
 def test_what_a_node_saved_is_let_go_of_by_the_node():
@@ -53,7 +60,11 @@ def test_what_a_node_saved_is_let_go_of_by_the_node():
 
     # As in real snapshots, where the node is not being applied any more.
     released = [
-        [name for frame in frames if (name := frame["name"].partition("(")[0]).startswith("torch::autograd")]
+        [
+            name
+            for frame in frames
+            if (name := frame["name"].partition("(")[0]).startswith("torch::autograd")
+        ]
         for frames in frames_of(snapshot, "free_requested")
         if any("ExpBackward0" in frame["name"] for frame in frames)
     ]
@@ -131,7 +142,8 @@ def test_recomputation_in_backward_shows_its_python_frames_up_to_the_engine():
     recomputed = [
         frames for frames in frames_of(snapshot) if any(f["name"] == "recompute_fn" for f in frames)
     ]
-    # The first layer and the activation: torch stops before the last layer, whose output nobody saved.
+    # The first layer and the activation: torch stops before the last layer, whose output nobody
+    # saved.
     assert len(recomputed) == 2
     for frames in recomputed:
         names = [frame["name"] for frame in frames]

@@ -142,7 +142,9 @@ def test_the_stack_is_that_of_the_call_without_the_recorders_frames():
         ("test_calls.py", "forward", True),
         ("module.py", "_call_impl", True),
     ]
-    assert not any("/snapconv/recorder/" in file or "/snapconv/simulation/" in file for file, *_ in stack)
+    assert not any(
+        "/snapconv/recorder/" in file or "/snapconv/simulation/" in file for file, *_ in stack
+    )
     assert ("timed.py", "trace_of", False) in lines
 
 
@@ -232,7 +234,13 @@ def test_the_phases_of_a_step_are_told_apart():
 
     trace = trace_of(step, net)
     found = rows_of(trace)
-    assert [row.name for row in found if row.phase == "forward"] == ["linear", "relu", "linear", "add", "sum"]
+    assert [row.name for row in found if row.phase == "forward"] == [
+        "linear",
+        "relu",
+        "linear",
+        "add",
+        "sum",
+    ]
     others = {row.name for row in found if row.phase == "other"}
     assert {"ones", "_foreach_norm"} <= others
     assert all(row.backward_ms is None for row in found if row.phase != "forward")

@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from tests.recorder.timing.timed import coverage, rows_of, timer_for, trace_of  # noqa: E402
 
-# A busy machine may take the processor away between two calls; it hardly does in all of so many steps.
+# A busy machine may take the processor away between two calls; it hardly does in all of so many
+# steps.
 N_TRIES, N_STEPS = 3, 3
 
 
@@ -120,7 +121,9 @@ def test_rows_cover_93_percent_of_forward_and_97_of_backward(name):
     for _ in range(N_TRIES):
         forward, backward = (
             max(pair)
-            for pair in zip((forward, backward), coverage(trace_of(step, net, N_STEPS)), strict=True)
+            for pair in zip(
+                (forward, backward), coverage(trace_of(step, net, N_STEPS)), strict=True
+            )
         )
         if forward >= 0.93 and backward >= 0.97:
             break

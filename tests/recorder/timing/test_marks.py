@@ -105,7 +105,9 @@ def test_marks_are_read_after_the_device_has_come_past_them(device):
 
 
 @pytest.mark.parametrize(("lags", "n_waited_for"), [(False, 2), (True, 0)])
-def test_a_call_was_waited_for_if_the_device_came_to_it_before_it_was_all_queued(device, lags, n_waited_for):
+def test_a_call_was_waited_for_if_the_device_came_to_it_before_it_was_all_queued(
+    device, lags, n_waited_for
+):
     device.lags = lags
     launch_bound = timed(1)["launch_bound"]
     assert launch_bound["forward"]["n"] == 2

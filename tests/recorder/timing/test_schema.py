@@ -45,7 +45,9 @@ def paths(value, path=""):
 
 def test_the_catalogue_describes_every_key_of_a_trace(trace):
     assert set(paths(small_trace())) == set(described())
-    assert set(paths(trace)) == {path for path in described() if not path.startswith("launch_bound.")}
+    assert set(paths(trace)) == {
+        path for path in described() if not path.startswith("launch_bound.")
+    }
 
 
 def test_a_trace_is_read_back_as_it_was(trace, tmp_path):

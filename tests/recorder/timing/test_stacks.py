@@ -72,9 +72,18 @@ def functions_of_modules(trace):
 def test_a_frame_is_a_modules_where_its_variable_self_is_one():
     net = Net()
     trace = trace_of(lambda: (net(W) * Plain().forward(W)).sum().backward(), net)
-    assert functions_of_modules(trace) == {"forward", "mixed", "wrapped", "doubled", "inner", "with_self"}
+    assert functions_of_modules(trace) == {
+        "forward",
+        "mixed",
+        "wrapped",
+        "doubled",
+        "inner",
+        "with_self",
+    }
     plain = next(
-        row for row in rows_of(trace) if trace["stacks"][row.stack][0][2] == "forward" and row.module is None
+        row
+        for row in rows_of(trace)
+        if trace["stacks"][row.stack][0][2] == "forward" and row.module is None
     )
     assert not trace["stacks"][plain.stack][0][3]
 
@@ -90,7 +99,9 @@ def test_a_method_is_known_by_its_lines():
     spans = lines_of_methods(nn.Module)[__file__, "forward"]
     first = Net.forward.__code__.co_firstlineno
     assert any(begin <= first + 1 <= end for begin, end in spans)
-    assert not any(begin <= Plain.forward.__code__.co_firstlineno + 1 <= end for begin, end in spans)
+    assert not any(
+        begin <= Plain.forward.__code__.co_firstlineno + 1 <= end for begin, end in spans
+    )
 
 
 def test_a_value_that_the_script_lets_go_is_let_go_at_once():

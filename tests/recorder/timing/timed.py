@@ -44,7 +44,9 @@ def timer_for(model: torch.nn.Module | None = None) -> Timer:
     return Timer(device=0, clock="cpu", project_root=HERE, module_path=paths.get)
 
 
-def trace_of(step: Callable[[], Any], model: torch.nn.Module | None = None, n: int = 1) -> dict[str, Any]:
+def trace_of(
+    step: Callable[[], Any], model: torch.nn.Module | None = None, n: int = 1
+) -> dict[str, Any]:
     """Time a step after a warm-up, and return timing.json's content."""
     timer = timer_for(model)
     with timer:

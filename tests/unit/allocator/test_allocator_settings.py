@@ -22,7 +22,14 @@ def settings_of(path):
 def test_divisions_named_by_size_hold_below_the_first_and_above_the_last():
     settings = AllocatorSettings.from_conf("roundup_power2_divisions:[64:8,128:2,512:4,>:1]")
     table = dict(zip([1 << i for i in range(16)], settings.roundup_power2_divisions, strict=True))
-    assert (table[1], table[32], table[64], table[128], table[256], table[512]) == (8, 8, 8, 2, 0, 4)
+    assert (table[1], table[32], table[64], table[128], table[256], table[512]) == (
+        8,
+        8,
+        8,
+        2,
+        0,
+        4,
+    )
     assert table[1024] == table[32768] == 1
     assert settings.round_size(100 * MIB + 1) == 104 * MIB
     assert settings.round_size(1000 * MIB + 1) == 1024 * MIB
@@ -50,7 +57,10 @@ def test_divisions_may_be_named_for_some_sizes_alone(text, divisions):
 
 def test_no_max_split_size_is_written_as_torch_writes_it():
     assert AllocatorSettings().as_snapshot()["max_split_size"] == -1
-    assert AllocatorSettings.from_conf("max_split_size_mb:64").as_snapshot()["max_split_size"] == 64 * MIB
+    assert (
+        AllocatorSettings.from_conf("max_split_size_mb:64").as_snapshot()["max_split_size"]
+        == 64 * MIB
+    )
 
 
 def test_what_is_not_modelled_is_written_with_the_defaults_of_torch():
@@ -76,7 +86,9 @@ def test_the_space_that_is_not_split_off_follows_the_size_of_large_segments_unle
     assert large.changed("max_split_size_mb:64").max_non_split_rounding_bytes == 40 * MIB
     own = AllocatorSettings.from_conf("large_segment_size_mb:40,max_non_split_rounding_mb:50")
     assert own.max_non_split_rounding_bytes == 50 * MIB
-    assert AllocatorSettings().changed("max_split_size_mb:64").max_non_split_rounding_bytes == 20 * MIB
+    assert (
+        AllocatorSettings().changed("max_split_size_mb:64").max_non_split_rounding_bytes == 20 * MIB
+    )
 
 
 def test_a_change_keeps_the_own_text_and_the_last_of_two_values_counts():
@@ -93,7 +105,9 @@ def test_zeros_before_a_number_are_as_many_as_somebody_likes():
 
 
 def test_options_for_other_things_are_skipped():
-    settings = AllocatorSettings.from_conf("backend:native, max_split_size_mb:128 ,expandable_segments:True")
+    settings = AllocatorSettings.from_conf(
+        "backend:native, max_split_size_mb:128 ,expandable_segments:True"
+    )
     assert settings.max_split_size_bytes == 128 * MIB
     assert settings.expandable_segments
 
@@ -129,7 +143,11 @@ def test_one_number_of_divisions_is_that_of_all_sizes(text, divisions):
 def test_sizes_beyond_the_last_interval_have_its_divisions():
     settings = AllocatorSettings.from_conf("roundup_power2_divisions:[256:0,32768:2]")
     gib = 1024 * MIB
-    assert [settings.round_size(n * gib + 1) for n in (33, 65, 130)] == [48 * gib, 96 * gib, 192 * gib]
+    assert [settings.round_size(n * gib + 1) for n in (33, 65, 130)] == [
+        48 * gib,
+        96 * gib,
+        192 * gib,
+    ]
     assert settings.round_size(17 * gib + 1) == 17 * gib + 512
 
 

@@ -41,7 +41,9 @@ def test_counters_and_highest_bytes_are_what_the_events_add_up_to(conf, seed):
     for event in events:
         sign = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
         reserved += sign.get(event.action, 0) * event.size
-        allocated += {"alloc": 1, "free_requested": -1}.get(event.action, 0) * (event.block_bytes or 0)
+        allocated += {"alloc": 1, "free_requested": -1}.get(event.action, 0) * (
+            event.block_bytes or 0
+        )
         most_allocated, most_reserved = max(most_allocated, allocated), max(most_reserved, reserved)
     assert (ledger.reserved_bytes, ledger.max_reserved_bytes) == (reserved, most_reserved)
     assert (ledger.allocated_bytes, ledger.max_allocated_bytes) == (allocated, most_allocated)
@@ -49,7 +51,12 @@ def test_counters_and_highest_bytes_are_what_the_events_add_up_to(conf, seed):
 
 def test_an_allocator_that_nobody_used_has_counted_nothing():
     ledger = RecordedAllocator().ledger
-    totals = (ledger.requested_bytes, ledger.allocated_bytes, ledger.active_bytes, ledger.reserved_bytes)
+    totals = (
+        ledger.requested_bytes,
+        ledger.allocated_bytes,
+        ledger.active_bytes,
+        ledger.reserved_bytes,
+    )
     highest = (ledger.max_allocated_bytes, ledger.max_reserved_bytes)
     counts = (ledger.n_segment_allocs, ledger.n_segment_maps)
     assert {*totals, *highest, *counts} == {0}

@@ -1,7 +1,7 @@
 """The rules of the caching allocator, each with numbers that follow from torch's source.
 
-Sources: get_pool, should_split, get_allocation_size, get_free_block, free_block, release_cached_blocks
-and the expandable segments in c10/cuda/CUDACachingAllocator.cpp.
+Sources: get_pool, should_split, get_allocation_size, get_free_block, free_block,
+release_cached_blocks and the expandable segments in c10/cuda/CUDACachingAllocator.cpp.
 """
 
 import pytest
@@ -135,7 +135,9 @@ def test_a_free_event_without_a_stack_takes_that_of_the_allocation():
 
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
-@pytest.mark.parametrize(("given", "recorded"), [(None, FRAMES), ([], []), (OTHER_FRAMES, OTHER_FRAMES)])
+@pytest.mark.parametrize(
+    ("given", "recorded"), [(None, FRAMES), ([], []), (OTHER_FRAMES, OTHER_FRAMES)]
+)
 def test_memory_that_is_given_back_without_a_stack_has_that_of_its_segment(conf, given, recorded):
     # release_block and unmap_block: context ? context : block->context_when_segment_allocated
     model = allocator(conf)
@@ -216,7 +218,9 @@ def test_a_block_that_is_given_back_later_is_active_until_all_pending_frees_are_
     model.process_events()
     assert model.active_bytes == 0
     freed = [(r.action, r.addr) for r in model.history[-4:]]
-    assert freed == [(action, addr) for action in ("free_requested", "free_completed") for addr in addrs]
+    assert freed == [
+        (action, addr) for action in ("free_requested", "free_completed") for addr in addrs
+    ]
 
 
 def test_use_on_the_own_stream_defers_nothing():
@@ -257,7 +261,11 @@ def test_out_of_memory_frees_the_cache_first_and_records_the_rounded_request():
         model.malloc(11 * MIB + 1)
     assert (caught.value.segment_bytes, caught.value.free_bytes) == (12 * MIB, 10 * MIB)
     entry = model.trace()[-1]
-    assert (entry["action"], entry["size"], entry["device_free"]) == ("oom", 11 * MIB + 512, 10 * MIB)
+    assert (entry["action"], entry["size"], entry["device_free"]) == (
+        "oom",
+        11 * MIB + 512,
+        10 * MIB,
+    )
     assert "addr" not in entry
 
 
@@ -361,7 +369,9 @@ def test_only_an_allocated_block_can_be_freed():
 
 def gc_model(limit):
     """Four large segments, of 30, 24, 32 and 40 MiB; the first was freed a search before the second."""
-    model = allocator("garbage_collection_threshold:0.4,per_process_memory_fraction:0.5", limit=limit)
+    model = allocator(
+        "garbage_collection_threshold:0.4,per_process_memory_fraction:0.5", limit=limit
+    )
     first, second = model.malloc(30 * MIB), model.malloc(24 * MIB)
     model.free(first)
     model.malloc(32 * MIB)
@@ -371,7 +381,8 @@ def gc_model(limit):
 
 
 def test_garbage_collection_releases_free_segments_of_average_age_and_more():
-    # Above 0.4 * 200 MiB by 6 MiB when the last segment is wanted. Ages 2 and 1: the average is 1.5.
+    # Above 0.4 * 200 MiB by 6 MiB when the last segment is wanted. Ages 2 and 1: the average is
+    # 1.5.
     model = gc_model(200 * MIB)
     assert last(model, "segment_free").size == 30 * MIB
     assert model.reserved_bytes == (24 + 32 + 40) * MIB
@@ -397,7 +408,8 @@ def test_garbage_is_collected_with_a_memory_fraction_only():
 
 
 def test_a_limit_counts_whole_pages_of_expandable_segments_only_after_they_are_mapped():
-    # alloc_block compares what an ordinary segment would need (16 MiB), and a page of 20 MiB is mapped.
+    # alloc_block compares what an ordinary segment would need (16 MiB), and a page of 20 MiB is
+    # mapped.
     model = allocator("expandable_segments:True", limit=36 * MIB)
     model.malloc(5 * MIB)
     model.malloc(16 * MIB)
@@ -418,7 +430,9 @@ def test_settings_are_changed_one_by_one():
 
 def places(model):
     """Where blocks are, in what state."""
-    return [[(b["address"], b["size"], b["state"]) for b in raw["blocks"]] for raw in model.segments()]
+    return [
+        [(b["address"], b["size"], b["state"]) for b in raw["blocks"]] for raw in model.segments()
+    ]
 
 
 def grown(model):

@@ -106,7 +106,9 @@ def test_a_segment_ends_where_the_next_one_begins_of_however_many_parts_that_is(
 def test_ranges_that_just_fit_into_what_is_reserved_are_one_segment():
     """Of 80 MiB five pages are reserved: the second range is the last of them."""
     large = adopted(used_range(0, 20), used_range(80, 20)).pool((0, 0), is_small=False)
-    assert [((hole.addr - S) // MIB, hole.size // MIB) for hole in large.unmapped_blocks(0)] == [(20, 60)]
+    assert [((hole.addr - S) // MIB, hole.size // MIB) for hole in large.unmapped_blocks(0)] == [
+        (20, 60)
+    ]
     large = adopted(used_range(0, 20), used_range(100, 20)).pool((0, 0), is_small=False)
     assert [((hole.addr - S) // MIB, hole.size // MIB) for hole in large.unmapped_blocks(0)] == [
         (20, 80),
@@ -118,7 +120,11 @@ def test_how_far_a_segment_reaches_counts_from_its_first_range():
     """Of 80 MiB five pages are reserved: the third range is behind them, if not far from the second."""
     model = adopted(used_range(0, 20), used_range(60, 20), used_range(120, 20))
     holes = model.pool((0, 0), is_small=False).unmapped_blocks(0)
-    assert [((hole.addr - S) // MIB, hole.size // MIB) for hole in holes] == [(20, 40), (80, 20), (140, 80)]
+    assert [((hole.addr - S) // MIB, hole.size // MIB) for hole in holes] == [
+        (20, 40),
+        (80, 20),
+        (140, 80),
+    ]
 
 
 def test_a_range_that_is_larger_than_what_is_reserved_has_no_hole_behind_it():
@@ -131,7 +137,9 @@ def test_all_pages_that_a_block_lacks_are_mapped_at_once():
     model = RecordedAllocator(settings=EXPANDABLE)
     first = model.malloc(3 * MIB)
     assert model.malloc(60 * MIB) == first + 3 * MIB
-    mapped = [((e.addr - first) // MIB, e.size // MIB) for e in model.history if e.action == "segment_map"]
+    mapped = [
+        ((e.addr - first) // MIB, e.size // MIB) for e in model.history if e.action == "segment_map"
+    ]
     assert mapped == [(0, 20), (20, 60)]
 
 
@@ -139,7 +147,10 @@ def test_all_pages_that_a_block_lacks_are_mapped_at_once():
     ("blocks", "chosen"),
     [
         ([(2, 30), (3, 20), (4, 10)], 4),  # each may grow less than the one before
-        ([(2, 30), (3, 29), (4, 10)], 2),  # torch compares with the next one only, which may grow as much
+        (
+            [(2, 30), (3, 29), (4, 10)],
+            2,
+        ),  # torch compares with the next one only, which may grow as much
         ([(2, 30), (3, 40), (4, 10)], 2),
         ([(2, 30), (3, 0)], 3),
         ([(2, 1), (3, 0)], 2),
@@ -154,19 +165,25 @@ def test_of_expandable_blocks_the_search_goes_on_while_the_next_may_grow_less(bl
     for number, (size, hole) in enumerate(blocks):
         block = Block(S + number * 100 * MIB, size * MIB, 0, pool, reservation)
         if hole:
-            behind = Block(block.addr + block.size, hole * MIB, 0, pool, reservation, is_mapped=False)
+            behind = Block(
+                block.addr + block.size, hole * MIB, 0, pool, reservation, is_mapped=False
+            )
             behind.link(block, None)
         pool.insert(block)
     assert best_candidate(pool, 0, 2 * MIB, may_be_expandable=True).size == chosen * MIB
 
 
-@pytest.mark.parametrize(("kinds", "chosen"), [("eeo", 4), ("oeo", 2), ("eee", None), ("eoe", 3), ("ooo", 2)])
+@pytest.mark.parametrize(
+    ("kinds", "chosen"), [("eeo", 4), ("oeo", 2), ("eee", None), ("eoe", 3), ("ooo", 2)]
+)
 def test_without_expandable_segments_the_free_blocks_of_earlier_ones_are_passed_over(kinds, chosen):
     """Free blocks of 2, 3 and 4 MiB, expandable or ordinary; 2 MiB are wanted."""
     pool = BlockPool((0, 0), is_small=False)
     reservation = Reservation(S, 1 << 40, 20 * MIB)
     for size, kind in enumerate(kinds, 2):
-        pool.insert(Block(S + size * 100 * MIB, size * MIB, 0, pool, reservation if kind == "e" else None))
+        pool.insert(
+            Block(S + size * 100 * MIB, size * MIB, 0, pool, reservation if kind == "e" else None)
+        )
     found = best_candidate(pool, 0, 2 * MIB, may_be_expandable=False)
     assert (found and found.size // MIB) == chosen
 
@@ -197,7 +214,8 @@ def test_a_segment_keeps_the_stack_of_its_first_page():
 def test_of_live_blocks_that_are_taken_over_only_the_pending_ones_wait():
     waiting = LiveBlock(S + 20 * MIB, 20 * MIB, 20 * MIB, is_pending=True)
     model = adopted(
-        used_range(0, 20), SegmentLayout(waiting.addr, waiting.size, 0, (0, 0), False, True, (waiting,))
+        used_range(0, 20),
+        SegmentLayout(waiting.addr, waiting.size, 0, (0, 0), False, True, (waiting,)),
     )
     assert (model.allocated_bytes, model.active_bytes) == (20 * MIB, 40 * MIB)
     model.finish_stream(0)

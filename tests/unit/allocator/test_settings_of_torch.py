@@ -80,12 +80,18 @@ def test_the_table_has_two_hundred_texts_of_four_releases_and_more():
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_text_is_taken_where_the_release_takes_it(release):
     cells = [one for one in CELLS if one.release == release]
-    assert [one for one in cells if taken(conf_of(one.environment, release), release) != one.is_taken] == []
+    assert [
+        one for one in cells if taken(conf_of(one.environment, release), release) != one.is_taken
+    ] == []
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_text_has_the_values_that_a_snapshot_of_the_release_has(release):
-    cells = [one for one in CELLS if one.release == release and one.environment and one.cell.startswith("{")]
+    cells = [
+        one
+        for one in CELLS
+        if one.release == release and one.environment and one.cell.startswith("{")
+    ]
     assert len(cells) > 100
     for one in cells:
         conf = conf_of(one.environment, release)
@@ -115,7 +121,9 @@ def test_a_file_with_a_text_that_torch_takes_has_the_same_settings_by_text_and_b
 
 
 def test_of_a_text_in_a_file_a_value_that_torch_refuses_is_left_out_alone():
-    conf = "max_split_size_mb:few,max_non_split_rounding_mb:64,foo:1,per_process_memory_fraction:0.5"
+    conf = (
+        "max_split_size_mb:few,max_non_split_rounding_mb:64,foo:1,per_process_memory_fraction:0.5"
+    )
     found, _ = read_settings({CONF: conf}, "allocator_settings")
     assert (found.max_split_size_bytes, found.memory_fraction) == (None, 0.5)
     assert found.max_non_split_rounding_bytes == 64 << 20

@@ -21,7 +21,9 @@ def steps(*, copy=8 * MIB, n_layers=4):
         saved = []
         for number in range(n_layers):
             saved.append(
-                job.alloc(6 * MIB, at(12, CALL, frame("forward", "/home/me/project/model.py", number)))
+                job.alloc(
+                    6 * MIB, at(12, CALL, frame("forward", "/home/me/project/model.py", number))
+                )
             )
             saved.append(job.alloc(copy, at(12, *ADAPTER)))
         loss = job.alloc(512, at(12))
@@ -36,7 +38,9 @@ def steps(*, copy=8 * MIB, n_layers=4):
 def test_copies_of_inputs_shrink_to_half(advice_on):
     advice, changed = (advice_on(steps(copy=size), trades=True) for size in (8 * MIB, 4 * MIB))
     (finding,) = [one for one in advice.findings if one.kind == "adapter-inputs"]
-    assert finding.what.startswith("peft's adapters keep 4 copies of their inputs in 32 bits for backward (")
+    assert finding.what.startswith(
+        "peft's adapters keep 4 copies of their inputs in 32 bits for backward ("
+    )
     assert "autocast_adapter_dtype=False" in finding.how[0]
     assert finding.peak.n_bytes == pytest.approx(changed.peak.n_bytes, rel=0.01)
     assert not finding.is_certain

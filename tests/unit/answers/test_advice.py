@@ -72,7 +72,11 @@ def outputs(*, deletes, n=3):
 def test_a_previous_output_is_a_fault_and_its_saving_is_that_of_the_program_without_it(advice_on):
     kept, deleted = advice_on(outputs(deletes=False)), advice_on(outputs(deletes=True))
     (fault,) = kept.faults
-    assert (fault.kind, fault.where.place, fault.line.place) == ("previous-kept", "train.py:20", "model.py:0")
+    assert (fault.kind, fault.where.place, fault.line.place) == (
+        "previous-kept",
+        "train.py:20",
+        "model.py:0",
+    )
     assert kept.peak.n_bytes == 20 * MIB
     assert kept.together.n_bytes == deleted.peak.n_bytes == 11 * MIB
     assert deleted.findings == ()
@@ -83,11 +87,15 @@ def test_a_graph_that_stays_through_the_next_forward_is_a_certain_fault(advice_o
     for _ in range(2):
         loop.assign("out", 20, *[MIB * (1 + i) for i in range(8)], by=NODE)
     advice = advice_on(loop)
-    assert [(fault.kind, fault.is_certain) for fault in advice.faults][1:] == [("previous-kept", True)]
+    assert [(fault.kind, fault.is_certain) for fault in advice.faults][1:] == [
+        ("previous-kept", True)
+    ]
     assert (advice.peak.n_bytes, advice.faults[1].peak.n_bytes) == (72 * MIB, 36 * MIB)
 
 
-def test_a_graph_of_before_the_trace_that_no_backward_frees_is_unused_like_that_of_its_replacement(advice_on):
+def test_a_graph_of_before_the_trace_that_no_backward_frees_is_unused_like_that_of_its_replacement(
+    advice_on,
+):
     loop, sizes = Loop(), [MIB * (1 + i) for i in range(8)]
     loop.trace = TraceBuilder().segment(1 << 30, traced=False)
     for size in sizes:
@@ -95,7 +103,11 @@ def test_a_graph_of_before_the_trace_that_no_backward_frees_is_unused_like_that_
     loop.kept["out"] = [*loop.trace._live]
     loop.assign("out", 20, *sizes, by=NODE)
     unused, previous = advice_on(loop).faults
-    assert (unused.kind, unused.where.place, unused.is_certain) == ("unused-graph", "train.py:20", True)
+    assert (unused.kind, unused.where.place, unused.is_certain) == (
+        "unused-graph",
+        "train.py:20",
+        True,
+    )
     assert unused.peak.n_bytes < previous.peak.n_bytes == 36 * MIB
     assert previous.how[0].startswith("If backward is needed, `del`")
 
@@ -135,7 +147,11 @@ def test_an_output_that_is_freed_with_temporaries_of_its_successor_is_a_fault(ad
             loop.trace.free(addr, frames=at(20))
         loop.kept["out"] = new
     (fault,) = advice_on(loop).faults
-    assert (fault.kind, fault.held_bytes, fault.saved_bytes) == ("previous-kept", 10 * MIB, 10 * MIB)
+    assert (fault.kind, fault.held_bytes, fault.saved_bytes) == (
+        "previous-kept",
+        10 * MIB,
+        10 * MIB,
+    )
 
 
 def calls_with_a_graph_of_their_input(*, deletes):
@@ -193,7 +209,11 @@ def test_a_saving_ends_at_the_next_summit(advice_on):
         loop.assign("out", 20, 10 * MIB)
         loop.trace.alloc(6 * MIB, frames=at(21)).free(frames=at(21))
     (fault,) = advice_on(loop).faults
-    assert (fault.held_bytes, fault.saved_bytes, fault.peak.n_bytes) == (10 * MIB, 4 * MIB, 16 * MIB)
+    assert (fault.held_bytes, fault.saved_bytes, fault.peak.n_bytes) == (
+        10 * MIB,
+        4 * MIB,
+        16 * MIB,
+    )
 
 
 def test_changes_of_one_allocation_count_once_together(tmp_path):
@@ -250,7 +270,11 @@ def test_activations_that_no_backward_uses_are_a_fault(advice_on):
     """Each of eight layers reads the output of the one before: without a graph two or three are there."""
     advice = advice_on(forwards(keeps=False))
     (fault,) = advice.faults
-    assert (fault.kind, fault.where.place, fault.is_certain) == ("unused-graph", "train.py:20", True)
+    assert (fault.kind, fault.where.place, fault.is_certain) == (
+        "unused-graph",
+        "train.py:20",
+        True,
+    )
     assert advice.peak.n_bytes == (4 + 16) * MIB
     assert (4 + 4) * MIB <= advice.together.n_bytes <= (4 + 6) * MIB
 
@@ -264,7 +288,11 @@ def test_a_validation_whose_graph_lives_through_the_next_step_is_a_fault(advice_
             loop.trace.free(addr, frames=ENGINE)
         loop.assign("validation", 40, *[4 * MIB] * 8)
     (fault, *_) = advice_on(loop).faults
-    assert (fault.kind, fault.where.place, fault.held_bytes) == ("unused-graph", "train.py:40", 56 * MIB)
+    assert (fault.kind, fault.where.place, fault.held_bytes) == (
+        "unused-graph",
+        "train.py:40",
+        56 * MIB,
+    )
 
 
 def test_what_operations_in_place_save_is_not_made_without_a_graph(advice_on):
@@ -273,7 +301,9 @@ def test_what_operations_in_place_save_is_not_made_without_a_graph(advice_on):
     for _ in range(3):
         loop.alloc(MIB, at(19))
         made = [
-            loop.alloc(4 * MIB, [*native, *at(20, *layer(i))]) for i in range(8) for native in ([], [saved])
+            loop.alloc(4 * MIB, [*native, *at(20, *layer(i))])
+            for i in range(8)
+            for native in ([], [saved])
         ]
         for addr in made:
             loop.trace.free(addr, frames=at(20))
@@ -314,18 +344,25 @@ def training(*, zero_grad_after, temporaries=(MIB,)):
     for _ in range(3):
         loop.assign("loss", 20, 8 * MIB)
         if gradient is not None and not zero_grad_after:
-            loop.trace.free(gradient, frames=[frame("zero_grad", f"{TORCH}/optim/optimizer.py"), *at(21)])
+            loop.trace.free(
+                gradient, frames=[frame("zero_grad", f"{TORCH}/optim/optimizer.py"), *at(21)]
+            )
         loop.trace.free(loop.kept.pop("loss")[0], frames=ENGINE)
         gradient = loop.alloc(10 * MIB, ENGINE)
         for addr in [loop.alloc(size, STEP) for size in temporaries]:
             loop.trace.free(addr, frames=STEP)
         if zero_grad_after:
-            loop.trace.free(gradient, frames=[frame("zero_grad", f"{TORCH}/optim/optimizer.py"), *at(31)])
+            loop.trace.free(
+                gradient, frames=[frame("zero_grad", f"{TORCH}/optim/optimizer.py"), *at(31)]
+            )
     return loop
 
 
 def test_gradients_that_stay_through_forward_are_a_fault(advice_on):
-    late, early = advice_on(training(zero_grad_after=False)), advice_on(training(zero_grad_after=True))
+    late, early = (
+        advice_on(training(zero_grad_after=False)),
+        advice_on(training(zero_grad_after=True)),
+    )
     (fault,) = late.faults
     assert (fault.kind, fault.is_certain) == ("gradients-kept", False)
     assert fault.wrong_if == "the memory holds gradients of an optimizer that steps later"
@@ -333,13 +370,19 @@ def test_gradients_that_stay_through_forward_are_a_fault(advice_on):
     assert early.findings == ()
 
 
-def test_gradients_kept_where_the_step_has_the_peak_save_beside_its_temporaries(advice_on, capsys, tmp_path):
+def test_gradients_kept_where_the_step_has_the_peak_save_beside_its_temporaries(
+    advice_on, capsys, tmp_path
+):
     """Alone they save nothing; without the temporaries of the step, the next forward has the peak."""
     lists = [3 * MIB] * 4
     early = advice_on(training(zero_grad_after=True))
     late = advice_on(training(zero_grad_after=False, temporaries=lists))
     fault, free = late.findings
-    assert (fault.kind, fault.held_bytes, fault.peak.n_bytes) == ("gradients-kept", 0, late.peak.n_bytes)
+    assert (fault.kind, fault.held_bytes, fault.peak.n_bytes) == (
+        "gradients-kept",
+        0,
+        late.peak.n_bytes,
+    )
     assert free.kind == "foreach"
     assert fault.saved_bytes == late.peak.n_bytes - free.saved_bytes - late.together.n_bytes > 0
     assert late.together.n_bytes == early.peak.n_bytes - MIB
@@ -363,7 +406,11 @@ def test_gradients_of_before_the_trace_that_are_freed_after_a_forward_are_a_faul
     loop.alloc(10 * MIB, ENGINE)
     loop.trace.alloc(MIB, frames=STEP).free(frames=STEP)
     (fault,) = advice_on(loop).faults
-    assert (fault.kind, fault.where.place, fault.held_bytes) == ("gradients-kept", "train.py:21", 10 * MIB)
+    assert (fault.kind, fault.where.place, fault.held_bytes) == (
+        "gradients-kept",
+        "train.py:21",
+        10 * MIB,
+    )
 
 
 def test_a_goal_asks_for_the_largest_batch_that_reaches_it(advice_on):
@@ -396,10 +443,16 @@ def test_the_findings_that_reach_a_goal_do_so_alone_or_need_each_other():
     ("file", "line", "how"),
     [
         ("/home/me/project/model.py", "model.py:13", "Use F.scaled_dot_product_attention."),
-        (f"{TORCH[:-5]}timm/layers/attention.py", "train.py:20", "Call timm.layers.set_fused_attn(True)"),
+        (
+            f"{TORCH[:-5]}timm/layers/attention.py",
+            "train.py:20",
+            "Call timm.layers.set_fused_attn(True)",
+        ),
     ],
 )
-def test_attention_scores_cost_nothing_to_avoid_and_what_the_queries_keep_stays(advice_on, file, line, how):
+def test_attention_scores_cost_nothing_to_avoid_and_what_the_queries_keep_stays(
+    advice_on, file, line, how
+):
     """Scores and their softmax go; copies that the product of matrices made go where their originals stay."""
     loop = Loop()
     for _ in range(2):
@@ -439,7 +492,9 @@ def test_a_long_loop_is_looked_up_in_columns_that_are_made_once(advice_on, monke
     """A column over all allocations for each burst of frees made the cost the square of the loop's length."""
     made, freed_event = [], AllocationTable.freed_event
     monkeypatch.setattr(
-        AllocationTable, "freed_event", property(lambda table: made.append(1) or freed_event.func(table))
+        AllocationTable,
+        "freed_event",
+        property(lambda table: made.append(1) or freed_event.func(table)),
     )
     (fault,) = advice_on(outputs(deletes=False, n=200)).faults
     assert fault.n_allocations == 199
@@ -449,14 +504,18 @@ def test_a_long_loop_is_looked_up_in_columns_that_are_made_once(advice_on, monke
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["a", "a.b", "a.b.c", "a.d", "e", "e.f"]), st.integers(1, 9), st.integers(1, 5)
+            st.sampled_from(["a", "a.b", "a.b.c", "a.d", "e", "e.f"]),
+            st.integers(1, 9),
+            st.integers(1, 5),
         ),
         unique_by=lambda one: one[0],
     ),
     st.integers(1, 40),
 )
 def test_the_modules_to_checkpoint_are_the_cheapest_that_suffice(rows, wanted):
-    modules = [Module(tuple(path.split(".")), None, size, cost) for path, size, cost in sorted(rows)]
+    modules = [
+        Module(tuple(path.split(".")), None, size, cost) for path, size, cost in sorted(rows)
+    ]
     sets = [
         chosen
         for n in range(len(modules) + 1)
@@ -464,10 +523,14 @@ def test_the_modules_to_checkpoint_are_the_cheapest_that_suffice(rows, wanted):
         if not any(a.path == b.path[: len(a.path)] for a, b in itertools.permutations(chosen, 2))
     ]
     sizes = [sum(one.held_bytes for one in chosen) for chosen in sets]
-    enough = [chosen for chosen, size in zip(sets, sizes, strict=True) if size >= min(wanted, max(sizes))]
+    enough = [
+        chosen for chosen, size in zip(sets, sizes, strict=True) if size >= min(wanted, max(sizes))
+    ]
     found = cheapest(modules, wanted)
     assert tuple(found) in enough
-    assert sum(one.cost for one in found) == min(sum(one.cost for one in chosen) for chosen in enough)
+    assert sum(one.cost for one in found) == min(
+        sum(one.cost for one in chosen) for chosen in enough
+    )
 
 
 def test_the_modules_to_checkpoint_are_named_with_what_their_times_say_it_costs(capsys):
@@ -489,23 +552,30 @@ def test_the_modules_to_checkpoint_are_named_with_what_their_times_say_it_costs(
 )
 def test_all_layers_are_those_of_lists_none_missing_and_no_stages(paths, n_layers):
     modules = [Module(tuple(path.split(".")), None, 1, 1) for path in paths]
-    assert [".".join(one.path) for one in whole_layers(modules, "timm")] == ["h.0", "h.1"][:n_layers]
+    assert [".".join(one.path) for one in whole_layers(modules, "timm")] == ["h.0", "h.1"][
+        :n_layers
+    ]
 
 
-def test_layers_of_a_library_are_checkpointed_by_its_own_call_with_the_peak_of_all(capsys, monkeypatch):
+def test_layers_of_a_library_are_checkpointed_by_its_own_call_with_the_peak_of_all(
+    capsys, monkeypatch
+):
     monkeypatch.setattr(Evidence, "library_of", lambda *_: "transformers")
     assert main(["advise", "fixtures/transformer.capture", "--save", "8MiB"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "trade: All 2 layers (blocks.0-1) keep their activations for backward." in out
     assert (
-        "Call model.gradient_checkpointing_enable(). Enough for the goal: only blocks.0-1.mlp (→ 54.67" in out
-    )
+        "Call model.gradient_checkpointing_enable(). Enough for the goal: only blocks.0-1.mlp (→ "
+        "54.67"
+    ) in out
 
 
 def test_a_known_batch_stays_a_number_of_samples_and_comes_last(capsys):
     assert main(["advise", "fixtures/transformer.capture", "--save", "60MiB"]) == 0
     trades = [line for line in capsys.readouterr().out.splitlines() if "trade: " in line]
-    assert trades[-1].endswith("Make the batch or the sequence smaller: × 0.125 (a batch of 1 instead of 8).")
+    assert trades[-1].endswith(
+        "Make the batch or the sequence smaller: × 0.125 (a batch of 1 instead of 8)."
+    )
 
 
 @pytest.mark.parametrize(("n_states", "what"), [(1, "1 state"), (2, "2 states")])
@@ -540,7 +610,9 @@ def test_temporaries_of_a_step_in_which_memory_ran_out_are_no_states(advice_on):
     loop, adam = Loop(), frame("_multi_tensor_adam", f"{TORCH}/optim/adam.py")
     for operation in ("zeros_like", "_foreach_sqrt"):
         for _ in range(4):
-            loop.alloc(MIB, at(31, adam, frame(f"at::_ops::{operation}::call(at::Tensor const&)", "??")))
+            loop.alloc(
+                MIB, at(31, adam, frame(f"at::_ops::{operation}::call(at::Tensor const&)", "??"))
+            )
     loop.trace.oom(MIB, device_free=0)
     advice = advice_on(loop, goal_bytes=MIB)
     number = {found.kind: found.n_allocations for found in advice.findings}

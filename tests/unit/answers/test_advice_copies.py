@@ -53,7 +53,11 @@ def test_a_loaded_copy_of_the_weights_is_a_fault(advice_on):
     states(loop)
     train_step(loop)
     (fault,) = advice_on(loop).faults
-    assert (fault.kind, fault.where.place, fault.held_bytes) == ("weights-copied", "train.py:8", sum(WEIGHTS))
+    assert (fault.kind, fault.where.place, fault.held_bytes) == (
+        "weights-copied",
+        "train.py:8",
+        sum(WEIGHTS),
+    )
     assert 'map_location="cpu"' in fault.how[0]
 
 
@@ -78,7 +82,11 @@ def test_clones_of_all_weights_after_a_validation_are_a_fault(advice_on):
             loop.alloc(size, CLONED)
     train_step(loop)
     (fault,) = (one for one in advice_on(loop).faults if one.kind == "weights-copied")
-    assert (fault.where.place, fault.held_bytes, fault.is_certain) == ("train.py:41", 2 * sum(WEIGHTS), False)
+    assert (fault.where.place, fault.held_bytes, fault.is_certain) == (
+        "train.py:41",
+        2 * sum(WEIGHTS),
+        False,
+    )
 
 
 def test_an_average_that_begins_before_the_first_step_is_no_fault(advice_on):
@@ -100,7 +108,11 @@ def test_batches_that_wait_for_their_steps_are_a_fault(advice_on):
         train_step(loop)
         loop.trace.free(addr, frames=at(32))
     (fault,) = advice_on(loop).faults
-    assert (fault.kind, fault.where.place, fault.held_bytes) == ("batches-early", "train.py:9", 30 * MIB)
+    assert (fault.kind, fault.where.place, fault.held_bytes) == (
+        "batches-early",
+        "train.py:9",
+        30 * MIB,
+    )
     assert "puts 6 batches" in fault.what
 
 
@@ -154,7 +166,9 @@ def test_gradients_beside_the_buckets_of_data_parallel_training_have_a_price(adv
 def test_weights_that_stay_gathered_for_backward_have_a_price(advice_on):
     """Each of four modules gathers 8 MiB; resharded, one of them has its weights at a time."""
     loop = Loop()
-    gather = frame("init_all_gather_outputs", f"{TORCH}/distributed/fsdp/_fully_shard/_fsdp_param.py")
+    gather = frame(
+        "init_all_gather_outputs", f"{TORCH}/distributed/fsdp/_fully_shard/_fsdp_param.py"
+    )
     for _ in range(2):
         gathered, saved = [], []
         for i in range(5):

@@ -18,7 +18,10 @@ from tests.tables import ask
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
 CALL = frame("_call_impl", f"{TORCH}/nn/modules/module.py")
 MAIN = frame("main", "/home/me/project/infer.py", 70)
-PLACE = [frame("_apply", f"{TORCH}/nn/modules/module.py"), frame("build", "/home/me/project/infer.py", 9)]
+PLACE = [
+    frame("_apply", f"{TORCH}/nn/modules/module.py"),
+    frame("build", "/home/me/project/infer.py", 9),
+]
 EXIT = [frame("__exit__", f"{TORCH}/amp/autocast_mode.py", 349), MAIN]
 CAST = frame("at::autocast::cached_cast(c10::ScalarType, at::Tensor const&)", "??", 0)
 RELEASE = [
@@ -54,7 +57,9 @@ def run(*, cpp, trains=False, calls=2, leaves=True, again=0, weights=WEIGHTS):
                 trace.free(saved.pop(-2), frames=stack)
         for number in [*range(len(weights))] * again:
             stack = [frame(f"layer{number}", "/home/me/project/model.py", number + 1), CALL, MAIN]
-            trace.free(alloc(MIB // 2, stack, frame("at::_ops::addmm::call()", "??", 0)), frames=stack)
+            trace.free(
+                alloc(MIB // 2, stack, frame("at::_ops::addmm::call()", "??", 0)), frames=stack
+            )
         if trains:
             for addr in (*saved, *copies):
                 trace.free(addr, frames=RELEASE if cpp else [])  # the engine's thread
@@ -81,7 +86,8 @@ def test_its_copies_are_weights_and_cost_nothing_to_avoid(cpp, written):
     assert finding.where.place == "infer.py:70"
     assert "3 copies of weights" in finding.what
     assert finding.how[0] == "Pass cache_enabled=False to torch.autocast."
-    # One copy at a time is left: that of the second layer, with its input, its result and the one before.
+    # One copy at a time is left: that of the second layer, with its input, its result and the one
+    # before.
     assert finding.peak.n_bytes == (30 + 4 + 4 + 1) * MIB
     assert advice.contents["weight"] == 30 * MIB + 15 * MIB
 
@@ -98,7 +104,11 @@ def test_copies_that_a_block_reads_again_have_a_price(cpp, written):
     session = snapconv.load(file)
     assert session.advise()[0].findings == ()
     (finding,) = session.advise(trades=True)[0].findings
-    assert (finding.kind, finding.sort, finding.is_certain) == ("autocast-cache-in-use", "trade", True)
+    assert (finding.kind, finding.sort, finding.is_certain) == (
+        "autocast-cache-in-use",
+        "trade",
+        True,
+    )
     assert finding.costs == "time: each further use of a weight in the block casts it again"
     assert finding.peak.n_bytes == (30 + 4 + 4 + 1) * MIB
 
@@ -109,7 +119,10 @@ def test_in_training_the_graph_keeps_the_copies_too_so_that_nothing_is_saved(cpp
     (advice,) = snapconv.load(file).advise()
     assert [one.kind for one in advice.findings] == []
     # Inputs are cast by the same code, and one is as large as a copy.
-    assert (advice.contents["weight"], advice.contents["activation"]) == (45 * MIB, (6 * MIB + MIB // 2 * 3))
+    assert (advice.contents["weight"], advice.contents["activation"]) == (
+        45 * MIB,
+        (6 * MIB + MIB // 2 * 3),
+    )
 
 
 @pytest.mark.parametrize(("weights", "n_bytes"), [(WEIGHTS[:2], 18 * MIB), (WEIGHTS, 45 * MIB)])
@@ -123,7 +136,9 @@ def test_without_any_frame_of_autocast_three_sizes_of_halves_are_copies_and_two_
 
 def test_a_block_that_has_not_ended_keeps_them_as_well(written):
     (advice,) = snapconv.load(written(cpp=True, leaves=False, calls=1)).advise()
-    assert [(one.kind, one.where.place) for one in advice.findings] == [("autocast-cache", "infer.py:70")]
+    assert [(one.kind, one.where.place) for one in advice.findings] == [
+        ("autocast-cache", "infer.py:70")
+    ]
 
 
 def test_text_json_tables_and_page_agree(written, tmp_path, capsys):
@@ -138,10 +153,13 @@ def test_text_json_tables_and_page_agree(written, tmp_path, capsys):
     assert ("sure       certain" in text) is finding["is_certain"]
     to_sqlite(file, ConvertOptions(output=tmp_path / "r.sqlite", extended=True))
     query = (
-        "SELECT category, certainty, rule, count(*), sum(block_bytes) FROM snapconv_allocations_in_words "
+        "SELECT category, certainty, rule, count(*), sum(block_bytes) FROM "
+        "snapconv_allocations_in_words "
         "WHERE rule LIKE 'autocast%' GROUP BY 1, 2, 3"
     )
-    assert ask(tmp_path / "r.sqlite", query) == [("weight", "certain", "autocast-exit", 6, 30 * MIB)]
+    assert ask(tmp_path / "r.sqlite", query) == [
+        ("weight", "certain", "autocast-exit", 6, 30 * MIB)
+    ]
     assert main(["view", file, "--output", str(tmp_path / "v.html")]) == 0
     values = re.search(rb'id="page">([^<]*)<', (tmp_path / "v.html").read_bytes())[1]
     (shown,) = json.loads(zlib.decompress(base64.b64decode(values)))["devices"][0]["advice"]
@@ -164,4 +182,6 @@ def test_a_forward_under_no_grad_has_no_graph_but_a_cache(cpp, tmp_path):
     raw = pickle.loads((CASES / "autocast_cache.pickle").read_bytes())
     (tmp_path / "s.pickle").write_bytes(pickle.dumps(raw if cpp else without_cpp(raw)))
     (advice,) = snapconv.load(tmp_path / "s.pickle").advise()
-    assert [(one.kind, one.where.place) for one in advice.findings] == [("autocast-cache", "infer.py:70")]
+    assert [(one.kind, one.where.place) for one in advice.findings] == [
+        ("autocast-cache", "infer.py:70")
+    ]

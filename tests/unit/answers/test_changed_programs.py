@@ -14,7 +14,14 @@ import snapconv
 from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.answers.advice import changes
-from snapconv.answers.advice.changes import Change, Demand, changed_calls, removed, scaled_batch, smaller
+from snapconv.answers.advice.changes import (
+    Change,
+    Demand,
+    changed_calls,
+    removed,
+    scaled_batch,
+    smaller,
+)
 from snapconv.answers.advice.evidence import FAULT, TRADE
 from snapconv.answers.advice.findings import advise, goal_of, kept_cached
 from snapconv.answers.verdict import find_verdict
@@ -30,9 +37,13 @@ LOOP = [frame("main", "/home/me/project/train.py", 9)]
 PRINT = [frame("main", "/home/me/project/train.py", 10)]
 CALL = frame("_call_impl", "/site-packages/torch/nn/modules/module.py", 1)
 
-# Of small pools, of shared segments, and of segments of their own, with rests that are not split off.
-SIZES = st.sampled_from([700, MIB // 2, MIB, 2 * MIB, 3 * MIB + 512, 7 * MIB, 9 * MIB, 11 * MIB, 25 * MIB])
-# Of a change: the shares of an allocation's life at which it begins and ends, and of its bytes that are left.
+# Of small pools, of shared segments, and of segments of their own, with rests that are not split
+# off.
+SIZES = st.sampled_from(
+    [700, MIB // 2, MIB, 2 * MIB, 3 * MIB + 512, 7 * MIB, 9 * MIB, 11 * MIB, 25 * MIB]
+)
+# Of a change: the shares of an allocation's life at which it begins and ends, and of its bytes that
+# are left.
 CHANGES = st.tuples(st.floats(-0.5, 1), st.floats(0, 1.5), st.sampled_from([0, 0.3, 0.8]))
 
 
@@ -92,7 +103,9 @@ def change_of(analysis, calls, wanted, first_place, end_place):
             continue
         requested = int(table.requested_bytes[number])
         n_bytes = requested - round(requested * left) if left else 1 << 40
-        columns.append((number, events[first], events.get(last, len(analysis.device.events)), n_bytes))
+        columns.append(
+            (number, events[first], events.get(last, len(analysis.device.events)), n_bytes)
+        )
         points.append((first, 0, number, max(requested - n_bytes, 0)))
         if last < dead:
             points.append((last, 1, number, requested))
@@ -100,7 +113,9 @@ def change_of(analysis, calls, wanted, first_place, end_place):
 
 
 @settings(deadline=None)
-@given(programs(), st.data(), st.sampled_from(["", "expandable_segments:True", "max_split_size_mb:20"]))
+@given(
+    programs(), st.data(), st.sampled_from(["", "expandable_segments:True", "max_split_size_mb:20"])
+)
 def test_the_replay_has_the_peak_of_the_changed_program(calls, data, conf):
     n = 1 + max(number for number, _ in calls)
     wanted = data.draw(st.dictionaries(st.integers(0, n - 1), CHANGES, max_size=8))
@@ -124,7 +139,10 @@ def test_calls_from_an_event_on_have_the_changes_from_there_on(calls, data):
     number, size = calls[start]
     table = analysis.allocations
     first = int((table.freed_event if size is None else table.alloc_event)[number])
-    parts = ((0, start), (start + 1, len(calls)))  # what changes at once is there from the beginning
+    parts = (
+        (0, start),
+        (start + 1, len(calls)),
+    )  # what changes at once is there from the beginning
     early, late = (change_of(analysis, calls, wanted, *part) for part in parts)
     window = find_calls(analysis.snapshot, analysis.device, analysis.replay, first_event=first)
     changed = changed_calls(window, analysis, [early[0], late[0]])
@@ -143,7 +161,10 @@ def test_what_is_over_before_the_first_call_changes_nothing():
         born, last = analysis.allocations.alloc_event[[row, 3]].reshape(2, 1)
         change = Change(np.array([row]), born, last + 1, np.array([n_bytes]))
         changed = changed_calls(window, analysis, [change])
-        assert (changed.operation.tolist(), changed.start) == (window.operation.tolist(), window.start)
+        assert (changed.operation.tolist(), changed.start) == (
+            window.operation.tolist(),
+            window.start,
+        )
         assert changed.requested_bytes[:4].tolist() == window.requested_bytes.tolist()
 
 
@@ -158,7 +179,10 @@ def test_a_rest_that_the_changed_program_splits_off_is_saved_too(fails):
     analysis = loaded(raw)
     demand, change = Demand(analysis), removed(analysis, np.array([1]))
     assert demand.peak.n_bytes == 50 * MIB
-    assert (demand.without([change]).n_bytes, demand.replayed([change]).n_bytes) == (35 * MIB, 34 * MIB)
+    assert (demand.without([change]).n_bytes, demand.replayed([change]).n_bytes) == (
+        35 * MIB,
+        34 * MIB,
+    )
 
 
 def outputs(*, deletes=False):
@@ -203,7 +227,9 @@ def test_the_verdict_names_a_fault_with_what_it_holds_and_its_remedy():
 def test_where_faults_reach_the_goal_nothing_is_shown_that_costs_something():
     """What grows is 7.5 MiB at the peak of this file; further down a smaller batch is needed too."""
     analysis = snapconv.load(FIXTURES / "growing.pickle").devices[0]
-    near, far = (advise(analysis, goal_bytes=Demand(analysis).peak.n_bytes - n * MIB) for n in (5, 30))
+    near, far = (
+        advise(analysis, goal_bytes=Demand(analysis).peak.n_bytes - n * MIB) for n in (5, 30)
+    )
     assert {one.sort for one in near.findings} == {FAULT}
     assert {one.sort for one in far.findings} == {FAULT, TRADE}
     assert near.enough == ((1,),)
@@ -218,7 +244,11 @@ def test_a_capacity_is_enough_for_the_program_as_it_is_or_with_a_setting():
         goal = goal_of(analysis, capacity=capacity * MIB, save=None)
         advice = advise(analysis, goal_bytes=goal, capacity=capacity * MIB)
         setting = SavingSetting("expandable_segments:True", 60 * MIB, is_enough)
-        assert (advice.reserved_bytes, advice.fits_already, advice.setting) == (70 * MIB, has_room, setting)
+        assert (advice.reserved_bytes, advice.fits_already, advice.setting) == (
+            70 * MIB,
+            has_room,
+            setting,
+        )
         said = "\n".join(advice_lines(advice, "x.pickle", kept_cached(analysis), ""))
         assert ("enough        the setting alone" in said) == (is_enough and not has_room)
 
@@ -231,7 +261,9 @@ def test_a_share_is_one_of_the_request_and_not_of_the_block():
 
 
 def test_what_is_there_before_the_trace_is_smaller_from_the_beginning():
-    trace = TraceBuilder().segment(20 * MIB, traced=False).alloc(8 * MIB, traced=False).alloc(4 * MIB)
+    trace = (
+        TraceBuilder().segment(20 * MIB, traced=False).alloc(8 * MIB, traced=False).alloc(4 * MIB)
+    )
     analysis = loaded(trace.snapshot())
     assert Demand(analysis).replayed([smaller(analysis, np.array([0]), 0.5)]).n_bytes == 8 * MIB
     assert Demand(analysis).replayed([removed(analysis, np.array([0]))]).n_bytes == 4 * MIB
@@ -308,7 +340,12 @@ def test_a_failed_request_grows_by_what_its_line_made(earlier, frames, scale):
 
 @pytest.mark.parametrize(
     ("category", "scale"),
-    [(Category.WEIGHT, 1), (Category.GRADIENT, 1), (Category.OPTIMIZER_STATE, 1), (Category.ACTIVATION, 0.5)],
+    [
+        (Category.WEIGHT, 1),
+        (Category.GRADIENT, 1),
+        (Category.OPTIMIZER_STATE, 1),
+        (Category.ACTIVATION, 0.5),
+    ],
 )
 def test_a_request_that_fails_in_a_training_grows_as_what_its_line_made(category, scale):
     raw = pickle.loads((FIXTURES / "training_step.pickle").read_bytes())

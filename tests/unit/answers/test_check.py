@@ -71,7 +71,9 @@ def test_a_limit_that_cannot_be_checked_does_not_hold(devices_of):
     )
 
 
-@pytest.mark.parametrize(("size", "holds"), [(100 << 10, True), (102 << 10, True), (103 << 10, False)])
+@pytest.mark.parametrize(
+    ("size", "holds"), [(100 << 10, True), (102 << 10, True), (103 << 10, False)]
+)
 def test_a_peak_may_be_a_little_more_than_that_of_a_baseline(devices_of, size, holds):
     baseline = devices_of(TraceBuilder().segment().alloc(100 << 10))
     devices = devices_of(TraceBuilder().segment().alloc(size))
@@ -81,7 +83,12 @@ def test_a_peak_may_be_a_little_more_than_that_of_a_baseline(devices_of, size, h
 
 def test_a_device_that_the_baseline_does_not_have_does_not_hold(devices_of, tmp_path):
     baseline = devices_of(TraceBuilder(0).segment().alloc(512))
-    both = TraceBuilder(0).segment().alloc(512).snapshot(TraceBuilder(1).segment(address=1 << 40).alloc(512))
+    both = (
+        TraceBuilder(0)
+        .segment()
+        .alloc(512)
+        .snapshot(TraceBuilder(1).segment(address=1 << 40).alloc(512))
+    )
     path = tmp_path / "both.pickle"
     path.write_bytes(__import__("pickle").dumps(both))
     found = check_budgets(
@@ -98,7 +105,9 @@ def test_a_peak_without_a_trace_is_not_known(devices_of):
 
 
 @pytest.mark.parametrize("in_trace", [False, True])
-def test_a_peak_of_a_truncated_trace_is_not_known_unless_the_trace_alone_is_checked(devices_of, in_trace):
+def test_a_peak_of_a_truncated_trace_is_not_known_unless_the_trace_alone_is_checked(
+    devices_of, in_trace
+):
     builder = TraceBuilder().segment(traced=False).alloc(512, traced=False)
     builder.event("free_completed", addr=builder.segments[0]["address"] + 1024, size=512)
     builder.alloc(512).free()
@@ -108,7 +117,8 @@ def test_a_peak_of_a_truncated_trace_is_not_known_unless_the_trace_alone_is_chec
         "peak allocated of cuda:0: 1.00 KiB, limit 1.00 TiB; in this trace"
         if in_trace
         else "peak allocated of cuda:0 is not known: at least 1.00 KiB, limit 1.00 TiB; the oldest "
-        "events are lost: record with a larger max_entries, or check this trace alone with --in-trace"
+        "events are lost: record with a larger max_entries, or check this trace alone with "
+        "--in-trace"
     )
 
 
@@ -120,10 +130,14 @@ def test_what_may_be_of_a_category_decides_where_what_is_known_keeps_the_limit(d
     }
     assert found[3 * MIB].holds
     assert found[3 * MIB].sentence.endswith("between 0 B and 3.00 MiB, limit 3.00 MiB")
-    assert (found[3 * MIB].to_json()["least_bytes"], found[3 * MIB].to_json()["actual_bytes"]) == (0, None)
+    assert (found[3 * MIB].to_json()["least_bytes"], found[3 * MIB].to_json()["actual_bytes"]) == (
+        0,
+        None,
+    )
     assert not found[3 * MIB - 1].holds
     assert found[3 * MIB - 1].sentence == (
-        "weight at the peak of cuda:0 is not known: 3.00 MiB have no known category; --rules FILE gives "
+        "weight at the peak of cuda:0 is not known: 3.00 MiB have no known category; --rules FILE "
+        "gives "
         "lines a category"
     )
     values = found[3 * MIB - 1].to_json()
@@ -133,7 +147,9 @@ def test_what_may_be_of_a_category_decides_where_what_is_known_keeps_the_limit(d
 @pytest.mark.parametrize(
     ("limit", "words"), [(MIB, "23.00 MiB over"), (1 << 40, "not known: at least 24.00")]
 )
-def test_what_is_reserved_without_segments_breaks_a_limit_and_never_keeps_one(devices_of, limit, words):
+def test_what_is_reserved_without_segments_breaks_a_limit_and_never_keeps_one(
+    devices_of, limit, words
+):
     raw = TraceBuilder().segment(64 * MIB, traced=False).alloc(24 * MIB)
     raw.segments = []
     (check,) = check_budgets(devices_of(raw), Budgets(max_reserved=limit))
@@ -142,7 +158,9 @@ def test_what_is_reserved_without_segments_breaks_a_limit_and_never_keeps_one(de
 
 
 @pytest.mark.parametrize("in_trace", [False, True])
-def test_a_program_that_ran_out_of_memory_keeps_no_limit_but_one_for_the_trace(devices_of, in_trace):
+def test_a_program_that_ran_out_of_memory_keeps_no_limit_but_one_for_the_trace(
+    devices_of, in_trace
+):
     devices = devices_of(TraceBuilder().segment(20 * MIB).alloc(5 * MIB).oom(30 * MIB))
     limits = Budgets(max_peak=8 * MIB, max_reserved=20 * MIB, in_trace=in_trace)
     for found in check_budgets(devices, limits):
@@ -155,7 +173,10 @@ def test_a_program_that_ran_out_of_memory_keeps_no_limit_but_one_for_the_trace(d
 
 def test_a_late_beginning_keeps_no_limit_but_one_for_the_trace(devices_of):
     devices = devices_of(TraceBuilder().segment(traced=False).alloc(512, traced=False).alloc(512))
-    late = "is not known: at least 1.00 KiB, limit 1.00 MiB; recording began after the program had allocated"
+    late = (
+        "is not known: at least 1.00 KiB, limit 1.00 MiB; recording began after the program "
+        "had allocated"
+    )
     (check,) = check_budgets(devices, Budgets(max_peak=MIB))
     assert late in check.sentence
     assert outcomes(devices, Budgets(max_peak=MIB, in_trace=True)) == [("peak allocated", True)]
@@ -164,10 +185,18 @@ def test_a_late_beginning_keeps_no_limit_but_one_for_the_trace(devices_of):
 
 
 def test_faults_are_not_known_where_frees_have_no_stacks_of_their_own(devices_of):
-    builder = TraceBuilder().segment(8 * MIB).alloc(MIB, frames=KEEP).free(frames=[]).alloc(MIB, frames=KEEP)
+    builder = (
+        TraceBuilder()
+        .segment(8 * MIB)
+        .alloc(MIB, frames=KEEP)
+        .free(frames=[])
+        .alloc(MIB, frames=KEEP)
+    )
     (check,) = check_budgets(devices_of(builder), Budgets(no_faults_above=1 << 40))
     assert not check.holds
-    assert check.sentence.endswith("the trace does not record what freed its blocks, which shows faults")
+    assert check.sentence.endswith(
+        "the trace does not record what freed its blocks, which shows faults"
+    )
 
 
 @pytest.mark.parametrize(("text", "per_cent"), [("2%", 2), (" 0.5 % ", 0.5), ("0%", 0)])

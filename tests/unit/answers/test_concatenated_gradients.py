@@ -19,7 +19,8 @@ WHOLE, PART = 10 * MIB, 4096
 class Steps:
     """Steps of layers that put a few tokens of their own before their input.
 
-    ``clones``: the program clones each gradient when it is made. ``n_parts``: parameters that share a whole.
+    ``clones``: the program clones each gradient when it is made. ``n_parts``: parameters that share
+    a whole.
     """
 
     def __init__(self, *, clones=False, n_parts=1):
@@ -54,14 +55,19 @@ class Steps:
         return self.job.trace.events[-1]["time_us"]
 
     def write(self, path):
-        return self.job.trace.write(path, snapconv=metadata(parameters=self.names, gradients=self.gradients))
+        return self.job.trace.write(
+            path, snapconv=metadata(parameters=self.names, gradients=self.gradients)
+        )
 
 
 def test_a_small_gradient_keeps_that_of_a_whole_concatenation(advice_on):
     cloned, kept = advice_on(Steps(clones=True)), advice_on(Steps())
     (fault,) = kept.faults
     assert (fault.kind, fault.is_certain, fault.n_allocations) == ("gradient-views", False, 9)
-    assert fault.wrong_if == "the memory holds gradients that the program keeps itself, as retain_grad() does"
+    assert (
+        fault.wrong_if
+        == "the memory holds gradients that the program keeps itself, as retain_grad() does"
+    )
     assert fault.peak.n_bytes == pytest.approx(cloned.peak.n_bytes, rel=0.03)
     assert "3 small gradients, such as that of 0.tokens." in fault.what
     assert cloned.faults == ()

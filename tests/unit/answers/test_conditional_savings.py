@@ -36,8 +36,13 @@ def steps_with_a_gradient(*, is_set_to_none):
 
 def advice_with_names(job, path):
     """Advice on a recording that names the weight and its gradients."""
-    weight, *gradients = (one for one in job.trace.events if (one["action"], one["size"]) == ("alloc", SIZE))
-    rows = [memory_row(one["addr"], SIZE, one["time_us"], parameter=0, iteration=0) for one in gradients[:1]]
+    weight, *gradients = (
+        one for one in job.trace.events if (one["action"], one["size"]) == ("alloc", SIZE)
+    )
+    rows = [
+        memory_row(one["addr"], SIZE, one["time_us"], parameter=0, iteration=0)
+        for one in gradients[:1]
+    ]
     names = [parameter("weight", weight["addr"], SIZE, weight["time_us"])]
     (advice,) = snapconv.load(
         job.trace.write(path, snapconv=metadata(parameters=names, gradients=rows))
@@ -72,7 +77,10 @@ def test_what_a_saving_is_beside_is_shown_though_alone_it_is_small(advice_on, mo
     """Each hides the saving of the other."""
     monkeypatch.setattr(findings, "_LEAST_SHARE", 0.1)
     advice = advice_on(casts_and_temporaries())
-    shown = {one.kind: (advice.peak.n_bytes - one.peak.n_bytes, one.saved_bytes) for one in advice.findings}
+    shown = {
+        one.kind: (advice.peak.n_bytes - one.peak.n_bytes, one.saved_bytes)
+        for one in advice.findings
+    }
     assert shown == {"foreach": (0, 7 * MIB), "autocast-cache": (2 * MIB, 2 * MIB)}
 
 
@@ -99,7 +107,12 @@ def hints_of(advice):
         ((), []),
         (
             (CHECKPOINT,),
-            [f"Before that, if they are passed by keyword, which the file does not show: {BY_POSITION}"],
+            [
+                (
+                    f"Before that, if they are passed by keyword, which the file does not show: "
+                    f"{BY_POSITION}"
+                )
+            ],
         ),
     ],
 )

@@ -30,7 +30,9 @@ def test_the_fault_saves_what_earlier_steps_left(advice_on):
 
 
 def test_growth_names_what_waits_for_the_collector(tmp_path):
-    report = report_growth(snapconv.load(steps_that_collect().trace.write(tmp_path / "s.pickle")).devices[0])
+    report = report_growth(
+        snapconv.load(steps_that_collect().trace.write(tmp_path / "s.pickle")).devices[0]
+    )
     assert report.to_json()["garbage"] == {
         "file": "state.py",
         "line": 7,
@@ -57,7 +59,10 @@ def test_the_collector_on_the_stack_of_one_burst_is_certain(tmp_path, stack):
             steps_that_collect([at(9, frame("end", "/lib/fit.py"))] * 3),
         ),
         ("a cache is bounded", steps_that_collect([at(18)] * 11, every=1, frees=1)),
-        ("a module clears its cache", steps_that_collect([at(13, CALL, frame("reset", line=4))] * 3)),
+        (
+            "a module clears its cache",
+            steps_that_collect([at(13, CALL, frame("reset", line=4))] * 3),
+        ),
         ("one backward goes through several forwards", steps_that_collect([ENGINE] * 3)),
         ("one burst alone is no evidence", steps_that_collect([ENGINE])),
         ("each step frees its own", steps_that_collect(COLLECTIONS, every=1)),
@@ -79,5 +84,10 @@ def test_what_was_not_collected_yet_may_be_in_cycles_too(advice_on, tmp_path, ca
 
 
 def test_a_trace_without_allocations_has_no_cycles(tmp_path):
-    file = TraceBuilder().segment(traced=False).event("snapshot", size=512).write(tmp_path / "s.pickle")
+    file = (
+        TraceBuilder()
+        .segment(traced=False)
+        .event("snapshot", size=512)
+        .write(tmp_path / "s.pickle")
+    )
     assert find_garbage(snapconv.load(file).devices[0]) is None

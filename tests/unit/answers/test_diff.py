@@ -39,13 +39,19 @@ def compared(side_of):
 
 def rows_of(found):
     numbers = ([line and line.line_number for line in row.name] for row in found.lines)
-    return [(*both, row.difference, row.more_bytes) for both, row in zip(numbers, found.lines, strict=True)]
+    return [
+        (*both, row.difference, row.more_bytes)
+        for both, row in zip(numbers, found.lines, strict=True)
+    ]
 
 
 def test_lines_are_sorted_by_what_they_did_to_the_peak(compared):
     old = TraceBuilder().segment(8 * MIB).alloc(2 * MIB, frames=line(7)).alloc(MIB, frames=line(8))
     new = (
-        TraceBuilder().segment(8 * MIB).alloc(3 * MIB, frames=line(7)).alloc(4 * MIB, frames=line(9, "loss"))
+        TraceBuilder()
+        .segment(8 * MIB)
+        .alloc(3 * MIB, frames=line(7))
+        .alloc(4 * MIB, frames=line(9, "loss"))
     )
     found = compared(old, new)
     assert (found.allocated.more_bytes, found.reserved.more_bytes) == (4 * MIB, 0)
@@ -83,7 +89,13 @@ def test_addresses_and_order_make_no_difference(compared):
 def test_what_no_line_of_the_project_made_is_a_row_of_its_own(compared):
     other = [frame("run", "/usr/lib/python3/dist-packages/tool/run.py", 1)]
     old = TraceBuilder().segment().alloc(512, frames=other).alloc(512, frames=line(7))
-    new = TraceBuilder().segment().alloc(1536, frames=other).alloc(512, frames=line(7)).alloc(3072, frames=[])
+    new = (
+        TraceBuilder()
+        .segment()
+        .alloc(1536, frames=other)
+        .alloc(512, frames=line(7))
+        .alloc(3072, frames=[])
+    )
     library, no_stack = (LIBRARY_ONLY, LIBRARY_ONLY), (NO_STACK, NO_STACK)
     rows = {row.name: (row.difference, row.more_bytes) for row in compared(old, new).lines}
     assert rows[library] == (Difference.GREW, 1024)
@@ -103,7 +115,11 @@ def test_a_line_below_its_function_has_moved_and_is_no_new_one(compared, side_of
 
 def test_another_clone_of_the_project_is_the_same_project(compared):
     old = TraceBuilder().segment().alloc(512, frames=line(7))
-    new = TraceBuilder().segment().alloc(512, frames=line(7, file="/mnt/ci/build/3/project/net.py")[:1])
+    new = (
+        TraceBuilder()
+        .segment()
+        .alloc(512, frames=line(7, file="/mnt/ci/build/3/project/net.py")[:1])
+    )
     assert rows_of(compared(old, new)) == [(7, 7, Difference.SAME, 0)]
 
 
@@ -198,7 +214,10 @@ BOTH = code("m.py", "f", _7="relu") | code("m.py", "g", _9="relu")
     ("old", "new", "expected"),
     [
         pytest.param(
-            forward(_7="linear", _8="relu"), forward(_7="linear", _8="relu"), {(7, 7), (8, 8)}, id="the same"
+            forward(_7="linear", _8="relu"),
+            forward(_7="linear", _8="relu"),
+            {(7, 7), (8, 8)},
+            id="the same",
         ),
         pytest.param(
             forward(_7="linear", _8="relu", _9="linear"),
@@ -218,8 +237,12 @@ BOTH = code("m.py", "f", _7="relu") | code("m.py", "g", _9="relu")
             {(7, 7), (8, None), (9, 8)},
             id="a removed line is gone",
         ),
-        pytest.param(forward(_7="relu"), forward(_7="gelu"), {(7, 7)}, id="it does something else now"),
-        pytest.param(forward(_7="relu"), forward(_9="gelu"), {(7, None), (None, 9)}, id="another line"),
+        pytest.param(
+            forward(_7="relu"), forward(_7="gelu"), {(7, 7)}, id="it does something else now"
+        ),
+        pytest.param(
+            forward(_7="relu"), forward(_9="gelu"), {(7, None), (None, 9)}, id="another line"
+        ),
         pytest.param(
             BOTH, code("m.py", "g", _7="relu"), {(7, None), (9, 7)}, id="functions are not mixed up"
         ),
@@ -236,7 +259,9 @@ def test_lines_are_matched_within_their_functions_in_order(old, new, expected):
 
 
 def test_a_file_in_another_folder_is_the_same_file():
-    ((before, after),) = match_lines(code("src/net/m.py", "f", _7="relu"), code("lib/m.py", "f", _9="relu"))
+    ((before, after),) = match_lines(
+        code("src/net/m.py", "f", _7="relu"), code("lib/m.py", "f", _9="relu")
+    )
     assert (before.place, after.place) == ("src/net/m.py:7", "lib/m.py:9")
 
 
@@ -261,7 +286,10 @@ def test_a_function_of_very_many_lines_is_matched_by_its_numbers():
 
 SOME_LINES = st.dictionaries(
     st.builds(
-        SourceLine, st.sampled_from(["a/m.py", "b/m.py", "n.py"]), st.integers(1, 9), st.sampled_from("fg")
+        SourceLine,
+        st.sampled_from(["a/m.py", "b/m.py", "n.py"]),
+        st.integers(1, 9),
+        st.sampled_from("fg"),
     ),
     st.frozensets(st.sampled_from(["linear", "relu", "softmax"]), max_size=2),
     max_size=8,

@@ -61,7 +61,11 @@ def test_a_lifetime_has_its_events_times_and_sizes(load):
     builder = TraceBuilder().segment().alloc(1000, stream=7).alloc(512).free(ADDR)
     (explained,) = load(builder).explain("#1").allocations
     life, times = explained["lifetime"], ("time_us", "after_us")
-    assert [explained[key] for key in ("requested_bytes", "block_bytes", "is_exact")] == [1000, 1024, True]
+    assert [explained[key] for key in ("requested_bytes", "block_bytes", "is_exact")] == [
+        1000,
+        1024,
+        True,
+    ]
     assert moments_of(life) == (1, 3, 4, 4)
     assert [life["allocated"][key] for key in times] == [START_US + 1, 1]
     assert [life["free_requested"][key] for key in times] == [START_US + 3, 3]
@@ -75,13 +79,23 @@ def test_a_lifetime_has_its_events_times_and_sizes(load):
     ("builder", "question", "moments", "shown"),
     [
         (
-            TraceBuilder().segment(traced=False).alloc(512, traced=False).alloc(512).alloc(512).free(ADDR),
+            TraceBuilder()
+            .segment(traced=False)
+            .alloc(512, traced=False)
+            .alloc(512)
+            .alloc(512)
+            .free(ADDR),
             hex(ADDR),
             (None, 2, 3, 3),
             "allocated   before the trace begins",
         ),
         (
-            TraceBuilder().segment(traced=False).alloc(512, traced=False).alloc(512).alloc(512).free(ADDR),
+            TraceBuilder()
+            .segment(traced=False)
+            .alloc(512, traced=False)
+            .alloc(512)
+            .alloc(512)
+            .free(ADDR),
             hex(ADDR),
             (None, 2, 3, 3),
             "in use for  at least 2 us, 2 events",
@@ -113,7 +127,9 @@ def test_without_times_only_events_are_counted(load):
         del event["time_us"]
     explanation = load(builder).explain("#1")
     life = explanation.allocations[0]["lifetime"]
-    assert (life["allocated"]["time_us"], life["allocated"]["after_us"], life["in_use_us"]) == (None,) * 3
+    assert (life["allocated"]["time_us"], life["allocated"]["after_us"], life["in_use_us"]) == (
+        None,
+    ) * 3
     assert "in use for  0 events" in text(explanation)
 
 
@@ -204,7 +220,9 @@ def said(*found):
         ("backward scratch", ("temporary", "lifetime", "freed-within-backward"), []),
     ],
 )
-def test_the_deciding_rule_and_the_rules_that_came_too_late_are_listed(explanations, name, decision, others):
+def test_the_deciding_rule_and_the_rules_that_came_too_late_are_listed(
+    explanations, name, decision, others
+):
     verdict = explanations[name].allocations[0]["verdict"]
     assert said(verdict["decision"]) == [decision]
     assert said(*verdict["others"]) == others
@@ -222,7 +240,9 @@ def test_the_deciding_rule_has_its_reason_and_its_releases(explanations):
 
 def test_code_is_that_of_the_project_unless_the_whole_stack_is_wanted(explanations):
     explanation = explanations["saved"]
-    assert "code        net.py:7 in forward\n              train.py:3 in <module>\n" in text(explanation)
+    assert "code        net.py:7 in forward\n              train.py:3 in <module>\n" in text(
+        explanation
+    )
     assert "free stack" not in text(explanation)
     whole = text(explanation, whole_stack=True)
     assert "stack       * net.py:7 in forward" in whole
@@ -277,14 +297,19 @@ def test_every_kind_of_file_has_explanations(path):
             assert f"{address} on {device_name(analysis.device.device)}: " in shown
 
 
-@pytest.mark.parametrize("name", ["training_step", "training_step_python", "late_start", "context_alloc"])
+@pytest.mark.parametrize(
+    "name", ["training_step", "training_step_python", "late_start", "context_alloc"]
+)
 def test_the_first_opinion_on_every_allocation_is_its_category(name):
     session = snapconv.load(FIXTURES / f"{name}.pickle")
     for analysis in session.devices:
         rows = np.arange(len(analysis.allocations))
         first = {}
         features = find_features(
-            analysis.replay, analysis.phases, analysis.features.roles, user_rules=analysis.features.user_rules
+            analysis.replay,
+            analysis.phases,
+            analysis.features.roles,
+            user_rules=analysis.features.user_rules,
         )
         for row, opinion in opinions(features, rows):
             first.setdefault(row, (opinion.category, opinion.evidence, opinion.slug))
@@ -292,7 +317,11 @@ def test_the_first_opinion_on_every_allocation_is_its_category(name):
         nothing = (Category.UNKNOWN, Evidence.NONE, "none")
         assert first
         for row in rows.tolist():
-            decided = (found.category[row], found.evidence[row], found.reasons[found.reason_id[row]])
+            decided = (
+                found.category[row],
+                found.evidence[row],
+                found.reasons[found.reason_id[row]],
+            )
             assert first.get(row, nothing) == decided
 
 
@@ -314,7 +343,8 @@ def test_an_address_or_an_event_may_be_requested(text, question):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "#", "#-1", "-256", "0x", "7f00", "0x1_0", "1.5", "#12 #13", "0x" + "f" * 17, "\u0661"]
+    "text",
+    ["", "#", "#-1", "-256", "0x", "7f00", "0x1_0", "1.5", "#12 #13", "0x" + "f" * 17, "\u0661"],
 )
 def test_anything_else_is_refused_with_an_example(text):
     with pytest.raises(ValueError, match=r"0x7f3c40001000 or an event such as #1234"):
@@ -356,7 +386,9 @@ def test_what_begins_at_the_address_goes_before_what_has_it_inside(load):
 
 def test_an_address_beyond_2_to_the_63_is_found(load):
     high = (1 << 64) - 4 * MIB
-    (explained,) = load(TraceBuilder().segment(address=high).alloc(512)).explain(hex(high)).allocations
+    (explained,) = (
+        load(TraceBuilder().segment(address=high).alloc(512)).explain(hex(high)).allocations
+    )
     assert explained["address"] == "0xffffffffffc00000"
 
 
@@ -365,10 +397,16 @@ def test_an_address_beyond_2_to_the_63_is_found(load):
     [
         (
             "#0",
-            "event #0 of cuda:0 is segment_alloc of 2.00 MiB, no allocation; the nearest one is event 1: ",
+            (
+                "event #0 of cuda:0 is segment_alloc of 2.00 MiB, no allocation; the nearest one is "
+                "event 1: "
+            ),
         ),
         ("#8", "cuda:0 has no event #8; it has 8 events, the last is #7"),
-        (hex(ADDR + 4096), f"it is in the segment at {ADDR:#x}; the next one below is at {ADDR:#x}"),
+        (
+            hex(ADDR + 4096),
+            f"it is in the segment at {ADDR:#x}; the next one below is at {ADDR:#x}",
+        ),
         ("0x10", f"no allocation of cuda:0 has 0x10; the next one above is at {ADDR:#x}"),
     ],
 )
@@ -380,7 +418,9 @@ def test_where_nothing_is_meant_the_error_shows_what_there_is(reused, text, said
 
 
 def test_a_request_that_failed_is_explained_by_another_command(load):
-    with pytest.raises(InputError, match=r"a request that failed: snapconv oom .*run\.pickle explains it"):
+    with pytest.raises(
+        InputError, match=r"a request that failed: snapconv oom .*run\.pickle explains it"
+    ):
         load(TraceBuilder().segment().alloc(512).oom(1 << 30, 512)).explain("#2")
 
 
@@ -390,7 +430,10 @@ def test_a_device_without_allocations_is_reported(load):
 
 
 def test_every_device_is_looked_at_by_default(tmp_path):
-    first, second = TraceBuilder().segment().alloc(512), TraceBuilder(device=2).segment().alloc(1024)
+    first, second = (
+        TraceBuilder().segment().alloc(512),
+        TraceBuilder(device=2).segment().alloc(1024),
+    )
     path = tmp_path / "run.pickle"
     path.write_bytes(pickle.dumps(first.snapshot(second)))
     session = snapconv.load(path)
@@ -481,11 +524,18 @@ def test_the_command_prints_the_answer_and_its_json(tmp_path, capsys):
             {1: [(0, "old", False)]},
         ),
         (
-            TraceBuilder().segment().alloc(512, user_metadata="", internal_metadata="mallocWithAddress"),
+            TraceBuilder()
+            .segment()
+            .alloc(512, user_metadata="", internal_metadata="mallocWithAddress"),
             {1: [(1, "mallocWithAddress", True)]},
         ),
     ],
-    ids=("of the alloc and later", "of who had the address then", "of before the trace", "by the allocator"),
+    ids=(
+        "of the alloc and later",
+        "of who had the address then",
+        "of before the trace",
+        "by the allocator",
+    ),
 )
 def test_annotations_are_of_the_allocation_that_had_the_address(load, builder, expected):
     session = load(builder)
@@ -504,5 +554,7 @@ def test_of_many_annotations_the_first_twenty_are_shown_and_none_moves_memory(lo
         builder.event("annotate", addr=ADDR, size=512, user_metadata=f"note {number}")
     session = load(builder)
     (explained,) = session.explain("#1").allocations
-    assert [one["text"] for one in explained["annotations"]] == [f"note {number}" for number in range(20)]
+    assert [one["text"] for one in explained["annotations"]] == [
+        f"note {number}" for number in range(20)
+    ]
     assert session.devices[0].replay.allocated.after.tolist() == [*plain, *[512] * 30]

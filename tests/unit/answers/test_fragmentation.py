@@ -38,8 +38,16 @@ def three_segments():
 
 def test_free_memory_is_split_by_what_could_become_of_it(tmp_path):
     dump = fragmentation_of(tmp_path, three_segments().snapshot()).moments[0]
-    assert (dump.reserved_bytes, dump.active_bytes, dump.free_bytes) == (64 * MIB, 32 * MIB, 32 * MIB)
-    assert (dump.returnable_bytes, dump.enclosed_bytes, dump.private_bytes) == (20 * MIB, 12 * MIB, 0)
+    assert (dump.reserved_bytes, dump.active_bytes, dump.free_bytes) == (
+        64 * MIB,
+        32 * MIB,
+        32 * MIB,
+    )
+    assert (dump.returnable_bytes, dump.enclosed_bytes, dump.private_bytes) == (
+        20 * MIB,
+        12 * MIB,
+        0,
+    )
     assert dump.largest_free_bytes == 20 * MIB
 
 
@@ -48,7 +56,10 @@ def test_free_memory_is_split_by_what_could_become_of_it(tmp_path):
     [
         pytest.param(three_segments(), ("cache.py:5", 1, 1, 8 * MIB, 12 * MIB), id="of one line"),
         pytest.param(
-            TraceBuilder().segment(20 * MIB).alloc(2 * MIB, frames=KEEPER).alloc(3 * MIB, frames=OTHER),
+            TraceBuilder()
+            .segment(20 * MIB)
+            .alloc(2 * MIB, frames=KEEPER)
+            .alloc(3 * MIB, frames=OTHER),
             ("train.py:9", 1, 1, 3 * MIB, 15 * MIB),
             id="shared: it counts for the line with most bytes",
         ),
@@ -92,7 +103,9 @@ def test_the_worst_moment_is_the_first_with_most_reserved_and_not_in_use(tmp_pat
 
 
 def test_where_a_request_failed_that_moment_comes_first(tmp_path):
-    found = fragmentation_of(tmp_path, three_segments().oom(22 * MIB, device_free=10 * MIB).snapshot())
+    found = fragmentation_of(
+        tmp_path, three_segments().oom(22 * MIB, device_free=10 * MIB).snapshot()
+    )
     assert [one.moment for one in found.moments][:2] == ["failed allocation 1 of 1", "the dump"]
     assert found.details_at == found.moments[0].moment
 
@@ -148,7 +161,9 @@ def test_a_real_step_has_the_free_memory_that_its_segments_show():
     raw = pickle.loads((REAL / "notHanmin-assignment2-systems-memory_snapshot.pickle").read_bytes())
     whole = [s for s in raw["segments"] if all(b["state"] == "inactive" for b in s["blocks"])]
     pieces = [b["size"] for s in raw["segments"] for b in s["blocks"] if b["state"] == "inactive"]
-    (found,) = snapconv.load(REAL / "notHanmin-assignment2-systems-memory_snapshot.pickle").fragmentation()
+    (found,) = snapconv.load(
+        REAL / "notHanmin-assignment2-systems-memory_snapshot.pickle"
+    ).fragmentation()
     dump = found.moments[0]
     assert dump.returnable_bytes == sum(s["total_size"] for s in whole)
     assert (dump.free_bytes, dump.largest_free_bytes) == (sum(pieces), max(pieces))
@@ -207,7 +222,9 @@ def test_memory_that_waits_for_a_stream_is_not_called_no_problem(tmp_path):
 def test_where_the_trace_contradicts_the_segments_nothing_is_called_no_problem(tmp_path):
     trace = TraceBuilder()
     trace.segment(2 * MIB).alloc(MIB)
-    trace.event("alloc", addr=1 << 40, size=30 * MIB).event("free_requested", addr=1 << 40, size=30 * MIB)
+    trace.event("alloc", addr=1 << 40, size=30 * MIB).event(
+        "free_requested", addr=1 << 40, size=30 * MIB
+    )
     trace.event("free_completed", addr=1 << 40, size=30 * MIB)
     found = fragmentation_of(tmp_path, trace.snapshot())
     assert found.conclusion.endswith("was not in use: the trace contradicts the file's segments")

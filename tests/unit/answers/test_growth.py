@@ -71,7 +71,8 @@ def suspects(analysis_of):
         return [
             (
                 "".join(
-                    one["name"] for one in training.trace.events[first_event[found.rows[0]]]["frames"][:1]
+                    one["name"]
+                    for one in training.trace.events[first_event[found.rows[0]]]["frames"][:1]
                 ),
                 found.first_iteration,
                 found.last_iteration,
@@ -83,7 +84,9 @@ def suspects(analysis_of):
     return suspects
 
 
-def trained(n, keep=lambda number: [KEEP], *, size=lambda number: 5120, frees=lambda number, kept: []):
+def trained(
+    n, keep=lambda number: [KEEP], *, size=lambda number: 5120, frees=lambda number, kept: []
+):
     """So many steps, which keep what ``keep`` says; after each, what ``frees`` returns of it is freed."""
     training, kept = Training(), []
     for number in range(n):
@@ -116,7 +119,9 @@ WAYS = [[frame("clone", f"{TORCH}/_tensor.py", number), LINE, MAIN] for number i
 @pytest.mark.parametrize(
     ("training", "expected"),
     [
-        pytest.param(trained(5), ("keep", 0, 4, 5 * 5120), id="every iteration leaves something behind"),
+        pytest.param(
+            trained(5), ("keep", 0, 4, 5 * 5120), id="every iteration leaves something behind"
+        ),
         pytest.param(
             trained(6, lambda number: [KEEP] * (1 + (number == 5))),
             ("keep", 0, 4, 5 * 5120),
@@ -124,7 +129,9 @@ WAYS = [[frame("clone", f"{TORCH}/_tensor.py", number), LINE, MAIN] for number i
         ),
         pytest.param(trained(3), ("keep", 0, 2, 3 * 5120), id="three iterations are the fewest"),
         pytest.param(
-            trained(8, lambda number: [KEEP] * (number != 1)), ("keep", 2, 7, 6 * 5120), id="begins late"
+            trained(8, lambda number: [KEEP] * (number != 1)),
+            ("keep", 2, 7, 6 * 5120),
+            id="begins late",
         ),
         pytest.param(
             trained(6, lambda number: [KEEP] * (number + 1)),  # one more hook in every step
@@ -154,22 +161,34 @@ def test_what_grows_is_found_with_its_iterations_and_bytes(training, expected, s
     [
         pytest.param(trained(2), id="two iterations"),
         pytest.param(cut_short(), id="three, of which the last was cut short"),
-        pytest.param(trained(3, size=lambda n: (8192, 4096, 2048)[n]), id="each fills less of a cache"),
-        pytest.param(trained(3, lambda _: [STEP]), id="three states made on first use, of experts say"),
+        pytest.param(
+            trained(3, size=lambda n: (8192, 4096, 2048)[n]), id="each fills less of a cache"
+        ),
+        pytest.param(
+            trained(3, lambda _: [STEP]), id="three states made on first use, of experts say"
+        ),
         pytest.param(trained(3, lambda _: [[]]), id="three without a stack"),
-        pytest.param(trained(9, lambda n: [KEEP] * (n % 3 == 1)), id="three at equal distance are chance"),
+        pytest.param(
+            trained(9, lambda n: [KEEP] * (n % 3 == 1)), id="three at equal distance are chance"
+        ),
         pytest.param(
             trained(12, frees=lambda n, kept: kept if n % 5 == 4 else []),
             id="the collector frees it at times",
         ),
-        pytest.param(trained(8, frees=lambda n, kept: kept if n == 7 else []), id="freed at the end"),
+        pytest.param(
+            trained(8, frees=lambda n, kept: kept if n == 7 else []), id="freed at the end"
+        ),
         pytest.param(trained(8, lambda n: [KEEP] * (n < 5)), id="growth that has ended"),
         pytest.param(
             trained(7, lambda n: [STEP, STEP] * (n == 0)), id="weights and states of the first step"
         ),
-        pytest.param(trained(9, frees=lambda _, kept: kept[:-4]), id="a cache that frees the oldest"),
+        pytest.param(
+            trained(9, frees=lambda _, kept: kept[:-4]), id="a cache that frees the oldest"
+        ),
         pytest.param(trained(8, frees=lambda n, kept: kept if n == 3 else []), id="freed together"),
-        pytest.param(trained(8, frees=lambda _, kept: kept[:-1]), id="lives into the next iteration"),
+        pytest.param(
+            trained(8, frees=lambda _, kept: kept[:-1]), id="lives into the next iteration"
+        ),
     ],
 )
 def test_what_only_looks_like_growth_is_none(training, suspects):
@@ -187,10 +206,16 @@ def test_what_is_left_behind_after_each_step_counts_for_that_step(n, expected, s
     assert suspects(training) == expected
 
 
-@pytest.mark.parametrize(("n", "certainty"), [(3, "likely"), (4, "likely"), (7, "likely"), (8, "certain")])
+@pytest.mark.parametrize(
+    ("n", "certainty"), [(3, "likely"), (4, "likely"), (7, "likely"), (8, "certain")]
+)
 def test_the_number_of_iterations_is_the_certainty(analysis_of, n, certainty):
     (found,) = find_growth(analysis_of(trained(n, size=lambda _: 40 << 10)))
-    assert (found.certainty, found.n_iterations, found.bytes_per_iteration) == (certainty, n, 40 << 10)
+    assert (found.certainty, found.n_iterations, found.bytes_per_iteration) == (
+        certainty,
+        n,
+        40 << 10,
+    )
 
 
 def test_growth_may_come_with_every_third_iteration(analysis_of):
@@ -267,7 +292,9 @@ def test_growth_that_takes_100_000_iterations_to_double_the_peak_is_not_worth_a_
 
 
 KIB = 1024
-HANDLE, CACHE, LOAD, NOW = ([frame("serve", "/home/me/project/serve.py", line)] for line in (1, 2, 3, 4))
+HANDLE, CACHE, LOAD, NOW = (
+    [frame("serve", "/home/me/project/serve.py", line)] for line in (1, 2, 3, 4)
+)
 
 
 @pytest.fixture
@@ -283,7 +310,10 @@ def served(tmp_path):
 
 
 def test_a_line_that_leaves_memory_behind_to_the_end_keeps_growing(served):
-    found = {one.line.line_number: (one.n_allocations, one.block_bytes // KIB, one.trend) for one in served}
+    found = {
+        one.line.line_number: (one.n_allocations, one.block_bytes // KIB, one.trend)
+        for one in served
+    }
     assert found == {
         3: (1, 64, Trend.ONCE),
         2: (10, 20, Trend.GROWS),
@@ -305,19 +335,25 @@ def test_weights_and_gradients_of_a_training_are_usually_kept_and_no_leak():
     rows = (analysis.allocations.alloc_event >= 0) & (analysis.allocations.freed_event < 0)
     labels = ("weight", "gradient", "optimizer_state", "workspace")
     codes = [category for category in Category if category.label in labels]
-    expected = analysis.allocations.block_bytes[rows & np.isin(analysis.classification.category, codes)].sum()
+    expected = analysis.allocations.block_bytes[
+        rows & np.isin(analysis.classification.category, codes)
+    ].sum()
     assert sum(one.block_bytes for one in kept) == expected > 0
 
 
 def test_a_file_without_events_has_nothing_that_grows():
-    (device,) = snapconv.load(Path(__file__).parents[3] / "fixtures" / "segments_only.pickle").devices
+    (device,) = snapconv.load(
+        Path(__file__).parents[3] / "fixtures" / "segments_only.pickle"
+    ).devices
     found = report_growth(device)
     assert (found.unknown, found.never_freed) == ("the file has no events", ())
 
 
 def test_a_step_that_the_trace_cuts_short_is_no_third_iteration(analysis_of):
     report = report_growth(analysis_of(cut_short()))
-    assert report.unknown.startswith("the trace has 2 whole iterations, and 3 are needed; record more with")
+    assert report.unknown.startswith(
+        "the trace has 2 whole iterations, and 3 are needed; record more with"
+    )
 
 
 def test_iterations_that_each_end_with_more_are_not_called_steady(analysis_of):
@@ -345,4 +381,7 @@ def test_memory_that_mostly_rises_is_not_called_steady(analysis_of, every, is_un
                 training.free(addr)
     report = report_growth(analysis_of(training))
     assert not report.lines
-    assert report.unknown.startswith("allocated memory rose in 9 of 11 iterations, from ") is is_unknown
+    assert (
+        report.unknown.startswith("allocated memory rose in 9 of 11 iterations, from ")
+        is is_unknown
+    )

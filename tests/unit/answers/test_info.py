@@ -43,7 +43,9 @@ def described(tmp_path):
 
 def test_a_device_is_counted_at_the_dump(described):
     _, device, notes, _ = described(model_with_two_blocks().snapshot())
-    assert {name: device[name] for name in device if name not in ("duration_us", "history_reason")} == {
+    assert {
+        name: device[name] for name in device if name not in ("duration_us", "history_reason")
+    } == {
         "device": 0,
         "kind": "cuda",
         "n_events": 5,
@@ -63,7 +65,9 @@ def test_a_device_is_counted_at_the_dump(described):
     assert notes == []
 
 
-def test_the_duration_runs_from_the_first_event_to_the_last_and_without_times_there_is_none(described):
+def test_the_duration_runs_from_the_first_event_to_the_last_and_without_times_there_is_none(
+    described,
+):
     raw = model_with_two_blocks(clock=iter(range(100, 1000, 50)).__next__).snapshot()
     times = [entry["time_us"] for entry in raw["device_traces"][0]]
     _, device, _, text = described(raw)
@@ -91,7 +95,11 @@ def test_only_devices_with_memory_are_described(described):
 def test_the_container_is_named(described, wrap, format_name, protocol):
     data = wrap(model_with_two_blocks().snapshot())
     facts, _, _, text = described(None, data)
-    assert (facts["format"], facts["pickle_protocol"], facts["n_bytes"]) == (format_name, protocol, len(data))
+    assert (facts["format"], facts["pickle_protocol"], facts["n_bytes"]) == (
+        format_name,
+        protocol,
+        len(data),
+    )
     assert format_name in text
 
 
@@ -128,7 +136,11 @@ def test_the_history_is_decided(described):
     late.malloc(512)
     assert described(late.snapshot())[1]["history"] == "started late"
     _, without, *_ = described({"segments": late.segments(), "device_traces": []})
-    assert (without["history"], without["n_events"], without["active_bytes"]) == ("no trace", 0, 3072 + 512)
+    assert (without["history"], without["n_events"], without["active_bytes"]) == (
+        "no trace",
+        0,
+        3072 + 512,
+    )
 
 
 def test_a_file_without_memory_and_events_is_described_all_the_same(described):
@@ -161,7 +173,9 @@ def test_a_value_that_the_text_names_is_shown_even_if_it_is_zero(described):
         (["x" * 3000], f"{'x' * 80}… (2920 characters more) (1)"),
     ],
 )
-def test_annotations_are_counted_by_their_starts_and_cut_short_for_a_person_only(described, names, shown):
+def test_annotations_are_counted_by_their_starts_and_cut_short_for_a_person_only(
+    described, names, shown
+):
     raw = model_with_two_blocks().snapshot()
     stages = [(name, stage) for name in names for stage in ("START", "END")]
     raw["external_annotations"] = [

@@ -27,7 +27,15 @@ from tests.unit.answers.test_advice import (
     layer,
     training,
 )
-from tests.unit.answers.test_advice_copies import CLONED, COPIED, LOADED, WEIGHTS, place, train_step, validate
+from tests.unit.answers.test_advice_copies import (
+    CLONED,
+    COPIED,
+    LOADED,
+    WEIGHTS,
+    place,
+    train_step,
+    validate,
+)
 from tests.unit.answers.test_autocast_cache import run
 from tests.unit.answers.test_concatenated_gradients import Steps
 from tests.unit.answers.test_streams import calling, gathering, setting_up, written
@@ -156,7 +164,9 @@ def offloaded():
         for i in range(8):
             addr = loop.alloc(4 * MIB, at(20, *layer(i)))
             loop.alloc(512, at(20, *layer(i)))
-            loop.trace.free(addr, frames=at(20, CALL, frame("pack_to_cpu", f"{TORCH}/autograd/graph.py")))
+            loop.trace.free(
+                addr, frames=at(20, CALL, frame("pack_to_cpu", f"{TORCH}/autograd/graph.py"))
+            )
     return loop
 
 
@@ -264,7 +274,9 @@ PAIRS: dict[str, dict[str, Callable[[], Any]]] = {
         "state": state,
         "longer": longer,
         "ahead": ahead,
-        "model": lambda: graph_of_before_the_trace(stack_of=lambda i: [PLACEMENT, frame("build", line=i)]),
+        "model": lambda: graph_of_before_the_trace(
+            stack_of=lambda i: [PLACEMENT, frame("build", line=i)]
+        ),
         "entry": lambda: graph_of_before_the_trace(entries=3),
         "collected": lambda: graph_of_before_the_trace(freed_at=[COLLECTOR, *NODE_AT_LOSS]),
         "outputs": outputs_of_layers,
@@ -308,7 +320,10 @@ PAIRS: dict[str, dict[str, Callable[[], Any]]] = {
         "overlap": lambda: Built(calling([1, 2, 3, 4])),
         "in-turn": lambda: Built(calling([1, 2, 3, 1, 2, 3])),
     },
-    "autocast-cache": {"graph": lambda: Built(run(cpp=True, trains=True)), "half-model": half_model},
+    "autocast-cache": {
+        "graph": lambda: Built(run(cpp=True, trains=True)),
+        "half-model": half_model,
+    },
 }
 # Their own words say when they are wrong.
 WITH_CLAUSE = {kind.slug for kind in KINDS if kind.wrong_if}
@@ -323,8 +338,12 @@ def test_every_fault_has_look_alikes_and_each_has_a_trace():
     assert set(LOOK_ALIKES) == {kind.slug for kind in KINDS}
 
 
-@pytest.mark.parametrize(("kind", "other", "make"), ROWS, ids=[f"{kind}: {other}" for kind, other, _ in ROWS])
-def test_what_looks_like_a_finding_is_none_or_is_named_by_a_likely_one(advice_on, kind, other, make):
+@pytest.mark.parametrize(
+    ("kind", "other", "make"), ROWS, ids=[f"{kind}: {other}" for kind, other, _ in ROWS]
+)
+def test_what_looks_like_a_finding_is_none_or_is_named_by_a_likely_one(
+    advice_on, kind, other, make
+):
     (what,) = (one.what for one in LOOK_ALIKES[kind] if one.slug == other)
     for finding in advice_on(make()).findings:
         if finding.kind == kind:
@@ -347,7 +366,9 @@ def with_statistics(*, number):
     for _ in range(3):
         made = []
         for i in range(8):
-            made += [loop.alloc(size, at(20, *layer(i))) for size in (4 * MIB, 512)[: 1 + (i < number)]]
+            made += [
+                loop.alloc(size, at(20, *layer(i))) for size in (4 * MIB, 512)[: 1 + (i < number)]
+            ]
         for addr in made:
             loop.trace.free(addr, frames=at(20))
     return loop

@@ -54,7 +54,9 @@ def report_of(tmp_path):
         snapshot = load_snapshot(path)
         project = find_project(snapshot.stacks, **options)
         return build_memory_report(
-            analyze_device(snapshot, snapshot.devices[device], StackFacts(snapshot.stacks, project)),
+            analyze_device(
+                snapshot, snapshot.devices[device], StackFacts(snapshot.stacks, project)
+            ),
         )
 
     return report_of
@@ -63,8 +65,8 @@ def report_of(tmp_path):
 def training():
     """At the peak: weights of 1,000 and 600, an activation of 3,000, a workspace of 500, a gradient of 600.
 
-    Events: 0 the segment, 1 and 2 weights, 3 the activation, 4 the workspace, 5 the gradient, 6 and 7 the
-    activation's free.
+    Events: 0 the segment, 1 and 2 weights, 3 the activation, 4 the workspace, 5 the gradient, 6 and
+    7 the activation's free.
     """
     builder = TraceBuilder().segment().alloc(1000, frames=BUILD).alloc(600, frames=BUILD)
     builder.alloc(3000, frames=LINEAR)
@@ -73,7 +75,9 @@ def training():
     return builder.free(activation, frames=ENGINE)
 
 
-def test_weights_are_called_by_their_lines_with_requested_bytes_and_without_lines_by_numbers(report_of):
+def test_weights_are_called_by_their_lines_with_requested_bytes_and_without_lines_by_numbers(
+    report_of,
+):
     where = f"{AT_BUILD.file_path}:{AT_BUILD.line_number}"
     assert report_of(training()).weights == (
         WeightEntry(f"{where}#1", 1000, 0, (AT_BUILD, AT_MAIN)),
@@ -139,8 +143,12 @@ def test_moments_of_a_file_without_events_are_all_before_the_first(report_of):
 
 def test_categories_have_a_row_each_with_unknown_last(report_of):
     rows = report_of(training()).peak.categories
-    assert [row.category for row in rows] == [c.label for c in (*list(Category)[1:], Category.UNKNOWN)]
-    found = {row.category: (row.n_allocations, row.requested_bytes, row.block_bytes) for row in rows}
+    assert [row.category for row in rows] == [
+        c.label for c in (*list(Category)[1:], Category.UNKNOWN)
+    ]
+    found = {
+        row.category: (row.n_allocations, row.requested_bytes, row.block_bytes) for row in rows
+    }
     assert found["weight"] == (2, 1600, 2048)
     assert found["gradient"] == (1, 600, 1024)
     assert found["activation"] == (1, 3000, 3072)
@@ -148,7 +156,9 @@ def test_categories_have_a_row_each_with_unknown_last(report_of):
     assert found["unknown"] == (0, 0, 0)
 
 
-def test_lines_are_the_innermost_of_the_project_with_most_bytes_first_then_by_their_names(report_of):
+def test_lines_are_the_innermost_of_the_project_with_most_bytes_first_then_by_their_names(
+    report_of,
+):
     assert report_of(training()).peak.lines == (
         LineTotal(AT_MODEL, 2, 3072 + 512),
         LineTotal(AT_BUILD, 2, 2048),
@@ -156,11 +166,20 @@ def test_lines_are_the_innermost_of_the_project_with_most_bytes_first_then_by_th
     builder = TraceBuilder().segment()
     for line, file in ((9, "b.py"), (7, "b.py"), (8, "a.py")):
         builder.alloc(512, frames=[frame("f", f"/home/me/project/{file}", line), *MAIN])
-    assert [row.line.place for row in report_of(builder).peak.lines] == ["a.py:8", "b.py:7", "b.py:9"]
+    assert [row.line.place for row in report_of(builder).peak.lines] == [
+        "a.py:8",
+        "b.py:7",
+        "b.py:9",
+    ]
 
 
 def test_modules_at_the_peak_are_shown_with_most_bytes_first(report_of):
-    nested = [LINEAR[0], *FORWARD[:2], frame("forward", "/home/me/project/net/model.py", 20), *FORWARD[1:]]
+    nested = [
+        LINEAR[0],
+        *FORWARD[:2],
+        frame("forward", "/home/me/project/net/model.py", 20),
+        *FORWARD[1:],
+    ]
     builder = TraceBuilder().segment().alloc(512, frames=LINEAR).alloc(3000, frames=nested)
     builder.alloc(512, frames=LINEAR).alloc(512, frames=MAIN)
     assert report_of(builder).peak.modules == (
@@ -170,7 +189,9 @@ def test_modules_at_the_peak_are_shown_with_most_bytes_first(report_of):
 
 
 def test_failures_have_what_was_requested_free_and_in_use_and_the_lines_innermost_first(report_of):
-    raw = TraceBuilder().segment().alloc(1000, frames=LINEAR).oom(4 * MIB, device_free=MIB).snapshot()
+    raw = (
+        TraceBuilder().segment().alloc(1000, frames=LINEAR).oom(4 * MIB, device_free=MIB).snapshot()
+    )
     raw["device_traces"][0][-1]["frames"] = LINEAR
     (oom,) = report_of(raw).oom_events
     assert (oom.event, oom.time_us) == (2, START_US + 2)
@@ -186,7 +207,10 @@ def test_the_source_shows_what_was_read(report_of):
     assert source["snapconv_version"] == VERSION
     assert source["file_name"] == "run.pickle"
     assert source["devices"] == "0, 2"
-    assert (source["project_root"], source["project_root_is_inferred"]) == ("/home/me/project", "yes")
+    assert (source["project_root"], source["project_root_is_inferred"]) == (
+        "/home/me/project",
+        "yes",
+    )
     assert source["pickle_protocol"] == "4"
     assert source["allocator_settings.max_split_size"] == "-1"
     assert dict(report_of(raw, root="/w").source)["project_root_is_inferred"] == "no"
@@ -211,7 +235,9 @@ def test_stacks_show_which_frames_are_the_projects(report_of):
 
 
 def entries(n: int, n_frames: int) -> tuple[ActivationEntry, ...]:
-    frames = tuple(SourceLine("model/" + "x" * 78, line, "forward") for line in range(1, n_frames + 1))
+    frames = tuple(
+        SourceLine("model/" + "x" * 78, line, "forward") for line in range(1, n_frames + 1)
+    )
     return (ActivationEntry("linear", 512, frames),) * n
 
 
@@ -219,8 +245,11 @@ def entries(n: int, n_frames: int) -> tuple[ActivationEntry, ...]:
     ("n", "n_frames", "n_bytes", "lines"),
     [
         pytest.param(10, 50, 1000, range(1, 51), id="in proportion"),
-        # A row is counted as 100 bytes; 8 × 100,000 bytes and 256 KiB hold 10,621 rows: 10 for each of 1,000.
-        pytest.param(1000, 100, 100_000, [1, 2, 3, 4, 97, 98, 99, 100], id="as many of each end as fit"),
+        # A row is counted as 100 bytes; 8 × 100,000 bytes and 256 KiB hold 10,621 rows: 10 for each
+        # of 1,000.
+        pytest.param(
+            1000, 100, 100_000, [1, 2, 3, 4, 97, 98, 99, 100], id="as many of each end as fit"
+        ),
         pytest.param(10_000, 3, 0, [], id="not even one fits"),
     ],
 )
@@ -231,7 +260,9 @@ def test_an_entry_keeps_as_many_frames_of_each_end_as_are_in_proportion_to_the_f
     n_of_an_end, notes = fitting_frames(many, n_bytes, n_cut_stacks=0, device=1)
     kept = with_fewer_frames(many, n_of_an_end)
     assert [frame.line_number for frame in kept[-1].frames] == list(lines)
-    assert [(note.slug, note.device) for note in notes] == [("left-out", 1)] * (len(lines) < n_frames)
+    assert [(note.slug, note.device) for note in notes] == [("left-out", 1)] * (
+        len(lines) < n_frames
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,10 @@ from snapconv.phases.annotation_spans import find_spans
 from tests.builders import MIB, START_US, TraceBuilder, frame
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
-STEP = [frame("step", "/site-packages/torch/optim/sgd.py"), frame("main", "/home/me/project/a.py", 1)]
+STEP = [
+    frame("step", "/site-packages/torch/optim/sgd.py"),
+    frame("main", "/home/me/project/a.py", 1),
+]
 
 
 def session_of(tmp_path, raw):
@@ -60,7 +63,16 @@ def test_what_is_no_moment_is_refused_with_those_that_there_are(text):
 
 @pytest.mark.parametrize(
     ("text", "event"),
-    [("start", -1), ("peak", 2), ("end", 7), ("worst", 0), ("oom", 5), ("oom:2", 7), ("3", 3), ("#0", 0)],
+    [
+        ("start", -1),
+        ("peak", 2),
+        ("end", 7),
+        ("worst", 0),
+        ("oom", 5),
+        ("oom:2", 7),
+        ("3", 3),
+        ("#0", 0),
+    ],
 )
 def test_a_moment_is_its_event(tmp_path, text, event):
     assert event_of(session_of(tmp_path, four_blocks().snapshot()), text) == event
@@ -91,7 +103,8 @@ def test_an_iteration_is_its_own_peak(tmp_path):
 def annotated(name, since, until, device=0):
     times = (("START", since), ("END", until))
     return [
-        {"name": name, "stage": stage, "device": device, "time_us": START_US + time} for stage, time in times
+        {"name": name, "stage": stage, "device": device, "time_us": START_US + time}
+        for stage, time in times
     ]
 
 
@@ -141,7 +154,9 @@ def test_a_file_without_a_trace_has_its_dump_at_every_moment_that_needs_none(tmp
     assert [event_of(session, text) for text in ("peak", "start", "end", "worst")] == [-1] * 4
 
 
-@pytest.mark.parametrize("moment", ["peak", "end", "start", "2000", "iteration:1", "largest activations"])
+@pytest.mark.parametrize(
+    "moment", ["peak", "end", "start", "2000", "iteration:1", "largest activations"]
+)
 def test_the_state_of_a_moment_has_the_sums_of_the_curves(moment):
     (state,) = snapconv.load(FIXTURES / "training_step.pickle").at(moment)
     assert sum(row.block_bytes for row in state.categories) == state.allocated_bytes
@@ -153,7 +168,11 @@ def test_the_state_of_a_moment_has_the_sums_of_the_curves(moment):
 def test_the_state_of_an_event_is_what_was_live_just_then(tmp_path):
     session = session_of(tmp_path, four_blocks().snapshot())
     (state,) = session.at("2")
-    assert (state.allocated_bytes, state.reserved_bytes, state.n_allocations) == (4 * MIB, 20 * MIB, 2)
+    assert (state.allocated_bytes, state.reserved_bytes, state.n_allocations) == (
+        4 * MIB,
+        20 * MIB,
+        2,
+    )
     (row,) = state.lines
     assert (row.line.place, row.n_allocations, row.block_bytes) == ("train.py:7", 2, 4 * MIB)
     assert session.at("3")[0].allocated_bytes == MIB

@@ -20,7 +20,10 @@ from tests.builders import MIB, TraceBuilder
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 
 
-TEXT = "CUDA out of memory. Tried to allocate 30.00 MiB. GPU 0 has a total capacity of 300.00 MiB of which"
+TEXT = (
+    "CUDA out of memory. Tried to allocate 30.00 MiB. GPU 0 has a total capacity of 300.00 MiB "
+    "of which"
+)
 RECORDED = {"devices": [{"device": 0, "total_bytes": 200 * MIB, "max_memory_allocated": 1}]}
 NAMES = ("total_bytes", "free_bytes", "outside_bytes", "at_most_bytes", "measured_event")
 
@@ -45,7 +48,9 @@ def test_the_memory_of_a_device_outside_torch(tmp_path, event, given, recorded, 
     trace = TraceBuilder().segment(20 * MIB).alloc(MIB).oom(30 * MIB, 4 * MIB).segment(8 * MIB)
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(
-        pickle.dumps(trace.snapshot(**({"snapconv": {"version": 1, **recorded}} if recorded else {})))
+        pickle.dumps(
+            trace.snapshot(**({"snapconv": {"version": 1, **recorded}} if recorded else {}))
+        )
     )
     found = device_memory(snapconv.load(path).devices[0], event, given_total=given and given * MIB)
     values = [getattr(found, name) for name in NAMES]
@@ -67,12 +72,21 @@ def test_a_sum_shows_how_much_of_it_is_likely(likely_bytes, words):
 
 
 def test_what_is_one_of_two_categories_is_a_row_beside_the_unknown():
-    categories = (CategoryTotal("weight", 1, 8, 512, likely_bytes=512), CategoryTotal("unknown", 3, 24, 1536))
+    categories = (
+        CategoryTotal("weight", 1, 8, 512, likely_bytes=512),
+        CategoryTotal("unknown", 3, 24, 1536),
+    )
     either = CategoryTotal(EITHER_LABEL, 2, 16, 1024)
-    assert rows_of_summary(categories, either) == (categories[0], CategoryTotal("unknown", 1, 8, 512), either)
+    assert rows_of_summary(categories, either) == (
+        categories[0],
+        CategoryTotal("unknown", 1, 8, 512),
+        either,
+    )
 
 
-def total(module: str, block_bytes: int, n_allocations: int = 1, evidence: str = "metadata") -> ModuleTotal:
+def total(
+    module: str, block_bytes: int, n_allocations: int = 1, evidence: str = "metadata"
+) -> ModuleTotal:
     return ModuleTotal(module, evidence, n_allocations, block_bytes)
 
 
@@ -87,7 +101,10 @@ def test_layers_of_equal_size_are_one_row_with_their_number():
 
 def test_a_layer_of_another_size_has_its_own_row():
     layers = [total(f"blocks.{i}", 500) for i in range(3)]
-    assert rows(*layers, total("blocks.3", 900)) == [("blocks.*, 3 modules", 1500), ("blocks.3", 900)]
+    assert rows(*layers, total("blocks.3", 900)) == [
+        ("blocks.*, 3 modules", 1500),
+        ("blocks.3", 900),
+    ]
 
 
 def test_a_layer_with_more_allocations_has_its_own_row():

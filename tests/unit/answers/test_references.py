@@ -179,9 +179,13 @@ class Job:
         while at:
             code = at.f_code
             if code.co_filename.startswith(("/opt/venv", "/home/me")):
-                found.append({"name": code.co_name, "filename": code.co_filename, "line": at.f_lineno})
+                found.append(
+                    {"name": code.co_name, "filename": code.co_filename, "line": at.f_lineno}
+                )
             at = at.f_back
-        native = [{"name": f"at::_ops::{operation}::call(at::Tensor const&)", "filename": "??", "line": 0}]
+        native = [
+            {"name": f"at::_ops::{operation}::call(at::Tensor const&)", "filename": "??", "line": 0}
+        ]
         return native * bool(operation) + found
 
 

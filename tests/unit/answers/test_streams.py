@@ -66,10 +66,12 @@ HELD = N_STEPS * 24 * MIB
 def test_frees_that_wait_are_a_fault_with_its_line_and_what_the_replay_saves(tmp_path):
     found = of_streams(gathering(), tmp_path)["late-frees"]
     assert (found.sort, found.where.place, found.is_certain) == ("fault", "train.py:34", False)
-    # The active peak comes before the last of the four is freed; without waiting one buffer is enough.
+    # The active peak comes before the last of the four is freed; without waiting one buffer is
+    # enough.
     assert (found.held_bytes, found.saved_bytes) == (HELD - 24 * MIB, HELD - 24 * MIB)
     assert found.reserved_bytes == (40 + 24 + N_STEPS * 12) * MIB
-    # A batch that a side stream allocates is read on the current one: then it is the side stream that waits.
+    # A batch that a side stream allocates is read on the current one: then it is the side stream
+    # that waits.
     assert "let the stream that allocated it wait: own.wait_stream(other)" in found.how[0]
 
 
@@ -131,7 +133,8 @@ def test_the_cache_of_a_stream_that_nothing_uses_any_more_is_a_fault(tmp_path, c
     found = of_streams(setting_up(settings=settings), tmp_path)["idle-cache"]
     assert found.what == "The cache of stream 7 lies empty after its last use at train.py:12."
     assert found.how[0] == "Call torch.cuda.empty_cache() once after that line."
-    # The set-up needs 128 MiB itself, the steps 60 + 48; an expandable segment has whole pages of 20 MiB.
+    # The set-up needs 128 MiB itself, the steps 60 + 48; an expandable segment has whole pages of
+    # 20 MiB.
     assert found.held_bytes == pytest.approx(108 * MIB, abs=20 * MIB)
     assert found.saved_bytes == pytest.approx(108 * MIB, abs=20 * MIB)
     assert not found.is_certain
@@ -145,7 +148,10 @@ def test_the_cache_of_small_requests_is_one_of_its_own(tmp_path):
     for _ in range(2):
         model.free(model.malloc(60 * MIB, frames=at(33)), frames=at(33))
     found = of_streams(model, tmp_path)["idle-cache"]
-    assert (found.what[:42], found.saved_bytes) == ("The cache of stream 0 for small requests l", 40 * MIB)
+    assert (found.what[:42], found.saved_bytes) == (
+        "The cache of stream 0 for small requests l",
+        40 * MIB,
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,7 +208,9 @@ def test_streams_that_are_not_new_in_every_call_are_no_fault(tmp_path, streams):
     ("model", "saved"),
     [
         pytest.param(gathering, HELD - 24 * MIB, id="no free waits"),
-        pytest.param(lambda: calling([1, 2, 3, 4]), 4 * 24 * MIB - 8 * MIB, id="no cache is another's"),
+        pytest.param(
+            lambda: calling([1, 2, 3, 4]), 4 * 24 * MIB - 8 * MIB, id="no cache is another's"
+        ),
     ],
 )
 def test_what_if_tries_all_work_on_one_stream(tmp_path, model, saved):
@@ -232,7 +240,8 @@ def test_every_output_has_the_finding(tmp_path, capsys):
     assert (finding["kind"], finding["reserved_bytes"]) == ("idle-cache", 128 * MIB)
     analysis = snapconv.load(path).devices[0]
     assert any(
-        f"{what} (108.00 MiB of reserved memory)" in sentence for sentence in find_verdict(analysis).also
+        f"{what} (108.00 MiB of reserved memory)" in sentence
+        for sentence in find_verdict(analysis).also
     )
     (advice,) = view_device(analysis).facts["advice"]
     assert (advice["what"], advice["bytes"]) == (f"fault: {what}.", 108 * MIB)

@@ -85,7 +85,11 @@ def test_a_trace_with_fewer_events_than_bins_has_each_in_its_own(replayed):
 def test_without_events_there_are_no_bins(replayed):
     found = replayed(TraceBuilder().segment(traced=False).alloc(512, traced=False))
     level = timeline_level(found, alternating(found), most_bins=100)
-    assert (len(level.max_event), len(level.active_max), level.at_max.shape) == (0, 0, (0, len(Category)))
+    assert (len(level.max_event), len(level.active_max), level.at_max.shape) == (
+        0,
+        0,
+        (0, len(Category)),
+    )
 
 
 @pytest.fixture
@@ -100,7 +104,9 @@ def device_of(tmp_path):
 def rows(found):
     offsets = ((found.addr - ADDR) // MIB).tolist()
     sizes = (found.n_bytes // MIB).tolist()
-    return list(zip(offsets, sizes, found.begin_event.tolist(), found.end_event.tolist(), strict=True))
+    return list(
+        zip(offsets, sizes, found.begin_event.tolist(), found.end_event.tolist(), strict=True)
+    )
 
 
 def test_a_segment_lives_from_its_event_or_from_before_to_the_dump(device_of):
@@ -138,14 +144,17 @@ def test_what_lives_at_an_event_are_the_reserved_bytes(device_of):
     snapshot, device = device_of(builder)
     found, reserved = find_segment_lifetimes(device), replay(snapshot, device).reserved
     for event in range(-1, len(device.events)):
-        is_there = (found.begin_event <= event) & ((found.end_event < 0) | (found.end_event > event))
+        is_there = (found.begin_event <= event) & (
+            (found.end_event < 0) | (found.end_event > event)
+        )
         assert int(found.n_bytes[is_there].sum()) == reserved.at(event)
         spans = np.stack((found.addr[is_there], found.addr[is_there] + found.n_bytes[is_there]))
         assert (np.diff(spans.T.reshape(-1)) >= 0).all()  # no two of them overlap
 
 
 @pytest.mark.parametrize(
-    "name", ["training_step", "expandable_segments", "several_streams", "private_pools", "max_split_size"]
+    "name",
+    ["training_step", "expandable_segments", "several_streams", "private_pools", "max_split_size"],
 )
 def test_what_lives_at_an_event_is_the_layout_of_that_moment(name):
     snapshot = load_snapshot(FIXTURES / f"{name}.pickle")
@@ -153,7 +162,9 @@ def test_what_lives_at_an_event_is_the_layout_of_that_moment(name):
     found, allocations = find_segment_lifetimes(device), replay(snapshot, device).allocations
     moments = range(-1, len(device.events), max(1, len(device.events) // 40))
     for event, layout in layouts(device, allocations, moments).items():
-        is_there = (found.begin_event <= event) & ((found.end_event < 0) | (found.end_event > event))
+        is_there = (found.begin_event <= event) & (
+            (found.end_event < 0) | (found.end_event > event)
+        )
         begins, ends = found.addr[is_there], (found.addr + found.n_bytes)[is_there]
         of_layout = layout.segments.addr, layout.segments.addr + layout.segments.total_bytes
         # Pieces that touch are one segment in the layout where it grows.

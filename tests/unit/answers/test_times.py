@@ -29,7 +29,9 @@ def waited(n):
     ("totals", "reported"),
     [((34, 38, 30), 3), ((30, 38, 34), 5), ((30, 38), 3), ((38, 30), 4), ((7,), 3), ((7, 7, 7), 4)],
 )
-def test_the_iteration_with_the_median_total_is_reported_the_lower_of_two(report_of, totals, reported):
+def test_the_iteration_with_the_median_total_is_reported_the_lower_of_two(
+    report_of, totals, reported
+):
     iterations = [{"iteration": 3 + i, "forward_ms": ms} for i, ms in enumerate(totals)]
     empty = {name: [] for name in small_trace()["calls"]}
     assert report_of(iterations=iterations, calls=empty).reported.measured.iteration == reported
@@ -51,7 +53,10 @@ def test_frames_are_those_in_modules_and_without_any_all_of_the_project(report_o
 def test_a_call_without_a_line_of_the_project_has_no_entry(report_of):
     trace = small_trace()
     trace["stacks"][0] = trace["stacks"][3]
-    assert [e.operation_name for e in report_of(stacks=trace["stacks"]).entries] == ["relu", "cross_entropy"]
+    assert [e.operation_name for e in report_of(stacks=trace["stacks"]).entries] == [
+        "relu",
+        "cross_entropy",
+    ]
 
 
 def test_a_frame_without_a_line_number_is_left_out(report_of):
@@ -114,4 +119,6 @@ def test_every_call_has_its_entry(report_of):
     ],
 )
 def test_what_the_times_are_not_gives_a_note(report_of, changes, slug):
-    assert [(note.slug, note.device) for note in report_of(**changes).notes] == [(slug, 1)] * bool(slug)
+    assert [(note.slug, note.device) for note in report_of(**changes).notes] == [(slug, 1)] * bool(
+        slug
+    )

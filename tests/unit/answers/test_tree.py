@@ -22,7 +22,9 @@ def tree_of(tmp_path, trace, **options):
 
 
 def rows(tree):
-    return [(n.depth, n.name, n.block_bytes // MIB, n.self_bytes // MIB, n.n_blocks) for n in tree.nodes]
+    return [
+        (n.depth, n.name, n.block_bytes // MIB, n.self_bytes // MIB, n.n_blocks) for n in tree.nodes
+    ]
 
 
 def a_model():
@@ -55,7 +57,9 @@ def test_recursion_is_a_level_for_every_call(tmp_path):
 
 
 @pytest.mark.parametrize("by", ["line", "module", "operation", "category"])
-@pytest.mark.parametrize("file", ["training_step.pickle", "transformer.capture", "no_stacks.pickle"])
+@pytest.mark.parametrize(
+    "file", ["training_step.pickle", "transformer.capture", "no_stacks.pickle"]
+)
 def test_every_node_is_itself_and_what_is_below_it(by, file):
     for tree in snapconv.load(FIXTURES / file).tree(by=by):
         roots = sum(node.block_bytes for node in tree.nodes if node.depth == 0)
@@ -73,7 +77,9 @@ def test_modules_of_a_capture_are_within_their_parents():
     (tree,) = snapconv.load(FIXTURES / "transformer.capture").tree(by="module")
     names = {node.name: node for node in tree.nodes}
     assert names["blocks.0"].depth == names["blocks"].depth + 1
-    assert names["blocks"].block_bytes == names["blocks.0"].block_bytes + names["blocks.1"].block_bytes
+    assert (
+        names["blocks"].block_bytes == names["blocks.0"].block_bytes + names["blocks.1"].block_bytes
+    )
 
 
 def test_categories_are_the_roots_of_their_lines():

@@ -33,11 +33,15 @@ def verdict_of(source, tmp_path=None, **fields):
 
 
 def causes(found):
-    return [(cause.block_bytes // MIB, cause.n_allocations, cause.line.place) for cause in found.causes]
+    return [
+        (cause.block_bytes // MIB, cause.n_allocations, cause.line.place) for cause in found.causes
+    ]
 
 
 def test_without_a_problem_the_verdict_is_the_peak_and_its_largest_causes(tmp_path):
-    trace = TraceBuilder().segment(20 * MIB).alloc(3 * MIB).alloc(2 * MIB).alloc(8 * MIB, frames=OTHER)
+    trace = (
+        TraceBuilder().segment(20 * MIB).alloc(3 * MIB).alloc(2 * MIB).alloc(8 * MIB, frames=OTHER)
+    )
     found = verdict_of(trace, tmp_path)
     assert (found.about, found.command) == ("peak", "tree")  # advise would find nothing
     assert found.sentence == "peak 13.00 MiB: 100 % unknown; PyTorch reserved at most 20.00 MiB"
@@ -61,7 +65,10 @@ def test_a_failed_request_comes_first(tmp_path):
     trace = TraceBuilder().segment(20 * MIB).alloc(18 * MIB).oom(30 * MIB, 1 * MIB)
     found = verdict_of(trace, tmp_path)
     assert (found.about, found.command) == ("oom", "oom")
-    assert "30.00 MiB more were needed, 1.00 MiB were free on the device (18.00 MiB in use)" in found.sentence
+    assert (
+        "30.00 MiB more were needed, 1.00 MiB were free on the device (18.00 MiB in use)"
+        in found.sentence
+    )
     assert causes(found) == [(18, 1, "train.py:7")]
 
 
@@ -71,16 +78,23 @@ def test_growth_comes_before_the_peak():
     found = verdict_of(path)
     assert (found.about, found.command) == ("growth", "growth")
     assert found.sentence == "memory grows by 1.50 MiB per iteration, most of it at metrics.py:14"
-    assert [(cause.block_bytes, cause.line.place) for cause in found.causes] == [(9 * MIB, "metrics.py:14")]
+    assert [(cause.block_bytes, cause.line.place) for cause in found.causes] == [
+        (9 * MIB, "metrics.py:14")
+    ]
     (fault,) = advise(snapconv.load(path).devices[0]).faults
-    assert (fault.what, fault.is_certain) == ("Each iteration adds 1.50 MiB at metrics.py:14.", False)
+    assert (fault.what, fault.is_certain) == (
+        "Each iteration adds 1.50 MiB at metrics.py:14.",
+        False,
+    )
     assert fault.saved_bytes == 7.5 * MIB  # at the peak, which is within the last iteration
 
 
 def test_without_any_stack_the_next_command_records_them():
     found = verdict_of(FIXTURES / "no_stacks.pickle")
     *_, command = verdict_lines(found, "a b.pickle")
-    assert command == "  next: snapconv record train.py  (records the stacks, which this file lacks)"
+    assert (
+        command == "  next: snapconv record train.py  (records the stacks, which this file lacks)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,11 +109,16 @@ def test_without_any_stack_the_next_command_records_them():
 def test_much_that_is_never_used_comes_first_only_where_the_device_is_full(
     tmp_path, reserved, total, about, n_also
 ):
-    devices = [{"device": 0, "total_bytes": total * MIB, "max_memory_allocated": 1}] if total else []
+    devices = (
+        [{"device": 0, "total_bytes": total * MIB, "max_memory_allocated": 1}] if total else []
+    )
     trace = TraceBuilder().segment(reserved * MIB).alloc(600 * MIB)
     found = verdict_of(trace, tmp_path, snapconv=metadata(devices=devices))
     assert (found.about, len(found.also)) == (about, n_also)
-    says = "PyTorch reserved 1000.00 MiB and used at most 600.00 MiB. At worst 1000.00 MiB in empty segments"
+    says = (
+        "PyTorch reserved 1000.00 MiB and used at most 600.00 MiB. At worst 1000.00 MiB in "
+        "empty segments"
+    )
     assert any(says in text for text in (found.sentence, *found.also)) == (reserved == 1000)
 
 
@@ -123,7 +142,9 @@ def test_pinned_memory_and_empty_files_have_a_verdict_too():
 
 
 @pytest.mark.parametrize("path", [*FILES, *RECORDINGS], ids=lambda path: path.name)
-def test_the_first_fault_is_that_of_advise_and_advise_is_named_only_where_it_finds_something(path, tmp_path):
+def test_the_first_fault_is_that_of_advise_and_advise_is_named_only_where_it_finds_something(
+    path, tmp_path
+):
     if path.suffix == ".xz":
         (tmp_path / path.stem).write_bytes(lzma.decompress(path.read_bytes()))
         path = tmp_path / path.stem
@@ -134,7 +155,9 @@ def test_the_first_fault_is_that_of_advise_and_advise_is_named_only_where_it_fin
             first = [(one.what.removesuffix("."), one.held_bytes) for one in advice.faults]
             assert list(found.faults.items())[:1] == first[:1]
         assert found.command != "advise" or unasked.findings
-        (also,) = [text for text in found.also if text.startswith(("fault: ", "likely fault: "))] or [""]
+        (also,) = [
+            text for text in found.also if text.startswith(("fault: ", "likely fault: "))
+        ] or [""]
         assert all(
             also.startswith(f"{'' if one.is_certain else 'likely '}fault: {one.what[:-1]}")
             and one.how[0] in also

@@ -56,7 +56,9 @@ def test_what_waits_is_beside_what_is_allocated_and_its_line_is_known(path):
     state = state_of(path)
     assert (state.allocated_bytes, state.waiting_bytes) == (ALLOCATED, WAITING)
     assert state.active_bytes == ALLOCATED + WAITING
-    assert [(one.line.place, one.block_bytes) for one in state.waiting_lines] == [("train.py:34", WAITING)]
+    assert [(one.line.place, one.block_bytes) for one in state.waiting_lines] == [
+        ("train.py:34", WAITING)
+    ]
 
 
 def test_what_waits_at_the_dump_is_known_by_its_block(tmp_path):
@@ -97,7 +99,11 @@ def test_the_verdict_says_why_so_much_is_reserved(path):
     found = find_verdict(snapconv.load(path).devices[0])
     assert "; 72.00 MiB more were freed and waited for another stream; " in found.sentence
     first = found.causes[0]
-    assert (first.category, first.line.place, first.block_bytes) == (WAITING_LABEL, "train.py:34", WAITING)
+    assert (first.category, first.line.place, first.block_bytes) == (
+        WAITING_LABEL,
+        "train.py:34",
+        WAITING,
+    )
     assert sum(one.block_bytes for one in found.causes) <= ALLOCATED + WAITING
 
 
@@ -109,7 +115,10 @@ def test_the_summary_and_the_fragmentation_name_it_too(path, capsys):
     assert main(["fragmentation", str(path), "--at", "peak"]) == 0
     of_line = "  waiting for a stream at the peak, most of it of train.py:34 in gather: 72.00 MiB\n"
     assert of_line in capsys.readouterr().out
-    assert find_fragmentation(snapconv.load(path).devices[0], "peak").moments[0].pending_bytes == WAITING
+    assert (
+        find_fragmentation(snapconv.load(path).devices[0], "peak").moments[0].pending_bytes
+        == WAITING
+    )
 
 
 def test_much_that_waits_is_the_conclusion_on_fragmentation(tmp_path):
@@ -133,7 +142,9 @@ def test_the_database_has_it(path, tmp_path):
     output = tmp_path / "report.sqlite"
     to_sqlite(path, ConvertOptions(output=output, extended=True))
     with closing(sqlite3.connect(output)) as connection:
-        sql = "SELECT sum(block_bytes), group_concat(DISTINCT line) FROM snapconv_waiting_allocations"
+        sql = (
+            "SELECT sum(block_bytes), group_concat(DISTINCT line) FROM snapconv_waiting_allocations"
+        )
         assert connection.execute(sql).fetchone() == (WAITING, "34")
 
 
@@ -147,4 +158,6 @@ def test_an_agent_gets_it(path):
     from snapconv.cli.mcp_command import ToolBox
 
     answer = ToolBox((path.parent,)).call("oom", {"snapshot": path.name})
-    assert f'"waiting_bytes": {WAITING}' in answer.content[0].text.replace('":', '": ').replace(":  ", ": ")
+    assert f'"waiting_bytes": {WAITING}' in answer.content[0].text.replace('":', '": ').replace(
+        ":  ", ": "
+    )

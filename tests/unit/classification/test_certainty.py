@@ -24,7 +24,10 @@ def test_what_is_likely_counts_as_unknown_and_keeps_no_evidence():
     assert found.certainty.tolist() == [Certainty.CERTAIN, Certainty.UNKNOWN]
     assert found.evidence.tolist() == [Evidence.SIZES, Evidence.NONE]
     assert found.probability.tolist() == [0.75, 0]
-    assert [found.reasons[number] for number in found.reason_id] == ["explained-by-the-job", LIKELY_ONLY]
+    assert [found.reasons[number] for number in found.reason_id] == [
+        "explained-by-the-job",
+        LIKELY_ONLY,
+    ]
     assert not found.category.flags.writeable
 
 

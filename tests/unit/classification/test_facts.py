@@ -55,7 +55,10 @@ MADE_BY = {
     "weights-cast": (("cast_training_params", f"{SITE}/diffusers/training_utils.py"), WEIGHT),
     "torch-load": (("persistent_load", f"{TORCH}/serialization.py"), WEIGHT),
     "serving-weights": (("create_weights", f"{SITE}/vllm/model_executor/layers/linear.py"), WEIGHT),
-    "serving-cache": (("_allocate_kv_cache", f"{SITE}/vllm/worker/cache_engine.py"), Category.KV_CACHE),
+    "serving-cache": (
+        ("_allocate_kv_cache", f"{SITE}/vllm/worker/cache_engine.py"),
+        Category.KV_CACHE,
+    ),
     "paged-cache": (
         ("__init__", f"{SITE}/transformers/generation/continuous_batching/cache.py"),
         Category.KV_CACHE,
@@ -117,7 +120,9 @@ def test_beside_states_of_an_optimizer_a_cache_may_be_of_data_though_no_step_is_
     assert categories(found(job)) == [Category.UNKNOWN]
 
 
-@pytest.mark.parametrize("name", ["init_optimizer_params", "load_class_weights", "make_sample_weights"])
+@pytest.mark.parametrize(
+    "name", ["init_optimizer_params", "load_class_weights", "make_sample_weights"]
+)
 def test_a_function_may_be_named_after_weights_that_are_no_models(name, found):
     job = Job()
     job.alloc(frames((name, "/w/engine/opt.py")) + MAIN)
@@ -211,7 +216,9 @@ def test_a_frame_decides(slug, found):
     assert found(job) == [(category, evidence, slug)]
 
 
-@pytest.mark.parametrize(("life", "slug", "category", "evidence"), LIVES, ids=[row[0] for row in LIVES])
+@pytest.mark.parametrize(
+    ("life", "slug", "category", "evidence"), LIVES, ids=[row[0] for row in LIVES]
+)
 def test_a_life_decides(life, slug, category, evidence, found):
     assert (category, evidence, slug) in found(job_of(life))
 
@@ -225,7 +232,9 @@ BY_PHASES = {
 }
 
 
-@pytest.mark.parametrize(("life", "slug", "category", "evidence"), LIVES, ids=[row[0] for row in LIVES])
+@pytest.mark.parametrize(
+    ("life", "slug", "category", "evidence"), LIVES, ids=[row[0] for row in LIVES]
+)
 def test_where_a_recorder_marked_the_phases_what_is_decided_by_them_is_recorded(
     life, slug, category, evidence, tmp_path
 ):
@@ -259,7 +268,10 @@ def test_every_reason_of_a_life_has_a_text():
 def test_what_a_closure_puts_on_the_device_is_a_batch_whatever_optimizer_calls_it(found):
     """An optimizer of another library has no frame of torch's but the one around its step."""
     step = (
-        frames(("step", f"{SITE}/prodigyopt/prodigy.py"), ("wrapper", f"{TORCH}/optim/optimizer.py")) + MAIN
+        frames(
+            ("step", f"{SITE}/prodigyopt/prodigy.py"), ("wrapper", f"{TORCH}/optim/optimizer.py")
+        )
+        + MAIN
     )
     closure = frames(("closure", "/w/proj/train.py")) + step
     of_its_own = frames(("update", f"{SITE}/prodigyopt/prodigy.py")) + step
@@ -314,8 +326,12 @@ def test_an_assignment_to_grad_between_forward_and_loss_ends_no_forward(found):
 )
 def test_zeros_that_an_assignment_to_grad_frees_were_a_gradient(setter, category, found):
     """Some loops set gradients to new zeros, and backward adds to them."""
-    zeros = frames(cpp("at::_ops::zeros_like::call(at::Tensor const&)"), ("zero_grads", "/w/proj/train.py"))
-    assigned = frames(cpp(f"{setter}(THPVariable*, _object*, void*)"), ("zero_grads", "/w/proj/train.py"))
+    zeros = frames(
+        cpp("at::_ops::zeros_like::call(at::Tensor const&)"), ("zero_grads", "/w/proj/train.py")
+    )
+    assigned = frames(
+        cpp(f"{setter}(THPVariable*, _object*, void*)"), ("zero_grads", "/w/proj/train.py")
+    )
     job = Job()
     job.alloc(APPLY)
     job.does(FORWARD, ENGINE, STEP)
@@ -327,7 +343,9 @@ def test_zeros_that_an_assignment_to_grad_frees_were_a_gradient(setter, category
 
 
 def test_what_makes_states_in_a_step_and_calls_the_closure_too_is_no_closure(found):
-    step = frames(("step", f"{SITE}/own/lbfgs.py"), ("wrapper", f"{TORCH}/optim/optimizer.py")) + MAIN
+    step = (
+        frames(("step", f"{SITE}/own/lbfgs.py"), ("wrapper", f"{TORCH}/optim/optimizer.py")) + MAIN
+    )
     helper = frames(("_step", f"{SITE}/own/lbfgs.py")) + step
     closure = frames(("closure", "/w/proj/train.py")) + helper
     job = Job()

@@ -116,7 +116,12 @@ def test_without_stacks_of_frees_a_run_may_last_until_the_next_begins(tmp_path):
 
 def test_an_allocation_has_the_phases_of_its_beginning_and_end(step):
     names = ("batch", "hidden", "scratch", "gradient", "state", "old data")
-    none, forward, backward, optimizer = Phase.UNKNOWN, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
+    none, forward, backward, optimizer = (
+        Phase.UNKNOWN,
+        Phase.FORWARD,
+        Phase.BACKWARD,
+        Phase.OPTIMIZER,
+    )
     assert step.values("alloc_phase", *names) == [none, forward, forward, backward, optimizer, none]
     assert step.values("end_phase", *names) == [none, backward, forward, none, none, none]
     assert step.values("iteration", *names) == [0, 0, 0, 0, 0, -1]
@@ -125,7 +130,9 @@ def test_an_allocation_has_the_phases_of_its_beginning_and_end(step):
 def test_the_next_phases_begin_with_the_first_event_that_shows_them(step):
     begins_forward, begins_backward = step.values("alloc", "hidden", "gradient")
     assert step.values("next_forward", "old data", "weight", "batch") == [begins_forward] * 3
-    assert step.values("next_backward", "old data", "batch", "hidden", "loss") == [begins_backward] * 4
+    assert (
+        step.values("next_backward", "old data", "batch", "hidden", "loss") == [begins_backward] * 4
+    )
     assert step.values("next_backward", "state") == [step.features.n_events]
 
 

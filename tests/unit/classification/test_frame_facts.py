@@ -69,7 +69,9 @@ def test_an_old_workspace_is_there_at_the_end_and_of_a_size_of_its_own(is_kept, 
     ("function", "file", "category"),
     [("replicate", "replicate", WEIGHT), ("scatter", "scatter_gather", INPUT)],
 )
-def test_what_a_forward_copies_to_its_other_devices_is_what_it_copies(function, file, category, found):
+def test_what_a_forward_copies_to_its_other_devices_is_what_it_copies(
+    function, file, category, found
+):
     job = Job()
     job.does(FORWARD)
     addr = job.alloc(frames((function, f"{TORCH}/nn/parallel/{file}.py")) + FORWARD)

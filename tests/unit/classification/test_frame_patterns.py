@@ -10,7 +10,10 @@ SITE = "/opt/venv/lib/python3.11/site-packages"
 USER = ("main", "/w/proj/train.py")
 # A frame that each rule matches: a file that does not begin with a slash is below site-packages.
 EXAMPLES = {
-    "engine-thread": ("torch::autograd::Engine::evaluate_function(std::shared_ptr<GraphTask>&)", "??"),
+    "engine-thread": (
+        "torch::autograd::Engine::evaluate_function(std::shared_ptr<GraphTask>&)",
+        "??",
+    ),
     "autograd-backward": ("backward", "torch/autograd/__init__.py"),
     "tensor-backward": ("backward", "torch/_tensor.py"),
     "custom-function-backward": ("apply", "torch/autograd/function.py"),
@@ -26,7 +29,10 @@ EXAMPLES = {
     "autocast-cast": ("at::autocast::cached_cast(c10::ScalarType, at::Tensor const&)", "??"),
     "autocast-exit": ("__exit__", "torch/amp/autocast_mode.py"),
     "saved-in-place": (
-        "torch::autograd::VariableType::(anonymous namespace)::silu_(c10::DispatchKeySet, at::Tensor&)",
+        (
+            "torch::autograd::VariableType::(anonymous namespace)::silu_(c10::DispatchKeySet, "
+            "at::Tensor&)"
+        ),
         "??",
     ),
     "checkpointed": ("checkpoint", "torch/utils/checkpoint.py"),
@@ -48,7 +54,10 @@ EXAMPLES = {
     "torch-load": ("persistent_load", "torch/serialization.py"),
     "unsharded-weights": ("alloc_storage", "torch/distributed/fsdp/_fully_shard/_fsdp_param.py"),
     "serving-weights": ("create_weights", "vllm/model_executor/layers/linear.py"),
-    "fsdp-parameters": ("_init_sharded_param", "torch/distributed/fsdp/_fully_shard/_fsdp_param.py"),
+    "fsdp-parameters": (
+        "_init_sharded_param",
+        "torch/distributed/fsdp/_fully_shard/_fsdp_param.py",
+    ),
     "cublas-workspace": ("at::cuda::getCurrentCUDABlasHandle()", "??"),
     "cudnn-workspace": ("at::native::run_conv_plan(cudnnContext*, at::Tensor const&)", ""),
     "serving-cache": ("_create_buffers", "sglang/srt/mem_cache/memory_pool.py"),
@@ -59,7 +68,10 @@ EXAMPLES = {
     "scattered": ("scatter_map", "torch/nn/parallel/scatter_gather.py"),
     "process-group": ("c10d::ProcessGroupNCCL::allgather(std::vector<at::Tensor>&)", ""),
     "gradient-bucket": ("setup_buckets", f"{SITE}/deepspeed/runtime/zero/stage_1_and_2.py"),
-    "collective": ("foreach_all_gather", "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py"),
+    "collective": (
+        "foreach_all_gather",
+        "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
+    ),
     "device-copy": ("at::_ops::_to_copy::call(at::Tensor const&)", ""),
     "device-copy-python": ("send_to_device", "accelerate/utils/operations.py"),
     "factory": ("at::_ops::zeros::call(c10::ArrayRef<c10::SymInt>)", ""),
@@ -92,7 +104,10 @@ NEAR_MISSES = {
     "autocast-cast": ("at::autocast::set_autocast_cache_enabled(bool)", "??"),
     "autocast-exit": ("__exit__", f"{SITE}/torch/amp/grad_scaler.py"),
     "saved-in-place": (
-        "torch::autograd::VariableType::(anonymous namespace)::silu(c10::DispatchKeySet, at::Tensor const&)",
+        (
+            "torch::autograd::VariableType::(anonymous namespace)::silu(c10::DispatchKeySet, "
+            "at::Tensor const&)"
+        ),
         "??",
     ),
     "collector": ("collect_garbage", "??"),
@@ -112,7 +127,10 @@ NEAR_MISSES = {
     "checkpoint-load": ("from_pretrained", "/w/proj/loading.py"),
     "weights-cast": ("cast_training_params", "/w/proj/training.py"),
     "torch-load": ("load", "/w/proj/serialization.py"),
-    "unsharded-weights": ("free_storage", f"{SITE}/torch/distributed/fsdp/_fully_shard/_fsdp_param.py"),
+    "unsharded-weights": (
+        "free_storage",
+        f"{SITE}/torch/distributed/fsdp/_fully_shard/_fsdp_param.py",
+    ),
     "cublas-workspace": ("at::cuda::blas::gemm<float>(char)", "??"),
     "process-group": ("vllm::c10d::ProcessGroup", "??"),
     "collective": ("all_reduce", "/w/proj/metrics.py"),
@@ -133,7 +151,9 @@ def example(rule):
 def stack_table(*stacks):
     """Stacks of (function, file), leaf first."""
     interner = StackInterner()
-    rows = [[{"name": name, "filename": file, "line": 1} for name, file in stack] for stack in stacks]
+    rows = [
+        [{"name": name, "filename": file, "line": 1} for name, file in stack] for stack in stacks
+    ]
     interner.ids(rows, str)
     return interner.table()
 

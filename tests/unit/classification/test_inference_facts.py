@@ -47,7 +47,9 @@ def test_other_numbers_and_copied_data_are_no_cache(n_blocks, stack, found):
     for _ in range(n_blocks):
         job.alloc(stack, CACHE)
     job.does(FORWARD)
-    assert not {Category.ACTIVATION, Category.KV_CACHE} & {category for category, *_ in found(job, CACHE)}
+    assert not {Category.ACTIVATION, Category.KV_CACHE} & {
+        category for category, *_ in found(job, CACHE)
+    }
 
 
 def decoded(sizes, *, backward=False):
@@ -70,7 +72,10 @@ LENGTHENED = [20 * KIB, 24 * KIB, 28 * KIB, 32 * KIB]
 def test_what_a_line_makes_longer_by_the_same_for_every_token_is_a_cache(found):
     job = decoded(LENGTHENED)
     for size in LENGTHENED:
-        assert found(job, size) == [(Category.KV_CACHE, Evidence.LIFETIME, "cache-that-lengthened")] * 2
+        assert (
+            found(job, size)
+            == [(Category.KV_CACHE, Evidence.LIFETIME, "cache-that-lengthened")] * 2
+        )
 
 
 @pytest.mark.parametrize(
@@ -165,7 +170,12 @@ def after_another_answer(*, n_before=N_LAYERS, size=FIRST + 800, freed_at=MAIN):
 
 @pytest.mark.parametrize(
     "other",
-    [{"n_before": N_LAYERS - 1}, {"n_before": N_LAYERS + 1}, {"size": FIRST + 900}, {"freed_at": ENGINE}],
+    [
+        {"n_before": N_LAYERS - 1},
+        {"n_before": N_LAYERS + 1},
+        {"size": FIRST + 900},
+        {"freed_at": ENGINE},
+    ],
     ids=["fewer", "more", "another size", "freed by backward"],
 )
 def test_other_numbers_and_sizes_than_those_of_the_cache_are_none_before_it(other, found):

@@ -49,7 +49,9 @@ def late(*, copies, has_step=True):
 
 
 def counts(found, rows):
-    return {category: int(np.sum(found.category[rows] == int(category))) for category in (WEIGHT, STATE)}
+    return {
+        category: int(np.sum(found.category[rows] == int(category))) for category in (WEIGHT, STATE)
+    }
 
 
 @pytest.mark.parametrize("n_states", [1, 2])

@@ -6,7 +6,8 @@ import pytest
 
 from tests.classified_jobs import classified, job_of
 
-# What a life shows; the life; a word for every block of it, older ones first: "?" is any, "…" any others.
+# What a life shows; the life; a word for every block of it, older ones first: "?" is any, "…" any
+# others.
 LIVES = """
 # --- made by the program
 
@@ -297,7 +298,12 @@ def test_in(life, expected, tmp_path):
     words = []
     for word in expected.split():
         words += words[-1:] * (int(word[1:]) - 1) if word[1:].isdigit() else [word]
-    found = [category.label for category, *_ in classified(job_of(life), tmp_path / "snapshot.pickle", None)]
+    found = [
+        category.label
+        for category, *_ in classified(job_of(life), tmp_path / "snapshot.pickle", None)
+    ]
     if words[-1] == "…":
         del words[-1], found[len(words) :]
-    assert words == ["?" if word == "?" else label for label, word in zip(found, words, strict=True)]
+    assert words == [
+        "?" if word == "?" else label for label, word in zip(found, words, strict=True)
+    ]

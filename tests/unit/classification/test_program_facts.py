@@ -48,7 +48,9 @@ BARE = (3000, 5000)
     [(BARE, ()), (BARE[:1], BARE), ((*BARE, *BARE), BARE), ((*BARE, 40_000), BARE)],
     ids=["without gradients", "of one size", "more often", "and much more"],
 )
-def test_what_is_not_as_often_as_gradients_that_no_weight_has_is_not_trained(made, gradients, found):
+def test_what_is_not_as_often_as_gradients_that_no_weight_has_is_not_trained(
+    made, gradients, found
+):
     assert WEIGHT not in categories(found(trained_beside_a_module(made, gradients), BARE[0]))
 
 

@@ -37,7 +37,11 @@ def reused() -> TraceBuilder:
 
 
 def test_a_note_means_the_allocation_that_lived_then(tmp_path):
-    notes = [memory_row(ADDR, 512, at(1)), memory_row(ADDR, 1024, at(4)), memory_row(ADDR, 1024, at(900))]
+    notes = [
+        memory_row(ADDR, 512, at(1)),
+        memory_row(ADDR, 1024, at(4)),
+        memory_row(ADDR, 1024, at(900)),
+    ]
     assert matched_saved(tmp_path, reused(), *notes) == [1, 4, 4]
 
 
@@ -85,7 +89,8 @@ def test_many_notes_are_joined_as_one_by_one(tmp_path):
     times = chance.integers(0, len(builder.events), len(places)).tolist()
 
     def expected(addr: int, time: int) -> int | None:
-        # Of the event at the very time, either side may be meant: the newest that lived on one of them.
+        # Of the event at the very time, either side may be meant: the newest that lived on one of
+        # them.
         fits = [b for a, b, e in lives if a == addr and b <= time and e > time - 1]
         return fits[-1] if fits else None
 
@@ -176,10 +181,15 @@ def test_every_category_follows_from_what_was_recorded_or_from_the_phases(tmp_pa
 
 @pytest.mark.parametrize(
     ("freed_by", "expected"),
-    [(CALL, ("temporary", "freed-before-backward")), (frame("train"), ("activation", "recorded-as-saved"))],
+    [
+        (CALL, ("temporary", "freed-before-backward")),
+        (frame("train"), ("activation", "recorded-as-saved")),
+    ],
     ids=["the module", "the program"],
 )
-def test_what_was_saved_is_an_activation_unless_its_own_forward_frees_it(freed_by, expected, tmp_path):
+def test_what_was_saved_is_an_activation_unless_its_own_forward_frees_it(
+    freed_by, expected, tmp_path
+):
     """A graph that is freed while the module still runs has no backward, one that it returned may have."""
     builder = TraceBuilder().segment()
     builder.alloc(3000, frames=[frame("forward", "/w/model.py"), CALL])  # 1
@@ -195,8 +205,14 @@ def test_what_was_saved_is_an_activation_unless_its_own_forward_frees_it(freed_b
 
 
 def test_a_buffer_is_a_weight_of_its_own_kind(tmp_path):
-    raw = recorded_training(parameters=[parameter("mean", WEIGHT, 1000, at(2), kind="buffer")], gradients=[])
-    assert decided(analyse(tmp_path, training(), raw))[1] == ("weight", "metadata", "recorded-as-buffer")
+    raw = recorded_training(
+        parameters=[parameter("mean", WEIGHT, 1000, at(2), kind="buffer")], gradients=[]
+    )
+    assert decided(analyse(tmp_path, training(), raw))[1] == (
+        "weight",
+        "metadata",
+        "recorded-as-buffer",
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,7 +222,11 @@ def test_where_a_parameter_lay_before_is_a_weight_too(kind, reason, tmp_path):
     """The program gave it other memory, that of the input, and the first was freed."""
     other = [
         parameter(
-            "other", ADDR + (1 << 30), 512, at(2), kind="buffer" if kind == "parameter" else "parameter"
+            "other",
+            ADDR + (1 << 30),
+            512,
+            at(2),
+            kind="buffer" if kind == "parameter" else "parameter",
         )
     ]
     raw = recorded_training(
@@ -233,13 +253,21 @@ CLEARED, STEPPED = (phase(name, at(2), at(2)) for name in ("other", "optimizer")
     ("made_at", "fields", "category"),
     [
         (3, {}, "input"),  # before forward
-        (3, {"without_history": False}, "activation"),  # computed with gradients before the model was called
+        (
+            3,
+            {"without_history": False},
+            "activation",
+        ),  # computed with gradients before the model was called
         (3, {"frames": [CALL]}, "activation"),  # a module made it
         (3, {"phases": [EARLIER]}, "activation"),  # computed from what another model answered
         (3, {"phases": [EARLIER, CLEARED]}, "activation"),  # though zero_grad comes between
         (3, {"phases": [EARLIER, STEPPED]}, "input"),  # of the next iteration
         (3, {"phases": [EARLIER], "frames": [COPY]}, "input"),  # copied to the device all the same
-        (4, {"dtype": "int64"}, "activation"),  # in the middle of forward: a mask that it made for itself
+        (
+            4,
+            {"dtype": "int64"},
+            "activation",
+        ),  # in the middle of forward: a mask that it made for itself
         (
             4,
             {"dtype": "int64", "frames": [COPY]},
@@ -288,7 +316,9 @@ def test_a_copy_is_for_what_its_original_is_for(tmp_path):
 
 
 @pytest.mark.parametrize(("weight", "copy", "original"), [(1, 0, None), (0, None, 0)])
-def test_a_copy_or_an_original_that_is_not_in_the_file_shows_nothing(weight, copy, original, tmp_path):
+def test_a_copy_or_an_original_that_is_not_in_the_file_shows_nothing(
+    weight, copy, original, tmp_path
+):
     """Freed before the trace, or on another device; events: 0 segment, 1 and 2 allocations."""
     builder = TraceBuilder().segment().alloc(512).alloc(512)
     addrs = {0: ADDR, 1: ADDR + 512, None: ADDR + (1 << 30)}
@@ -316,10 +346,17 @@ def test_every_attribute_counts_that_the_file_has_an_allocation_of(tmp_path):
     """Events: 0 segment, 1 to 3 allocations; of what the first note means there is none."""
     builder = TraceBuilder().segment().alloc(512).alloc(512).alloc(512)
     addrs = (ADDR + (1 << 30), ADDR, ADDR + 512)
-    notes = [memory_row(addr, 512, at(4), module="", name=f"table{addr}", written=False) for addr in addrs]
+    notes = [
+        memory_row(addr, 512, at(4), module="", name=f"table{addr}", written=False)
+        for addr in addrs
+    ]
     phases = [phase("forward", at(5), at(6))]
     found = decided(analyse(tmp_path, builder, metadata(attributes=notes, phases=phases)))
-    assert [found[event][2] == "recorded-as-attribute" for event in (1, 2, 3)] == [True, True, False]
+    assert [found[event][2] == "recorded-as-attribute" for event in (1, 2, 3)] == [
+        True,
+        True,
+        False,
+    ]
 
 
 ZEROS = frame("at::_ops::zeros_like::call(at::Tensor const&)", "??")
@@ -356,7 +393,9 @@ def reasons_of_lines(tmp_path, sizes, *, made_by=ZEROS, lines=(3,), n_freed=0):
         (SIZES, {"made_by": COPY}, False),
     ],
 )
-def test_zeros_that_are_kept_for_every_parameter_of_a_list_are_states(sizes, made, are_states, tmp_path):
+def test_zeros_that_are_kept_for_every_parameter_of_a_list_are_states(
+    sizes, made, are_states, tmp_path
+):
     reasons = reasons_of_lines(tmp_path, sizes, **made)
     assert {reason == "zeros-for-every-parameter" for reason in reasons} == {are_states}
 
@@ -372,7 +411,9 @@ def test_a_batch_that_is_fetched_ahead_is_an_input_as_those_of_its_line_are(
     frames, earlier_is_input, expected, tmp_path
 ):
     """Events: 0 segment, 1 weight, 2 a batch, 3 the next one, made in forward and there in the end."""
-    builder = TraceBuilder().segment().alloc(1024).alloc(400, frames=[BATCH]).alloc(600, frames=[frames])
+    builder = (
+        TraceBuilder().segment().alloc(1024).alloc(400, frames=[BATCH]).alloc(600, frames=[frames])
+    )
     batch = memory_row(ADDR + 1024, 400, at(2), iteration=0, shape=[100], dtype="float32")
     raw = metadata(
         inputs=[batch] if earlier_is_input else [],
@@ -399,7 +440,9 @@ def test_code_that_makes_weights_too_fetches_no_batch(tmp_path):
 
 def test_recorded_phases_stand_in_place_of_inferred_ones(tmp_path):
     phases = analyse(tmp_path, training(), recorded_training()).phases
-    expected = [Phase.OTHER] * 3 + [Phase.FORWARD] * 5 + [Phase.BACKWARD] * 4 + [Phase.OPTIMIZER] * 4
+    expected = (
+        [Phase.OTHER] * 3 + [Phase.FORWARD] * 5 + [Phase.BACKWARD] * 4 + [Phase.OPTIMIZER] * 4
+    )
     assert phases.phase.tolist() == expected
     assert phases.is_recorded
 
@@ -418,16 +461,22 @@ def test_without_recorded_phases_they_are_inferred_and_evidence_stays_what_it_is
 
 def test_iterations_begin_where_they_were_marked(tmp_path):
     rows = [
-        {"iteration": i, "kind": "memory", "began_us": at(began)} for i, began in ((3, 0), (4, 8), (5, 12))
+        {"iteration": i, "kind": "memory", "began_us": at(began)}
+        for i, began in ((3, 0), (4, 8), (5, 12))
     ]
     analysis = analyse(tmp_path, training(), recorded_training(iterations=rows))
     assert analysis.phases.iteration.tolist() == [0] * 8 + [1] * 4 + [2] * 4
-    assert [(it.first_event, it.last_event) for it in analysis.iterations] == [(0, 7), (8, 11), (12, 15)]
+    assert [(it.first_event, it.last_event) for it in analysis.iterations] == [
+        (0, 7),
+        (8, 11),
+        (12, 15),
+    ]
 
 
 def test_iterations_of_which_nothing_is_left_do_not_count(tmp_path):
     rows = [
-        {"iteration": i, "kind": "memory", "began_us": at(began)} for i, began in ((0, -9), (1, -5), (2, 8))
+        {"iteration": i, "kind": "memory", "began_us": at(began)}
+        for i, began in ((0, -9), (1, -5), (2, 8))
     ]
     analysis = analyse(tmp_path, training(), recorded_training(iterations=rows))
     assert analysis.phases.n_iterations == 2
@@ -456,7 +505,9 @@ def test_a_weight_without_a_gradient_has_none_and_a_buffer_is_no_row(tmp_path):
 
 def test_the_gradient_is_that_of_the_iteration_of_the_peak_or_else_the_last(tmp_path):
     def gradients(*iterations):
-        rows = [memory_row(GRADIENT, 500 + i, at(11) + i, parameter=0, iteration=i) for i in iterations]
+        rows = [
+            memory_row(GRADIENT, 500 + i, at(11) + i, parameter=0, iteration=i) for i in iterations
+        ]
         return weights_of(analyse(tmp_path, training(), recorded_training(gradients=rows)))[0][2]
 
     assert gradients(0, 1) == 500
@@ -471,7 +522,11 @@ def test_the_gradient_is_that_of_the_iteration_of_the_peak_or_else_the_last(tmp_
             [("old", 512, 1), ("new", 4096, 4)],
             [("new", 4096, 0)],
         ),
-        (lambda it: it.alloc(512).alloc(4096).free().free(), [("gone", 512, 2)], [("gone", 512, 0)]),
+        (
+            lambda it: it.alloc(512).alloc(4096).free().free(),
+            [("gone", 512, 2)],
+            [("gone", 512, 0)],
+        ),
         (lambda it: it.alloc(4096).free().alloc(512), [("late", 512, 4)], []),
     ],
     ids=["freed by the peak", "freed later", "made later"],
@@ -485,7 +540,10 @@ def test_a_model_that_is_built_again_has_each_weight_once(tmp_path):
     """A program trains, saves, builds its model again and loads: two objects of one name, and one peak."""
     builder = TraceBuilder().segment().alloc(512).alloc(8192).free().free(ADDR).alloc(512)
     raw = metadata(
-        parameters=[parameter("fc.weight", ADDR, 512, at(2)), parameter("fc.weight", ADDR, 508, at(7))]
+        parameters=[
+            parameter("fc.weight", ADDR, 512, at(2)),
+            parameter("fc.weight", ADDR, 508, at(7)),
+        ]
     )
     assert weights_of(analyse(tmp_path, builder, raw)) == [("fc.weight", 512, 0)]
 
@@ -547,7 +605,9 @@ def test_a_parameter_that_moved_to_another_device_is_a_row_where_it_lay_at_the_p
 
 
 @pytest.mark.parametrize(("left_us", "rows"), [(1, [("w", 512, 0)]), (5, [])])
-def test_a_parameter_that_came_from_another_device_is_no_row_of_this_one_before(left_us, rows, tmp_path):
+def test_a_parameter_that_came_from_another_device_is_no_row_of_this_one_before(
+    left_us, rows, tmp_path
+):
     """Its memory here is nowhere in the trace; the peak is event 2."""
     builder = TraceBuilder().segment().alloc(4096).alloc(512)
     raw = metadata(
@@ -558,7 +618,9 @@ def test_a_parameter_that_came_from_another_device_is_no_row_of_this_one_before(
 
 
 @pytest.mark.parametrize(("recorded_at", "rows"), [(0, []), (3, [("elsewhere", 512, 0)])])
-def test_a_weight_whose_memory_is_nowhere_is_a_row_if_it_was_seen_after_the_peak(recorded_at, rows, tmp_path):
+def test_a_weight_whose_memory_is_nowhere_is_a_row_if_it_was_seen_after_the_peak(
+    recorded_at, rows, tmp_path
+):
     builder = TraceBuilder().segment().alloc(4096).alloc(512)
     raw = metadata(parameters=[parameter("elsewhere", ADDR + (1 << 30), 512, at(recorded_at))])
     assert weights_of(analyse(tmp_path, builder, raw)) == rows

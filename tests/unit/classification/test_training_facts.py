@@ -36,7 +36,9 @@ UNKNOWN = Category.UNKNOWN
     [(False, ENGINE, TEMPORARY), (True, ENGINE, UNKNOWN), (False, STEP, UNKNOWN)],
     ids=["failed", "did not fail", "failed later"],
 )
-def test_what_a_backward_held_when_it_ran_out_of_memory_was_its_own(has_room, phase, category, found):
+def test_what_a_backward_held_when_it_ran_out_of_memory_was_its_own(
+    has_room, phase, category, found
+):
     job = Job()
     job.model = RecordedAllocator(clock=job.now, capacity=None if has_room else 30 << 20)
     job.alloc(APPLY, OTHER)
@@ -55,7 +57,9 @@ def test_what_a_backward_held_when_it_ran_out_of_memory_was_its_own(has_room, ph
     [(False, 3, ACTIVATION), (True, 3, TEMPORARY), (False, 5, TEMPORARY)],
     ids=["failed", "did not fail", "kept too little to be trained"],
 )
-def test_what_a_forward_held_when_it_ran_out_of_memory_is_an_activation(has_room, n_dropped, category, found):
+def test_what_a_forward_held_when_it_ran_out_of_memory_is_an_activation(
+    has_room, n_dropped, category, found
+):
     """The exception then drops everything; what was dropped before it, forward did not need any more."""
     job = Job()
     job.model = RecordedAllocator(clock=job.now, capacity=None if has_room else 30 << 20)
@@ -103,9 +107,13 @@ def test_a_function_that_other_threads_have_outermost_as_well_is_not_the_program
     [
         pytest.param("LAYER COPY", INPUT, id="data came since"),
         pytest.param("COPY FORWARD", INPUT, id="a module without weights"),
-        pytest.param("LAYER ENGINE STEP FORWARD", INPUT, id="a module without weights in the next iteration"),
         pytest.param(
-            "LAYER ENGINE RECOMPUTED_LAYER FORWARD", INPUT, id="a layer ran again in the backward before"
+            "LAYER ENGINE STEP FORWARD", INPUT, id="a module without weights in the next iteration"
+        ),
+        pytest.param(
+            "LAYER ENGINE RECOMPUTED_LAYER FORWARD",
+            INPUT,
+            id="a layer ran again in the backward before",
         ),
         pytest.param("COPY LAYER", ACTIVATION, id="a layer ran since"),
         pytest.param("COPY COMPILED_LAYERS", ACTIVATION, id="compiled layers ran since"),
@@ -114,7 +122,9 @@ def test_a_function_that_other_threads_have_outermost_as_well_is_not_the_program
         pytest.param("FORWARD ZEROS", ACTIVATION, id="only numbers were filled in"),
     ],
 )
-def test_what_is_computed_between_a_forward_without_a_graph_and_one_with_it(before, expected, found):
+def test_what_is_computed_between_a_forward_without_a_graph_and_one_with_it(
+    before, expected, found
+):
     """Pictures that a module normalizes; what a student shall say, of what its teacher says."""
     between = "alloc LOAD a, alloc FORWARD b other, does LOSS ENGINE, free b RELEASE, free a MAIN"
     assert categories(found(job_of(f"does {before}, {between}"))) == [expected]

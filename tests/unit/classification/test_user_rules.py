@@ -92,7 +92,11 @@ CACHE_FRAME, OTHER = ("allocate_cache", "/srv/serving/cache.py"), ("main", "/srv
     ("pattern", "stack", "expected"),
     [
         ("serving/cache.py:allocate_cache", [OTHER, CACHE_FRAME], True),
-        ("serving/cache.py:allocate_cache", [("main", CACHE_FRAME[1]), (CACHE_FRAME[0], OTHER[1])], False),
+        (
+            "serving/cache.py:allocate_cache",
+            [("main", CACHE_FRAME[1]), (CACHE_FRAME[0], OTHER[1])],
+            False,
+        ),
         ("ing/cache.py:allocate_cache", [CACHE_FRAME], False),
         ("/srv/serving/cache.py", [CACHE_FRAME], True),
         ("s*/c?che.py:*_cache", [CACHE_FRAME], True),
@@ -119,7 +123,10 @@ def test_no_pattern_takes_long(pattern):
 
 MAIN = [frame("<module>", "/home/me/project/train.py")]
 ALLOCATE = [frame("allocate_cache", "/home/me/project/serving/cache.py"), *MAIN]
-COLLECTIVE = [frame("all_gather", "/x/site-packages/torch/distributed/distributed_c10d.py"), *ALLOCATE]
+COLLECTIVE = [
+    frame("all_gather", "/x/site-packages/torch/distributed/distributed_c10d.py"),
+    *ALLOCATE,
+]
 CACHE = 'activation = ["serving/cache.py:allocate_cache"]\n'
 SLUG = "user:serving/cache.py:allocate_cache"
 
@@ -145,7 +152,9 @@ def decisions(session):
     found = session.devices[0].classification
     return [
         (Category(category), Evidence(evidence), found.reasons[reason])
-        for category, evidence, reason in zip(found.category, found.evidence, found.reason_id, strict=True)
+        for category, evidence, reason in zip(
+            found.category, found.evidence, found.reason_id, strict=True
+        )
     ]
 
 
@@ -180,7 +189,10 @@ def test_every_output_names_the_rule(loaded, tmp_path, monkeypatch):
 
 def test_a_wrong_file_of_rules_is_refused_before_the_snapshot_is_read(tmp_path, capsys):
     (tmp_path / "mine.toml").write_text("weight = 1")
-    assert main(["to-sqlite", str(tmp_path / "absent.pickle"), "--rules", str(tmp_path / "mine.toml")]) == 3
+    assert (
+        main(["to-sqlite", str(tmp_path / "absent.pickle"), "--rules", str(tmp_path / "mine.toml")])
+        == 3
+    )
     assert "weight: expected a list" in capsys.readouterr().err
 
 

@@ -12,7 +12,11 @@ from snapconv.cli.terminal import fitted
 def screens(text, width=80):
     """What a terminal of so many columns shows of each device."""
     for device in text.split("\n\n"):
-        yield [part for line in device.splitlines() for part in fitted(line, width, shortens_paths=True)]
+        yield [
+            part
+            for line in device.splitlines()
+            for part in fitted(line, width, shortens_paths=True)
+        ]
 
 
 class Done(NamedTuple):
@@ -42,7 +46,8 @@ def analysed_once(monkeypatch):
             analyses[path] = analyze_file(path, options, progress=progress)
         return analyses[path]
 
-    # What is imported from now on would take the shared one for good; a session has its own already.
+    # What is imported from now on would take the shared one for good; a session has its own
+    # already.
     assert session.analyze_file is analyze_file
     monkeypatch.setattr(analysis, "analyze_file", shared)
 

@@ -10,7 +10,9 @@ from tests.builders import MIB, TraceBuilder, frame
 from tests.unit.cli.conftest import screens
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
-FILES = sorted(path for path in FIXTURES.iterdir() if ".pickle" in path.name or ".html" in path.name)
+FILES = sorted(
+    path for path in FIXTURES.iterdir() if ".pickle" in path.name or ".html" in path.name
+)
 SCREEN = (40, 80)
 AT_A_MOMENT = ("summary", "tree", "fragmentation")
 COMMANDS = (*AT_A_MOMENT, "oom", "verdict")
@@ -18,7 +20,9 @@ WHAT_IF = ("what-if", "--setting", "expandable_segments:True", "--capacity", "10
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_every_device_of_every_file_is_answered_on_one_screen(path, snapconv, analysed_once, monkeypatch):
+def test_every_device_of_every_file_is_answered_on_one_screen(
+    path, snapconv, analysed_once, monkeypatch
+):
     # The verdict shows the path, which may be long where the checkout lies deep.
     monkeypatch.chdir(path.parent)
     for command, *options in (*((name,) for name in COMMANDS), WHAT_IF):
@@ -38,7 +42,9 @@ def test_json_has_one_object_per_device(command, snapconv):
     assert [found["device"] for found in json.loads(out)["devices"]] == [2]
 
 
-def test_the_device_that_ran_out_of_memory_comes_first_and_each_other_has_a_line(tmp_path, snapconv):
+def test_the_device_that_ran_out_of_memory_comes_first_and_each_other_has_a_line(
+    tmp_path, snapconv
+):
     """The failed device has the lower peak; text has it first, JSON and the library keep their order."""
     failed = TraceBuilder(1).segment(20 * MIB).alloc(2 * MIB).oom(30 * MIB, MIB)
     path = TraceBuilder().segment(20 * MIB).alloc(18 * MIB).write(tmp_path / "two.pickle", failed)
@@ -67,10 +73,15 @@ def test_a_device_that_is_not_there_is_an_error_that_names_those_that_are(comman
 
 @pytest.mark.parametrize(
     ("moment", "code", "words"),
-    [("noon", 2, "iteration:3"), ("iteration:3", 3, "cuda:0 has no iteration 3; it has iterations 0 to 2")],
+    [
+        ("noon", 2, "iteration:3"),
+        ("iteration:3", 3, "cuda:0 has no iteration 3; it has iterations 0 to 2"),
+    ],
 )
 @pytest.mark.parametrize("command", AT_A_MOMENT)
-def test_what_is_no_moment_of_the_file_is_an_error_that_helps(command, moment, code, words, snapconv):
+def test_what_is_no_moment_of_the_file_is_an_error_that_helps(
+    command, moment, code, words, snapconv
+):
     done = snapconv(command, FIXTURES / "training_step.pickle", "--at", moment)
     assert (done.code, words in done.err) == (code, True)
 
@@ -97,9 +108,14 @@ def test_growth_shows_the_device_that_grows_and_a_line_of_the_others(tmp_path, s
     for _ in range(8):
         grows.alloc(MIB)
     lines = snapconv("growth", steady.write(tmp_path / "x.pickle", grows)).out.splitlines()
-    assert lines[0].startswith("cuda:1  growth per iteration is unknown: no optimizer step ends an iteration")
+    assert lines[0].startswith(
+        "cuda:1  growth per iteration is unknown: no optimizer step ends an iteration"
+    )
     assert lines[1] == "  8.00 MiB in 8 allocations of this trace were never freed"
-    assert lines[-1] == "cuda:0  nothing that was allocated in this trace is left (--device 0 shows more)"
+    assert (
+        lines[-1]
+        == "cuda:0  nothing that was allocated in this trace is left (--device 0 shows more)"
+    )
 
 
 def test_no_iteration_is_named_where_nothing_ends_one(snapconv):
@@ -112,7 +128,8 @@ def test_the_shares_of_every_holder_table_add_up(snapconv):
     lines = snapconv("oom", FIXTURES / "out_of_memory.pickle", "--no-replay").out.splitlines()
     tables = "\n".join(lines).split("  held by ")[1:]
     sums = [
-        sum(float(line.split()[2]) for line in table.splitlines()[1:] if " % " in line) for table in tables
+        sum(float(line.split()[2]) for line in table.splitlines()[1:] if " % " in line)
+        for table in tables
     ]
     assert [round(one) for one in sums] == [100, 100]
 
@@ -123,11 +140,15 @@ def test_advise_offers_to_save_and_explains_a_goal_and_why_nothing_is_found(tmp_
     assert "trade" in snapconv(*first[1].split()[2:]).out
     file = TraceBuilder().segment(20 * MIB).alloc(18 * MIB).write(tmp_path / "x.pickle")
     missed = snapconv("advise", file, "--capacity", "10MiB").out
-    assert "at the peak   18.00 MiB unknown: no change that advise knows makes these smaller" in missed
+    assert (
+        "at the peak   18.00 MiB unknown: no change that advise knows makes these smaller" in missed
+    )
     assert "missed by" in missed
     shown = snapconv("advise", FIXTURES / "out_of_memory.pickle").out.splitlines()
     head, *_, goal, capacity, enough, command = shown
-    assert "memory ran out at serve.py:21, requesting 27.94 MiB; the program needs 202.31 MiB" in head
+    assert (
+        "memory ran out at serve.py:21, requesting 27.94 MiB; the program needs 202.31 MiB" in head
+    )
     assert goal.endswith("a peak of at most 178.38 MiB: reached")
     assert capacity.endswith("200.00 MiB, of which PyTorch keeps 21.62 MiB cached")
     assert enough.split() == ["enough", "1", "alone"]
@@ -141,7 +162,9 @@ LOG = """epoch 3
 """
 
 
-def test_torchs_own_message_is_explained_from_a_log_and_from_a_pipe(tmp_path, snapconv, monkeypatch):
+def test_torchs_own_message_is_explained_from_a_log_and_from_a_pipe(
+    tmp_path, snapconv, monkeypatch
+):
     log = tmp_path / "train.log"
     log.write_text(LOG, encoding="utf-8")
     code, out, err = snapconv("oom", "--message", log)
@@ -196,9 +219,14 @@ def test_a_folder_without_a_command_is_a_capture(snapconv, monkeypatch):
 
 @pytest.mark.parametrize(
     ("word", "code", "words"),
-    [("sumary", 2, "No such command 'sumary'"), ("missing.pickle", 3, "missing.pickle: cannot be read")],
+    [
+        ("sumary", 2, "No such command 'sumary'"),
+        ("missing.pickle", 3, "missing.pickle: cannot be read"),
+    ],
 )
-def test_what_is_no_file_and_no_command_has_the_error_of_what_it_looks_like(word, code, words, snapconv):
+def test_what_is_no_file_and_no_command_has_the_error_of_what_it_looks_like(
+    word, code, words, snapconv
+):
     found, out, err = snapconv(word)
     assert (found, out) == (code, "")
     assert words in err
@@ -234,7 +262,10 @@ def test_a_size_in_decimal_units_says_that_it_is_read_in_binary_ones(text, read,
     _, out, err = snapconv("check", FIXTURES / "training_step.pickle", "--max-peak", text)
     assert f"note: --max-peak {text} is read as {read}" in err
     assert "note" not in out
-    assert "is read as" not in snapconv("check", FIXTURES / "training_step.pickle", "--max-peak", "38GiB").err
+    assert (
+        "is read as"
+        not in snapconv("check", FIXTURES / "training_step.pickle", "--max-peak", "38GiB").err
+    )
 
 
 def test_one_peak_has_one_unit_in_every_answer(snapconv):

@@ -39,7 +39,12 @@ NAMES = [
 
 def raw_snapshot(n_devices=1, frames=FRAMES):
     """Device n allocates n + 1 blocks of 1000 bytes (1024 each) in one segment of 2 MiB."""
-    raw = {"segments": [], "device_traces": [], "allocator_settings": {}, "external_annotations": []}
+    raw = {
+        "segments": [],
+        "device_traces": [],
+        "allocator_settings": {},
+        "external_annotations": [],
+    }
     for device in range(n_devices):
         model = RecordedAllocator(device=device, base_addr=(device + 1) << 40)
         for _ in range(device + 1):
@@ -174,7 +179,12 @@ def test_a_file_that_cannot_be_opened_is_named_with_advice(folder, snapconv, pat
 @pytest.mark.parametrize(
     ("line", "code", "kind", "words"),
     [
-        (["summary", "missing.pickle", "--json"], 3, "InputError", "missing.pickle: cannot be read"),
+        (
+            ["summary", "missing.pickle", "--json"],
+            3,
+            "InputError",
+            "missing.pickle: cannot be read",
+        ),
         (["missing.pickle", "--json"], 3, "InputError", "check the path"),
         (["check", "missing.pickle", "--max-peak", "1GiB", "--json"], 3, "InputError", "missing"),
         (
@@ -214,7 +224,9 @@ def test_top_is_how_many_rows_each_table_of_the_text_has(snapconv):
 def test_top_shortens_lists_by_size_and_leaves_every_device_and_category(folder, snapconv):
     write("run.pickle", n_devices=2)
     whole, short = (
-        json.loads(snapconv("summary", FIXTURES / "perceptron.pickle", "--json", *top).out)["devices"][0]
+        json.loads(snapconv("summary", FIXTURES / "perceptron.pickle", "--json", *top).out)[
+            "devices"
+        ][0]
         for top in ([], ["--top", "2"])
     )
     assert len(whole["lines"]) > 2
@@ -232,8 +244,12 @@ class Asks:
 
 
 @pytest.mark.parametrize("command", ["to-sqlite", "info"])
-def test_a_pickle_that_requests_code_ends_with_4_names_it_and_runs_nothing(folder, snapconv, command):
-    Path("run.pickle").write_bytes(pickle.dumps({"segments": [], "device_traces": [], "extra": Asks()}))
+def test_a_pickle_that_requests_code_ends_with_4_names_it_and_runs_nothing(
+    folder, snapconv, command
+):
+    Path("run.pickle").write_bytes(
+        pickle.dumps({"segments": [], "device_traces": [], "extra": Asks()})
+    )
     done = snapconv(command, "run.pickle")
     assert (done.code, done.out) == (4, "")
     assert f"{os.mkdir.__module__}.mkdir" in done.err
@@ -262,7 +278,9 @@ def test_a_report_that_exists_ends_with_5_and_stays_as_it_is(folder, snapconv):
         ("sub/", "sub/NAME"),
     ],
 )
-def test_an_output_that_cannot_be_written_ends_with_5_and_shows_what_to_do(folder, snapconv, output, advice):
+def test_an_output_that_cannot_be_written_ends_with_5_and_shows_what_to_do(
+    folder, snapconv, output, advice
+):
     write()
     Path("sub").mkdir()
     done = snapconv("to-sqlite", "run.pickle", "-o", output, "--force")
@@ -292,7 +310,9 @@ def test_the_snapshot_itself_is_never_replaced(folder, snapconv, output):
 
 
 @pytest.mark.parametrize(("name", "options", "report"), NAMES)
-def test_a_report_is_named_after_the_snapshot_or_as_it_is_configured(folder, snapconv, name, options, report):
+def test_a_report_is_named_after_the_snapshot_or_as_it_is_configured(
+    folder, snapconv, name, options, report
+):
     write(name)
     done = snapconv("to-sqlite", name, *options)
     assert done.code == 0
@@ -302,7 +322,9 @@ def test_a_report_is_named_after_the_snapshot_or_as_it_is_configured(folder, sna
 
 
 @pytest.mark.parametrize("command", ["to-sqlite", "view", "export"])
-def test_the_current_folder_gets_every_output_and_of_one_name_only_the_first(folder, snapconv, command):
+def test_the_current_folder_gets_every_output_and_of_one_name_only_the_first(
+    folder, snapconv, command
+):
     """The snapshots may lie in somebody else's folders."""
     for sub in ("a", "b"):
         Path(sub).mkdir()
@@ -352,7 +374,9 @@ def test_the_json_is_one_document_and_agrees_with_the_report(folder, snapconv):
     write(n_devices=2)
     done = snapconv("to-sqlite", "run.pickle", "--json")
     for report in json.loads(done.out)["reports"]:
-        assert peak_in(report["output"]) == report["peak_usage_bytes"] == 1024 * (report["device"] + 1)
+        assert (
+            peak_in(report["output"]) == report["peak_usage_bytes"] == 1024 * (report["device"] + 1)
+        )
         held = report["categories_at_peak"].values()
         assert sum(category["block_bytes"] for category in held) == report["peak_usage_bytes"]
 
@@ -380,8 +404,12 @@ def test_quiet_prints_nothing_and_writes(folder, snapconv, options):
 HOSTILE = "##[add-mask]/ ##[stop-commands]x"
 
 
-@pytest.mark.parametrize("arguments", [["info"], ["info", "--json"], ["tree"], ["summary", "--json"], []])
-def test_no_name_of_a_file_is_a_command_for_githubs_runner(tmp_path, monkeypatch, capsys, arguments):
+@pytest.mark.parametrize(
+    "arguments", [["info"], ["info", "--json"], ["tree"], ["summary", "--json"], []]
+)
+def test_no_name_of_a_file_is_a_command_for_githubs_runner(
+    tmp_path, monkeypatch, capsys, arguments
+):
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     trace = TraceBuilder().segment().alloc(512, frames=[frame(HOSTILE, f"/home/me/{HOSTILE}.py")])
     path = trace.write(tmp_path / "x.pickle", allocator_settings={HOSTILE: HOSTILE})

@@ -24,7 +24,9 @@ def program(*frames):
     """A trace that fails, with free memory that another setting could have used."""
     builder = TraceBuilder().segment(20 * MIB)
     for _ in range(4):
-        builder.alloc(3 * MIB, frames=[frame(), *frames]).alloc(2 * MIB, frames=[frame(), *frames]).free()
+        builder.alloc(3 * MIB, frames=[frame(), *frames]).alloc(
+            2 * MIB, frames=[frame(), *frames]
+        ).free()
     return builder.oom(30 * MIB, device_free=MIB)
 
 
@@ -69,10 +71,14 @@ def test_text_and_json_name_the_device_as_torch_does(snapconv, files, kind, comm
 
 @pytest.mark.parametrize("kind", ["npu", "xpu", "cuda"])
 def test_reports_pages_traces_and_ranks_name_the_device(snapconv, files, kind, tmp_path):
-    report, page, trace = (tmp_path / f"out{ending}" for ending in (".sqlite", ".html", ".perfetto.json"))
+    report, page, trace = (
+        tmp_path / f"out{ending}" for ending in (".sqlite", ".html", ".perfetto.json")
+    )
     assert snapconv("to-sqlite", files[kind], "--extended", "-o", report).code == 0
     with sqlite3.connect(report) as database:
-        assert database.execute("SELECT device, device_kind FROM snapconv_report").fetchall() == [(0, kind)]
+        assert database.execute("SELECT device, device_kind FROM snapconv_report").fetchall() == [
+            (0, kind)
+        ]
     assert snapconv("view", files[kind], "-o", page).code == 0
     parts = re.findall(r'octet-stream" id="[^"]*">([A-Za-z0-9+/=]+)<', page.read_text())
     assert any(f'"{kind}:0"'.encode() in zlib.decompress(base64.b64decode(part)) for part in parts)
@@ -84,7 +90,9 @@ def test_reports_pages_traces_and_ranks_name_the_device(snapconv, files, kind, t
         (folder / f"rank{rank}.pickle").write_bytes(files[kind].read_bytes())
     done = snapconv("ranks", folder, "--no-cache")
     assert f"{kind}:0" in done.out
-    devices = json.loads(snapconv("ranks", folder, "--no-cache", "--json").out)["files"][0]["devices"]
+    devices = json.loads(snapconv("ranks", folder, "--no-cache", "--json").out)["files"][0][
+        "devices"
+    ]
     assert [device["kind"] for device in devices] == [kind]
 
 
@@ -110,7 +118,9 @@ def test_only_settings_that_every_release_of_the_file_accepts_are_tried(files):
     }
     assert trials.variable == "PYTORCH_NPU_ALLOC_CONF"
     _, remedies = load(files["npu"]).explain_oom()
-    assert not [one.name for one in remedies.tried if "roundup" in one.name or "fraction" in one.name]
+    assert not [
+        one.name for one in remedies.tried if "roundup" in one.name or "fraction" in one.name
+    ]
 
 
 def test_an_npu_refuses_a_split_limit_beside_expandable_segments():
@@ -131,7 +141,10 @@ def test_events_with_pools_show_a_release_that_accepts_all(tmp_path):
     snapshot = load(builder.write(tmp_path / "new.pickle")).snapshot
     assert str(snapshot.era) == "torch 2.13 or newer (npu)"
     assert (
-        snapshot.backend.refusal(["per_process_memory_fraction"], [], release=snapshot.earliest_release) == ""
+        snapshot.backend.refusal(
+            ["per_process_memory_fraction"], [], release=snapshot.earliest_release
+        )
+        == ""
     )
 
 
@@ -153,8 +166,10 @@ def test_padded_blocks_show_an_npu_without_any_frame_of_it(tmp_path, n_padded, k
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_message_says_what_records_on_its_device_and_nothing_else(name):
     text = (
-        f"{name} out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 61.00 GiB of "
-        "which 1.00 GiB is free. Of the allocated memory 58.00 GiB is allocated by PyTorch, and 1.00 GiB is "
+        f"{name} out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 61.00 "
+        f"GiB of "
+        "which 1.00 GiB is free. Of the allocated memory 58.00 GiB is allocated by PyTorch, and "
+        "1.00 GiB is "
         "reserved by PyTorch but unallocated."
     )
     found, backend = explain_message(text), BACKENDS[name]

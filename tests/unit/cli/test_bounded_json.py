@@ -25,8 +25,13 @@ def test_what_fits_is_whole_and_the_bound_grows_with_the_file():
 
 
 def test_the_first_entries_of_lists_and_every_device_remain():
-    assert bounded({"devices": [{"lines": LINES}]}, 1000) == ({"devices": [{"lines": LINES[:1000]}]}, 1000)
-    assert [one["device"] for one in bounded({"devices": DEVICES}, 10)[0]["devices"]] == list(range(100))
+    assert bounded({"devices": [{"lines": LINES}]}, 1000) == (
+        {"devices": [{"lines": LINES[:1000]}]},
+        1000,
+    )
+    assert [one["device"] for one in bounded({"devices": DEVICES}, 10)[0]["devices"]] == list(
+        range(100)
+    )
 
 
 def test_long_texts_and_keys_are_cut_with_what_is_left_out():

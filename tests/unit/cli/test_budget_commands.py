@@ -20,7 +20,11 @@ def test_growth_names_the_line_and_what_it_adds(snapconv):
     (line,) = device["lines"]
     assert shown.code == 0
     assert line["frames"][0] == {"file": "metrics.py", "line": 14, "function": "remember"}
-    assert (line["bytes_per_iteration"], line["n_iterations"], line["fate"]) == (KEPT, 6, "never freed")
+    assert (line["bytes_per_iteration"], line["n_iterations"], line["fate"]) == (
+        KEPT,
+        6,
+        "never freed",
+    )
 
 
 def test_growth_says_why_it_is_not_known(snapconv):
@@ -46,7 +50,9 @@ def test_a_file_compared_with_itself_shows_no_difference(snapconv):
     (device,) = json.loads(shown.out)["devices"]
     assert shown.code == 0
     assert device["peak_allocated"]["change_bytes"] == 0
-    rows = [row for name in ("categories", "lines", "modules", "operations") for row in device[name]]
+    rows = [
+        row for name in ("categories", "lines", "modules", "operations") for row in device[name]
+    ]
     assert {row["difference"] for row in rows} == {"same"}
 
 
@@ -60,7 +66,9 @@ def test_limits_that_hold_end_with_0_and_others_with_7(snapconv):
 
 
 def test_limits_of_categories_are_added_up(snapconv):
-    shown = snapconv("check", GROWING, "--max-category", "weight=1KiB", "--max-category", "input=1GiB")
+    shown = snapconv(
+        "check", GROWING, "--max-category", "weight=1KiB", "--max-category", "input=1GiB"
+    )
     assert shown.code == 7
     assert [line[:4] for line in shown.out.splitlines()[:2]] == ["FAIL", "ok  "]
 

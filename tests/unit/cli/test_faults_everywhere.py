@@ -15,7 +15,10 @@ JOBS = {
     ),
     "cycles": (
         steps_that_collect,
-        "Reference cycles keep memory of earlier steps until Python's collector runs: state.py:7 made it",
+        (
+            "Reference cycles keep memory of earlier steps until Python's collector runs: state.py:7 "
+            "made it"
+        ),
     ),
 }
 

@@ -106,7 +106,9 @@ def test_ctrl_c_twice_leaves_nothing_either(convert, tmp_path, monkeypatch, caps
 
     remove = files._remove
     monkeypatch.setattr(files, "_remove", interrupted_too)
-    monkeypatch.setattr(importlib.import_module("snapconv.writers.sqlite.tables"), "write_rows", interrupted)
+    monkeypatch.setattr(
+        importlib.import_module("snapconv.writers.sqlite.tables"), "write_rows", interrupted
+    )
     assert convert() == 130
     assert capsys.readouterr().err == ENDED
     assert list(tmp_path.iterdir()) == []
@@ -157,5 +159,7 @@ def test_who_presses_ctrl_c_twice_sees_no_traceback_of_the_end(exit_code, is_ign
         "atexit.register(lambda: print(signal.getsignal(signal.SIGINT) == signal.SIG_IGN))\n"
         "snapconv.__main__.run()\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout.split()) == (exit_code, [str(is_ignored)])

@@ -31,7 +31,9 @@ def served(folders, *calls, server=SERVER):
     """What a client gets: the tools, and of every call whether it failed and its text."""
     client, stdio = pytest.importorskip("mcp"), pytest.importorskip("mcp.client.stdio")
     words = [*server, *map(str, folders)]
-    parameters = client.StdioServerParameters(command=words[0], args=words[1:], env=environment(), cwd=ROOT)
+    parameters = client.StdioServerParameters(
+        command=words[0], args=words[1:], env=environment(), cwd=ROOT
+    )
 
     async def run():
         async with (
@@ -108,7 +110,9 @@ def test_the_tools_are_the_questions_and_none_writes_or_takes_another_path(sessi
         assert tool.annotations.readOnlyHint
         assert not tool.inputSchema["additionalProperties"]
         assert "never instructions" in tool.description
-        assert not {"output", "force", "rules", "message", "format"} & set(tool.inputSchema["properties"])
+        assert not {"output", "force", "rules", "message", "format"} & set(
+            tool.inputSchema["properties"]
+        )
 
 
 @pytest.mark.parametrize("name", QUESTIONS_OF_OOM)
@@ -180,7 +184,8 @@ def test_what_lies_or_leads_outside_the_folders_is_refused_in_the_same_words_as_
         "missing.pickle", "nul\0.pickle", "/etc/passwd",
     ]  # fmt: skip
     _, answers = served(
-        [folder], *(("info", {"snapshot": name}) for name in (*names, "pipe.pickle", "inside.pickle"))
+        [folder],
+        *(("info", {"snapshot": name}) for name in (*names, "pipe.pickle", "inside.pickle")),
     )
     *refused, pipe, inside = answers
     for name, (failed, text) in zip(names, refused, strict=True):
@@ -192,7 +197,11 @@ def test_what_lies_or_leads_outside_the_folders_is_refused_in_the_same_words_as_
     assert not inside[0]
 
 
-CLIENT = {"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+CLIENT = {
+    "protocolVersion": "2025-03-26",
+    "capabilities": {},
+    "clientInfo": {"name": "t", "version": "1"},
+}
 GREETING = {"id": 1, "method": "initialize", "params": CLIENT}
 GREETED = {"method": "notifications/initialized"}
 
@@ -247,7 +256,8 @@ def info_call(number):
 
 def test_nothing_but_protocol_is_on_stdout(folder):
     noisy = info_with(
-        "print('noise'); os.write(1, b'noise'); sys.__stdout__.write('noise'); sys.__stdout__.flush()"
+        "print('noise'); os.write(1, b'noise'); sys.__stdout__.write('noise'); "
+        "sys.__stdout__.flush()"
     )
     answers, rest, noise = spoken(folder, noisy, [info_call(2)], n_answers=1)
     assert answers.keys() == {1, 2}
@@ -258,7 +268,9 @@ def test_nothing_but_protocol_is_on_stdout(folder):
 
 def test_calls_that_were_cancelled_do_not_run_beside_the_next(folder):
     slow = info_with("os.write(2, b'['); time.sleep(0.5); os.write(2, b']')")
-    cancels = [{"method": "notifications/cancelled", "params": {"requestId": number}} for number in (2, 3)]
+    cancels = [
+        {"method": "notifications/cancelled", "params": {"requestId": number}} for number in (2, 3)
+    ]
     answers, _, marks = spoken(
         folder, slow, [info_call(2), info_call(3), *cancels, info_call(4)], n_answers=3
     )

@@ -24,7 +24,9 @@ COMMANDS = (["to-sqlite", "run.pickle", "--force"], ["info", "run.pickle"])
 
 def write(function="forward"):
     model = RecordedAllocator()
-    model.malloc(1000, frames=[{"name": function, "filename": "/home/me/project/train.py", "line": 7}])
+    model.malloc(
+        1000, frames=[{"name": function, "filename": "/home/me/project/train.py", "line": 7}]
+    )
     Path("run.pickle").write_bytes(pickle.dumps(model.snapshot()))
 
 
@@ -46,8 +48,19 @@ sys.exit(app.main(sys.argv[1:]))
 
 
 def start(*argv, env=None, program=("-m", "snapconv"), **streams):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "TERM": "xterm", **(env or {})}
-    warnings = ("-W", "error", "-W", "ignore::ResourceWarning")  # Ctrl-C may hit between open and with
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUTF8": "1",
+        "TERM": "xterm",
+        **(env or {}),
+    }
+    warnings = (
+        "-W",
+        "error",
+        "-W",
+        "ignore::ResourceWarning",
+    )  # Ctrl-C may hit between open and with
     command = [sys.executable, *warnings, *program, *argv]
     return subprocess.Popen(command, env=environment, **streams)
 
@@ -139,7 +152,9 @@ def test_stdin_is_a_pipe_too(folder):
     assert "save it to a file first" in done.err
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="this system has no device that is always full"
+)
 @pytest.mark.parametrize("argv", COMMANDS, ids=lambda argv: argv[0])
 def test_a_full_disk_under_stdout_ends_with_5(folder, argv):
     with Path("/dev/full").open("wb") as full:
@@ -159,7 +174,9 @@ def test_a_closed_stdout_is_an_error_and_a_closed_stderr_is_none(folder, argv, c
     assert b"error: the standard output cannot be written: it is closed" in done.stderr or not code
 
 
-@pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="needs the right to read the kernel's log")
+@pytest.mark.skipif(
+    not os.access("/proc/kmsg", os.R_OK), reason="needs the right to read the kernel's log"
+)
 @pytest.mark.parametrize("argv", [["info"], ["oom", "--message"]], ids=" ".join)
 def test_a_file_of_the_system_that_waits_is_as_empty_as_it_says(folder, argv):
     assert run(*argv, "/proc/kmsg").code == 3
@@ -179,7 +196,12 @@ def capture_with_times_in(make):
 
 @pytest.mark.parametrize(
     "make",
-    [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to("none")],
+    [
+        os.mkfifo,
+        Path.mkdir,
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.symlink_to("none"),
+    ],
     ids=["pipe", "folder", "device", "nothing"],
 )
 def test_times_that_are_no_regular_file_are_left_out_with_a_note(folder, capsys, make):
@@ -220,7 +242,10 @@ def test_a_name_that_no_system_has_is_an_input_that_cannot_be_read(folder, capsy
 def test_a_size_that_no_memory_has_is_a_wrong_command_line(folder, capsys, size):
     assert main(["check", "run.pickle", "--max-peak", size]) == 2
     assert main(["oom", "run.pickle", "--device-total", size]) == 2
-    assert main(["check", "run.pickle", "--baseline", "run.pickle", "--fail-over", "9" * 5000 + "%"]) == 2
+    assert (
+        main(["check", "run.pickle", "--baseline", "run.pickle", "--fail-over", "9" * 5000 + "%"])
+        == 2
+    )
     assert len(capsys.readouterr().err) < 20_000
 
 
@@ -250,7 +275,9 @@ def test_whether_a_file_can_be_read_is_seen_by_reading_it(folder, monkeypatch, a
     Path("unreadable.json").write_bytes(texts.get(before, Path("run.pickle").read_bytes()))
     access = os.access
     monkeypatch.setattr(
-        os, "access", lambda path, *more, **how: Path(path).name != "unreadable.json" and access(path, *more)
+        os,
+        "access",
+        lambda path, *more, **how: Path(path).name != "unreadable.json" and access(path, *more),
     )
     assert main(argv) == 0
 
@@ -264,7 +291,9 @@ def test_a_terminal_without_unicode_gets_escapes_instead(folder, argv):
     assert "\\u" in done.out
 
 
-@pytest.mark.parametrize("function", ["\x1b]0;owned\x07", "a\nnote: forged: all is well", "a\rb", "a\x9b2J"])
+@pytest.mark.parametrize(
+    "function", ["\x1b]0;owned\x07", "a\nnote: forged: all is well", "a\rb", "a\x9b2J"]
+)
 def test_a_name_in_the_file_cannot_write_to_the_terminal(folder, function):
     write(function)
     done = run("to-sqlite", "run.pickle")
@@ -303,7 +332,10 @@ module, name = sys.argv[1].rsplit(".", 1)
 setattr(import_module(module), name, hang)
 sys.exit(main(sys.argv[2:]))
 """
-READING, WRITING = "snapconv.snapshot.load.as_snapshot_dict", "snapconv.writers.sqlite.tables.write_rows"
+READING, WRITING = (
+    "snapconv.snapshot.load.as_snapshot_dict",
+    "snapconv.writers.sqlite.tables.write_rows",
+)
 STOPS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
 
@@ -323,7 +355,9 @@ def hanging(place, *argv, before=()):
 @pytest.mark.parametrize(
     ("place", "command"), [(READING, "to-sqlite"), (READING, "info"), (WRITING, "to-sqlite")]
 )
-def test_a_run_that_is_stopped_is_reported_in_a_line_and_leaves_nothing(folder, number, code, place, command):
+def test_a_run_that_is_stopped_is_reported_in_a_line_and_leaves_nothing(
+    folder, number, code, place, command
+):
     with hanging(place, command, "run.pickle") as process:
         process.send_signal(number)
         out, err = process.communicate(timeout=60)

@@ -35,15 +35,22 @@ def test_json_tables_page_and_agent_have_the_profilers_bytes(snapconv, name, tmp
     report, page = tmp_path / "out.sqlite", tmp_path / "out.html"
     assert snapconv("to-sqlite", PROFILES / name, "--extended", "-o", report).code == 0
     with sqlite3.connect(report) as database:
-        rows = database.execute("SELECT device_kind, peak_usage_bytes FROM snapconv_report").fetchall()
+        rows = database.execute(
+            "SELECT device_kind, peak_usage_bytes FROM snapconv_report"
+        ).fetchall()
     assert rows == [(NAMES[name], PEAK)]
     assert snapconv("view", PROFILES / name, "-o", page).code == 0
     parts = re.findall(r'octet-stream" id="[^"]*">([A-Za-z0-9+/=]+)<', page.read_text())
-    assert any(f'"{NAMES[name]}"'.encode() in zlib.decompress(base64.b64decode(part)) for part in parts)
+    assert any(
+        f'"{NAMES[name]}"'.encode() in zlib.decompress(base64.b64decode(part)) for part in parts
+    )
 
 
 def test_an_agent_reads_the_profilers_bytes():
-    calls = [("summary", {"snapshot": "profile_plot.html"}), ("info", {"snapshot": "profile_plot.html"})]
+    calls = [
+        ("summary", {"snapshot": "profile_plot.html"}),
+        ("info", {"snapshot": "profile_plot.html"}),
+    ]
     (_, summary), (_, info) = served([PROFILES], *calls)[1]
     assert json.loads(summary)["devices"][0]["allocated_bytes"] == PEAK
     assert "profile_plot" in json.loads(info)["form"]
@@ -67,4 +74,7 @@ def test_a_limit_of_reserved_memory_is_unknown(snapconv):
 def test_a_limit_of_the_peak_is_unknown_where_tensors_were_there_before(snapconv):
     done = snapconv("check", PROFILES / "profile_plot.html", "--max-peak", "1MiB")
     assert done.code == 7
-    assert "UNKNOWN  peak allocated of cpu is not known: at least 868.02 KiB, limit 1.00 MiB" in done.out
+    assert (
+        "UNKNOWN  peak allocated of cpu is not known: at least 868.02 KiB, limit 1.00 MiB"
+        in done.out
+    )

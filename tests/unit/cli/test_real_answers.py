@@ -1,6 +1,7 @@
 """Every answer about every real file: its parts add up, and no row lacks its line number, however wide.
 
-The files belong to other people and lie beside the project, as those of tests/unit/test_real_snapshots.py.
+The files belong to other people and lie beside the project, as those of
+tests/unit/test_real_snapshots.py.
 """
 
 import re
@@ -17,7 +18,12 @@ from snapconv.snapshot.segment_table import BlockState
 from snapconv.units import format_bytes
 from snapconv.writers.text.comparisons import diff_lines
 from snapconv.writers.text.growth import growth_lines
-from snapconv.writers.text.moment import fragmentation_lines, moment_lines, tree_lines, verdict_lines
+from snapconv.writers.text.moment import (
+    fragmentation_lines,
+    moment_lines,
+    tree_lines,
+    verdict_lines,
+)
 from snapconv.writers.text.oom import oom_lines
 from snapconv.writers.text.what_if import what_if_lines
 
@@ -44,7 +50,9 @@ def answers(session):
     yield from (line for state in session.at() for line in moment_lines(state))
     for by in ("line", "category", "operation"):
         yield from (line for tree in session.tree(by=by) for line in tree_lines(tree, n_most=1000))
-    yield from (line for found in session.fragmentation() for line in fragmentation_lines(found, "x.pickle"))
+    yield from (
+        line for found in session.fragmentation() for line in fragmentation_lines(found, "x.pickle")
+    )
     yield from oom_lines(*session.explain_oom(replay=False), file="FILE")
     yield from diff_lines(session.compared_with(session))
     if session.snapshot.devices[0].events.action.size < 5000:
@@ -58,7 +66,10 @@ def test_no_row_lacks_its_line_number_whatever_the_width(session):
     known = {
         f"{file.rpartition('/')[2]}:{line} in {name.split()[0]}"
         for file, line, name in zip(
-            session.analysis.project.relative_paths, frames.lines.tolist(), frames.names, strict=True
+            session.analysis.project.relative_paths,
+            frames.lines.tolist(),
+            frames.names,
+            strict=True,
         )
         if name
     }
@@ -85,7 +96,9 @@ def test_what_is_likely_is_apart_in_a_tree_by_category(session):
     for state, tree in zip(session.at(), session.tree(by="category"), strict=True):
         likely = {row.category: row.likely_bytes for row in state.categories if row.likely_bytes}
         roots = {node.name: node.block_bytes for node in tree.nodes if node.depth == 0}
-        assert likely == {n.removesuffix(" (likely)"): size for n, size in roots.items() if "(likely)" in n}
+        assert likely == {
+            n.removesuffix(" (likely)"): size for n, size in roots.items() if "(likely)" in n
+        }
 
 
 def test_the_loop_of_a_public_report_is_as_large_as_reported_under_both_settings_and_small_under_one():
@@ -110,7 +123,9 @@ def test_the_parts_of_the_peak_add_up(session):
             assert sum(row.n_allocations for row in rows) == state.n_allocations
         of_lines = sum(row.block_bytes for row in state.lines)
         assert of_lines + state.no_stack_bytes <= allocated
-        by_line = {node.name: node.block_bytes for node in session.of_device(state.device).tree()[0].nodes}
+        by_line = {
+            node.name: node.block_bytes for node in session.of_device(state.device).tree()[0].nodes
+        }
         assert by_line.get("no stack recorded", 0) == state.no_stack_bytes
         assert by_line.get("library code only", 0) == allocated - of_lines - state.no_stack_bytes
 
@@ -119,7 +134,9 @@ def test_the_parts_of_the_peak_add_up(session):
 def test_the_parts_of_a_tree_add_up(session, by):
     for tree in session.tree(by=by):
         assert sum(node.self_bytes for node in tree.nodes) == tree.allocated_bytes
-        assert sum(node.block_bytes for node in tree.nodes if node.depth == 0) == tree.allocated_bytes
+        assert (
+            sum(node.block_bytes for node in tree.nodes if node.depth == 0) == tree.allocated_bytes
+        )
 
 
 def test_the_parts_of_what_is_free_add_up(session):
@@ -140,7 +157,9 @@ def test_what_was_never_freed_is_what_the_dump_has_of_the_trace(session):
         blocks, allocations = one.device.blocks, one.allocations
         if any(note.slug == "pending-free" for note in session.notes):
             continue  # what is freed and waits for a stream counts as allocated here, and not there
-        before = allocations.block_bytes[(allocations.alloc_event < 0) & (allocations.freed_event < 0)]
+        before = allocations.block_bytes[
+            (allocations.alloc_event < 0) & (allocations.freed_event < 0)
+        ]
         in_use = blocks.block_bytes[blocks.state == BlockState.ACTIVE]
         found = sum(line.block_bytes for line in unfreed_lines(one))
         assert found + before.sum() == (in_use.sum() if len(in_use) else one.replay.allocated.end)

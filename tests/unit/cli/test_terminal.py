@@ -66,10 +66,15 @@ def test_a_terminal_gets_the_text_of_a_pipe(printed):
 def test_a_terminal_gets_lines_of_its_width_and_a_pipe_whole_ones(printed, tmp_path):
     """The folder gives way, never the line number or the function; a sentence is broken, never cut."""
     line = ("adam_step", "/home/me/trainers/distributed/optimizers/adam_with_masters.py", 1152)
-    path = TraceBuilder().segment().alloc(1024, frames=[frame(*line)]).write(tmp_path / "run.pickle")
+    path = (
+        TraceBuilder().segment().alloc(1024, frames=[frame(*line)]).write(tmp_path / "run.pickle")
+    )
     arguments = ["verdict", path, "--project-root", "/home"]
     whole = "me/trainers/distributed/optimizers/adam_with_masters.py:1152 in adam_step"
-    for shown in (printed(arguments, to_terminal=False), printed(arguments, to_terminal=True, COLUMNS="200")):
+    for shown in (
+        printed(arguments, to_terminal=False),
+        printed(arguments, to_terminal=True, COLUMNS="200"),
+    ):
         assert whole in shown
     lines = printed(arguments, to_terminal=True, COLUMNS="60").splitlines()
     assert any(part.endswith("…/adam_with_masters.py:1152 in") for part in lines)

@@ -12,7 +12,9 @@ def test_a_limit_passes_until_its_time_is_over():
         time_limit("tail LOG", seconds=-1)()
 
 
-def test_a_log_that_takes_too_long_is_refused_with_the_command_for_less(snapconv, tmp_path, monkeypatch):
+def test_a_log_that_takes_too_long_is_refused_with_the_command_for_less(
+    snapconv, tmp_path, monkeypatch
+):
     monkeypatch.setitem(time_limit.__kwdefaults__, "seconds", -1.0)
     path = tmp_path / "job.log"
     path.write_text("CUDA out of memory. Tried to allocate 2.00 GiB\n")

@@ -12,7 +12,9 @@ FIXTURES = Path(__file__).parents[3] / "fixtures"
 
 def test_a_trial_that_runs_out_says_where_and_for_what(snapconv):
     path = FIXTURES / "training_step.pickle"
-    _, out, _ = snapconv("what-if", path, "--capacity", "0.5GiB", "--setting", "expandable_segments:True")
+    _, out, _ = snapconv(
+        "what-if", path, "--capacity", "0.5GiB", "--setting", "expandable_segments:True"
+    )
     lines = out.splitlines()
     assert lines[0].startswith("cuda:0  does not fit in 512.00 MiB: at least ")
     assert lines[1] == "  3403 events replayed, with 512.00 MiB for PyTorch"
@@ -43,7 +45,9 @@ def test_json_has_what_the_table_has(snapconv):
 
 
 def test_settings_that_fail_at_the_same_request_share_one_reason(snapconv):
-    _, out, _ = snapconv("what-if", FIXTURES / "training_step.pickle", "--search", "--capacity", "0.5GiB")
+    _, out, _ = snapconv(
+        "what-if", FIXTURES / "training_step.pickle", "--search", "--capacity", "0.5GiB"
+    )
     assert "max_split_size_mb:32, 128" in out
     first, *others = out.splitlines()
     assert sum(" requested " in line for line in others) == sum(

@@ -37,8 +37,13 @@ def modules_of(tmp_path):
     def modules_of(builder, **fields):
         snapshot = load_snapshot(builder.write(tmp_path / "s.pickle", **fields))
         project = find_project(snapshot.stacks, root="/home/me/project")
-        found = analyze_device(snapshot, snapshot.devices[0], StackFacts(snapshot.stacks, project)).modules
-        return [(found.names[i], found.evidence[i]) if i >= 0 else None for i in found.module_id.tolist()]
+        found = analyze_device(
+            snapshot, snapshot.devices[0], StackFacts(snapshot.stacks, project)
+        ).modules
+        return [
+            (found.names[i], found.evidence[i]) if i >= 0 else None
+            for i in found.module_id.tolist()
+        ]
 
     return modules_of
 
@@ -61,7 +66,10 @@ def modules_of(tmp_path):
         (called(LINEAR, IN_SEQUENTIAL, forward(35), MAIN), "net/model.py:35 < train.py:53"),
         # Functions between a module and the call of another are no modules.
         ([LINEAR, *CALL, forward(20), forward(35), *CALL, MAIN], "net/model.py:20 < train.py:53"),
-        (called(LINEAR, forward(7, "/x/site-packages/hf/bert.py"), MAIN), "hf/bert.py:7 < train.py:53"),
+        (
+            called(LINEAR, forward(7, "/x/site-packages/hf/bert.py"), MAIN),
+            "hf/bert.py:7 < train.py:53",
+        ),
         (called(LINEAR, forward(0), MAIN), "net/model.py < train.py:53"),
         # A function of that name elsewhere is no call of a module.
         ([forward(9), frame("_call_impl", "/home/me/project/own.py", 3), MAIN], None),
@@ -82,7 +90,9 @@ def test_of_a_deep_recursion_the_innermost_calls_are_kept(modules_of):
 def test_a_workspace_is_of_no_module(modules_of):
     blas = frame("at::cuda::getCurrentCUDABlasHandle()", "??", 0)
     frames = called(LINEAR, forward(35), MAIN)
-    found = modules_of(TraceBuilder().segment().alloc(512, frames=[blas, *frames]).alloc(512, frames=frames))
+    found = modules_of(
+        TraceBuilder().segment().alloc(512, frames=[blas, *frames]).alloc(512, frames=frames)
+    )
     assert found == [None, ("net/model.py:35 < train.py:53", Evidence.FRAMES)]
 
 
@@ -110,7 +120,9 @@ def test_gradients_and_states_are_of_the_module_of_their_parameter(modules_of):
 
 def test_what_was_saved_is_of_the_module_that_saved_it_first_unless_it_is_a_parameter(modules_of):
     frames = called(LINEAR, forward(35), MAIN)
-    builder = TraceBuilder().segment().alloc(512).alloc(512, frames=frames).alloc(512, frames=frames)
+    builder = (
+        TraceBuilder().segment().alloc(512).alloc(512, frames=frames).alloc(512, frames=frames)
+    )
     now = START_US + 9
     recorded = metadata(
         parameters=[parameter("head.weight", ADDR, 512, now)],

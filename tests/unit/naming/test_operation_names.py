@@ -13,7 +13,9 @@ def test_stacks_are_looked_at_once_for_all_devices_of_a_file(tmp_path, monkeypat
     builders = [TraceBuilder(device=n).segment().alloc(512, frames=OTHER) for n in range(5)]
     looked_at = []
     infer = stack_facts._operation_of
-    monkeypatch.setattr(stack_facts, "_operation_of", lambda *of: looked_at.append(of) or infer(*of))
+    monkeypatch.setattr(
+        stack_facts, "_operation_of", lambda *of: looked_at.append(of) or infer(*of)
+    )
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps(builders[0].snapshot(*builders[1:])))
     session = load(path)

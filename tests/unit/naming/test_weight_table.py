@@ -38,12 +38,22 @@ def match(*rows, event=10, iteration=(0, 20)):
 
 
 def test_a_gradient_belongs_to_the_weight_of_its_size():
-    rows = [(WEIGHT, 100, -1, -1), (WEIGHT, 200, -1, -1), (GRADIENT, 200, 4, -1), (GRADIENT, 100, 5, -1)]
+    rows = [
+        (WEIGHT, 100, -1, -1),
+        (WEIGHT, 200, -1, -1),
+        (GRADIENT, 200, 4, -1),
+        (GRADIENT, 100, 5, -1),
+    ]
     assert match(*rows) == ([0, 1], [3, 2], 0)
 
 
 def test_weights_are_those_that_are_live_at_the_event():
-    rows = [(WEIGHT, 100, -1, 5), (WEIGHT, 100, 3, -1), (WEIGHT, 100, 11, -1), (WEIGHT, 100, 10, 11)]
+    rows = [
+        (WEIGHT, 100, -1, 5),
+        (WEIGHT, 100, 3, -1),
+        (WEIGHT, 100, 11, -1),
+        (WEIGHT, 100, 10, 11),
+    ]
     assert match(*rows)[0] == [1, 3]
 
 
@@ -66,13 +76,20 @@ def test_there_is_one_gradient_per_weight_and_one_weight_per_gradient():
 
 def test_gradients_that_fit_no_weight_are_counted_if_live():
     rows = (
-        [(WEIGHT, 100, -1, -1)] + [(GRADIENT, 100, 1, -1)] * 3 + [(GRADIENT, 7, 1, 5), (GRADIENT, 7, 1, -1)]
+        [(WEIGHT, 100, -1, -1)]
+        + [(GRADIENT, 100, 1, -1)] * 3
+        + [(GRADIENT, 7, 1, 5), (GRADIENT, 7, 1, -1)]
     )
     assert match(*rows)[2] == 3
 
 
 def test_gradients_that_are_live_at_the_event_go_first():
-    rows = [(WEIGHT, 100, -1, -1), (GRADIENT, 100, 1, 5), (GRADIENT, 100, 8, -1), (GRADIENT, 100, 12, -1)]
+    rows = [
+        (WEIGHT, 100, -1, -1),
+        (GRADIENT, 100, 1, 5),
+        (GRADIENT, 100, 8, -1),
+        (GRADIENT, 100, 12, -1),
+    ]
     assert match(*rows) == ([0], [2], 0)
 
 
@@ -103,14 +120,17 @@ def test_without_weights_every_live_gradient_is_left_over():
 
 def test_sizes_that_are_unique_are_right_whatever_their_order():
     sizes = [100 * k for k in range(1, 40)]
-    rows = [(WEIGHT, size, -1, -1) for size in sizes] + [(GRADIENT, size, 1, -1) for size in reversed(sizes)]
+    rows = [(WEIGHT, size, -1, -1) for size in sizes] + [
+        (GRADIENT, size, 1, -1) for size in reversed(sizes)
+    ]
     weights, gradients, n_unmatched = match(*rows)
     assert [rows[g][1] for g in gradients] == [rows[w][1] for w in weights] == sizes
     assert n_unmatched == 0
 
 
 def test_gradients_of_the_iteration_before_give_no_second_gradient():
-    # A batch norm: weight and bias are trained, its two buffers have the same size. zero_grad is at event 6.
+    # A batch norm: weight and bias are trained, its two buffers have the same size. zero_grad is at
+    # event 6.
     rows = [(WEIGHT, 64, -1, -1)] * 4 + [(GRADIENT, 64, -1, 6)] * 2 + [(GRADIENT, 64, 8, -1)] * 2
     assert match(*rows, iteration=(5, 20)) == ([0, 1, 2, 3], [6, 7, -1, -1], 0)
 

@@ -57,7 +57,9 @@ def test_keys_of_events_have_the_same_numbers_in_python_and_c():
 def test_columns_of_events_have_the_same_numbers_and_sizes_in_python_and_c():
     *names, _ = names_of("column")
     assert len(names) == len(compiled_pickle._COLUMNS)
-    kinds = ["int8"] * names.index("addr") + ["int64"] * (names.index("frames") - names.index("addr"))
+    kinds = ["int8"] * names.index("addr") + ["int64"] * (
+        names.index("frames") - names.index("addr")
+    )
     kinds += ["int32"] * (len(names) - len(kinds))
     for name, kind, (column, dtype) in zip(names, kinds, compiled_pickle._COLUMNS, strict=True):
         assert column.startswith(name)
@@ -74,7 +76,9 @@ def test_no_leaves_the_core_out():
 def test_the_core_was_built_after_the_last_change_of_its_sources():
     newest = max(HEADER.parent.iterdir(), key=lambda path: path.stat().st_mtime)
     is_newer = newest.stat().st_mtime > library.FILE.stat().st_mtime
-    assert not is_newer, f"{newest.name} is newer than {library.FILE.name}: run pip install -e . again"
+    assert not is_newer, (
+        f"{newest.name} is newer than {library.FILE.name}: run pip install -e . again"
+    )
 
 
 @needs_core
@@ -87,7 +91,10 @@ def test_require_takes_the_core():
 def test_without_the_file_auto_is_the_twin_and_require_an_error(another_library):
     with twin("auto"):
         assert library.core() is None
-    with twin("require"), pytest.raises(SnapconvError, match=r"there is no compiled core: .* C compiler"):
+    with (
+        twin("require"),
+        pytest.raises(SnapconvError, match=r"there is no compiled core: .* C compiler"),
+    ):
         library.core()
 
 
@@ -104,11 +111,17 @@ def test_a_library_of_another_version_is_not_used(another_library, tmp_path):
     subprocess.run(["cc", "-shared", "-fPIC", "-o", another_library, source], check=True)
     with twin("auto"):
         assert library.core() is None
-    with twin("require"), pytest.raises(SnapconvError, match=f"another version \\(0, not {library.ABI}\\)"):
+    with (
+        twin("require"),
+        pytest.raises(SnapconvError, match=f"another version \\(0, not {library.ABI}\\)"),
+    ):
         library.core()
 
 
 def test_another_word_is_an_error_with_the_words_that_there_are(capsys):
     with twin("maybe"):
         assert main(["--version"]) == 1
-    assert capsys.readouterr().err == "error: SNAPCONV_NATIVE=maybe: expected one of auto, no, require\n"
+    assert (
+        capsys.readouterr().err
+        == "error: SNAPCONV_NATIVE=maybe: expected one of auto, no, require\n"
+    )

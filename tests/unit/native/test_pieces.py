@@ -25,7 +25,9 @@ class Counting:
 
     def __getattr__(self, name):
         function = getattr(core(), name)
-        place = {"snapconv_reader_feed": 2, "snapconv_pairing_add": 2, "snapconv_walk_undo": 1}.get(name)
+        place = {"snapconv_reader_feed": 2, "snapconv_pairing_add": 2, "snapconv_walk_undo": 1}.get(
+            name
+        )
 
         def call(*values):
             if place is not None:

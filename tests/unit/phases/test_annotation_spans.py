@@ -26,7 +26,10 @@ def spans_of(tmp_path, trace, **fields):
         spans.last_event.tolist(),
     )
     rows = zip(*columns, strict=True)
-    return [(SpanKind(kind).label, snapshot.texts[name], first, last) for kind, name, first, last in rows]
+    return [
+        (SpanKind(kind).label, snapshot.texts[name], first, last)
+        for kind, name, first, last in rows
+    ]
 
 
 def mark(name, stage, time, device=0):
@@ -45,11 +48,21 @@ def five_events():
         ([mark("a", "START", 2)], [("a", 2, 4)]),
         ([mark("a", "START", 9)], [("a", 5, 4)]),
         (
-            [mark("a", "START", 0), mark("a", "START", 1), mark("a", "END", 2), mark("a", "END", 3)],
+            [
+                mark("a", "START", 0),
+                mark("a", "START", 1),
+                mark("a", "END", 2),
+                mark("a", "END", 3),
+            ],
             [("a", 0, 3), ("a", 1, 2)],
         ),
         (
-            [mark("a", "START", 0), mark("b", "START", 1), mark("a", "END", 2), mark("b", "END", 3)],
+            [
+                mark("a", "START", 0),
+                mark("b", "START", 1),
+                mark("a", "END", 2),
+                mark("b", "END", 3),
+            ],
             [("a", 0, 2), ("b", 1, 3)],
         ),
     ],
@@ -61,8 +74,15 @@ def test_a_range_of_record_function_is_the_events_within_its_times(tmp_path, mar
 
 
 def test_a_device_has_its_own_ranges_where_it_has_any(tmp_path):
-    marks = [mark("a", "START", 1), mark("a", "END", 2), mark("b", "START", 1, 1), mark("b", "END", 2, 1)]
-    assert [name for _, name, _, _ in spans_of(tmp_path, five_events(), external_annotations=marks)] == ["a"]
+    marks = [
+        mark("a", "START", 1),
+        mark("a", "END", 2),
+        mark("b", "START", 1, 1),
+        mark("b", "END", 2, 1),
+    ]
+    assert [
+        name for _, name, _, _ in spans_of(tmp_path, five_events(), external_annotations=marks)
+    ] == ["a"]
     others = spans_of(tmp_path, five_events(), external_annotations=marks[2:])
     assert [name for _, name, _, _ in others] == ["b"]
 

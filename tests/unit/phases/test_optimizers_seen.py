@@ -58,12 +58,22 @@ def stepped(*names):
 def stepped_in(*files):
     job = Job()
     for file in files:
-        job.alloc(frames(("step", f"{TORCH}/optim/{file}.py"), ("wrapper", f"{TORCH}/optim/optimizer.py")))
+        job.alloc(
+            frames(("step", f"{TORCH}/optim/{file}.py"), ("wrapper", f"{TORCH}/optim/optimizer.py"))
+        )
     return job
 
 
 # torch/optim of 2.13: what `_init_group` puts into the state of a parameter that is as large as it.
-STATES = (("Adam", 2), ("AdamW", 2), ("NAdam", 2), ("RAdam", 2), ("Adamax", 2), ("Adadelta", 2), ("Rprop", 2))
+STATES = (
+    ("Adam", 2),
+    ("AdamW", 2),
+    ("NAdam", 2),
+    ("RAdam", 2),
+    ("Adamax", 2),
+    ("Adadelta", 2),
+    ("Rprop", 2),
+)
 
 
 @pytest.mark.parametrize(("name", "n_states"), [*STATES, ("Adagrad", 1)])
@@ -72,8 +82,8 @@ def test_an_optimizer_is_known_by_its_name_and_by_its_file(name, n_states, tmp_p
     assert states(stepped_in(name.lower()), tmp_path / "b.pickle") == (n_states, n_states)
 
 
-# What the first step of other libraries' optimizers makes, with any options: timm 1.0.31, pytorch_optimizer
-# 4.1, schedulefree 1.4.1, prodigyopt 1.1.2, MONAI 1.6, bitsandbytes 0.50.
+# What the first step of other libraries' optimizers makes, with any options: timm 1.0.31,
+# pytorch_optimizer 4.1, schedulefree 1.4.1, prodigyopt 1.1.2, MONAI 1.6, bitsandbytes 0.50.
 OF_OTHERS = (
     ("Lion", (1, 1)), ("Lamb", (2, 2)), ("LAMB", (2, 2)), ("AdamP", (2, 2)), ("AdaBelief", (2, 3)),
     ("AdEMAMix", (1, 3)), ("Adan", (4, 4)), ("Prodigy", (2, 4)), ("AdamWScheduleFree", (2, 2)),
@@ -91,7 +101,8 @@ def test_an_optimizer_of_another_library_is_known_by_its_name(name, expected, tm
 
 
 @pytest.mark.parametrize(
-    "name", ["Adafactor", "SOAP", "Shampoo", "CAME", "Muon", "Lookahead", "SAM", "Adam8bit", "Lion8bit"]
+    "name",
+    ["Adafactor", "SOAP", "Shampoo", "CAME", "Muon", "Lookahead", "SAM", "Adam8bit", "Lion8bit"],
 )
 def test_what_keeps_factors_or_wraps_another_or_has_bytes_is_not_known(name, tmp_path):
     assert states(stepped(name), tmp_path / "a.pickle") is None
@@ -119,7 +130,9 @@ def test_adagrad_makes_its_states_when_it_is_built(tmp_path):
     """torch/optim/adagrad.py has them in __init__; the others make theirs in their first step."""
     assert seen(stepped("Adagrad"), tmp_path / "a.pickle").states_are_built
     assert seen(stepped_in("adagrad"), tmp_path / "b.pickle").states_are_built
-    for number, job in enumerate((stepped("AdamW"), stepped("Adagrad", "AdamW"), stepped("MyAdam"), Job())):
+    for number, job in enumerate(
+        (stepped("AdamW"), stepped("Adagrad", "AdamW"), stepped("MyAdam"), Job())
+    ):
         assert not seen(job, tmp_path / f"{number}.pickle").states_are_built
 
 
@@ -128,9 +141,13 @@ def test_steps_on_several_lines_may_be_of_several_models(tmp_path):
     for line in (1, 2):
         call = [{"name": "main", "filename": "/w/proj/train.py", "line": line}]
         job.alloc(
-            frames(("step", f"{TORCH}/optim/adam.py"), ("wrapper", f"{TORCH}/optim/optimizer.py")) + call
+            frames(("step", f"{TORCH}/optim/adam.py"), ("wrapper", f"{TORCH}/optim/optimizer.py"))
+            + call
         )
-        job.alloc(frames(("step", f"{TORCH}/optim/adam.py"), ("step", f"{TORCH}/amp/grad_scaler.py")) + call)
+        job.alloc(
+            frames(("step", f"{TORCH}/optim/adam.py"), ("step", f"{TORCH}/amp/grad_scaler.py"))
+            + call
+        )
         found = seen(job, tmp_path / f"{line}.pickle")
         assert found.states_range == (2, 2)
         assert found.may_be_several == (line == 2)

@@ -39,10 +39,18 @@ def lanes_of(tmp_path):
 @pytest.mark.parametrize(
     ("spans", "most", "expected", "n_left_out"),
     [
-        pytest.param([("b", 2, 3), ("a", 1, 5)], 9, [("a", 1, 5, 0), ("b", 2, 3, 1)], 0, id="within another"),
-        pytest.param([("a", 1, 2), ("b", 3, 5)], 9, [("a", 1, 2, 0), ("b", 3, 5, 0)], 0, id="after another"),
-        pytest.param([("a", 1, 2), ("b", 3, 7), ("c", 8, 9)], 1, [("b", 3, 7, 0)], 2, id="the longest"),
-        pytest.param([("snapconv:forward", 1, 2), ("a", 1, 2)], 9, [("a", 1, 2, 0)], 0, id="not ours"),
+        pytest.param(
+            [("b", 2, 3), ("a", 1, 5)], 9, [("a", 1, 5, 0), ("b", 2, 3, 1)], 0, id="within another"
+        ),
+        pytest.param(
+            [("a", 1, 2), ("b", 3, 5)], 9, [("a", 1, 2, 0), ("b", 3, 5, 0)], 0, id="after another"
+        ),
+        pytest.param(
+            [("a", 1, 2), ("b", 3, 7), ("c", 8, 9)], 1, [("b", 3, 7, 0)], 2, id="the longest"
+        ),
+        pytest.param(
+            [("snapconv:forward", 1, 2), ("a", 1, 2)], 9, [("a", 1, 2, 0)], 0, id="not ours"
+        ),
         pytest.param([("a", 50, 60)], 9, [], 0, id="without events"),
     ],
 )

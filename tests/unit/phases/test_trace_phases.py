@@ -24,10 +24,14 @@ def frames(*stack):
 
 MAIN = frames(("main", "/w/proj/train.py"))
 LOAD = frames(("load_batch", "/w/proj/data.py")) + MAIN
-FORWARD = frames(("forward", "/w/proj/model.py"), ("_call_impl", f"{TORCH}/nn/modules/module.py")) + MAIN
+FORWARD = (
+    frames(("forward", "/w/proj/model.py"), ("_call_impl", f"{TORCH}/nn/modules/module.py")) + MAIN
+)
 LOSS = frames(("cross_entropy", f"{TORCH}/nn/functional.py")) + MAIN
 ENGINE = frames(("torch::autograd::Engine::evaluate_function(int)", "??"))
-STEP = frames(("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py"), ("wrapper", f"{TORCH}/optim/optimizer.py"))
+STEP = frames(
+    ("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py"), ("wrapper", f"{TORCH}/optim/optimizer.py")
+)
 HOOK_STEP = [*STEP, *frames(("hook", "/w/proj/train.py")), *ENGINE]
 ZERO_GRAD = frames(("zero_grad", f"{TORCH}/optim/optimizer.py")) + MAIN
 RECOMPUTE = frames(
@@ -45,7 +49,9 @@ class Job:
         ticks = count(1000)
         self.now = lambda: next(ticks)
         self.model = RecordedAllocator(clock=self.now, record=False)
-        self.model.free(self.model.malloc(512))  # has got the segment, so that no event is about one
+        self.model.free(
+            self.model.malloc(512)
+        )  # has got the segment, so that no event is about one
         self.model.start_recording()
         self.annotations = []
 
@@ -58,7 +64,9 @@ class Job:
             self.model.free(addr, frames=stack)
 
     def note(self, name, stage, device=0):
-        self.annotations.append({"name": name, "stage": stage, "device": device, "time_us": self.now()})
+        self.annotations.append(
+            {"name": name, "stage": stage, "device": device, "time_us": self.now()}
+        )
 
     @contextmanager
     def within(self, name, device=0):
@@ -128,7 +136,10 @@ def test_events_that_show_nothing_continue_the_phase_before(phases_of):
 ITERATIONS = {
     "it ends with the optimizer": ([FORWARD, ENGINE, STEP, STEP] * 2, [*[0] * 4, *[1] * 4]),
     "with the step of another model too": ([FORWARD, ENGINE, STEP, ENGINE, STEP], [0, 0, 0, 1, 1]),
-    "without an optimizer, with backward": ([FORWARD, ENGINE, ENGINE, FORWARD, ENGINE], [0, 0, 0, 1, 1]),
+    "without an optimizer, with backward": (
+        [FORWARD, ENGINE, ENGINE, FORWARD, ENGINE],
+        [0, 0, 0, 1, 1],
+    ),
     "it may have several backwards": ([*[FORWARD, ENGINE] * 3, STEP, FORWARD], [*[0] * 7, 1]),
     "what follows a step belongs to the next": (
         [FORWARD, ENGINE, STEP, ZERO_GRAD, LOAD, FORWARD, ENGINE, STEP],
@@ -137,7 +148,10 @@ ITERATIONS = {
     "but for the last step": ([FORWARD, ENGINE, STEP, ZERO_GRAD, LOAD], [0] * 5),
     "unless a forward follows": ([FORWARD, ENGINE, STEP, ZERO_GRAD, FORWARD], [0, 0, 0, 1, 1]),
     "without phases there is one": ([LOAD, MAIN, LOAD], [0, 0, 0]),
-    "a checkpointed forward is in backward": ([FORWARD, NO_FRAMES, RECOMPUTE, NO_FRAMES, RECOMPUTE], [0] * 5),
+    "a checkpointed forward is in backward": (
+        [FORWARD, NO_FRAMES, RECOMPUTE, NO_FRAMES, RECOMPUTE],
+        [0] * 5,
+    ),
 }
 
 
@@ -256,7 +270,14 @@ def test_an_annotation_holds_events_of_its_first_and_last_microsecond(load):
         ({1: ("ProfilerStep#1", "START", 0), 2: ("Optimizer.step#A", "END", 1)}, [0, 1]),
         ({1: ("ProfilerStep#1", "START", 0)}, []),
     ],
-    ids=["end alone", "start alone", "another device's", "its own before others", "others", "another name"],
+    ids=[
+        "end alone",
+        "start alone",
+        "another device's",
+        "its own before others",
+        "others",
+        "another name",
+    ],
 )
 def test_ranges_may_lack_an_end_and_those_of_other_devices_count_where_there_are_no_own(
     load, annotations, expected
@@ -371,7 +392,11 @@ def test_the_first_event_of_a_phase_is_the_number_of_events_where_none_shows_it(
     job = Job()
     job.alloc(LOAD, FORWARD, ENGINE, FORWARD)
     found = phases_of(job)
-    assert [found.first(phase) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)] == [1, 2, 4]
+    assert [found.first(phase) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)] == [
+        1,
+        2,
+        4,
+    ]
     nothing = phases_of(Job())
     assert nothing.first(Phase.FORWARD) == 0
     assert nothing.next_after(Phase.FORWARD, np.array([-1, 0])).tolist() == [0, 0]

@@ -28,7 +28,11 @@ def job(tmp_path_factory):
     """A job with a rank that leaks, and files that cannot be read."""
     folder = tmp_path_factory.mktemp("job")
     paths = write_job(folder, N_RANKS, leaks={61: 9 * MIB})
-    for rank, content in ((7, b""), (30, b"\x80\x04cos\nsystem\n."), (33, paths[33].read_bytes()[:300])):
+    for rank, content in (
+        (7, b""),
+        (30, b"\x80\x04cos\nsystem\n."),
+        (33, paths[33].read_bytes()[:300]),
+    ):
         paths[rank].write_bytes(content)
     return folder
 
@@ -47,12 +51,16 @@ def listening():
 
     this = psutil.Process()
     every = [
-        one for process in (this, *this.children(recursive=True)) for one in process.net_connections("inet")
+        one
+        for process in (this, *this.children(recursive=True))
+        for one in process.net_connections("inet")
     ]
     return {tuple(one.laddr) for one in every if one.status == psutil.CONN_LISTEN}
 
 
-def test_workers_that_are_killed_in_mid_run_cost_nothing_and_nobody_else_can_connect(job, by_processes):
+def test_workers_that_are_killed_in_mid_run_cost_nothing_and_nobody_else_can_connect(
+    job, by_processes
+):
     killed, addresses = [], set()
     before = listening()  # servers of other tests
 
@@ -77,7 +85,9 @@ def test_workers_that_are_killed_in_mid_run_cost_nothing_and_nobody_else_can_con
 def test_what_kills_every_worker_is_lost_and_its_neighbours_are_answered():
     """A worker may have less memory than Python itself needs for one file."""
     texts, lost = ["neighbour", "killer", "other"], deque()
-    answered = dict(workers._run(workers.local_dask_workers(2, 1 << 30), end_or_answer, deque(texts), lost))
+    answered = dict(
+        workers._run(workers.local_dask_workers(2, 1 << 30), end_or_answer, deque(texts), lost)
+    )
     assert "killer" in lost
     assert {*answered, *lost} == {*texts}
 
@@ -98,7 +108,13 @@ def tls_cluster(tmp_path, monkeypatch):
 
     made = Security.temporary()
     files = {}
-    for name in ("tls_ca_file", "tls_client_cert", "tls_client_key", "tls_worker_cert", "tls_worker_key"):
+    for name in (
+        "tls_ca_file",
+        "tls_client_cert",
+        "tls_client_key",
+        "tls_worker_cert",
+        "tls_worker_key",
+    ):
         files[name] = tmp_path / name
         files[name].write_text(getattr(made, name))
     settings = {
@@ -108,7 +124,11 @@ def tls_cluster(tmp_path, monkeypatch):
     }
     with (
         distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None, security=made
+            n_workers=1,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address=None,
+            security=made,
         ) as cluster,
         dask.config.set(settings),
     ):
@@ -128,7 +148,10 @@ def test_a_scheduler_is_reached_by_tls_as_dask_is_configured(job, by_processes, 
 def test_a_scheduler_that_is_not_there_is_an_error_with_its_address(job):
     import dask
 
-    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}), pytest.raises(InputError, match=":9"):
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+        pytest.raises(InputError, match=":9"),
+    ):
         read_job([str(job)], JobOptions(scheduler="tcp://127.0.0.1:9"))
 
 

@@ -12,7 +12,10 @@ from tests.job_builder import write_rank
 
 
 def found(*patterns):
-    return [(one.path, one.place.rank, one.place.dump) for one in find_inputs([str(one) for one in patterns])]
+    return [
+        (one.path, one.place.rank, one.place.dump)
+        for one in find_inputs([str(one) for one in patterns])
+    ]
 
 
 @pytest.mark.parametrize(
@@ -21,7 +24,11 @@ def found(*patterns):
         ("iteration_10/rank3_memory_snapshot.pickle", 3, "iteration_10"),  # torchtitan
         ("iteration_10_exit/rank3_memory_snapshot.pickle", 3, "iteration_10_exit"),
         ("memory_snapshot_rank-12.pickle", 12, ""),
-        ("captures/rank3-step-000100.capture/snapshot.pickle", 3, "step-000100"),  # snapconv.recording
+        (
+            "captures/rank3-step-000100.capture/snapshot.pickle",
+            3,
+            "step-000100",
+        ),  # snapconv.recording
         ("train.rank3.capture/snapshot.pickle", 3, ""),  # snapconv record
         ("rank7/snapshot.pickle", 7, ""),
         ("snapshot-00003-of-00008.pickle", 3, ""),
@@ -111,7 +118,8 @@ def test_a_mesh_places_ranks_as_an_array_of_its_shape_does():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "pp", "pp=", "pp=0", "pp=-1", "pp=x", "4,8", "pp=4;dp=2", "pp=99999999", "pp=2,PP=4"]
+    "text",
+    ["", "pp", "pp=", "pp=0", "pp=-1", "pp=x", "4,8", "pp=4;dp=2", "pp=99999999", "pp=2,PP=4"],
 )
 def test_what_is_no_mesh_is_refused(text):
     with pytest.raises(ValueError, match="expected axes"):

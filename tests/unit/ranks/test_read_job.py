@@ -118,7 +118,11 @@ def test_a_file_that_kills_its_process_alone_too_is_a_row_with_an_error(tmp_path
 
 def test_no_process_imports_what_lies_beside_the_files(tmp_path):
     """The current folder is the one of a stranger's files; Python's -c and -m import from it first."""
-    folder, program, proof = tmp_path / "download", tmp_path / "elsewhere" / "run.py", tmp_path / "proof"
+    folder, program, proof = (
+        tmp_path / "download",
+        tmp_path / "elsewhere" / "run.py",
+        tmp_path / "proof",
+    )
     write_job(folder, 3)
     for name in ("multiprocessing", "numpy", "snapconv"):
         (folder / f"{name}.py").write_text(f"open({str(proof)!r}, 'a').write('{name} ')\n")
@@ -126,15 +130,27 @@ def test_no_process_imports_what_lies_beside_the_files(tmp_path):
     program.write_text(
         "from snapconv.ranks import workers\n"
         "from snapconv.cli.app import main\n"
-        "workers.needed_bytes = lambda name, n: 1 << 60 if '2' in name else 1  # read in a process alone\n"
+        "workers.needed_bytes = lambda name, n: 1 << 60 if '2' in name else 1  # read in a "
+        "process alone\n"
         "if __name__ == '__main__':\n"
         "    raise SystemExit(main(['ranks', '.', '--workers', '1', '--no-cache']))\n"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
-    if sys.version_info < (3, 11):  # has no switch for its pools: what is read alone is safe there too
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+    }
+    if sys.version_info < (
+        3,
+        11,
+    ):  # has no switch for its pools: what is read alone is safe there too
         (folder / "multiprocessing.py").unlink()
     done = subprocess.run(
-        [sys.executable, program], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, program],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert not proof.exists(), proof.read_text()
     assert (done.returncode, done.stdout.split(";")[0]) == (0, "3 ranks in 3 files"), done.stderr
@@ -149,7 +165,11 @@ def test_a_rank_that_lies_about_its_place_costs_the_job_no_database(tmp_path, mo
     output = tmp_path / "job.sqlite"
     assert main(["ranks", str(tmp_path / "job"), "-o", str(output), "--quiet", "--no-cache"]) == 0
     with closing(sqlite3.connect(output)) as connection:
-        assert connection.execute("SELECT rank FROM job_files ORDER BY id").fetchall() == [(0,), (1,), (2,)]
+        assert connection.execute("SELECT rank FROM job_files ORDER BY id").fetchall() == [
+            (0,),
+            (1,),
+            (2,),
+        ]
 
 
 @pytest.mark.parametrize("n_bytes", [1000, None])
@@ -193,7 +213,9 @@ def in_threads(n_workers):
     return workers.Workers(lambda _: ThreadPoolExecutor(n_workers), 4, (BrokenExecutor,))
 
 
-def test_what_was_done_before_an_interrupt_is_kept_and_a_second_run_reads_the_rest(tmp_path, monkeypatch):
+def test_what_was_done_before_an_interrupt_is_kept_and_a_second_run_reads_the_rest(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(workers, "local_workers", in_threads)
     paths = write_job(tmp_path, 12)
     options = JobOptions(cache=tmp_path / "kept", workers=1)
@@ -282,7 +304,9 @@ def test_the_exit_code_says_that_a_file_was_not_read(tmp_path, capsys, monkeypat
     assert f"{paths[2].name}: {paths[2]}" not in said.out  # the error names the file too
     assert "rank 1:" in said.out
     with closing(sqlite3.connect(output)) as connection:
-        rows = connection.execute("SELECT rank, error IS NULL FROM job_files ORDER BY id").fetchall()
+        rows = connection.execute(
+            "SELECT rank, error IS NULL FROM job_files ORDER BY id"
+        ).fetchall()
     assert rows == [(0, 1), (1, 0), (2, 1), (3, 1)]
 
 
@@ -328,9 +352,13 @@ def test_a_folder_for_reports_that_may_not_be_written_to_is_refused_before_anyth
     write_job(tmp_path / "job", 1)
     (tmp_path / "reports").mkdir()
     access = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "reports" and access(path, mode))
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path).name != "reports" and access(path, mode)
+    )
     monkeypatch.setattr(workers, "local_workers", None)
-    with pytest.raises(OutputWriteError, match=r"its folder .*reports cannot be written to; choose another"):
+    with pytest.raises(
+        OutputWriteError, match=r"its folder .*reports cannot be written to; choose another"
+    ):
         read_job([str(tmp_path / "job")], JobOptions(reports=str(tmp_path / "reports")))
 
 
@@ -443,7 +471,9 @@ def test_half_reports_of_killed_workers_are_removed_and_no_other_hidden_file(tmp
     def killed_workers(_, requests, __):
         for text in requests:
             output = tmp_path / "reports/rank0.cuda0.memory.sqlite"
-            with new_files([output], force=True, token=RankRequest.from_text(text).job) as (partial,):
+            with new_files([output], force=True, token=RankRequest.from_text(text).job) as (
+                partial,
+            ):
                 content = partial.read_bytes()
             partial.write_bytes(content)  # as a process leaves it that ends here
             killed.append(partial)
@@ -459,7 +489,11 @@ def test_half_reports_of_killed_workers_are_removed_and_no_other_hidden_file(tmp
 
 @pytest.mark.parametrize(
     ("option", "what_next"),
-    [((), "; type it again to read only these"), (("--no-cache",), ""), (("--reports", "reports"), "")],
+    [
+        ((), "; type it again to read only these"),
+        (("--no-cache",), ""),
+        (("--reports", "reports"), ""),
+    ],
 )
 def test_a_second_run_is_promised_to_read_less_only_where_results_are_kept(
     tmp_path, monkeypatch, capsys, option, what_next
@@ -518,7 +552,9 @@ def test_a_folder_that_another_worker_removes_meanwhile_costs_no_file(tmp_path, 
 def test_folders_of_others_stay_whatever_their_names(tmp_path, monkeypatch):
     pytest.importorskip("fsspec")
     capture = copied_folder(tmp_path / "snapconv-ranks-mine.capture", mark=None)
-    marked_otherwise = copied_folder(tmp_path / "snapconv-ranks-other", mark=rank_reading._MARK + "x")
+    marked_otherwise = copied_folder(
+        tmp_path / "snapconv-ranks-other", mark=rank_reading._MARK + "x"
+    )
     with_notes = copied_folder(tmp_path / "snapconv-ranks-notes")
     (with_notes / "notes.txt").write_text("mine")
     yesterday = time.time() - 24 * 3600

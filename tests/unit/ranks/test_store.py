@@ -109,7 +109,9 @@ def test_a_job_in_a_store_is_read_and_a_second_run_reads_what_is_new(store, read
 
 
 def test_globs_and_single_files_of_a_store_are_found(store):
-    found = find_inputs(["s3://runs/job/rank1[0-2].capture/snapshot.pickle", "s3://runs/job/rank0.capture"])
+    found = find_inputs(
+        ["s3://runs/job/rank1[0-2].capture/snapshot.pickle", "s3://runs/job/rank0.capture"]
+    )
     assert [one.place.rank for one in found] == [10, 11, 12, 0]
     assert all(one.version and one.place.n_bytes == len(USUAL) for one in found)
     with pytest.raises(InputError, match="is not there"):
@@ -117,7 +119,9 @@ def test_globs_and_single_files_of_a_store_are_found(store):
 
 
 def test_a_bucket_that_is_not_there_is_a_row_with_the_stores_own_words(store, tmp_path):
-    (one,) = [one for one in find_inputs([str(write(tmp_path)), "s3://nowhere/job/"]) if one.place.error]
+    (one,) = [
+        one for one in find_inputs([str(write(tmp_path)), "s3://nowhere/job/"]) if one.place.error
+    ]
     assert "s3://nowhere/job/" in one.place.error
 
 
@@ -128,7 +132,9 @@ def write(folder):
 
 
 def test_a_copy_that_would_fill_the_disk_is_refused(store, in_this_process, monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other processes of the tests have files there
+    monkeypatch.setattr(
+        tempfile, "tempdir", str(tmp_path)
+    )  # other processes of the tests have files there
     monkeypatch.setattr(rank_reading, "_SPARE_BYTES", 1 << 60)
     (file,) = read_job([f"s3://runs/job/rank{HUGE}.capture/"]).files
     assert "set TMPDIR" in file.error
@@ -138,7 +144,9 @@ def test_a_copy_that_would_fill_the_disk_is_refused(store, in_this_process, monk
 def test_reports_go_to_a_store_too(store, in_this_process):
     report = read_job(["s3://runs/job/rank0.capture/"], JobOptions(reports="s3://runs/reports"))
     assert not report.errors
-    content = store.get_object(Bucket="runs", Key="reports/rank0.cuda0.memory.sqlite")["Body"].read()
+    content = store.get_object(Bucket="runs", Key="reports/rank0.cuda0.memory.sqlite")[
+        "Body"
+    ].read()
     assert content.startswith(b"SQLite format 3")
 
 

@@ -25,7 +25,9 @@ def derive(*events, segments, live=(), is_expandable=False, **settings):
         SegmentTable, len(segments), addr=addrs, total_bytes=totals, is_expandable=is_expandable
     )
     segment_id = np.searchsorted(int64(*addrs), int64(*live), side="right") - 1
-    block_table = table(BlockTable, len(live), segment_id=segment_id, addr=live, state=BlockState.ACTIVE)
+    block_table = table(
+        BlockTable, len(live), segment_id=segment_id, addr=live, state=BlockState.ACTIVE
+    )
     rules = RoundingRules(AllocatorSettings(**settings))
     return derive_block_sizes(trace(*events), segment_table, block_table, rules)
 
@@ -77,7 +79,11 @@ def test_neighbours_count_as_they_were_when_the_block_was_allocated():
 
 def test_a_block_is_in_the_way_until_its_free_completes():
     a, b = S, S + 2 * MIB
-    events = [("free_requested", b, 2 * MIB), ("alloc", a, 3 * MIB // 2), ("free_completed", b, 2 * MIB)]
+    events = [
+        ("free_requested", b, 2 * MIB),
+        ("alloc", a, 3 * MIB // 2),
+        ("free_completed", b, 2 * MIB),
+    ]
     assert sizes(derive(*events, segments=[(S, 20 * MIB)], live=[a])) == [0, 2 * MIB, 0]
 
 
@@ -101,7 +107,11 @@ def test_a_merged_free_frees():
 def test_segments_that_are_returned_at_the_dump_come_back_on_the_way():
     events = [
         *[("segment_alloc", S, 12 * MIB), ("alloc", S, 11 * MIB), *freed(S, 11 * MIB)],
-        *[("segment_free", S, 12 * MIB), ("segment_alloc", S, 20 * MIB), ("alloc", S, 11 * MIB - 512)],
+        *[
+            ("segment_free", S, 12 * MIB),
+            ("segment_alloc", S, 20 * MIB),
+            ("alloc", S, 11 * MIB - 512),
+        ],
     ]
     found = derive(*events, segments=[(S, 20 * MIB)], live=[S])
     assert sizes(found) == [0, 12 * MIB, 0, 0, 0, 0, 11 * MIB - 512]
@@ -144,13 +154,17 @@ def test_adjacent_ordinary_segments_stay_apart():
 
 
 def test_from_max_split_size_on_a_block_has_all_of_the_hole():
-    found = derive(("alloc", S, 32 * MIB), segments=[(S, 48 * MIB)], live=[S], max_split_size_bytes=32 * MIB)
+    found = derive(
+        ("alloc", S, 32 * MIB), segments=[(S, 48 * MIB)], live=[S], max_split_size_bytes=32 * MIB
+    )
     assert sizes(found) == [48 * MIB]
 
 
 def test_with_expandable_segments_no_block_keeps_512_bytes():
     events = [("alloc", S, 3 * MIB)]
-    found = derive(*events, segments=[(S, 4 * MIB)], live=[S], is_expandable=True, expandable_segments=True)
+    found = derive(
+        *events, segments=[(S, 4 * MIB)], live=[S], is_expandable=True, expandable_segments=True
+    )
     assert sizes(found) == [3 * MIB]
 
 
@@ -159,7 +173,8 @@ def test_ranges_that_were_mapped_one_by_one_are_taken_away_one_by_one():
         *[("segment_map", S, 20 * MIB), ("alloc", S, 19 * MIB + MIB // 2)],
         *[("segment_map", S + 20 * MIB, 20 * MIB), ("alloc", S + 20 * MIB, 5 * MIB)],
     ]
-    # Without expandable_segments in the settings, remainders of up to 1 MiB show where a range ended.
+    # Without expandable_segments in the settings, remainders of up to 1 MiB show where a range
+    # ended.
     found = derive(*events, segments=[(S, 40 * MIB)], live=[S, S + 20 * MIB], is_expandable=True)
     assert sizes(found) == [0, 20 * MIB, 0, 5 * MIB]
     assert found.n_conflicts == 0
@@ -266,7 +281,10 @@ def test_no_segments_leave_the_rounded_requests():
 
 
 def test_events_that_move_no_memory_are_passed_over():
-    others = [(action, S, 512) for action in ("oom", "snapshot", "annotate", "empty_cache", "free_requested")]
+    others = [
+        (action, S, 512)
+        for action in ("oom", "snapshot", "annotate", "empty_cache", "free_requested")
+    ]
     found = derive(*others, ("free_completed", S + 512, 512), segments=[(S, 2 * MIB)], live=[S])
     assert sizes(found) == [0] * 6
     assert found.n_conflicts == 0

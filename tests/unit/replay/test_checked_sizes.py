@@ -35,7 +35,8 @@ def test_blocks_that_were_allocated_in_the_trace_and_are_live_at_the_dump_are_ch
     builder = TraceBuilder().segment(traced=False).alloc(1000, traced=False)
     builder.alloc(600).alloc(5000).alloc(512).free().free(completed=False)
     found = replayed(builder.snapshot())
-    # 600 bytes, and 5000 that wait for a stream; not the pre-existing block, nor the one that is gone.
+    # 600 bytes, and 5000 that wait for a stream; not the pre-existing block, nor the one that is
+    # gone.
     assert counts(found) == (2, 0)
     assert set(notes(found)) == {"pending-free"}
 
@@ -120,7 +121,9 @@ def test_padding_that_only_large_blocks_show_is_found(replayed):
 
 def test_the_setting_counts_where_the_other_rule_fits_no_better(replayed):
     # 3 MiB and 256 KiB: neither the request nor the gap.
-    raw = a_block_before_a_gap_of(512 * KIB, block_bytes=3 * MIB + 256 * KIB, allocator_settings=EXPANDABLE)
+    raw = a_block_before_a_gap_of(
+        512 * KIB, block_bytes=3 * MIB + 256 * KIB, allocator_settings=EXPANDABLE
+    )
     found = replayed(raw)
     assert counts(found) == (2, 1)
     assert found.rules.settings.expandable_segments
@@ -161,7 +164,9 @@ def test_a_device_with_ordinary_segments_splits_as_in_these_beside_one_with_expa
 
 
 @pytest.mark.parametrize("settings", [ORDINARY, EXPANDABLE])
-def test_where_live_blocks_contradict_the_setting_each_segment_has_the_rule_of_its_kind(replayed, settings):
+def test_where_live_blocks_contradict_the_setting_each_segment_has_the_rule_of_its_kind(
+    replayed, settings
+):
     far = ADDR + (1 << 40)
     ordinary, grown = (
         a_gap_twice(0, ADDR, "segment_alloc"),
@@ -171,7 +176,10 @@ def test_where_live_blocks_contradict_the_setting_each_segment_has_the_rule_of_i
         builder.alloc(3 * MIB)
     (one,), (other,) = ordinary.raw_segments(), grown.raw_segments()
     raw = ordinary.snapshot(allocator_settings=settings)
-    raw["segments"] = [with_block_bytes({"segments": [one]}, 3 * MIB + 512 * KIB)["segments"][0], other]
+    raw["segments"] = [
+        with_block_bytes({"segments": [one]}, 3 * MIB + 512 * KIB)["segments"][0],
+        other,
+    ]
     raw["device_traces"] = [ordinary.events + grown.events]
     found = replayed(raw)
     assert counts(found) == (4, 0)

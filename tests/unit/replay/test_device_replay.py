@@ -33,7 +33,13 @@ def segment(*blocks, addr=S, **keys):
         placed.append({**raw, "address": at})
         at += raw["size"]
     total = at - addr
-    fields = {"device": 0, "address": addr, "total_size": total, "stream": 0, "segment_type": "small"}
+    fields = {
+        "device": 0,
+        "address": addr,
+        "total_size": total,
+        "stream": 0,
+        "segment_type": "small",
+    }
     return {**fields, "is_expandable": False, "frames": [], "blocks": placed, **keys}
 
 
@@ -42,7 +48,9 @@ def replayed(tmp_path):
     def make(events=(), segments=(), settings=None):
         path = tmp_path / "snapshot.pickle"
         raw = {"segments": list(segments), "device_traces": [list(events)]}
-        path.write_bytes(pickle.dumps(raw if settings is None else {**raw, "allocator_settings": settings}))
+        path.write_bytes(
+            pickle.dumps(raw if settings is None else {**raw, "allocator_settings": settings})
+        )
         snapshot = load_snapshot(path)
         return replay(snapshot, snapshot.devices[0])
 
@@ -141,10 +149,16 @@ def test_pre_existing_blocks_count_from_before_the_first_event(replayed):
 
 def test_a_file_without_events_has_curves_without_events(replayed):
     found = replayed((), [segment(block(1024, 1000), block(1024))])
-    assert [values(c) for c in (found.requested, found.allocated, found.active)] == [[1000], [1024], [1024]]
+    assert [values(c) for c in (found.requested, found.allocated, found.active)] == [
+        [1000],
+        [1024],
+        [1024],
+    ]
     assert values(found.reserved) == [2048]
     assert len(found.allocations) == 1
-    (stack,) = replayed((), [segment(block(1024, 1000, frames=FRAMES))]).allocations.stack_id.tolist()
+    (stack,) = replayed(
+        (), [segment(block(1024, 1000, frames=FRAMES))]
+    ).allocations.stack_id.tolist()
     assert stack == 1  # that of the block; 0 is the segment's, which is empty
     assert found.allocations.free_stack_id.tolist() == [-1]
 
@@ -172,7 +186,19 @@ def table(*rows) -> AllocationTable:
     zeros, missing = np.zeros(n, np.int64), np.full(n, -1, np.int32)
     flags = np.ones(n, np.bool_)
     return AllocationTable(
-        alloc, requested, end, end, zeros, zeros, zeros, zeros, flags, ~flags, missing, missing, missing
+        alloc,
+        requested,
+        end,
+        end,
+        zeros,
+        zeros,
+        zeros,
+        zeros,
+        flags,
+        ~flags,
+        missing,
+        missing,
+        missing,
     )
 
 
@@ -281,7 +307,10 @@ NOTES = {
     "orphan-free": ([ALLOC, *FREED, *FREED], [GONE]),
     "implicit-free": ([ALLOC, ALLOC], [LIVE]),
     "missing-from-segments": ([ALLOC], [GONE]),
-    "trace-contradicts-segments": ([event("alloc", S - 512, 512), event("free", S - 512, 512)], [GONE]),
+    "trace-contradicts-segments": (
+        [event("alloc", S - 512, 512), event("free", S - 512, 512)],
+        [GONE],
+    ),
     "pending-free": ([], [PENDING]),
     "skipped-actions": ([ALLOC, FREED[0]], [GONE]),
     "cuda-graph-pools": ([{**ALLOC, "frames": GRAPH}], [LIVE]),
@@ -330,7 +359,10 @@ def test_a_free_requested_before_the_first_event_gives_a_note_also_if_it_complet
     (note,) = replayed([*other[:1], FREED[1], *other[1:]], [GONE]).notes
     assert (note.slug, note.message) == (
         "pending-free",
-        "1 block (1.00 KiB) was freed before the first event, but counted as allocated until free_completed",
+        (
+            "1 block (1.00 KiB) was freed before the first event, but counted as allocated until "
+            "free_completed"
+        ),
     )
 
 

@@ -68,7 +68,13 @@ def test_memory_that_was_reserved_before_shows_a_late_start(decided):
 
 
 def test_blocks_from_before_show_a_late_start_and_are_counted(decided):
-    builder = TraceBuilder().segment(traced=False).alloc(1000, traced=False).alloc(500, traced=False).free()
+    builder = (
+        TraceBuilder()
+        .segment(traced=False)
+        .alloc(1000, traced=False)
+        .alloc(500, traced=False)
+        .free()
+    )
     verdict, reason = decided(builder)
     assert verdict is Verdict.STARTED_LATE
     assert reason.startswith("2 blocks (1.46 KiB requested) were allocated before the first event")
@@ -147,7 +153,10 @@ def test_a_request_for_another_block_is_no_first_half_of_the_free_that_follows_i
 def test_events_of_unknown_kinds_do_not_part_the_halves_of_a_free(decided):
     builder = TraceBuilder().segment().alloc(1000).free().alloc(512).free()
     unknown = dict(builder.events[0], action="of_a_later_torch", addr=0, size=0)
-    for place in (-1, -4):  # between the halves of the last free, and before what is left of the first one
+    for place in (
+        -1,
+        -4,
+    ):  # between the halves of the last free, and before what is left of the first one
         builder.events.insert(place, unknown)
     verdict, reason = decided(builder, keep=6)
     assert verdict is Verdict.TRUNCATED
@@ -216,7 +225,9 @@ def test_an_alloc_at_a_live_address_shows_a_missing_free(decided):
     assert "1 allocs or frees are missing" in reason
 
 
-@pytest.mark.parametrize(("ended", "goes_on"), [("complete", True), ("exception", False), ("aborted", False)])
+@pytest.mark.parametrize(
+    ("ended", "goes_on"), [("complete", True), ("exception", False), ("aborted", False)]
+)
 def test_of_a_capture_the_verdict_shows_how_far_the_recording_went(decided, ended, goes_on):
     """A program that goes on may need more later; one that ended early has a note of its own."""
     marks = [

@@ -41,14 +41,16 @@ def counts(found):
     return found.n_orphan_frees, found.n_implicit_frees, found.n_missing_from_segments
 
 
-# Events as "aA rA cA fA": alloc, requested, completed and merged free at an address. Then the final blocks,
-# the lifetimes, and the counts of orphan frees, implicit frees and allocations that the segments do not have.
+# Events as "aA rA cA fA": alloc, requested, completed and merged free at an address. Then the final
+# blocks, the lifetimes, and the counts of orphan frees, implicit frees and allocations that the
+# segments do not have.
 CASES = {
     "an allocation ends where its free completes": ("aA rA cA", {}, [(A, 0, 1, 2, 2)]),
     "a deferred free is paired over other events": (
         "aA rA aB cA", {B: ACTIVE}, [(A, 0, 1, 3, 3), (B, 2, -1, -1, -1)],
     ),
-    "what is live at the dump is tied to its block": ("aB", {A: INACTIVE, B: ACTIVE}, [(B, 0, -1, -1, -1)]),
+    ("what is live at the dump is tied to its "
+    "block"): ("aB", {A: INACTIVE, B: ACTIVE}, [(B, 0, -1, -1, -1)]),
     "an address that is used again is another allocation": (
         "aA rA cA aA rA cA aA", {A: ACTIVE}, [(A, 0, 1, 2, 2), (A, 3, 4, 5, 5), (A, 6, -1, -1, -1)],
     ),
@@ -76,8 +78,10 @@ CASES = {
     "without any completion a request ends the allocation": (
         "rA aB rB aB", {B: ACTIVE}, [(A, -1, 0, -1, 0), (B, 1, 2, -1, 2), (B, 3, -1, -1, -1)],
     ),
-    "a block that the dump shows as pending has not ended": ("aA rA", {A: PENDING}, [(A, 0, 1, -1, -1)]),
-    "a pre-existing block that only waits is counted once": ("rA", {A: PENDING}, [(A, -1, 0, -1, -1)]),
+    ("a block that the dump shows as pending has not "
+    "ended"): ("aA rA", {A: PENDING}, [(A, 0, 1, -1, -1)]),
+    ("a pre-existing block that only waits is counted "
+    "once"): ("rA", {A: PENDING}, [(A, -1, 0, -1, -1)]),
     "of several requests at one address only the last one waits": (
         "aA rA aA rA", {A: PENDING}, [(A, 0, 1, -1, 1), (A, 2, 3, -1, -1)],
     ),
@@ -115,7 +119,9 @@ PLACES = {"A": A, "B": B, "C": C, "FAR": FAR}
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_events_are_paired_into_lifetimes(case):
     events, blocks, expected, *expected_counts = case
-    found = pair(*((ACTIONS[e[0]], PLACES[e[1:]]) for e in events.split()), blocks=list(blocks.items()))
+    found = pair(
+        *((ACTIONS[e[0]], PLACES[e[1:]]) for e in events.split()), blocks=list(blocks.items())
+    )
     assert rows(found) == expected
     assert counts(found) == (expected_counts[0] if expected_counts else (0, 0, 0))
     live = [addr for addr, state in blocks.items() if state is not INACTIVE]
@@ -127,8 +133,18 @@ def test_events_are_paired_into_lifetimes(case):
 
 
 def test_segments_snapshots_and_failures_are_no_lifetimes():
-    others = ["segment_alloc", "segment_map", "segment_free", "segment_unmap", "oom", "snapshot", "annotate"]
-    found = pair(*((action, A) for action in others), ("alloc", A), *((action, A) for action in others))
+    others = [
+        "segment_alloc",
+        "segment_map",
+        "segment_free",
+        "segment_unmap",
+        "oom",
+        "snapshot",
+        "annotate",
+    ]
+    found = pair(
+        *((action, A) for action in others), ("alloc", A), *((action, A) for action in others)
+    )
     assert rows(found) == [(A, 7, -1, -1, -1)]
 
 
@@ -154,7 +170,9 @@ def test_a_workspace_is_described_by_three_entries():
 
 
 def test_every_workspace_has_its_three():
-    assert real((MARK, A), (SEGMENT, A), (ALLOC, A), (MARK, B), (SEGMENT, B), (ALLOC, B), (ALLOC, A)) == [6]
+    assert real(
+        (MARK, A), (SEGMENT, A), (ALLOC, A), (MARK, B), (SEGMENT, B), (ALLOC, B), (ALLOC, A)
+    ) == [6]
 
 
 def test_other_events_after_the_marker_are_real():
@@ -165,7 +183,11 @@ def test_other_events_after_the_marker_are_real():
         for action in Action
         if action is not three[at]
     ]
-    for rows in [*other, ((MARK, A), (SEGMENT, A), (ALLOC, B)), ((MARK, A), (SEGMENT, B), (ALLOC, A))]:
+    for rows in [
+        *other,
+        ((MARK, A), (SEGMENT, A), (ALLOC, B)),
+        ((MARK, A), (SEGMENT, B), (ALLOC, A)),
+    ]:
         assert real(*rows, (MARK, B)) == [0, 1, 2, 3]
 
 

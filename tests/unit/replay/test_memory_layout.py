@@ -36,14 +36,25 @@ def shown(layout):
     """Plain values: segments (address, bytes, stream, is small) and pieces (address, bytes, is free)."""
     segments = layout.segments
     rows = zip(segments.addr, segments.total_bytes, segments.stream, segments.is_small, strict=True)
-    pieces = [(*piece, False) for piece in zip(layout.blocks.addr, layout.blocks.n_bytes, strict=True)]
+    pieces = [
+        (*piece, False) for piece in zip(layout.blocks.addr, layout.blocks.n_bytes, strict=True)
+    ]
     pieces += [(*piece, True) for piece in zip(layout.free.addr, layout.free.n_bytes, strict=True)]
-    return [tuple(map(int, row)) for row in rows], sorted(tuple(map(int, piece)) for piece in pieces)
+    return [tuple(map(int, row)) for row in rows], sorted(
+        tuple(map(int, piece)) for piece in pieces
+    )
 
 
 def as_the_model_has_it(segments):
-    rows = [(s["address"], s["total_size"], s["stream"], int(s["segment_type"] == "small")) for s in segments]
-    blocks = [(b["address"], b["size"], int(b["state"] == "inactive")) for s in segments for b in s["blocks"]]
+    rows = [
+        (s["address"], s["total_size"], s["stream"], int(s["segment_type"] == "small"))
+        for s in segments
+    ]
+    blocks = [
+        (b["address"], b["size"], int(b["state"] == "inactive"))
+        for s in segments
+        for b in s["blocks"]
+    ]
     return sorted(rows), sorted(blocks)
 
 
@@ -53,7 +64,9 @@ def random_job(model, generator, n_steps):
     for _ in range(n_steps):
         kind = generator.integers(10)
         if kind < 6 or not live:
-            size = int(generator.choice([300, 5000, 700_000, 3 * MIB, 11 * MIB, 25 * MIB, 41 * MIB]))
+            size = int(
+                generator.choice([300, 5000, 700_000, 3 * MIB, 11 * MIB, 25 * MIB, 41 * MIB])
+            )
             live.append(model.malloc(size, stream=int(generator.integers(2))))
         elif kind < 9:
             model.free(live.pop(int(generator.integers(len(live)))))
@@ -119,7 +132,12 @@ def expandable(*ranges):
     """A device that has expandable ranges of (first MiB, end, stream) at the dump."""
     builder = TraceBuilder()
     for first, end, stream in ranges:
-        place = {"address": S + first * MIB, "stream": stream, "is_expandable": True, "segment_type": "large"}
+        place = {
+            "address": S + first * MIB,
+            "stream": stream,
+            "is_expandable": True,
+            "segment_type": "large",
+        }
         builder.segment((end - first) * MIB, traced=False, **place)
     return builder
 
@@ -134,7 +152,9 @@ def ranges_before(tmp_path, builder):
     device, allocations = load(tmp_path, builder.snapshot())
     layout = layout_at(device, allocations, -1)
     rows = shown(layout)[0]
-    return [((a - S) // MIB, (a + n - S) // MIB, stream) for a, n, stream, _ in rows], layout.n_conflicts
+    return [
+        ((a - S) // MIB, (a + n - S) // MIB, stream) for a, n, stream, _ in rows
+    ], layout.n_conflicts
 
 
 @pytest.mark.parametrize(("left", "right"), [(0, 7), (7, 0)])
@@ -149,13 +169,17 @@ def test_expandable_ranges_that_touch_are_one_for_the_same_stream_only(tmp_path,
     ("kept", "released"), [((0, 20), (20, 40)), ((20, 40), (0, 20))], ids=["left", "right"]
 )
 def test_a_released_range_is_not_joined_to_an_ordinary_segment_beside_it(tmp_path, kept, released):
-    builder = TraceBuilder().segment(20 * MIB, address=S + kept[0] * MIB, traced=False, segment_type="large")
+    builder = TraceBuilder().segment(
+        20 * MIB, address=S + kept[0] * MIB, traced=False, segment_type="large"
+    )
     before = unmapped(builder, *released)
     assert ranges_before(tmp_path, before) == ([(0, 20, 0), (20, 40, 0)], 0)
 
 
 @pytest.mark.parametrize(("first", "end"), [(10, 30), (30, 50), (45, 55)])
-def test_a_released_range_that_overlaps_one_of_the_dump_on_either_side_is_a_conflict(tmp_path, first, end):
+def test_a_released_range_that_overlaps_one_of_the_dump_on_either_side_is_a_conflict(
+    tmp_path, first, end
+):
     before = unmapped(expandable((0, 20, 0), (40, 60, 0)), first, end)
     assert ranges_before(tmp_path, before) == ([(0, 20, 0), (40, 60, 0)], 1)
 
@@ -181,7 +205,13 @@ def test_where_there_is_no_segment_there_are_no_pieces(tmp_path):
 
 
 def test_blocks_that_overlap_by_a_byte_are_a_conflict(tmp_path):
-    raw = TraceBuilder().segment(traced=False).alloc(512, traced=False).alloc(512, traced=False).snapshot()
+    raw = (
+        TraceBuilder()
+        .segment(traced=False)
+        .alloc(512, traced=False)
+        .alloc(512, traced=False)
+        .snapshot()
+    )
     first = raw["segments"][0]["blocks"][0]
     first["size"] = 513
     device, allocations = load(tmp_path, raw)
@@ -197,7 +227,9 @@ def test_a_range_is_of_a_large_pool_where_it_is_whole_pages_of_20_mib(size, is_s
     assert is_small_segment(size * MIB, is_expandable=True) is is_small
 
 
-@pytest.mark.parametrize(("size", "is_small"), [(1, False), (2, True), (4, False), (20, False), (22, False)])
+@pytest.mark.parametrize(
+    ("size", "is_small"), [(1, False), (2, True), (4, False), (20, False), (22, False)]
+)
 def test_an_ordinary_segment_is_of_a_small_pool_where_it_has_2_mib(size, is_small):
     assert is_small_segment(size * MIB, is_expandable=False) is is_small
 
@@ -225,7 +257,15 @@ def test_at_the_dump_the_segments_are_those_of_the_file_with_their_pools_and_sta
         model.malloc(size, stream=number % 2 * 7, frames=frames)
     device, allocations = load(tmp_path, model.snapshot())
     found = layout_at(device, allocations, len(device.events) - 1).segments
-    for column in ("addr", "total_bytes", "stream", "pool_id", "is_small", "is_expandable", "stack_id"):
+    for column in (
+        "addr",
+        "total_bytes",
+        "stream",
+        "pool_id",
+        "is_small",
+        "is_expandable",
+        "stack_id",
+    ):
         assert getattr(found, column).tolist() == getattr(device.segments, column).tolist(), column
     assert found.is_expandable.tolist() == [conf.startswith("expandable")] * len(found.addr)
     assert len(set(found.stack_id.tolist())) > 1 or found.is_expandable.all()

@@ -37,15 +37,20 @@ def device_of(builder, file, *, keep=None):
     return snapconv.load(file).devices[0]
 
 
-@given(history=histories(padding=st.just(0)))  # only blocks at the dump show the padding of torch_npu
+@given(
+    history=histories(padding=st.just(0))
+)  # only blocks at the dump show the padding of torch_npu
 @settings(deadline=None, derandomize=True, max_examples=drawn(150))
 def test_a_whole_trace_gives_the_true_curves_and_a_part_of_one_no_more(history, file):
     if not history.events:
         return
     device, found = replayed(history.snapshot, file)
     actions = {event.action for event in history.events}
-    # Without completed frees and without segments nothing shows that a block still waits for a stream.
-    is_whole = not history.n_lost and ("free_completed" in actions or "free_requested" not in actions)
+    # Without completed frees and without segments nothing shows that a block still waits for a
+    # stream.
+    is_whole = not history.n_lost and (
+        "free_completed" in actions or "free_requested" not in actions
+    )
     curves = {name: getattr(found, name) for name in CURVES}
     for event, true in enumerate(history.totals):
         for name, curve in curves.items():
@@ -58,7 +63,9 @@ def test_a_whole_trace_gives_the_true_curves_and_a_part_of_one_no_more(history, 
 
 def test_a_trace_in_which_every_free_has_its_alloc_begins_with_nothing(file):
     """As MLX writes it: the trace ends with memory in use, and the file has no segments."""
-    builder = TraceBuilder().segment(16 * MIB).alloc(16 * MIB).segment(8 * MIB).alloc(8 * MIB).free()
+    builder = (
+        TraceBuilder().segment(16 * MIB).alloc(16 * MIB).segment(8 * MIB).alloc(8 * MIB).free()
+    )
     found = device_of(builder, file)
     assert (found.replay.allocated.peak, found.replay.reserved.peak) == (24 * MIB, 24 * MIB)
     assert (found.replay.allocated.end, found.replay.reserved.end) == (16 * MIB, 24 * MIB)
@@ -79,7 +86,10 @@ def test_a_trace_without_segments_of_its_own_gives_a_lower_bound_of_what_is_rese
         (TraceBuilder().segment(32 * MIB).alloc(16 * MIB).alloc(MIB).free(ADDR), 3),
         (TraceBuilder().segment(32 * MIB).alloc(16 * MIB).alloc(MIB), 1),
         (
-            TraceBuilder().segment(32 * MIB).alloc(MIB).event("segment_free", addr=1 << 40, size=MIB),
+            TraceBuilder()
+            .segment(32 * MIB)
+            .alloc(MIB)
+            .event("segment_free", addr=1 << 40, size=MIB),
             None,
         ),
     ],
@@ -91,9 +101,9 @@ def test_a_trace_that_shows_memory_of_before_it_gives_lower_bounds(builder, keep
         assert found.replay.at_least == {"reserved"}
         return
     assert found.replay.at_least == set(CURVES)
-    assert found.history.reason.endswith("; the file has no segments, so every figure is a lower bound") or (
-        "; the file has no segments, so every figure is a lower bound; " in found.history.reason
-    )
+    assert found.history.reason.endswith(
+        "; the file has no segments, so every figure is a lower bound"
+    ) or ("; the file has no segments, so every figure is a lower bound; " in found.history.reason)
 
 
 def test_a_trace_that_returned_all_its_segments_agrees_with_a_file_without_any(file):

@@ -13,7 +13,19 @@ NO_DIVISIONS = (0,) * 16
 BOUNDARIES = sorted(
     {
         max(boundary + offset, 1)
-        for boundary in (512, 1024, 2048, 4096, MIB, 2 * MIB, 3 * MIB, 20 * MIB, GIB, 32 * GIB, 64 * GIB)
+        for boundary in (
+            512,
+            1024,
+            2048,
+            4096,
+            MIB,
+            2 * MIB,
+            3 * MIB,
+            20 * MIB,
+            GIB,
+            32 * GIB,
+            64 * GIB,
+        )
         for offset in (-513, -512, -511, -33, -32, -31, -1, 0, 1, 31, 32, 33, 511, 512, 513)
     }
 )
@@ -29,9 +41,9 @@ def rules(**settings) -> RoundingRules:
 def in_plain_python(n_bytes, divisions=NO_DIVISIONS, padding=0):
     """torch's round_size in its own words.
 
-    A request is rounded up to 512 bytes. Where its power of two is divided, and it is larger than 512
-    bytes per division, it is rounded up to the next of the equal parts between two powers of two
-    instead. The first entry is for all below 2 MiB, the last for all from 32 GiB on.
+    A request is rounded up to 512 bytes. Where its power of two is divided, and it is larger than
+    512 bytes per division, it is rounded up to the next of the equal parts between two powers of
+    two instead. The first entry is for all below 2 MiB, the last for all from 32 GiB on.
     """
     n_bytes += padding
     power, interval = 1, -20
@@ -68,17 +80,27 @@ def test_every_boundary_is_rounded_by_the_rule_in_plain_python(divisions, paddin
 
 @pytest.mark.parametrize("divisions", [0, 4])
 def test_sizes_beyond_the_precision_of_a_float_are_rounded_exactly(divisions):
-    sizes = [(1 << e) + offset for e in (53, 54, 57, 60) for offset in (-513, -1, 0, 1, 511, 512, 513)]
+    sizes = [
+        (1 << e) + offset for e in (53, 54, 57, 60) for offset in (-513, -1, 0, 1, 511, 512, 513)
+    ]
     check(sizes, divisions=(divisions,) * 16)
 
 
 def test_a_small_block_splits_off_512_bytes_and_a_large_one_more_than_1_mib():
-    assert rules().least_remainder(int64(512, MIB, MIB + 512), ANYWHERE).tolist() == [512, 512, MIB + 1]
+    assert rules().least_remainder(int64(512, MIB, MIB + 512), ANYWHERE).tolist() == [
+        512,
+        512,
+        MIB + 1,
+    ]
 
 
 def test_with_expandable_segments_every_block_splits_off_512_bytes():
     found = rules(expandable_segments=True, max_split_size_bytes=20 * MIB)
-    assert found.least_remainder(int64(512, MIB + 512, 64 * MIB), ANYWHERE).tolist() == [512, 512, 512]
+    assert found.least_remainder(int64(512, MIB + 512, 64 * MIB), ANYWHERE).tolist() == [
+        512,
+        512,
+        512,
+    ]
 
 
 def test_from_max_split_size_on_a_block_is_never_split():
@@ -92,10 +114,17 @@ def test_from_max_split_size_on_a_block_is_never_split():
 
 def block_table(*blocks, state=BlockState.ACTIVE):
     """Live blocks of (requested bytes, block bytes), one after the other."""
-    requested, sizes = (int64(*column) for column in zip(*blocks, strict=True)) if blocks else (int64(),) * 2
+    requested, sizes = (
+        (int64(*column) for column in zip(*blocks, strict=True)) if blocks else (int64(),) * 2
+    )
     addr = np.cumsum(sizes) - sizes
     return table(
-        BlockTable, len(blocks), addr=addr, block_bytes=sizes, requested_bytes=requested, state=state
+        BlockTable,
+        len(blocks),
+        addr=addr,
+        block_bytes=sizes,
+        requested_bytes=requested,
+        state=state,
     )
 
 
@@ -122,7 +151,10 @@ def test_where_both_rules_explain_the_blocks_the_backend_decides():
 
 
 def test_blocks_that_keep_a_large_remainder_do_not_decide_the_padding():
-    assert inferred(block_table((512, 1024), (2 * MIB, 3 * MIB), (2 * MIB, 3 * MIB))) == NPU_PADDING_BYTES
+    assert (
+        inferred(block_table((512, 1024), (2 * MIB, 3 * MIB), (2 * MIB, 3 * MIB)))
+        == NPU_PADDING_BYTES
+    )
 
 
 def test_large_blocks_of_expandable_segments_keep_no_remainder_and_show_the_padding_too():

@@ -64,7 +64,9 @@ class TestTexts:
         assert len(stacks.frames.names[0]) < 1000
 
     def test_a_cut_leaves_no_half_of_a_character(self):
-        table = stacks_of([frame(n, name="é" * 3000, filename="ü" * 3000 + ".py") for n in range(999)])
+        table = stacks_of(
+            [frame(n, name="é" * 3000, filename="ü" * 3000 + ".py") for n in range(999)]
+        )
         stacks, _ = bound_stacks(table, 1000)
         assert set(stacks.frames.names[0]) == {"é"}
         assert set(stacks.frames.filenames[0].removesuffix(".py")) == {"ü"}

@@ -8,7 +8,8 @@ from snapconv.snapshot.stack_table import Collected
 from tests.builders import ADDR, MIB, START_US, TraceBuilder, frame
 
 OF_MEMORY = (
-    "alloc free_requested free_completed segment_alloc segment_free segment_map segment_unmap free snapshot"
+    "alloc free_requested free_completed segment_alloc segment_free segment_map "
+    "segment_unmap free snapshot"
 )
 
 
@@ -58,7 +59,11 @@ class TestEras:
     def test_missing_frames_and_no_frames_are_different(self):
         without = event()
         del without["frames"]
-        assert read(without, event(frames=[]), event(frames=[frame()])).stack_id.tolist() == [-1, 0, 1]
+        assert read(without, event(frames=[]), event(frames=[frame()])).stack_id.tolist() == [
+            -1,
+            0,
+            1,
+        ]
 
     def test_texts_and_pools_are_interned(self):
         into = Collected()
@@ -129,7 +134,10 @@ class TestWhatIsRefused:
             ({"size": 2**48 + 1}, f"size: expected 0 to 2^48 bytes, got {2**48 + 1}"),
             ({"stream": "default"}, "stream: expected int, got str"),
             ({"time_us": 1.7e15}, "time_us: expected int, got float"),
-            ({"time_us": 2**63 - 1}, f"time_us: expected microseconds of at most 62 bits, got {2**63 - 1}"),
+            (
+                {"time_us": 2**63 - 1},
+                f"time_us: expected microseconds of at most 62 bits, got {2**63 - 1}",
+            ),
             ({"device_free": "all"}, "device_free: expected int, got str"),
             (
                 {"action": "oom", "device_free": -(2 << 20)},
@@ -150,11 +158,15 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize("value", [[], None, "alloc", 1])
     def test_an_event_must_be_a_dictionary(self, value):
         trace = [event(), value]
-        with pytest.raises(MalformedSnapshotError, match=r"^device_traces\[0\]\[1\]: expected dict, got"):
+        with pytest.raises(
+            MalformedSnapshotError, match=r"^device_traces\[0\]\[1\]: expected dict, got"
+        ):
             read_trace(trace, "device_traces[0]", Collected())
 
     def test_an_event_without_an_action_is_refused(self):
-        with pytest.raises(MalformedSnapshotError, match=r"\[0\]\.action: expected str, got nothing"):
+        with pytest.raises(
+            MalformedSnapshotError, match=r"\[0\]\.action: expected str, got nothing"
+        ):
             read({"addr": 1})
 
     @pytest.mark.parametrize("action", OF_MEMORY.split())
@@ -174,6 +186,7 @@ class TestWhatIsRefused:
 
     def test_sizes_whose_sum_could_overflow_are_refused(self):
         with pytest.raises(
-            MalformedSnapshotError, match=r"^device_traces\[0\]: the sizes add up to more than 2\^61 bytes"
+            MalformedSnapshotError,
+            match=r"^device_traces\[0\]: the sizes add up to more than 2\^61 bytes",
         ):
             read(*[event(size=2**48)] * 8193)

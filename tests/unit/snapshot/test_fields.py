@@ -31,7 +31,9 @@ class TestInts:
 
     @pytest.mark.parametrize("value", [2**64, -(2**63) - 1, 10**100])
     def test_more_than_64_bits_are_refused_with_the_path(self, value):
-        with pytest.raises(MalformedSnapshotError, match=r"^rows\[1\]\.n: an integer of more than 64 bits$"):
+        with pytest.raises(
+            MalformedSnapshotError, match=r"^rows\[1\]\.n: an integer of more than 64 bits$"
+        ):
             rows(1, value).ints("n")
 
     @pytest.mark.parametrize(
@@ -47,7 +49,9 @@ class TestInts:
         ],
     )
     def test_what_is_no_integer_is_refused_with_the_path(self, value, got):
-        with pytest.raises(MalformedSnapshotError, match=rf"^rows\[2\]\.n: expected int, got {got}$"):
+        with pytest.raises(
+            MalformedSnapshotError, match=rf"^rows\[2\]\.n: expected int, got {got}$"
+        ):
             rows(1, 2, value, 3).ints("n")
 
     def test_a_missing_value_is_filled_where_there_is_a_filler(self):
@@ -58,7 +62,9 @@ class TestInts:
         assert rows(..., None).optional_ints("n", missing=missing) is None
 
     def test_a_required_key_that_no_row_has_is_an_error(self):
-        with pytest.raises(MalformedSnapshotError, match=r"^rows\[0\]\.n: expected int, got nothing$"):
+        with pytest.raises(
+            MalformedSnapshotError, match=r"^rows\[0\]\.n: expected int, got nothing$"
+        ):
             rows(..., ...).ints("n")
 
     def test_a_required_key_of_no_rows_is_an_empty_column(self):
@@ -69,7 +75,8 @@ class TestBounds:
     @pytest.mark.parametrize("value", [-1, 2**48 + 1, 2**63 - 1])
     def test_a_size_out_of_bounds_is_refused_with_the_path(self, value):
         with pytest.raises(
-            MalformedSnapshotError, match=rf"^rows\[1\]\.size: expected 0 to 2\^48 bytes, got {value}$"
+            MalformedSnapshotError,
+            match=rf"^rows\[1\]\.size: expected 0 to 2\^48 bytes, got {value}$",
         ):
             check_range(np.array([512, value]), BYTES, "size", place=place)
 
@@ -117,9 +124,13 @@ class TestTexts:
     def test_a_key_that_no_row_has_is_no_column(self):
         assert rows(..., None).text_ids("n", Interner()) is None
 
-    @pytest.mark.parametrize(("value", "got"), [(1, "int"), (b"x", "bytes"), ([], "list"), ({}, "dict")])
+    @pytest.mark.parametrize(
+        ("value", "got"), [(1, "int"), (b"x", "bytes"), ([], "list"), ({}, "dict")]
+    )
     def test_what_is_no_text_is_refused_with_the_path(self, value, got):
-        with pytest.raises(MalformedSnapshotError, match=rf"^rows\[1\]\.n: expected str, got {got}$"):
+        with pytest.raises(
+            MalformedSnapshotError, match=rf"^rows\[1\]\.n: expected str, got {got}$"
+        ):
             rows("a", value).text_ids("n", Interner())
 
 
@@ -171,7 +182,9 @@ class TestRows:
 class TestShared:
     def test_one_list_in_two_places_is_refused_with_both(self):
         shared = [1]
-        with pytest.raises(MalformedSnapshotError, match=r"^rows\[2\] is the same list as rows\[1\];"):
+        with pytest.raises(
+            MalformedSnapshotError, match=r"^rows\[2\] is the same list as rows\[1\];"
+        ):
             reject_shared([[1], shared, shared], place)
 
     def test_equal_lists_and_one_empty_list_in_two_places_pass(self):

@@ -4,7 +4,8 @@ import pytest
 
 from snapconv.snapshot.file_traits import BLOCK_ADDRESSES, PLOT, Era, infer_era
 
-# What a whole file has in each range of releases that traits distinguish, oldest first: one more trait each.
+# What a whole file has in each range of releases that traits distinguish, oldest first: one more
+# trait each.
 ADDED: dict[tuple[str, str | None], str] = {
     ("2.0", "2.0"): "",
     ("2.1", "2.1"): BLOCK_ADDRESSES,
@@ -64,7 +65,9 @@ def test_without_events_only_settings_annotations_and_blocks_show(release, era):
     assert infer_era(found, places(found) - {"events"}) == Era(*era)
 
 
-@pytest.mark.parametrize(("found", "era"), [({BLOCK_ADDRESSES}, ("2.1", None)), (set(), ("2.0", "2.0"))])
+@pytest.mark.parametrize(
+    ("found", "era"), [({BLOCK_ADDRESSES}, ("2.1", None)), (set(), ("2.0", "2.0"))]
+)
 def test_a_bare_list_of_segments_rules_no_later_release_out(found, era):
     """memory_snapshot() returns one in every release: it has no place for settings or annotations."""
     assert infer_era(found, {"blocks"}) == Era(*era)

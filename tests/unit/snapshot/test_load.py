@@ -46,7 +46,11 @@ def note(snapshot, slug):
 def columns(snapshot):
     """Everything that the numbers of a report come from, as plain values."""
     return [
-        [getattr(table, name).tolist() for name in table.__slots__ if getattr(table, name) is not None]
+        [
+            getattr(table, name).tolist()
+            for name in table.__slots__
+            if getattr(table, name) is not None
+        ]
         for device in snapshot.devices
         for table in (device.events, device.segments, device.blocks)
     ]
@@ -56,7 +60,12 @@ class TestShapes:
     def test_a_whole_snapshot_is_one_device_with_its_tables(self, load):
         found = load(small().snapshot())
         (device,) = found.devices
-        assert (device.device, len(device.events), len(device.segments), len(device.blocks)) == (0, 5, 1, 2)
+        assert (device.device, len(device.events), len(device.segments), len(device.blocks)) == (
+            0,
+            5,
+            1,
+            2,
+        )
         assert found.n_visible_devices == 1
         assert (found.container.format, found.container.pickle_protocol) == ("pickle", 4)
         assert found.notes == ()
@@ -96,7 +105,10 @@ class TestShapes:
         [
             ({}, r"a dictionary with the keys \(none\), and no segments or device_traces"),
             ({"a": 1, 5: 2}, "a dictionary with the keys a, 5, and no segments"),
-            ({"traceEvents": []}, "a Chrome trace of the profiler; dump torch.cuda.memory._snapshot"),
+            (
+                {"traceEvents": []},
+                "a Chrome trace of the profiler; dump torch.cuda.memory._snapshot",
+            ),
             ([[]], "a list of 1 list"),
             ([[], []], "sums by category, as torch.profiler's export_memory_timeline wrote them"),
             ([1, 2], "a list of 2 int"),
@@ -116,14 +128,26 @@ class TestShapes:
             ({"segments": {}}, "segments: expected list, got dict"),
             ({"segments": 5}, "segments: expected list, got int"),
             ({"segments": [], "device_traces": {}}, "device_traces: expected list, got dict"),
-            ({"segments": [], "device_traces": [[], {}]}, "device_traces[1]: expected list, got dict"),
-            ({"segments": [], "device_traces": [None, 1]}, "device_traces[1]: expected list, got int"),
+            (
+                {"segments": [], "device_traces": [[], {}]},
+                "device_traces[1]: expected list, got dict",
+            ),
+            (
+                {"segments": [], "device_traces": [None, 1]},
+                "device_traces[1]: expected list, got int",
+            ),
             (
                 {"segments": [], "device_traces": [[]] * 129},
                 "device_traces: expected at most 128 devices, got 129",
             ),
-            ({"segments": [], "allocator_settings": []}, "allocator_settings: expected dict, got list"),
-            ({"segments": [], "external_annotations": {}}, "external_annotations: expected list, got dict"),
+            (
+                {"segments": [], "allocator_settings": []},
+                "allocator_settings: expected dict, got list",
+            ),
+            (
+                {"segments": [], "external_annotations": {}},
+                "external_annotations: expected list, got dict",
+            ),
         ],
     )
     def test_a_wrong_type_at_the_top_is_refused_with_the_file_and_the_path(
@@ -136,7 +160,8 @@ class TestShapes:
     def test_one_trace_for_two_devices_is_refused(self, load):
         trace = small().events
         with pytest.raises(
-            MalformedSnapshotError, match=r"device_traces\[1\] is the same list as device_traces\[0\]"
+            MalformedSnapshotError,
+            match=r"device_traces\[1\] is the same list as device_traces\[0\]",
         ):
             load({"segments": [], "device_traces": [trace, trace]})
 
@@ -184,7 +209,10 @@ class TestDevices:
         found = load(small().snapshot(other))
         assert [device.device for device in found.devices] == [0, 1]
         assert [len(device.events) for device in found.devices] == [5, 2]
-        assert [device.segments.total_bytes.tolist() for device in found.devices] == [[2 * MIB], [20 * MIB]]
+        assert [device.segments.total_bytes.tolist() for device in found.devices] == [
+            [2 * MIB],
+            [20 * MIB],
+        ]
         assert [device.blocks.segment_id.tolist() for device in found.devices] == [[0, 0], [0, 0]]
 
     def test_devices_share_their_stacks(self, load):
@@ -193,7 +221,9 @@ class TestDevices:
 
     def test_a_device_without_a_trace_is_known_by_its_memory(self, load):
         """torch 2.0 recorded the current device only."""
-        found = load({"segments": small(device=5).raw_segments(), "device_traces": [small().events]})
+        found = load(
+            {"segments": small(device=5).raw_segments(), "device_traces": [small().events]}
+        )
         assert [(device.device, len(device.events)) for device in found.devices] == [(0, 5), (5, 0)]
         assert [len(device.segments) for device in found.devices] == [0, 1]
 
@@ -205,7 +235,9 @@ class TestDevices:
         assert found.n_visible_devices == 3
 
     def test_segments_and_blocks_are_sorted_by_address(self, load):
-        segments = TraceBuilder().segment().alloc(512).segment(20 * MIB).alloc(5 * MIB).raw_segments()
+        segments = (
+            TraceBuilder().segment().alloc(512).segment(20 * MIB).alloc(5 * MIB).raw_segments()
+        )
         table = load(segments[::-1]).devices[0]
         assert table.segments.addr.tolist() == [ADDR, ADDR + 2 * MIB]
         assert table.blocks.addr.tolist() == [ADDR, ADDR + 512, ADDR + 2 * MIB, ADDR + 7 * MIB]
@@ -260,13 +292,18 @@ class TestOrder:
     def test_a_ring_that_grew_is_sorted_by_time(self, load):
         """Grown from 4 to 8 entries while full, torch leaves [2, 3, 6, 7, 8, 9, 4, 5]."""
         events = [
-            TraceBuilder().event("alloc", time_us=i, size=i).events[0] for i in (2, 3, 6, 7, 8, 9, 4, 5)
+            TraceBuilder().event("alloc", time_us=i, size=i).events[0]
+            for i in (2, 3, 6, 7, 8, 9, 4, 5)
         ]
-        assert load({"device_traces": [events]}).devices[0].events.size.tolist() == list(range(2, 10))
+        assert load({"device_traces": [events]}).devices[0].events.size.tolist() == list(
+            range(2, 10)
+        )
 
     def test_events_of_one_microsecond_keep_their_order(self, load):
         times = (5, 5, 5, 1, 1)
-        events = [TraceBuilder().event("alloc", time_us=t, size=n).events[0] for n, t in enumerate(times)]
+        events = [
+            TraceBuilder().event("alloc", time_us=t, size=n).events[0] for n, t in enumerate(times)
+        ]
         assert load({"device_traces": [events]}).devices[0].events.size.tolist() == [3, 4, 0, 1, 2]
 
     def test_a_trace_in_order_is_left_alone(self, load):
@@ -293,7 +330,9 @@ class TestNotes:
         builder = small()
         for i in range(9):
             builder.event(f"k{i}")
-        assert note(load(builder.snapshot()), "unknown-action").message.endswith("k4 (1) and 4 more")
+        assert note(load(builder.snapshot()), "unknown-action").message.endswith(
+            "k4 (1) and 4 more"
+        )
 
     def test_what_no_torch_is_known_to_write_is_left_out(self, load):
         raw = small().event("alloc", colour=1).snapshot(source_code="print()") | {5: 1, (0, 0): 1}
@@ -307,7 +346,9 @@ class TestNotes:
         assert slugs(load(raw)) == ["no-timestamps"]
 
     def test_a_file_without_any_frame_gets_a_note(self, load):
-        assert slugs(load(TraceBuilder().segment().alloc(512, frames=[]).snapshot())) == ["no-stacks"]
+        assert slugs(load(TraceBuilder().segment().alloc(512, frames=[]).snapshot())) == [
+            "no-stacks"
+        ]
 
     def test_blocks_of_torch_1_get_a_note(self, load):
         raw = small().raw_segments()
@@ -343,7 +384,9 @@ class TestOverflowFlags:
             ([1, 0], [None, None]),
         ],
     )
-    def test_the_flag_is_found_in_both_places_as_a_value_or_a_list(self, load, place, flag, expected):
+    def test_the_flag_is_found_in_both_places_as_a_value_or_a_list(
+        self, load, place, flag, expected
+    ):
         fields = {"trace_alloc_overflowed": flag, "trace_alloc_max_entries": 100}
         extra = fields if place == "top" else {"allocator_settings": fields}
         found = load(small().snapshot(small(device=1), **extra))
@@ -396,7 +439,9 @@ class TestEras:
         ],
         ids=["npu-action", "npu-marker", "npu-file", "xpu-settings", "xpu-file", "cuda"],
     )
-    def test_the_backend_is_inferred_from_actions_files_and_settings(self, load, builder, settings, backend):
+    def test_the_backend_is_inferred_from_actions_files_and_settings(
+        self, load, builder, settings, backend
+    ):
         assert load(builder.snapshot(allocator_settings=settings)).era.backend == backend
 
 

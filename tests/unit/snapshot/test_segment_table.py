@@ -25,7 +25,12 @@ def segment(*blocks, **fields):
 
 
 def block(**fields):
-    return {"size": 512, "state": "active_allocated", "address": ADDR, "requested_size": 500} | fields
+    return {
+        "size": 512,
+        "state": "active_allocated",
+        "address": ADDR,
+        "requested_size": 500,
+    } | fields
 
 
 def old_block(size, state="active_allocated", **fields):
@@ -61,11 +66,18 @@ class TestSegments:
         table = Reading(
             [segment(segment_type="small", is_expandable=True), segment(segment_type="large")]
         ).segments
-        assert (table.is_small.tolist(), table.is_expandable.tolist()) == ([True, False], [True, False])
+        assert (table.is_small.tolist(), table.is_expandable.tolist()) == (
+            [True, False],
+            [True, False],
+        )
 
     def test_what_torch_1_lacks_has_defaults(self):
         table = Reading([segment()]).segments
-        assert (table.device.tolist(), table.stream.tolist(), table.pool_id.tolist()) == ([0], [0], [-1])
+        assert (table.device.tolist(), table.stream.tolist(), table.pool_id.tolist()) == (
+            [0],
+            [0],
+            [-1],
+        )
         assert (table.is_small.tolist(), table.stack_id.tolist()) == ([False], [-1])
 
     def test_an_address_above_2_63_wraps_to_a_negative_one(self):
@@ -76,10 +88,24 @@ class TestSegments:
 
 class TestBlocks:
     def test_blocks_are_rows_in_order_with_their_segment(self):
-        builder = TraceBuilder().segment().alloc(1000).alloc(3000).free(ADDR).segment(20 * MIB).alloc(5 * MIB)
+        builder = (
+            TraceBuilder()
+            .segment()
+            .alloc(1000)
+            .alloc(3000)
+            .free(ADDR)
+            .segment(20 * MIB)
+            .alloc(5 * MIB)
+        )
         table = Reading(builder.raw_segments()).blocks
         assert table.segment_id.tolist() == [0, 0, 0, 1, 1]
-        assert table.addr.tolist() == [ADDR, ADDR + 1024, ADDR + 4096, ADDR + 2 * MIB, ADDR + 7 * MIB]
+        assert table.addr.tolist() == [
+            ADDR,
+            ADDR + 1024,
+            ADDR + 4096,
+            ADDR + 2 * MIB,
+            ADDR + 7 * MIB,
+        ]
         assert table.block_bytes.tolist() == [1024, 3072, 2 * MIB - 4096, 5 * MIB, 15 * MIB]
         assert table.requested_bytes.tolist() == [0, 3000, 0, 5 * MIB, 0]
         assert table.state.tolist() == [0, 1, 0, 1, 0]
@@ -122,14 +148,19 @@ class TestTorch20:
         found = Reading([segment(old_block(512, history=history))])
         assert found.blocks.requested_bytes.tolist() == [400]
         table = found.stacks.table()
-        assert [table.frames.names[i] for i in table.frames_of(int(found.blocks.stack_id[0]))] == ["new"]
+        assert [table.frames.names[i] for i in table.frames_of(int(found.blocks.stack_id[0]))] == [
+            "new"
+        ]
         assert not found.sizes_missing
 
     def test_former_occupants_of_an_inactive_block_are_no_evidence(self):
         found = Reading(
             [segment(old_block(512, "inactive", history=[{"real_size": 400, "frames": [frame()]}]))]
         )
-        assert (found.blocks.requested_bytes.tolist(), found.blocks.stack_id.tolist()) == ([0], [-1])
+        assert (found.blocks.requested_bytes.tolist(), found.blocks.stack_id.tolist()) == (
+            [0],
+            [-1],
+        )
 
     def test_a_block_without_a_requested_size_has_its_own(self):
         found = Reading([segment(old_block(512), old_block(1024, history=[{"real_size": 1000}]))])
@@ -195,7 +226,10 @@ class TestWhatIsRefused:
             ({"history": 5}, "history: expected list, got int"),
             ({"history": ["x"]}, "history[0]: expected dict, got str"),
             ({"history": [{"real_size": "x"}]}, "history[0].real_size: expected int, got str"),
-            ({"history": [{"real_size": -4}]}, "history[0].real_size: expected 0 to 2^48 bytes, got -4"),
+            (
+                {"history": [{"real_size": -4}]},
+                "history[0].real_size: expected 0 to 2^48 bytes, got -4",
+            ),
         ],
     )
     def test_a_wrong_value_of_a_block_is_refused_with_the_path(self, fields, message):
@@ -206,7 +240,8 @@ class TestWhatIsRefused:
     def test_one_list_of_blocks_in_two_segments_is_refused(self):
         blocks = [block()]
         with pytest.raises(
-            MalformedSnapshotError, match=r"^segments\[1\]\.blocks is the same list as segments\[0\]\.blocks;"
+            MalformedSnapshotError,
+            match=r"^segments\[1\]\.blocks is the same list as segments\[0\]\.blocks;",
         ):
             Reading([segment(blocks=blocks), segment(blocks=blocks)])
 
@@ -217,5 +252,7 @@ class TestWhatIsRefused:
             raw = [segment(total_size=2**48) for _ in many]
         else:
             raw = [segment(*(block(**{field: 2**48}) for _ in many))]
-        with pytest.raises(MalformedSnapshotError, match=r"the sizes add up to more than 2\^61 bytes$"):
+        with pytest.raises(
+            MalformedSnapshotError, match=r"the sizes add up to more than 2\^61 bytes$"
+        ):
             Reading(raw)

@@ -76,7 +76,10 @@ class TestSettings:
             ({"max_split_size": "32"}, "max_split_size: expected int, got str"),
             ({"max_split_size": True}, "max_split_size: expected int, got bool"),
             ({"roundup_power2_divisions": 4}, "roundup_power2_divisions: expected dict, got int"),
-            ({"roundup_power2_divisions": {"4": "2"}}, "roundup_power2_divisions.4: expected int, got str"),
+            (
+                {"roundup_power2_divisions": {"4": "2"}},
+                "roundup_power2_divisions.4: expected int, got str",
+            ),
             (
                 {"roundup_power2_divisions": {"1": -2}},
                 "roundup_power2_divisions.1: expected 0 to 2^31 - 1, got -2",
@@ -94,7 +97,9 @@ class TestSettings:
 
     @pytest.mark.parametrize("raw", [[], "x", 1, False])
     def test_settings_must_be_a_dictionary(self, raw):
-        with pytest.raises(MalformedSnapshotError, match=r"^allocator_settings: expected dict, got"):
+        with pytest.raises(
+            MalformedSnapshotError, match=r"^allocator_settings: expected dict, got"
+        ):
             read_settings(raw, "allocator_settings")
 
     def test_a_dictionary_that_holds_itself_is_no_trap(self):
@@ -120,11 +125,17 @@ class TestAnnotations:
     def test_ranges_are_read_as_entered_and_left(self):
         texts = Interner()
         table = read_annotations(
-            [annotation(), annotation(stage="END", time_us=START_US + 5), annotation("epoch", device=1)],
+            [
+                annotation(),
+                annotation(stage="END", time_us=START_US + 5),
+                annotation("epoch", device=1),
+            ],
             texts,
             "external_annotations",
         )
-        assert [texts.values()[i] for i in table.name_id] == ["Optimizer.step#SGD.step"] * 2 + ["epoch"]
+        assert [texts.values()[i] for i in table.name_id] == ["Optimizer.step#SGD.step"] * 2 + [
+            "epoch"
+        ]
         assert table.is_start.tolist() == [True, False, True]
         assert table.device.tolist() == [0, 0, 1]
         assert table.time_us.tolist() == [START_US, START_US + 5, START_US]

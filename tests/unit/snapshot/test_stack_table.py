@@ -97,10 +97,19 @@ class TestWhatIsRefused:
             ([LEAF, "leaf"], "device_traces[0][1].frames[1]: expected dict, got str"),
             ([LEAF, None], "device_traces[0][1].frames[1]: expected dict, got nothing"),
             ([{**LEAF, "name": 1}], "device_traces[0][1].frames[0].name: expected str, got int"),
-            ([{**LEAF, "filename": b"x"}], "device_traces[0][1].frames[0].filename: expected str, got bytes"),
+            (
+                [{**LEAF, "filename": b"x"}],
+                "device_traces[0][1].frames[0].filename: expected str, got bytes",
+            ),
             ([{**LEAF, "line": "1"}], "device_traces[0][1].frames[0].line: expected int, got str"),
-            ([{**LEAF, "line": 1.0}], "device_traces[0][1].frames[0].line: expected int, got float"),
-            ([{**LEAF, "line": True}], "device_traces[0][1].frames[0].line: expected int, got bool"),
+            (
+                [{**LEAF, "line": 1.0}],
+                "device_traces[0][1].frames[0].line: expected int, got float",
+            ),
+            (
+                [{**LEAF, "line": True}],
+                "device_traces[0][1].frames[0].line: expected int, got bool",
+            ),
         ],
     )
     def test_a_wrong_type_is_refused_with_the_path(self, stack, message):

@@ -8,7 +8,10 @@ from snapconv.session import load
 from tests.builders import MIB, TraceBuilder, frame
 
 REAL = (
-    Path(__file__).parents[4] / "shared" / "snapshots" / "bcrafton-assignment2-systems-memory_snapshot.pickle"
+    Path(__file__).parents[4]
+    / "shared"
+    / "snapshots"
+    / "bcrafton-assignment2-systems-memory_snapshot.pickle"
 )
 PACKAGES = "/venv/lib/python3.11/site-packages"
 HASH = "c" + "abcdefgh234567" * 3 + "abcdefghi"
@@ -48,7 +51,11 @@ def names(tmp_path, *stacks):
 
 
 def test_generated_code_alone_shows_that_it_is_compiled(tmp_path):
-    stacks = compiled(original("forward", 5)), compiled(), compiled(original("forward", 5), backward=True)
+    stacks = (
+        compiled(original("forward", 5)),
+        compiled(),
+        compiled(original("forward", 5), backward=True),
+    )
     assert names(tmp_path, *stacks) == ["compiled"] * 3
 
 
@@ -72,7 +79,11 @@ def test_the_line_that_is_shown_is_that_of_the_model(tmp_path):
     builder = TraceBuilder().segment(2 * MIB).alloc(512, frames=compiled(original("forward", 5)))
     path = builder.write(tmp_path / "snapshot.pickle")
     explained = load(path).explain("#1").allocations[0]
-    mine = [(shown["file"], shown["line"]) for shown in explained["origin"]["stack"] if shown["is_project"]]
+    mine = [
+        (shown["file"], shown["line"])
+        for shown in explained["origin"]["stack"]
+        if shown["is_project"]
+    ]
     assert mine == [("model.py", 5), ("train.py", 40)]
 
 
@@ -87,5 +98,7 @@ def test_compiled_code_of_a_real_snapshot_has_the_lines_of_its_model():
     assert len(stacks) >= 20
     assert "call" not in device.operations
     for stack in stacks:
-        mine = [i for i in session.snapshot.stacks.frames_of(stack).tolist() if project.is_project[i]]
+        mine = [
+            i for i in session.snapshot.stacks.frames_of(stack).tolist() if project.is_project[i]
+        ]
         assert project.relative_paths[mine[0]].startswith("cs336_basics/")

@@ -58,8 +58,15 @@ def test_a_package_is_shown_as_it_was_named():
 
 @pytest.mark.parametrize(("more", "is_mine"), [((), False), (("--include", "timm.layers"), True)])
 def test_explain_shows_the_lines_of_what_is_included(tmp_path, capsys, more, is_mine):
-    frames = [frame("forward", f"{SITE}/timm/layers/mlp.py", 7), frame("<module>", "/w/proj/train.py", 3)]
+    frames = [
+        frame("forward", f"{SITE}/timm/layers/mlp.py", 7),
+        frame("<module>", "/w/proj/train.py", 3),
+    ]
     builder = TraceBuilder().segment().alloc(512, frames=frames)
     assert main(["explain", str(builder.write(tmp_path / "s.pickle")), "#1", *more]) == 0
-    code = [line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.startswith("  code")]
+    code = [
+        line.split()[1:]
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("  code")
+    ]
     assert ("timm/layers/mlp.py:7" in code[0]) is is_mine

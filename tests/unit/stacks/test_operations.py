@@ -21,7 +21,12 @@ MALLOC = [
     ("c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(unsigned long)", ""),
     ("at::detail::empty_cuda(c10::ArrayRef<long>, c10::TensorOptions const&)", "??"),
 ]
-ENGINE = [("torch::autograd::Engine::evaluate_function(std::shared_ptr<torch::autograd::GraphTask>&)", "??")]
+ENGINE = [
+    (
+        "torch::autograd::Engine::evaluate_function(std::shared_ptr<torch::autograd::GraphTask>&)",
+        "??",
+    )
+]
 
 
 def functional(name):
@@ -47,7 +52,9 @@ def dispatched(name, how="call"):
 
 def stack_table(*stacks):
     interner = StackInterner()
-    rows = [[{"name": name, "filename": file, "line": 1} for name, file in stack] for stack in stacks]
+    rows = [
+        [{"name": name, "filename": file, "line": 1} for name, file in stack] for stack in stacks
+    ]
     interner.ids(rows, str)
     return interner.table()
 
@@ -75,11 +82,19 @@ PYTHON_ONLY = {
         *MODULE,
         *MODEL,
     ],
-    "unique": [("_return_output", f"{TORCH}/functional.py"), ("fn", f"{TORCH}/_jit_internal.py"), *MODEL],
+    "unique": [
+        ("_return_output", f"{TORCH}/functional.py"),
+        ("fn", f"{TORCH}/_jit_internal.py"),
+        *MODEL,
+    ],
     "pow": [("wrapped", f"{TORCH}/_tensor.py"), *MODEL],
     "rsub": [("__rsub__", f"{TORCH}/_tensor.py"), ("wrapped", f"{TORCH}/_tensor.py"), *MODEL],
     "norm": [("norm", f"{TORCH}/functional.py"), ("norm", f"{TORCH}/_tensor.py"), *MODEL],
-    "attend": [("__torch_function__", f"{TORCH}/utils/_device.py"), ("attend", "/w/proj/model.py"), *MODEL],
+    "attend": [
+        ("__torch_function__", f"{TORCH}/utils/_device.py"),
+        ("attend", "/w/proj/model.py"),
+        *MODEL,
+    ],
     "einsum": [("einsum", f"{TORCH}/functional.py"), *MODEL],
     "rotate_half": [("rotate_half", "/w/proj/model.py"), *MODEL],
     "reshape": [("reshape", "/opt/venv/lib/python3.11/site-packages/einops/_backends.py"), *MODEL],
@@ -99,7 +114,9 @@ WITH_CPP = {
         *MALLOC,
         dispatched("mul_Tensor", "redispatch"),
         dispatched("mul_Tensor"),
-        cpp("torch::autograd::TypeError_to_NotImplemented_<&torch::autograd::THPVariable_mul>(_object*)"),
+        cpp(
+            "torch::autograd::TypeError_to_NotImplemented_<&torch::autograd::THPVariable_mul>(_object*)"
+        ),
         *INTERPRETER,
         *MODEL,
     ],
@@ -122,10 +139,26 @@ WITH_CPP = {
     "layer_norm": [*MALLOC, dispatched("native_layer_norm"), *MODEL],
     "softmax": [*MALLOC, dispatched("_softmax"), functional("softmax"), *MODEL],
     "log_softmax": [*MALLOC, dispatched("_log_softmax"), *MODEL],
-    "conv2d": [*MALLOC, dispatched("cudnn_convolution"), dispatched("conv2d"), bound("conv2d"), *MODEL],
-    "scaled_dot_product_attention": [*MALLOC, dispatched("_scaled_dot_product_flash_attention"), *MODEL],
+    "conv2d": [
+        *MALLOC,
+        dispatched("cudnn_convolution"),
+        dispatched("conv2d"),
+        bound("conv2d"),
+        *MODEL,
+    ],
+    "scaled_dot_product_attention": [
+        *MALLOC,
+        dispatched("_scaled_dot_product_flash_attention"),
+        *MODEL,
+    ],
     "max_pool2d": [*MALLOC, dispatched("max_pool2d_with_indices"), *MODEL],
-    "dropout": [*MALLOC, dispatched("native_dropout"), functional("dropout"), module("dropout.py"), *MODEL],
+    "dropout": [
+        *MALLOC,
+        dispatched("native_dropout"),
+        functional("dropout"),
+        module("dropout.py"),
+        *MODEL,
+    ],
     "index_put_": [*MALLOC, dispatched("index_put_"), *MODEL],
     "mm": [*MALLOC, dispatched("mm"), cpp(f"{NODES}::AddmmBackward0::apply()"), *ENGINE],
     "gelu": [
@@ -154,12 +187,24 @@ def test_an_operation_is_named_from_frames_of_cpp(name):
 
 
 def test_the_outermost_operation_counts_since_that_is_what_the_user_called():
-    stack = [*MALLOC, dispatched("empty_like"), dispatched("zeros_like"), dispatched("gelu_backward"), *MODEL]
+    stack = [
+        *MALLOC,
+        dispatched("empty_like"),
+        dispatched("zeros_like"),
+        dispatched("gelu_backward"),
+        *MODEL,
+    ]
     assert name_operations(stack_table(stack)) == ("gelu_backward",)
 
 
 def test_frames_of_cpp_beyond_the_first_python_frame_belong_to_outer_calls():
-    stack = [*MALLOC, dispatched("relu"), ("relu", "/w/proj/model.py"), dispatched("linear"), *MODEL]
+    stack = [
+        *MALLOC,
+        dispatched("relu"),
+        ("relu", "/w/proj/model.py"),
+        dispatched("linear"),
+        *MODEL,
+    ]
     assert name_operations(stack_table(stack)) == ("relu",)
 
 
@@ -185,7 +230,10 @@ def test_there_is_one_name_per_stack_in_their_order():
         (f"{NODES}::GeluBackward0::release_variables()", "gelu"),
         (f"{NODES}::NativeLayerNormBackward0::release_variables()", "layer_norm"),
         (f"{NODES}::MulBackward0::~MulBackward0()", "mul"),
-        (f"{NODES}::ScaledDotProductFlashAttentionBackward0::apply()", "scaled_dot_product_attention"),
+        (
+            f"{NODES}::ScaledDotProductFlashAttentionBackward0::apply()",
+            "scaled_dot_product_attention",
+        ),
         (f"{NODES}::MaxPool2DWithIndicesBackward0::release_variables()", "max_pool2d"),
         (f"{NODES}::NllLoss2DBackward0::release_variables()", "nll_loss2d"),
         (f"{NODES}::UpsampleNearest2DBackward0::release_variables()", "upsample_nearest2d"),

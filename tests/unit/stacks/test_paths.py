@@ -152,6 +152,8 @@ def test_other_files_are_the_users(path):
     assert not is_library(path)
 
 
-@pytest.mark.parametrize("path", ["/w/proj/triton_kernels/softmax.py", "/w/triton-attention/train.py"])
+@pytest.mark.parametrize(
+    "path", ["/w/proj/triton_kernels/softmax.py", "/w/triton-attention/train.py"]
+)
 def test_a_project_may_be_about_triton(path):
     assert not is_library(path)

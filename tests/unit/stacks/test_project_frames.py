@@ -18,7 +18,9 @@ def stack_table(*stacks):
     rows = [
         [
             {"name": name, "filename": filename, "line": 1}
-            for name, filename in (("call", frame) if isinstance(frame, str) else frame for frame in stack)
+            for name, filename in (
+                ("call", frame) if isinstance(frame, str) else frame for frame in stack
+            )
         ]
         for stack in stacks
     ]
@@ -82,7 +84,8 @@ PROJECTS = {
         ["/home/me/.vscode-server/extensions/x/runpy.py", script("/home/me/proj/train.py")],
         "/home/me/proj", ["train.py"],
     ),
-    "a project in a hidden folder": ([script("/home/me/.work/train.py")], "/home/me/.work", ["train.py"]),
+    ("a project in a hidden "
+    "folder"): ([script("/home/me/.work/train.py")], "/home/me/.work", ["train.py"]),
     "a checkout of torch": (
         [f"{CHECKOUT}/nn/modules/module.py", f"{CHECKOUT}/x.py", "/w/p/torch/net.py", script("/w/p/t.py")],
         "/w/p", ["torch/net.py", "t.py"],
@@ -95,7 +98,8 @@ PROJECTS = {
     "frames of C++ are never included": (
         ["/w/lib/k.cpp", "/w/lib/op.py"], "/x", ["/w/lib/op.py"], {"root": "/x", "includes": ["/w/lib"]},
     ),
-    "the root of the file system": (["/t.py", "/a/m.py", TORCH], "/", ["t.py", "a/m.py"], {"root": "/"}),
+    ("the root of the file "
+    "system"): (["/t.py", "/a/m.py", TORCH], "/", ["t.py", "a/m.py"], {"root": "/"}),
     "a script by its relative name": (
         ["/w/proj/model.py", script("train.py")], "/w/proj", ["model.py", "train.py"],
     ),
@@ -121,7 +125,8 @@ PROJECTS = {
         [TORCH, f"{SITE}/tune/recipe.py", f"{SITE}/click/core.py", "/usr/lib/python3.11/runpy.py"],
         None, ["tune/recipe.py"],
     ),
-    "no package in place of a given root": ([TORCH, f"{SITE}/yolo/cfg.py"], "/w", [], {"root": "/w"}),
+    ("no package in place of a given "
+    "root"): ([TORCH, f"{SITE}/yolo/cfg.py"], "/w", [], {"root": "/w"}),
 }  # fmt: skip
 
 
@@ -143,7 +148,13 @@ class TestProgramsStartedByOthers:
     @pytest.mark.parametrize("launcher", ["/opt/launch/run.py", "/a/first.py", "/z/last.py"])
     def test_the_root_is_where_the_bytes_come_from_not_where_the_launcher_is(self, launcher):
         stacks = stack_table(
-            [TORCH, "/w/proj/model.py", script("/w/proj/train.py"), ("main", launcher), script(launcher)],
+            [
+                TORCH,
+                "/w/proj/model.py",
+                script("/w/proj/train.py"),
+                ("main", launcher),
+                script(launcher),
+            ],
             [("setup", launcher), script(launcher)],
         )
         project = find_project(stacks, bytes_of_stack=np.array([1000, 10]))
@@ -186,7 +197,9 @@ def test_models_of_libraries_are_the_users_as_in_deepview():
 
 
 def test_what_is_included_is_named_and_what_has_no_frame_too():
-    project = project_of([f"{SITE}/timm/layers/mlp.py", script("/w/t.py")], includes=["timm.layers", "tim"])
+    project = project_of(
+        [f"{SITE}/timm/layers/mlp.py", script("/w/t.py")], includes=["timm.layers", "tim"]
+    )
     assert own(project) == ["timm/layers/mlp.py", "t.py"]
     assert (project.includes, project.unused_includes) == (("timm.layers",), ("tim",))
 
@@ -205,7 +218,9 @@ def test_no_frames_make_no_project():
 
 def test_a_virtual_environment_inside_the_project_is_not_the_users():
     venv = "/w/proj/.venv/lib/python3.11/site-packages/torch/_tensor.py"
-    project = project_of([venv, "/w/proj/.venv/lib/python3.11/runpy.py", script("/w/proj/train.py")])
+    project = project_of(
+        [venv, "/w/proj/.venv/lib/python3.11/runpy.py", script("/w/proj/train.py")]
+    )
     assert own(project) == ["train.py"]
     assert project.relative_paths[0] == ".venv/lib/python3.11/site-packages/torch/_tensor.py"
 

@@ -15,7 +15,9 @@ MODEL, STEP = ("forward", "/w/proj/model.py", 35), ("step", "/w/proj/train.py", 
 def label(*frames: tuple[str, str, int]) -> str:
     """What a stack shows, leaf first."""
     interner = StackInterner()
-    interner.ids([[{"name": name, "filename": file, "line": line} for name, file, line in frames]], str)
+    interner.ids(
+        [[{"name": name, "filename": file, "line": line} for name, file, line in frames]], str
+    )
     stacks = interner.table()
     return find_module_calls(stacks, find_project(stacks, root="/w/proj"))[0]
 

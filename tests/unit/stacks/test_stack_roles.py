@@ -17,7 +17,9 @@ WORKSPACE = ("at::cuda::getCurrentCUDABlasHandle()", "??")
 def stack_table(*stacks):
     """Stacks of (function, file), leaf first."""
     interner = StackInterner()
-    rows = [[{"name": name, "filename": file, "line": 1} for name, file in stack] for stack in stacks]
+    rows = [
+        [{"name": name, "filename": file, "line": 1} for name, file in stack] for stack in stacks
+    ]
     interner.ids(rows, str)
     return interner.table()
 
@@ -27,7 +29,10 @@ def roles_of(*stacks):
 
 
 def test_apply_of_a_custom_function_is_backward_only_without_a_caller():
-    backward, forward = (("backward", "/w/proj/op.py"), APPLY), (("forward", "/w/proj/op.py"), APPLY, USER)
+    backward, forward = (
+        (("backward", "/w/proj/op.py"), APPLY),
+        (("forward", "/w/proj/op.py"), APPLY, USER),
+    )
     roles = roles_of(backward, forward, (*backward, ("start_thread", "??")))
     assert roles.has[Role.ENGINE].tolist() == [True, False, True]
 

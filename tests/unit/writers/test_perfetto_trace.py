@@ -41,7 +41,9 @@ def slices(events, name):
     tracks = {(e["pid"], e["tid"]) for e in events if named.items() <= e.items()}
     assert tracks
     return [
-        (e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) in tracks
+        (e["name"], e["ts"], e["dur"])
+        for e in events
+        if e["ph"] == "X" and (e["pid"], e["tid"]) in tracks
     ]
 
 
@@ -49,7 +51,9 @@ def slices(events, name):
 def test_a_counter_has_every_change_of_a_curve_and_its_peak(events, analysis, name):
     curve = getattr(analysis.replay, name)
     times, values = analysis.device.events.time_us.tolist(), [curve.start, *curve.after.tolist()]
-    changed = [(times[i], after) for i, (before, after) in enumerate(pairwise(values)) if after != before]
+    changed = [
+        (times[i], after) for i, (before, after) in enumerate(pairwise(values)) if after != before
+    ]
     found = counter(events, f"{name} bytes")
     assert found == [(times[0], curve.start), *changed]
     assert max(value for _, value in found) == curve.peak
@@ -68,14 +72,25 @@ def test_the_categories_sum_to_the_allocated_bytes_at_the_peak(events, analysis)
     assert total == analysis.replay.allocated.peak
 
 
-def test_iterations_phases_and_annotations_are_slices_at_the_times_of_their_events(events, analysis):
+def test_iterations_phases_and_annotations_are_slices_at_the_times_of_their_events(
+    events, analysis
+):
     times = analysis.device.events.time_us
     assert slices(events, "iterations") == [
         (f"iteration {i}", times[one.first_event], times[one.last_event] - times[one.first_event])
         for i, one in enumerate(analysis.iterations)
     ]
     names = [name for name, _, _ in slices(events, "phases")]
-    assert names == ["other", "forward", "backward", "optimizer", "other", "forward", "backward", "optimizer"]
+    assert names == [
+        "other",
+        "forward",
+        "backward",
+        "optimizer",
+        "other",
+        "forward",
+        "backward",
+        "optimizer",
+    ]
     assert "Optimizer.step#AdamW.step" in {name for name, _, _ in slices(events, "annotations")}
 
 
@@ -87,6 +102,8 @@ def test_a_failed_allocation_is_on_a_track_of_its_own(tmp_path):
     assert slices(exported(tmp_path, source), "out of memory") == [(text, failed["time_us"], 0)]
 
 
-@pytest.mark.parametrize("name", ["missing_trace", "missing_times", "several_devices", "empty_snapshot"])
+@pytest.mark.parametrize(
+    "name", ["missing_trace", "missing_times", "several_devices", "empty_snapshot"]
+)
 def test_a_file_without_events_or_times_has_a_trace_too(tmp_path, name):
     assert exported(tmp_path, FIXTURES / f"{name}.pickle")

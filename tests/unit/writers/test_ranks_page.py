@@ -60,10 +60,16 @@ def test_every_rank_has_a_line_whose_bar_is_as_long_as_its_peak(page):
 
 
 def test_names_are_text_and_nothing_runs_or_is_loaded(page):
-    assert not [tag for tag, _ in page.tags if tag in ("script", "img", "iframe", "object", "embed")]
-    assert not [name for _, attrs in page.tags for name in attrs if name.startswith("on") or name == "src"]
+    assert not [
+        tag for tag, _ in page.tags if tag in ("script", "img", "iframe", "object", "embed")
+    ]
+    assert not [
+        name for _, attrs in page.tags for name in attrs if name.startswith("on") or name == "src"
+    ]
     assert HOSTILE in page.text
-    policy = next(attrs["content"] for tag, attrs in page.tags if tag == "meta" and "content" in attrs)
+    policy = next(
+        attrs["content"] for tag, attrs in page.tags if tag == "meta" and "content" in attrs
+    )
     assert policy.startswith("default-src 'none'")
 
 

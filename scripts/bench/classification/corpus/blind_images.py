@@ -56,7 +56,9 @@ class SAM(torch.optim.Optimizer):
         self.second_step()
 
     def _grad_norm(self) -> torch.Tensor:
-        norms = [p.grad.norm(p=2) for g in self.param_groups for p in g["params"] if p.grad is not None]
+        norms = [
+            p.grad.norm(p=2) for g in self.param_groups for p in g["params"] if p.grad is not None
+        ]
         return torch.norm(torch.stack(norms), p=2)
 
 
@@ -87,7 +89,9 @@ class WideResNet(nn.Module):
         self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
         self.stages = nn.Sequential(
             *(
-                WideBlock(widths[stage] if block == 0 else widths[stage + 1], widths[stage + 1], stride)
+                WideBlock(
+                    widths[stage] if block == 0 else widths[stage + 1], widths[stage + 1], stride
+                )
                 for stage in range(3)
                 for block in range(n_blocks)
                 for stride in (2 if stage and block == 0 else 1,)

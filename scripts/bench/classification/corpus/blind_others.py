@@ -104,7 +104,9 @@ def style(_setup: Setup) -> Iterations:
         optimizer.zero_grad()
         image = painting()
         features = cnn(image)
-        style_score = sum(functional.mse_loss(gram_matrix(features[name]), grams[name]) for name in grams)
+        style_score = sum(
+            functional.mse_loss(gram_matrix(features[name]), grams[name]) for name in grams
+        )
         content_score = sum(functional.mse_loss(features[name], wanted[name]) for name in wanted)
         loss = 1e6 * style_score + content_score + 10 * total_variation(image)
         loss.backward()

@@ -10,8 +10,12 @@ torch.manual_seed(24)
 class WideAndDeep(nn.Module):
     def __init__(self, n_rows=(20000, 8000, 3000, 500), width=32, n_dense=13):
         super().__init__()
-        self.tables = nn.ModuleList(nn.EmbeddingBag(n, width, mode="sum", sparse=True) for n in n_rows)
-        self.dense = nn.Sequential(nn.Linear(n_dense, 256), nn.ReLU(), nn.Linear(256, 32), nn.ReLU())
+        self.tables = nn.ModuleList(
+            nn.EmbeddingBag(n, width, mode="sum", sparse=True) for n in n_rows
+        )
+        self.dense = nn.Sequential(
+            nn.Linear(n_dense, 256), nn.ReLU(), nn.Linear(256, 32), nn.ReLU()
+        )
         self.top = nn.Sequential(
             nn.Linear(32 * 5, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 1)
         )

@@ -15,7 +15,9 @@ def block(n_in, n_out):
     )
 
 
-model = nn.Sequential(block(1, 64), block(64, 64), block(64, 64), nn.Flatten(), nn.Linear(64 * 9, 5)).cuda()
+model = nn.Sequential(
+    block(1, 64), block(64, 64), block(64, 64), nn.Flatten(), nn.Linear(64 * 9, 5)
+).cuda()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 for _ in range(5):
     optimizer.zero_grad()

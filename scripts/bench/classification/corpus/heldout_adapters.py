@@ -117,7 +117,9 @@ def _prepared(model: Decoder) -> Decoder:
             setattr(layer, name, LoraLinear(Linear4Bit(getattr(layer, name))))
     model.is_checkpointed = True
     model = model.to(DEVICE)
-    model.embed_in.register_forward_hook(lambda _module, _arguments, output: output.requires_grad_())
+    model.embed_in.register_forward_hook(
+        lambda _module, _arguments, output: output.requires_grad_()
+    )
     return model
 
 
@@ -131,7 +133,11 @@ def adapters(_setup: Setup) -> Iterations:
     while True:
         for _ in range(2):
             ids = torch.randint(0, 1600, (4, 72))
-            batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
+            batch = {
+                "input_ids": ids,
+                "attention_mask": torch.ones_like(ids),
+                "labels": ids.clone(),
+            }
             batch = {name: tensor.to(DEVICE) for name, tensor in batch.items()}
             labels = batch.pop("labels")
             with torch.autocast("cuda", dtype=torch.bfloat16):

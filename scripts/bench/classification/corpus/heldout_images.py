@@ -20,10 +20,14 @@ class TimedResidual(nn.Module):
 
     def __init__(self, n_in: int, n_out: int, n_time: int) -> None:
         super().__init__()
-        self.first = nn.Sequential(nn.GroupNorm(8, n_in), nn.SiLU(), nn.Conv2d(n_in, n_out, 3, padding=1))
+        self.first = nn.Sequential(
+            nn.GroupNorm(8, n_in), nn.SiLU(), nn.Conv2d(n_in, n_out, 3, padding=1)
+        )
         self.time = nn.Sequential(nn.SiLU(), nn.Linear(n_time, 2 * n_out))
         self.norm = nn.GroupNorm(8, n_out)
-        self.second = nn.Sequential(nn.SiLU(), nn.Dropout(0.1), nn.Conv2d(n_out, n_out, 3, padding=1))
+        self.second = nn.Sequential(
+            nn.SiLU(), nn.Dropout(0.1), nn.Conv2d(n_out, n_out, 3, padding=1)
+        )
         self.skip = nn.Conv2d(n_in, n_out, 1) if n_in != n_out else nn.Identity()
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
@@ -47,7 +51,9 @@ class PixelAttention(nn.Module):
         """Mix the pixels of a feature map."""
         n, width, height, breadth = x.shape
         qkv = self.qkv(self.norm(x).view(n, width, -1))
-        q, k, v = qkv.view(n, 3, self.n_heads, width // self.n_heads, -1).transpose(-1, -2).unbind(1)
+        q, k, v = (
+            qkv.view(n, 3, self.n_heads, width // self.n_heads, -1).transpose(-1, -2).unbind(1)
+        )
         weight = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).softmax(dim=-1)
         mixed = (weight @ v).transpose(-1, -2).reshape(n, width, -1)
         return x + self.out(mixed).view(n, width, height, breadth)
@@ -71,7 +77,9 @@ class Denoiser(nn.Module):
         self.up2 = nn.ModuleList(TimedResidual(4 * width, 2 * width, n_time) for _ in range(2))
         self.grow = nn.Conv2d(2 * width, width, 3, padding=1)
         self.up = nn.ModuleList(TimedResidual(2 * width, width, n_time) for _ in range(2))
-        self.head = nn.Sequential(nn.GroupNorm(8, width), nn.SiLU(), nn.Conv2d(width, 3, 3, padding=1))
+        self.head = nn.Sequential(
+            nn.GroupNorm(8, width), nn.SiLU(), nn.Conv2d(width, 3, 3, padding=1)
+        )
 
     def forward(self, x: torch.Tensor, step: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         """Predict the noise in ``x``."""
@@ -107,7 +115,9 @@ def diffusion(setup: Setup) -> Iterations:
     while True:
         images = torch.rand(4, 3, 20, 20).to(DEVICE) * 2 - 1
         labels = torch.randint(0, 10, (4,)).to(DEVICE)
-        labels = torch.where(torch.rand(4, device=DEVICE) < 0.1, torch.full_like(labels, 10), labels)
+        labels = torch.where(
+            torch.rand(4, device=DEVICE) < 0.1, torch.full_like(labels, 10), labels
+        )
         step = torch.randint(0, 1000, (4,), device=DEVICE)
         noise = torch.randn_like(images)
         share = signal[step].view(-1, 1, 1, 1)
@@ -115,7 +125,9 @@ def diffusion(setup: Setup) -> Iterations:
         predicted = model(noisy, step, labels)
         ratio = (share / (1 - share)).flatten()
         weight = ratio.clamp(max=5) / ratio
-        loss = (functional.mse_loss(predicted, noise, reduction="none").mean(dim=(1, 2, 3)) * weight).mean()
+        loss = (
+            functional.mse_loss(predicted, noise, reduction="none").mean(dim=(1, 2, 3)) * weight
+        ).mean()
         optimizer.zero_grad(set_to_none=setup.set_to_none)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -198,7 +210,9 @@ class ConvolutionNet(nn.Module):
         return self.head(self.norm(x.mean(dim=(-2, -1))))
 
 
-def _mixed(images: torch.Tensor, labels: torch.Tensor, n_classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _mixed(
+    images: torch.Tensor, labels: torch.Tensor, n_classes: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Flip and brighten some images, mix pairs of them, and smooth and mix their labels alike."""
     flipped = torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5
     images = torch.where(flipped, images.flip(-1), images)

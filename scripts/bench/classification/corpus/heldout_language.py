@@ -46,7 +46,12 @@ class GroupedAttention(nn.Module):
 
     def __init__(self, layer: int, width: int, n_heads: int, n_groups: int) -> None:
         super().__init__()
-        self.layer, self.n_heads, self.n_groups, self.size = layer, n_heads, n_groups, width // n_heads
+        self.layer, self.n_heads, self.n_groups, self.size = (
+            layer,
+            n_heads,
+            n_groups,
+            width // n_heads,
+        )
         self.q_proj = nn.Linear(width, width, bias=False)
         self.k_proj = nn.Linear(width, n_groups * self.size, bias=False)
         self.v_proj = nn.Linear(width, n_groups * self.size, bias=False)
@@ -63,7 +68,9 @@ class GroupedAttention(nn.Module):
         """Attend to ``x``, and to what the cache has."""
         n, length, width = x.shape
         q = _turned(self.q_proj(x).view(n, length, self.n_heads, self.size).transpose(1, 2), *turns)
-        k = _turned(self.k_proj(x).view(n, length, self.n_groups, self.size).transpose(1, 2), *turns)
+        k = _turned(
+            self.k_proj(x).view(n, length, self.n_groups, self.size).transpose(1, 2), *turns
+        )
         v = self.v_proj(x).view(n, length, self.n_groups, self.size).transpose(1, 2)
         if cache is not None:
             k, v = cache.update(self.layer, place, k, v)
@@ -101,7 +108,9 @@ class Output:
 class LanguageModel(nn.Module):
     """A decoder that computes its loss itself where it is given labels."""
 
-    def __init__(self, n_words: int = 3000, width: int = 192, n_layers: int = 4, longest: int = 96) -> None:
+    def __init__(
+        self, n_words: int = 3000, width: int = 192, n_layers: int = 4, longest: int = 96
+    ) -> None:
         super().__init__()
         self.longest = longest
         self.embed_tokens = nn.Embedding(n_words, width)

@@ -58,7 +58,8 @@ class CausalSelfAttention(nn.Module):
         n, length, width = x.size()
         q, k, v = self.c_attn(x).split(self.n_embd, dim=2)
         q, k, v = (
-            part.view(n, length, self.n_head, width // self.n_head).transpose(1, 2) for part in (q, k, v)
+            part.view(n, length, self.n_head, width // self.n_head).transpose(1, 2)
+            for part in (q, k, v)
         )
         dropout = self.dropout if self.training else 0
         y = functional.scaled_dot_product_attention(
@@ -128,7 +129,9 @@ class GPT(nn.Module):
         for block in self.transformer.h:
             x = block(x)
         logits = self.lm_head(self.transformer.ln_f(x))
-        loss = functional.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
+        loss = functional.cross_entropy(
+            logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1
+        )
         return logits, loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -196,14 +199,18 @@ class Rotary(nn.Module):
 
     def __init__(self, size: int, longest: int = 128) -> None:
         super().__init__()
-        angles = torch.outer(torch.arange(longest).float(), 10_000 ** (-torch.arange(0, size, 2) / size))
+        angles = torch.outer(
+            torch.arange(longest).float(), 10_000 ** (-torch.arange(0, size, 2) / size)
+        )
         angles = torch.cat((angles, angles), dim=-1)
         self.register_buffer("cos_cached", angles.cos(), persistent=False)
         self.register_buffer("sin_cached", angles.sin(), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Rotate what every head has of every position."""
-        cos, sin = (table[: x.shape[-2]].to(x.dtype) for table in (self.cos_cached, self.sin_cached))
+        cos, sin = (
+            table[: x.shape[-2]].to(x.dtype) for table in (self.cos_cached, self.sin_cached)
+        )
         half = x.shape[-1] // 2
         return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
 
@@ -214,24 +221,34 @@ class ParallelLayer(nn.Module):
     def __init__(self, width: int, n_heads: int) -> None:
         super().__init__()
         self.n_heads = n_heads
-        self.input_layernorm, self.post_attention_layernorm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.input_layernorm, self.post_attention_layernorm = (
+            nn.LayerNorm(width),
+            nn.LayerNorm(width),
+        )
         self.query_key_value, self.dense = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.rotary = Rotary(width // n_heads)
-        self.dense_h_to_4h, self.dense_4h_to_h = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.dense_h_to_4h, self.dense_4h_to_h = (
+            nn.Linear(width, 4 * width),
+            nn.Linear(4 * width, width),
+        )
 
     def attend(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Mix the words of a batch, with the scores written out."""
         n, length, width = x.shape
         qkv = self.query_key_value(x).view(n, length, self.n_heads, -1).permute(0, 2, 1, 3)
         q, k, v = qkv.chunk(3, dim=-1)
-        scores = self.rotary(q) @ self.rotary(k).transpose(-1, -2) / math.sqrt(width // self.n_heads)
+        scores = (
+            self.rotary(q) @ self.rotary(k).transpose(-1, -2) / math.sqrt(width // self.n_heads)
+        )
         scores = scores + mask
         weights = functional.softmax(scores, dim=-1, dtype=torch.float32).to(v.dtype)
         return self.dense((weights @ v).permute(0, 2, 1, 3).reshape(n, length, width))
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Transform the words of a batch."""
-        h = self.dense_4h_to_h(functional.gelu(self.dense_h_to_4h(self.post_attention_layernorm(x))))
+        h = self.dense_4h_to_h(
+            functional.gelu(self.dense_h_to_4h(self.post_attention_layernorm(x)))
+        )
         return h + self.attend(self.input_layernorm(x), mask) + x
 
 

@@ -22,7 +22,11 @@ class Attention(nn.Module):
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
         """Attend to ``x``, and to what a cache has of earlier words."""
         n, length, width = x.shape
-        q, k, v = self.qkv(x).view(n, length, 3, self.n_heads, width // self.n_heads).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(x)
+            .view(n, length, 3, self.n_heads, width // self.n_heads)
+            .permute(2, 0, 3, 1, 4)
+        )
         if cache is not None:
             k, v = torch.cat((cache[0], k), 2), torch.cat((cache[1], v), 2)
         is_causal = self.is_causal and length > 1

@@ -9,7 +9,9 @@ torch.manual_seed(32)
 
 class Shampoo(torch.optim.Optimizer):
     def __init__(self, params, lr=0.1, momentum=0.9, epsilon=1e-4, every=2):
-        super().__init__(params, {"lr": lr, "momentum": momentum, "epsilon": epsilon, "every": every})
+        super().__init__(
+            params, {"lr": lr, "momentum": momentum, "epsilon": epsilon, "every": every}
+        )
 
     @torch.no_grad()
     def step(self):
@@ -22,7 +24,9 @@ class Shampoo(torch.optim.Optimizer):
                     state["step"] = 0
                     state["momentum"] = gradient.clone()
                     for side, size in enumerate(gradient.shape):
-                        state[f"sum_{side}"] = group["epsilon"] * torch.eye(size, device=gradient.device)
+                        state[f"sum_{side}"] = group["epsilon"] * torch.eye(
+                            size, device=gradient.device
+                        )
                         state[f"root_{side}"] = torch.zeros(size, size, device=gradient.device)
                 gradient = gradient.lerp(state["momentum"], group["momentum"])
                 for side, size in enumerate(gradient.shape):
@@ -31,7 +35,9 @@ class Shampoo(torch.optim.Optimizer):
                     if state["step"] % group["every"] == 0:
                         values, vectors = torch.linalg.eigh(state[f"sum_{side}"])
                         root = (
-                            vectors @ torch.diag(values.clamp(min=1e-6) ** (-1 / gradient.ndim)) @ vectors.t()
+                            vectors
+                            @ torch.diag(values.clamp(min=1e-6) ** (-1 / gradient.ndim))
+                            @ vectors.t()
                         )
                         state[f"root_{side}"].copy_(root)
                     matrix = state[f"root_{side}"] @ matrix

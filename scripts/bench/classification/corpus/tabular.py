@@ -14,7 +14,12 @@ class Columns(nn.Module):
         self.bn_numeric = nn.BatchNorm1d(n_numeric)
         layers, n = [], width * len(sizes) + n_numeric
         for n_out in hidden:
-            layers += [nn.Linear(n, n_out), nn.ReLU(inplace=True), nn.BatchNorm1d(n_out), nn.Dropout(dropout)]
+            layers += [
+                nn.Linear(n, n_out),
+                nn.ReLU(inplace=True),
+                nn.BatchNorm1d(n_out),
+                nn.Dropout(dropout),
+            ]
             n = n_out
         self.layers = nn.Sequential(*layers, nn.Linear(n, 1))
 
@@ -44,8 +49,12 @@ class Regressor:
             for start in range(0, len(y), self.batch_size):
                 index = order[start : start + self.batch_size]
                 loss = self._train_on(X_cat[index], X_num[index], y[index])
-                end_of_step(inputs=[everything, order], activations=[loss], weights=self.best_state_)
-            self.history.append((self.predict_on_device(V_cat, V_num) - v).pow(2).mean().sqrt().item())
+                end_of_step(
+                    inputs=[everything, order], activations=[loss], weights=self.best_state_
+                )
+            self.history.append(
+                (self.predict_on_device(V_cat, V_num) - v).pow(2).mean().sqrt().item()
+            )
             if self.history[-1] < best:
                 best, waited = self.history[-1], 0
                 self.best_state_ = copy.deepcopy(self.model_.state_dict())

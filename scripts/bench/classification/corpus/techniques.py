@@ -19,9 +19,13 @@ class Recommender(nn.Module):
         self.bags = nn.EmbeddingBag(3_000, 32, mode="sum")
         self.net = nn.Sequential(nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 1))
 
-    def forward(self, users: torch.Tensor, things: torch.Tensor, bags: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, users: torch.Tensor, things: torch.Tensor, bags: torch.Tensor
+    ) -> torch.Tensor:
         """Return one score per pair."""
-        return self.net(torch.cat((self.users(users), self.things(things), self.bags(bags)), 1)).squeeze(1)
+        return self.net(
+            torch.cat((self.users(users), self.things(things), self.bags(bags)), 1)
+        ).squeeze(1)
 
 
 def recommender(setup: Setup) -> Iterations:
@@ -29,7 +33,12 @@ def recommender(setup: Setup) -> Iterations:
 
     def batch() -> Tensors:
         users, things = torch.randint(0, 20_000, (512,)), torch.randint(0, 5_000, (512,))
-        return users.cuda(), things.cuda(), torch.randint(0, 3_000, (512, 8)).cuda(), torch.rand(512).cuda()
+        return (
+            users.cuda(),
+            things.cuda(),
+            torch.randint(0, 3_000, (512, 8)).cuda(),
+            torch.rand(512).cuda(),
+        )
 
     def loss(model: nn.Module, *batch: torch.Tensor) -> torch.Tensor:
         return functional.binary_cross_entropy_with_logits(model(*batch[:3]), batch[3])
@@ -168,7 +177,11 @@ def bfloat16(setup: Setup) -> Iterations:
     """Weights, gradients and states in half precision, a schedule of learning rates, and a validation."""
     model = Transformer(n_layers=2).to(device="cuda", dtype=torch.bfloat16)
     optimizer = make_optimizer(setup, model.parameters())
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10) if setup.optimizer != "own" else None
+    schedule = (
+        torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+        if setup.optimizer != "own"
+        else None
+    )
     while True:
         (batch,) = words()
         loss = next_word(model, batch)

@@ -15,7 +15,9 @@ class Views(Dataset):
     def __init__(self, n):
         self.users = torch.randint(N_USERS, (n,))
         self.items = torch.randint(1, N_ITEMS, (n,))
-        self.histories = [torch.randint(1, N_ITEMS, (int(k),)) for k in torch.randint(3, LONGEST, (n,))]
+        self.histories = [
+            torch.randint(1, N_ITEMS, (int(k),)) for k in torch.randint(3, LONGEST, (n,))
+        ]
 
     def __len__(self):
         return len(self.users)
@@ -58,7 +60,9 @@ class TwoTowers(nn.Module):
         return F.normalize(self.item_tower(x), dim=1)
 
     def forward(self, users, histories, offsets, items, log_q):
-        scores = self.of_users(users, histories, offsets) @ self.of_items(items).T / self.temperature
+        scores = (
+            self.of_users(users, histories, offsets) @ self.of_items(items).T / self.temperature
+        )
         scores = scores - log_q[items]
         # Another person's film that is the same one is no wrong answer.
         same = items[:, None] == items[None, :]
@@ -69,7 +73,9 @@ class TwoTowers(nn.Module):
 @torch.no_grad()
 def recall(model, batch, k=100, chunk=4000):
     model.eval()
-    index = torch.cat([model.of_items(part) for part in torch.arange(N_ITEMS, device="cuda").split(chunk)])
+    index = torch.cat(
+        [model.of_items(part) for part in torch.arange(N_ITEMS, device="cuda").split(chunk)]
+    )
     users, histories, offsets, items = batch
     found = (model.of_users(users, histories, offsets) @ index.T).topk(k, dim=1).indices
     model.train()

@@ -135,7 +135,10 @@ def validation(setup: Setup) -> Iterations:
     criterion = nn.CrossEntropyLoss()
     while True:
         net.train()
-        images, labels = torch.randn(36, 1, 28, 28).to("cuda"), torch.randint(0, 26, (36,)).to("cuda")
+        images, labels = (
+            torch.randn(36, 1, 28, 28).to("cuda"),
+            torch.randint(0, 26, (36,)).to("cuda"),
+        )
         optimizer.zero_grad(set_to_none=setup.set_to_none)
         loss = criterion(net(images), labels)
         loss.backward()

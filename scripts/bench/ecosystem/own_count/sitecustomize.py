@@ -1,8 +1,9 @@
 """In the process of a recorded program: what it counts of itself, by torch's own hooks and not by snapconv.
 
-After every step of the optimizer that stepped first: the bytes of weights, gradients and optimizer state, and
-torch's own peak. They are written to the file that OWN_COUNT names when the program ends. This folder stands
-in PYTHONPATH, so that the program is unchanged. OWN_COUNT_STEPS ends the program after so many steps.
+After every step of the optimizer that stepped first: the bytes of weights, gradients and optimizer
+state, and torch's own peak. They are written to the file that OWN_COUNT names when the program
+ends. This folder stands in PYTHONPATH, so that the program is unchanged. OWN_COUNT_STEPS ends the
+program after so many steps.
 """
 
 import atexit
@@ -51,7 +52,12 @@ def count(optimizer: Any, *_: Any) -> None:
     optimizers[id(optimizer)] = optimizer
     if optimizer is not next(iter(optimizers.values())) or len(counts) == MOST_STEPS:
         return
-    weights = [one for each in optimizers.values() for group in each.param_groups for one in group["params"]]
+    weights = [
+        one
+        for each in optimizers.values()
+        for group in each.param_groups
+        for one in group["params"]
+    ]
     states = [one for each in optimizers.values() for one in tensors_in(dict(each.state))]
     counts.append({
         "weights": on_device(weights),

@@ -7,7 +7,13 @@ import pytest
 
 import snapconv
 from snapconv.answers.ranks.job_report import Kind, report_job
-from snapconv.answers.ranks.rank_file import FailedRequest, RankDevice, RankFile, RankLine, rank_file
+from snapconv.answers.ranks.rank_file import (
+    FailedRequest,
+    RankDevice,
+    RankFile,
+    RankLine,
+    rank_file,
+)
 from snapconv.json_text import dataclass_from, read_json, write_json
 from snapconv.writers.text.ranks import job_lines
 from tests.job_builder import rank_trace, write_rank
@@ -53,7 +59,9 @@ def test_a_rank_with_memory_that_its_group_does_not_have_is_named_with_the_line(
     odd = device(weight=(NET, 20), activation=(NET, 10), optimizer_state=(OPTIM, 19))
     files = [rank(number, odd if number == 37 else None) for number in range(64)]
     (found,) = report_job(files).of_kind(Kind.OUTLIER)
-    assert found.sentence == "rank 37: +19.00 GiB optimizer_state at optim.py:88 (none in its group)"
+    assert (
+        found.sentence == "rank 37: +19.00 GiB optimizer_state at optim.py:88 (none in its group)"
+    )
     assert (found.rank, found.n_bytes, found.file) == (37, 19 * GIB, "rank37.pickle")
 
 
@@ -93,7 +101,8 @@ def stages(n_first, n_last):
     first = device(weight=(NET, 40), activation=(NET, 30))
     files = [rank(number, first, coordinates={"pp": 0, "dp": number}) for number in range(n_first)]
     return files + [
-        rank(n_first + number, usual(), coordinates={"pp": 1, "dp": number}) for number in range(n_last)
+        rank(n_first + number, usual(), coordinates={"pp": 1, "dp": number})
+        for number in range(n_last)
     ]
 
 
@@ -114,7 +123,9 @@ def test_experts_of_a_stage_that_need_more_are_an_imbalance():
         rank(n, more if n % 4 == 1 else None, coordinates={"pp": 0, "ep": n % 4, "dp": n // 4})
         for n in range(16)
     ]
-    assert sentences(files, Kind.IMBALANCE) == ["ep=1 peaks at 36.00 GiB, ep=0 at 30.00 GiB (medians)"]
+    assert sentences(files, Kind.IMBALANCE) == [
+        "ep=1 peaks at 36.00 GiB, ep=0 at 30.00 GiB (medians)"
+    ]
 
 
 def test_without_its_mesh_a_mixed_job_gets_the_hint_to_pass_one():
@@ -133,7 +144,10 @@ def test_peaks_that_differ_without_an_outlier_get_the_hint_too():
 def test_devices_of_one_process_are_compared_with_those_in_the_same_place_of_others():
     small = replace(device(activation=(NET, 2)), device=1)
     odd = replace(device(activation=(NET, 20)), device=1)
-    files = [replace(rank(number), devices=(usual(), odd if number == 2 else small)) for number in range(8)]
+    files = [
+        replace(rank(number), devices=(usual(), odd if number == 2 else small))
+        for number in range(8)
+    ]
     assert sentences(files, Kind.OUTLIER) == [
         "rank 2, cuda:1: +18.00 GiB activation at net.py:35 (group median 2.00 GiB)"
     ]
@@ -150,10 +164,17 @@ def test_a_line_that_took_the_place_of_another_is_named_though_sums_are_equal():
 
 
 def test_ranks_that_all_have_lines_of_their_own_take_no_longer_than_others():
-    files = [rank(number, device(weight=(NET, 20), input=(("in.py", number), 4))) for number in range(6000)]
+    files = [
+        rank(number, device(weight=(NET, 20), input=(("in.py", number), 4)))
+        for number in range(6000)
+    ]
     began = time.process_time()
-    assert "rank 7: +4.00 GiB input at in.py:7 (none in its group)" in sentences(files, Kind.OUTLIER)
-    assert time.process_time() - began < 10  # compared with each other's lines it took half a minute
+    assert "rank 7: +4.00 GiB input at in.py:7 (none in its group)" in sentences(
+        files, Kind.OUTLIER
+    )
+    assert (
+        time.process_time() - began < 10
+    )  # compared with each other's lines it took half a minute
 
 
 def test_two_ranks_are_not_compared():
@@ -175,19 +196,27 @@ def test_a_rank_that_ran_out_is_shown_with_what_the_others_had_left():
 
 def test_the_last_dump_is_compared_and_the_first_shows_the_growth():
     later = device(weight=(NET, 20), activation=(NET, 10), unknown=(LEAK, 5))
-    dumps = [rank(0, file=f"iteration_{n}/rank0", dump=f"iteration_{n}", dump_number=n) for n in (10, 20)]
+    dumps = [
+        rank(0, file=f"iteration_{n}/rank0", dump=f"iteration_{n}", dump_number=n) for n in (10, 20)
+    ]
     last = rank(0, later, file="iteration_30/rank0", dump="iteration_30", dump_number=30)
     report = report_job([last, *dumps])
     assert [file.file for file in report.last_dumps] == ["iteration_30/rank0"]
     assert [one.sentence for one in report.of_kind(Kind.GROWTH)] == [
-        "rank 0: peak 30.00 GiB at iteration_10, 35.00 GiB at iteration_30 (3 dumps), most of it at leak.py:7"
+        (
+            "rank 0: peak 30.00 GiB at iteration_10, 35.00 GiB at iteration_30 (3 dumps), most of it "
+            "at leak.py:7"
+        )
     ]
 
 
 def test_two_files_of_one_rank_and_dump_are_named_since_one_may_be_of_another_rank():
     files = [*map(rank, range(4)), rank(2, file="another.pickle")]
     assert sentences(files, Kind.HINT) == [
-        "1 file not compared, as another has the same rank and dump: such as another.pickle, for rank2.pickle"
+        (
+            "1 file not compared, as another has the same rank and dump: such as another.pickle, for "
+            "rank2.pickle"
+        )
     ]
 
 
@@ -201,7 +230,9 @@ def test_a_few_ranks_without_a_file_are_errors_and_most_of_a_job_are_none():
 
 def test_recorded_inputs_of_other_lengths_are_an_imbalance():
     files = [rank(n, replace(usual(), input_shape=(1, 2048 if n else 8192))) for n in range(4)]
-    assert sentences(files, Kind.IMBALANCE) == ["the inputs of rank 0 are 1 × 8192, those of rank 1 1 × 2048"]
+    assert sentences(files, Kind.IMBALANCE) == [
+        "the inputs of rank 0 are 1 × 8192, those of rank 1 1 × 2048"
+    ]
 
 
 @pytest.mark.parametrize("trace", [rank_trace(leak=1 << 20), rank_trace(free_at_oom=1 << 20)])
@@ -230,7 +261,9 @@ def test_what_is_no_row_is_refused(values):
 
 def test_a_fault_that_ranks_share_is_said_once():
     held = "x.py:1 keeps its previous output until the next one is made"
-    files = [rank(number, replace(usual(), faults={held: (5 + number) * GIB})) for number in range(3)]
+    files = [
+        rank(number, replace(usual(), faults={held: (5 + number) * GIB})) for number in range(3)
+    ]
     assert sentences(files, Kind.FAULT) == [f"{held}: 7.00 GiB at the peak of rank 2 and 2 others"]
 
 

@@ -68,7 +68,9 @@ def test_a_replay_that_leaves_memory_out_does_not_say_that_the_job_fits(conclude
 
 
 def test_what_fits_of_a_trace_that_began_late_is_what_the_trace_shows(concluded):
-    builder = TraceBuilder().segment(64 * MIB, traced=False).alloc(40 * MIB, traced=False).alloc(4 * MIB)
+    builder = (
+        TraceBuilder().segment(64 * MIB, traced=False).alloc(40 * MIB, traced=False).alloc(4 * MIB)
+    )
     assert concluded(builder, Request(capacity=1 << 30)) == (
         "what the trace shows fits: 64.00 MiB reserved at most, 960.00 MiB left"
     )
@@ -114,6 +116,7 @@ def test_a_larger_batch_that_reserves_less_than_the_program_proves_nothing(tmp_p
     session = load(builder.write(tmp_path / "s.pickle"))
     (trials,) = session.what_if(Request(capacity=1 << 30), batch_scale=2)
     assert conclude(trials) == (
-        "unknown whether it fits: a replay of the file's own settings with batch × 2 reserves 0 B, the "
+        "unknown whether it fits: a replay of the file's own settings with batch × 2 reserves 0 "
+        "B, the "
         "program reserved 8.00 MiB"
     )

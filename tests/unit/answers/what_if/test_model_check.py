@@ -13,7 +13,10 @@ from snapconv.units import HOST
 from tests.model_check import find_difference
 
 ROOT = Path(__file__).parents[4]
-FIXTURES = [*sorted((ROOT / "fixtures").glob("*.pickle")), ROOT / "fixtures" / "transformer.capture"]
+FIXTURES = [
+    *sorted((ROOT / "fixtures").glob("*.pickle")),
+    ROOT / "fixtures" / "transformer.capture",
+]
 REAL = sorted((ROOT.parent / "shared" / "snapshots").glob("*.pickle"))
 # Drawn by a program: blocks lie where no segment is.
 SYNTHETIC = {"facebookresearch-mosaic-output"}
@@ -47,7 +50,9 @@ def test_a_block_elsewhere_and_another_end_are_found():
     sizes = device.blocks.block_bytes.copy()
     sizes[0] += 512
     larger = replace(device, blocks=replace(device.blocks, block_bytes=sizes))
-    assert find_difference(calls, larger, allocations.addr).startswith("at the end: the block at 0x")
+    assert find_difference(calls, larger, allocations.addr).startswith(
+        "at the end: the block at 0x"
+    )
 
 
 def test_other_settings_do_not_give_the_own_segments():

@@ -8,7 +8,13 @@ import pytest
 
 from snapconv.allocator.allocator_settings import MIB
 from snapconv.answers.advice.changes import scaled_requests
-from snapconv.answers.what_if.setting_trials import OWN, OWN_PLACED_ANEW, SEARCHED, Request, read_setting
+from snapconv.answers.what_if.setting_trials import (
+    OWN,
+    OWN_PLACED_ANEW,
+    SEARCHED,
+    Request,
+    read_setting,
+)
 from snapconv.classification.categories import Category
 from snapconv.phases.trace_phases import Phase
 from snapconv.session import load
@@ -37,9 +43,19 @@ def two_segments():
 
 def test_the_own_settings_come_first_and_alternatives_as_given(tried_on):
     own = "expandable_segments:False"  # not tried again
-    found = tried_on(two_segments(), Request((own, "max_split_size_mb:64", "expandable_segments:True")))
-    assert [one.name for one in found.tried] == [OWN, "max_split_size_mb:64", "expandable_segments:True"]
-    assert found.recorded["peak_reserved"] == found.tried[0].outcome.ledger.max_reserved_bytes == 40 * MIB
+    found = tried_on(
+        two_segments(), Request((own, "max_split_size_mb:64", "expandable_segments:True"))
+    )
+    assert [one.name for one in found.tried] == [
+        OWN,
+        "max_split_size_mb:64",
+        "expandable_segments:True",
+    ]
+    assert (
+        found.recorded["peak_reserved"]
+        == found.tried[0].outcome.ledger.max_reserved_bytes
+        == 40 * MIB
+    )
     assert found.model_is_exact
     assert found.estimated == ()
 
@@ -50,7 +66,9 @@ def test_a_search_ranks_by_what_is_reserved_and_puts_what_runs_out_last(tried_on
     refused = {SEARCHED[-1]: "torch before 2.10 refuses per_process_memory_fraction"}
     assert found.refused == refused
     assert {one.name for one in found.tried} == {OWN, *SEARCHED} - refused.keys()
-    keys = [(outcome.ran_out is not None, outcome.ledger.max_reserved_bytes) for outcome in outcomes]
+    keys = [
+        (outcome.ran_out is not None, outcome.ledger.max_reserved_bytes) for outcome in outcomes
+    ]
     assert keys == sorted(keys)
     assert found.tried[0].outcome.ran_out is not None
 
@@ -60,7 +78,10 @@ def test_settings_that_begin_otherwise_are_compared_from_the_same_beginning(trie
     builder.alloc(5 * MIB, traced=False).alloc(6 * MIB)
     found = tried_on(builder, Request(("roundup_power2_divisions:4",)))
     assert [one.name for one in found.tried[:2]] == [OWN, OWN_PLACED_ANEW]
-    assert [one.outcome.ledger.max_reserved_bytes for one in found.tried[:2]] == [40 * MIB, 20 * MIB]
+    assert [one.outcome.ledger.max_reserved_bytes for one in found.tried[:2]] == [
+        40 * MIB,
+        20 * MIB,
+    ]
     assert any("placed anew" in reason for reason in found.estimated)
 
 
@@ -71,14 +92,16 @@ def test_a_failed_request_gives_the_capacity(tried_on):
     assert found.capacity_bytes == 50 * MIB
     assert found.capacity_from == "as torch had when event 6 failed"
     assert [one.outcome.ran_out is None for one in found.tried] == [False, False]
-    # 36 MiB of blocks and 22 fit into three pages of 20 MiB; another segment of 22 MiB does not fit.
+    # 36 MiB of blocks and 22 fit into three pages of 20 MiB; another segment of 22 MiB does not
+    # fit.
     found = tried_on(builder, Request(("expandable_segments:True",), capacity=60 * MIB))
     assert [one.outcome.ran_out is None for one in found.tried] == [False, True]
 
 
 @pytest.mark.parametrize("is_simulated", [False, True])
 def test_a_card_is_less_what_a_failed_request_shows_outside_of_torch(is_simulated, tmp_path):
-    # 100 MiB of the device, 40 reserved, 10 free: 50 are not torch's. A simulation does not show it.
+    # 100 MiB of the device, 40 reserved, 10 free: 50 are not torch's. A simulation does not show
+    # it.
     simulated = {"simulated": {"compute": False}} if is_simulated else {}
     recorded = metadata(devices=[{"device": 0, "total_bytes": 100 * MIB}], **simulated)
     builder = two_segments().oom(30 * MIB, device_free=10 * MIB)
@@ -95,8 +118,12 @@ def test_a_card_is_less_what_a_failed_request_shows_outside_of_torch(is_simulate
 
 
 def test_a_fraction_is_of_the_whole_card(tried_on):
-    # Of 1079 MiB 1 GiB is taken for what is not torch's: a half is more than the 55 that are left, no limit.
-    card, settings = 1079 * MIB, ("per_process_memory_fraction:0.5", "per_process_memory_fraction:0.02")
+    # Of 1079 MiB 1 GiB is taken for what is not torch's: a half is more than the 55 that are left,
+    # no limit.
+    card, settings = (
+        1079 * MIB,
+        ("per_process_memory_fraction:0.5", "per_process_memory_fraction:0.02"),
+    )
     found = tried_on(two_segments(), Request(settings, card_bytes=card))
     assert found.capacity_bytes == 55 * MIB
     assert [one.outcome.trial.limit for one in found.tried] == [None, card // 2, int(0.02 * card)]
@@ -143,7 +170,9 @@ def test_another_batch_is_estimated_by_category():
     assert set((scaled // sizes)[temporary & (phase == Phase.OPTIMIZER)].tolist()) == {1}
     assert set((scaled // sizes)[temporary & (phase != Phase.OPTIMIZER)].tolist()) == {2}
     (trials,) = load(FIXTURES / "training_step.pickle").what_if(Request(), batch_scale=2)
-    assert trials.tried[0].outcome.ledger.max_allocated_bytes > 1.4 * trials.recorded["peak_allocated"]
+    assert (
+        trials.tried[0].outcome.ledger.max_allocated_bytes > 1.4 * trials.recorded["peak_allocated"]
+    )
 
 
 def test_a_trace_that_lost_events_gives_estimates(tried_on):

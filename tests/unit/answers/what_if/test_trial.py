@@ -112,7 +112,8 @@ def test_garbage_collection_needs_a_fraction_of_something(calls_of):
         found.free(found.malloc(n_bytes))
     calls = calls_of(found)
     conf = "garbage_collection_threshold:0.5,per_process_memory_fraction:0.5"
-    # Half of a half of 200 MiB: when 50 are requested, 70 are held, and the older 30 are given back.
+    # Half of a half of 200 MiB: when 50 are requested, 70 are held, and the older 30 are given
+    # back.
     collected = try_out(calls, Trial(calls.own.changed(conf), capacity=200 * MIB))
     assert collected.ledger.max_reserved_bytes == 90 * MIB
     without = try_out(calls, Trial(calls.own.changed(conf)))
@@ -134,7 +135,9 @@ def test_emptying_the_cache_is_tried_too(calls_of):
 def test_empty_cache_of_the_program_is_repeated(calls_of):
     found = model()
     found.free(found.malloc(30 * MIB))
-    found.empty_cache(frames=[{"name": "empty_cache", "filename": "torch/cuda/memory.py", "line": 1}])
+    found.empty_cache(
+        frames=[{"name": "empty_cache", "filename": "torch/cuda/memory.py", "line": 1}]
+    )
     found.malloc(1000)
     calls = calls_of(found)
     outcome = try_out(calls, Trial(calls.own))
@@ -168,9 +171,13 @@ def test_a_device_that_had_more_at_another_time_was_not_full(calls_of):
     found.free(found.malloc(20 * MIB))
     found.empty_cache()
     found.malloc(30 * MIB)
-    # 30 MiB would have fitted beside 20, as 60 had; beside the first 60 nothing shows that 20 would have.
+    # 30 MiB would have fitted beside 20, as 60 had; beside the first 60 nothing shows that 20 would
+    # have.
     outcome = try_out(calls_of(found), Trial(AllocatorSettings()))
-    assert (outcome.ledger.max_reserved_bytes, outcome.ledger.reserved_bytes) == (60 * MIB, 30 * MIB)
+    assert (outcome.ledger.max_reserved_bytes, outcome.ledger.reserved_bytes) == (
+        60 * MIB,
+        30 * MIB,
+    )
     assert [text[:7] for text in outcome.assumptions] == ["1 times"]
 
 
@@ -184,7 +191,9 @@ def test_a_range_begins_with_the_memory_of_then(calls_of):
     assert [segment.size for segment in calls.start.segments] == [30 * MIB, 2 * MIB]
     assert try_out(calls, Trial(calls.own)).ledger.max_reserved_bytes == 82 * MIB
     other = try_out(calls, Trial(calls.own.changed("expandable_segments:True")))
-    assert other.ledger.max_reserved_bytes == 62 * MIB  # pages of 20 MiB: 40 for 30, then 60 for 50, and 2
+    assert (
+        other.ledger.max_reserved_bytes == 62 * MIB
+    )  # pages of 20 MiB: 40 for 30, then 60 for 50, and 2
     assert other.assumptions == (
         "2 blocks from before the trace placed anew, in the order of their addresses",
     )

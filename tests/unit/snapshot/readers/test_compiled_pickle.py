@@ -42,7 +42,9 @@ def test_no_fixture_is_odd(path):
     assert goes_through_core(path)
 
 
-@pytest.mark.parametrize("path", pickles_in(REAL) or [None], ids=lambda path: path.name if path else "none")
+@pytest.mark.parametrize(
+    "path", pickles_in(REAL) or [None], ids=lambda path: path.name if path else "none"
+)
 def test_no_real_file_is_odd(path):
     if path is None:
         pytest.skip("the real snapshots are not beside this checkout")
@@ -82,7 +84,9 @@ def big_trace(n_events: int):
     return builder.snapshot()
 
 
-@pytest.mark.parametrize("writer", [lambda raw: pickle.dumps(raw, 4), cpp_pickle], ids=["python", "torch"])
+@pytest.mark.parametrize(
+    "writer", [lambda raw: pickle.dumps(raw, 4), cpp_pickle], ids=["python", "torch"]
+)
 def test_lists_beyond_one_batch_of_the_pickler_are_one_trace(writer, tmp_path):
     path = tmp_path / "x.pickle"
     path.write_bytes(writer(big_trace(4500)))
@@ -93,10 +97,24 @@ def test_lists_beyond_one_batch_of_the_pickler_are_one_trace(writer, tmp_path):
 
 LONG = "\u00e9" * 4096
 FRAMES = {
-    "texts longer than are kept": [frame(LONG, LONG), frame(LONG + "a", LONG), frame(LONG, LONG + "b")],
-    "lines that are none": [frame(line=line) for line in (-1, 0, 1, 2**31 - 1, 2**31, 2**63, 2**64 - 1)],
-    "what is missing": [{"filename": "a"}, {"filename": None, "name": None, "line": None}, frame("", "", 0)],
-    "other keys": [frame(), frame() | {"fx_node_op": "output"}, frame() | {"fx_node_op": "placeholder"}],
+    "texts longer than are kept": [
+        frame(LONG, LONG),
+        frame(LONG + "a", LONG),
+        frame(LONG, LONG + "b"),
+    ],
+    "lines that are none": [
+        frame(line=line) for line in (-1, 0, 1, 2**31 - 1, 2**31, 2**63, 2**64 - 1)
+    ],
+    "what is missing": [
+        {"filename": "a"},
+        {"filename": None, "name": None, "line": None},
+        frame("", "", 0),
+    ],
+    "other keys": [
+        frame(),
+        frame() | {"fx_node_op": "output"},
+        frame() | {"fx_node_op": "placeholder"},
+    ],
 }
 
 
@@ -124,12 +142,20 @@ ODD = {
     "a name that is no text": with_frame(frame(name=5)),
     "cut off": pickle.dumps(RICH, 4)[:-1],
     "an event that stands twice": pickle.dumps(
-        {"segments": [], "device_traces": [[event := {"action": "alloc", "addr": 1, "size": 1}, event]]}, 4
+        {
+            "segments": [],
+            "device_traces": [[event := {"action": "alloc", "addr": 1, "size": 1}, event]],
+        },
+        4,
     ),
     "an empty dictionary that is filled with nothing": b"\x80\x04}(\x8c\x08segments](}(ueu.",
-    "an event in no trace": pickle.dumps({"segments": [{"action": "alloc"}], "device_traces": []}, 4),
+    "an event in no trace": pickle.dumps(
+        {"segments": [{"action": "alloc"}], "device_traces": []}, 4
+    ),
     "a trace in another place": pickle.dumps({"segments": [], "x": [{"action": "alloc"}]}, 4),
-    "an event without an action": pickle.dumps({"segments": [], "device_traces": [[{"addr": 1}, event]]}, 4),
+    "an event without an action": pickle.dumps(
+        {"segments": [], "device_traces": [[{"addr": 1}, event]]}, 4
+    ),
     "bytes": pickle.dumps({"segments": [], "x": b"y"}, 4),
     "a set": pickle.dumps({"segments": [], "x": {1}}, 4),
     "a key that is no text": pickle.dumps({"segments": [], 5: 5}, 4),
@@ -163,7 +189,13 @@ def test_a_gzip_file_is_read_to_its_checksum(tmp_path):
 
 def test_frames_that_come_one_by_one_take_linear_time(tmp_path):
     one = pickle.dumps({"filename": "a.py", "name": "f", "line": 1}, 4)[11:-1]
-    trace = b"](}(\x8c\x06action\x8c\x05alloc\x8c\x06frames](" + one + b"e" + (one + b"a") * 20_000 + b"uee"
+    trace = (
+        b"](}(\x8c\x06action\x8c\x05alloc\x8c\x06frames]("
+        + one
+        + b"e"
+        + (one + b"a") * 20_000
+        + b"uee"
+    )
     path = tmp_path / "x.pickle"
     path.write_bytes(b"\x80\x04}(\x8c\x08segments]\x8c\x0ddevice_traces](" + trace + b"u.")
     started = time.process_time()

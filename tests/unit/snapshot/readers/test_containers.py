@@ -44,7 +44,9 @@ def html(*pickles: bytes, newline: bytes = b"") -> bytes:
     """A page as torch.cuda._memory_viz writes it."""
     entries = [{"name": "snapshot", "base64": base64.b64encode(part).decode()} for part in pickles]
     text = json.dumps(entries).encode()
-    return b"<!DOCTYPE html>\n<script>init(" + text.replace(b"AAAA", newline + b"AAAA") + b")</script>"
+    return (
+        b"<!DOCTYPE html>\n<script>init(" + text.replace(b"AAAA", newline + b"AAAA") + b")</script>"
+    )
 
 
 class TestPickle:
@@ -52,7 +54,11 @@ class TestPickle:
     def test_every_protocol_is_read_and_reported(self, read, protocol):
         value, container = read(pickle.dumps(SNAPSHOT, protocol))
         assert value == SNAPSHOT
-        assert (container.format, container.pickle_protocol, container.packing) == ("pickle", protocol, "")
+        assert (container.format, container.pickle_protocol, container.packing) == (
+            "pickle",
+            protocol,
+            "",
+        )
 
     def test_the_size_is_that_of_the_file(self, read):
         assert read(PICKLE + b"\0")[1].n_bytes == len(PICKLE) + 1
@@ -87,7 +93,9 @@ class TestGzip:
         assert container.format == "pickle"
         assert container.n_bytes == len(gzip.compress(PICKLE))
 
-    @pytest.mark.parametrize("content", [json.dumps(SNAPSHOT).encode(), html(PICKLE)], ids=["json", "html"])
+    @pytest.mark.parametrize(
+        "content", [json.dumps(SNAPSHOT).encode(), html(PICKLE)], ids=["json", "html"]
+    )
     def test_the_gzip_of_another_container_is_read(self, read, content):
         value, container = read(gzip.compress(content))
         assert value in (SNAPSHOT, AS_JSON)
@@ -182,7 +190,9 @@ class TestJson:
         value = read(b'{"a": NaN}')[0]
         assert value["a"] != value["a"]
 
-    @pytest.mark.parametrize("text", ['{"a": ' + "9" * 5000 + "}", "[" * 100_000, '{"a":' * 5000, "[\xff]"])
+    @pytest.mark.parametrize(
+        "text", ['{"a": ' + "9" * 5000 + "}", "[" * 100_000, '{"a":' * 5000, "[\xff]"]
+    )
     def test_what_no_reader_takes_is_not_a_snapshot(self, read, text):
         with pytest.raises(InputError):
             read(text.encode("latin-1"))
@@ -195,7 +205,8 @@ class TestJson:
 
     def test_what_only_begins_like_json_is_not_a_snapshot(self, read):
         with pytest.raises(
-            NotASnapshotError, match=r"begins like JSON but is not: unexpected character, .* \(byte 1\)"
+            NotASnapshotError,
+            match=r"begins like JSON but is not: unexpected character, .* \(byte 1\)",
         ):
             read(b"{not: json at all, by any means}")
 
@@ -256,7 +267,12 @@ FINDERS = {
     "__MACOSX/run/._snapshot.pickle": b"x",
     "run/.DS_Store": b"",
 }
-SAVED = {"a/data.pkl": PICKLE, "a/version": b"3", "a/byteorder": b"little", "a/.data/serialization_id": b"1"}
+SAVED = {
+    "a/data.pkl": PICKLE,
+    "a/version": b"3",
+    "a/byteorder": b"little",
+    "a/.data/serialization_id": b"1",
+}
 
 
 class TestZip:
@@ -273,11 +289,15 @@ class TestZip:
 
     def test_a_packed_file_in_a_zip_is_refused_with_advice(self, read):
         for inner, name in ((gzip.compress(PICKLE), "gzip"), (zipped({"a": PICKLE}), "zip")):
-            with pytest.raises(NotASnapshotError, match=f"a {name} file in a zip file: unpack it once"):
+            with pytest.raises(
+                NotASnapshotError, match=f"a {name} file in a zip file: unpack it once"
+            ):
                 read(zipped({"a": inner}))
 
     def test_of_several_files_none_is_read(self, read):
-        with pytest.raises(NotASnapshotError, match=r"has 2 files, and one is expected.* job/rank0.pickle"):
+        with pytest.raises(
+            NotASnapshotError, match=r"has 2 files, and one is expected.* job/rank0.pickle"
+        ):
             read(zipped({f"job/rank{i}.pickle": PICKLE for i in range(2)}))
 
     @pytest.mark.parametrize("end", [40, -30, -1])
@@ -302,14 +322,21 @@ class TestZip:
 class TestSeveralSnapshots:
     @pytest.mark.parametrize(
         "value",
-        [{"snapshot": SNAPSHOT}, {"rank": 3, "snapshot": SNAPSHOT, "s": 1.5}, [SNAPSHOT], {3: SNAPSHOT}],
+        [
+            {"snapshot": SNAPSHOT},
+            {"rank": 3, "snapshot": SNAPSHOT, "s": 1.5},
+            [SNAPSHOT],
+            {3: SNAPSHOT},
+        ],
     )
     def test_the_only_snapshot_in_a_value_is_the_one(self, value):
         assert as_snapshot_dict(value) == SNAPSHOT
 
     @pytest.mark.parametrize("value", [{0: SNAPSHOT, 1: SNAPSHOT}, [SNAPSHOT, SNAPSHOT]])
     def test_several_are_refused(self, value):
-        with pytest.raises(NotASnapshotError, match=r"2 snapshots, as of several ranks: save each to a file"):
+        with pytest.raises(
+            NotASnapshotError, match=r"2 snapshots, as of several ranks: save each to a file"
+        ):
             as_snapshot_dict(value)
 
     @pytest.mark.parametrize("value", [[1, 2], {}, {"a": [SNAPSHOT]}, 3, "text"])
@@ -332,9 +359,18 @@ class TestStrangers:
                 b"torch.OutOfMemoryError: CUDA out of memory. Tried",
                 "a log; `snapconv oom --message FILE` expl",
             ),
-            (b"Traceback (most recent call last):\n", "a log; `snapconv oom --message FILE` explains"),
-            (b"[rank3]: Traceback (most recent call last):\n", "a log; `snapconv oom --message FILE`"),
-            (b"[2026-03-03 03:03:03 TP0] Load weight end.\n", "a log; `snapconv oom --message FILE`"),
+            (
+                b"Traceback (most recent call last):\n",
+                "a log; `snapconv oom --message FILE` explains",
+            ),
+            (
+                b"[rank3]: Traceback (most recent call last):\n",
+                "a log; `snapconv oom --message FILE`",
+            ),
+            (
+                b"[2026-03-03 03:03:03 TP0] Load weight end.\n",
+                "a log; `snapconv oom --message FILE`",
+            ),
             (b"[1, 2, oops]", "it begins like JSON but is not"),
             (b"Hello, World", "it begins with 'Hello, World'. Expected a pickle"),
             (b"   \n", "it begins with"),
@@ -370,7 +406,9 @@ class TestFiles:
             read_raw(tmp_path / "growin.pickle")
 
     def test_a_folder_is_an_input_error_with_advice(self, tmp_path):
-        with pytest.raises(InputError, match=r"a folder without snapshot.pickle: name one of its files"):
+        with pytest.raises(
+            InputError, match=r"a folder without snapshot.pickle: name one of its files"
+        ):
             read_raw(tmp_path)
 
     def test_a_file_that_may_not_be_read_is_an_input_error(self, tmp_path, monkeypatch):

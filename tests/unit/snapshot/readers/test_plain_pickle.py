@@ -11,7 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapconv.errors import MalformedSnapshotError, SnapconvError, TruncatedFileError, UnsafePickleError
+from snapconv.errors import (
+    MalformedSnapshotError,
+    SnapconvError,
+    TruncatedFileError,
+    UnsafePickleError,
+)
 from snapconv.snapshot.readers import plain_pickle
 from snapconv.snapshot.readers.plain_pickle import Checked, check_pickle, load_plain_pickle
 from tests.builders import TraceBuilder, frame
@@ -65,7 +70,17 @@ class TestWhatItRefuses:
         assert f"(opcode {name} at byte {offset})" in refusal(before + stream + b"e.")
 
     def test_every_opcode_of_python_is_allowed_or_refused_on_purpose(self):
-        texts = {"INT", "LONG", "FLOAT", "STRING", "UNICODE", "GET", "PUT", "BYTEARRAY8", "FROZENSET"}
+        texts = {
+            "INT",
+            "LONG",
+            "FLOAT",
+            "STRING",
+            "UNICODE",
+            "GET",
+            "PUT",
+            "BYTEARRAY8",
+            "FROZENSET",
+        }
         refused = {UnsafePickleError: set(), MalformedSnapshotError: set()}
         for opcode in pickletools.opcodes:
             try:
@@ -125,13 +140,17 @@ class TestWhatCostsMemory:
     def test_a_memo_of_half_a_million_entries_is_fine(self):
         assert check_pickle(b"\x80\x02Nr\xff\xff\x07\x00.").end == 9
 
-    @pytest.mark.parametrize(("value", "n_bytes"), [((1 << 64) - 1, 9), (-(1 << 63), 8), (1 << 40, 6)])
+    @pytest.mark.parametrize(
+        ("value", "n_bytes"), [((1 << 64) - 1, 9), (-(1 << 63), 8), (1 << 40, 6)]
+    )
     def test_integers_of_64_bits_are_read(self, value, n_bytes):
         data = pickle.dumps(value, 4)
         assert data[data.index(b"\x8a") + 1] == n_bytes
         assert check_pickle(data).end == len(data)
 
-    @pytest.mark.parametrize("stream", [b"\x8a\x0a" + b"\x01" * 10, b"\x8b\x0a\x00\x00\x00" + b"\x01" * 10])
+    @pytest.mark.parametrize(
+        "stream", [b"\x8a\x0a" + b"\x01" * 10, b"\x8b\x0a\x00\x00\x00" + b"\x01" * 10]
+    )
     def test_an_integer_of_more_than_9_bytes_is_refused_at_its_offset(self, stream):
         assert "integer of more than 64 bits at byte 3" in refusal(
             b"\x80\x04]" + stream + b"a.", MalformedSnapshotError
@@ -182,7 +201,9 @@ class TestTuples:
 
     def test_a_frame_may_begin_between_the_numbers_of_a_tuple(self):
         frame = b"\x95\x03\x00\x00\x00\x00\x00\x00\x00"
-        assert check_pickle(b"\x80\x04K\x01" + frame + b"K\x02" + frame + b"\x86.").n_odd_tuples == 0
+        assert (
+            check_pickle(b"\x80\x04K\x01" + frame + b"K\x02" + frame + b"\x86.").n_odd_tuples == 0
+        )
 
     def test_a_tuple_after_the_stop_does_not_count(self):
         assert check_pickle(b"\x80\x04N." + b"]\x85" * 9).n_odd_tuples == 0
@@ -269,7 +290,9 @@ class TestPlainValues:
             | st.integers(-(2**63), 2**64 - 1)
             | st.floats(allow_nan=False)
             | st.text(),
-            lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+            lambda inner: (
+                st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5)
+            ),
         ),
         st.integers(2, 5),
     )
@@ -301,7 +324,9 @@ class TestPlainValues:
         """Protocol 2, BINPUT after most objects, and LONG1 always of 8 bytes, signed."""
         key = b"X\x07\x00\x00\x00addressq\x01"
         value = b"\x8a\x08" + struct.pack("<q", 18446720620317114368 - 2**64)
-        assert load(b"\x80\x02}q\x00(" + key + value + b"X\x04\x00\x00\x00pool(K\x00K\x01tq\x02u.") == {
+        assert load(
+            b"\x80\x02}q\x00(" + key + value + b"X\x04\x00\x00\x00pool(K\x00K\x01tq\x02u."
+        ) == {
             "address": 18446720620317114368 - 2**64,
             "pool": (0, 1),
         }
@@ -319,7 +344,9 @@ class TestOddTuples:
 
     def test_tuples_that_hold_a_tuple_twice_cannot_be_a_key(self):
         """Their hash would take 2^60 steps."""
-        doubling = b")\x94" + b"".join(b"h" + bytes([i, ord("h"), i]) + b"\x86\x94" for i in range(60))
+        doubling = b")\x94" + b"".join(
+            b"h" + bytes([i, ord("h"), i]) + b"\x86\x94" for i in range(60)
+        )
         for use in (b"}(%bNu.", b"\x8f(%b\x90.", b"(%bNd."):
             with pytest.raises(MalformedSnapshotError, match="unhashable type: 'list'"):
                 load(b"\x80\x04" + use.replace(b"%b", doubling + b"0" * 61 + b"h\x3c"))
@@ -337,7 +364,9 @@ class TestTheSecondLock:
 
     @pytest.fixture(params=[0, 1], ids=["C-unpickler", "list-unpickler"])
     def _scan_is_blind(self, request, monkeypatch):
-        monkeypatch.setattr(plain_pickle, "check_pickle", lambda data: Checked(len(data), request.param))
+        monkeypatch.setattr(
+            plain_pickle, "check_pickle", lambda data: Checked(len(data), request.param)
+        )
 
     @pytest.mark.usefixtures("_scan_is_blind")
     @pytest.mark.parametrize("protocol", [2, 3, 4, 5])

@@ -41,7 +41,9 @@ def test_a_profile_has_the_profilers_own_peak_by_category(name):
     assert not any(row.certainty for row in state.summary_rows)  # all are the profiler's own
 
 
-@pytest.mark.parametrize(("name", "kind", "title"), [(name, *about) for name, about in FORMS.items()])
+@pytest.mark.parametrize(
+    ("name", "kind", "title"), [(name, *about) for name, about in FORMS.items()]
+)
 def test_a_profile_is_called_what_it_is(name, kind, title):
     snapshot = load(PROFILES / name).snapshot
     assert [one.device.kind for one in snapshot.devices] == [kind]
@@ -57,7 +59,8 @@ def test_a_profile_does_not_claim_to_know_all_from_its_start(name):
     (device,) = load(PROFILES / name).devices
     assert device.history.verdict is Verdict.STARTED_LATE
     assert device.history.reason == (
-        "the file has 4 allocations from before its first event, and only what was used or freed later"
+        "the file has 4 allocations from before its first event, and only what was used or freed "
+        "later"
     )
 
 
@@ -77,7 +80,10 @@ def test_nothing_that_needs_a_gpu_is_advised_for_a_profile_of_none(name, capsys)
 def test_the_next_command_of_a_timeline_is_the_profile_with_stacks(capsys):
     assert main([str(PROFILES / "timeline.raw.json.gz")]) == 0
     text = capsys.readouterr().out
-    assert "next: torch.profiler.profile(profile_memory=True, record_shapes=True, with_stack=True)" in text
+    assert (
+        "next: torch.profiler.profile(profile_memory=True, record_shapes=True, with_stack=True)"
+        in text
+    )
 
 
 def test_frames_of_a_profile_are_lines_of_the_project():
@@ -114,7 +120,13 @@ def test_a_frame_that_is_one_text_is_read(text, frame):
 
 
 def plot(tmp_path, traces, blocks=(), device=0, name="plot.pickle"):
-    segment = {"device": device, "address": 4096, "total_size": 1 << 40, "stream": 0, "blocks": list(blocks)}
+    segment = {
+        "device": device,
+        "address": 4096,
+        "total_size": 1 << 40,
+        "stream": 0,
+        "blocks": list(blocks),
+    }
     raw = {"device_traces": traces, "segments": [segment] if blocks else []}
     (tmp_path / name).write_bytes(pickle.dumps(raw))
     return load(tmp_path / name)
@@ -128,7 +140,8 @@ def alloc(addr, size, category, *names):
 
 def free(addr, size):
     events = [
-        {"action": a, "addr": addr, "size": size, "stream": 0} for a in ("free_requested", "free_completed")
+        {"action": a, "addr": addr, "size": size, "stream": 0}
+        for a in ("free_requested", "free_completed")
     ]
     return [event | {"frames": []} for event in events]
 
@@ -159,7 +172,12 @@ def test_a_profile_of_what_was_allocated_in_it_alone_is_complete(tmp_path):
 
 
 def test_a_weight_that_is_written_to_is_one_allocation(tmp_path):
-    trace = [*free(8, 4096), *alloc(8, 4096, "parameter"), *free(8, 4096), *alloc(8, 4096, "parameter")]
+    trace = [
+        *free(8, 4096),
+        *alloc(8, 4096, "parameter"),
+        *free(8, 4096),
+        *alloc(8, 4096, "parameter"),
+    ]
     session = plot(tmp_path, [trace])
     assert len(session.devices[0].allocations) == 1
     assert by_category(session) == {"weight": 4096}
@@ -200,12 +218,18 @@ def test_the_last_trace_is_no_gpus(tmp_path):
 
 
 def page(value):
-    return f"<html><script>\nlet alloc_data = {json.dumps(value)}\n\nfunction f() {{}}</script>".encode()
+    return (
+        f"<html><script>\nlet alloc_data = {json.dumps(value)}\n\nfunction f() {{}}</script>"
+    ).encode()
 
 
 STRINGS = ["a.py:3:build", "a.py:9:step", "a.py:20:main", "64.0MiB allocation", "8.0MiB allocation"]
 SUFFIXES = [[2, None], [0, 0], [3, 1], [1, 0], [4, 3]]
-ELEMENTS = [{"size": 64 * MIB, "info": 2}, {"size": 8 * MIB, "info": 4}, {"size": 8 * MIB, "info": 4}]
+ELEMENTS = [
+    {"size": 64 * MIB, "info": 2},
+    {"size": 8 * MIB, "info": 4},
+    {"size": 8 * MIB, "info": 4},
+]
 OF_2_0 = {
     "actions": [0, 1, 1, 2, 2],
     "elements": ELEMENTS,
@@ -281,12 +305,15 @@ def test_a_list_of_segments_of_one_private_pool_is_called_so(tmp_path):
 WRONG_PAGES = {
     "alloc_data.actions[0]: expected an element from 0 to 2": OF_2_0 | {"actions": [3]},
     "alloc_data.actions[1]: expected int, got str": OF_2_0 | {"actions": [0, "1"]},
-    "alloc_data.suffix_table[0]: expected a row below 0": OF_2_0 | {"suffix_table": [[2, 0], *SUFFIXES[1:]]},
+    "alloc_data.suffix_table[0]: expected a row below 0": OF_2_0
+    | {"suffix_table": [[2, 0], *SUFFIXES[1:]]},
     "alloc_data.suffix_table[2]: expected a pair": OF_2_0
     | {"suffix_table": [*SUFFIXES[:2], [3], *SUFFIXES[3:]]},
     "expected a text below 5": OF_2_0 | {"suffix_table": [[9, None], *SUFFIXES[1:]]},
-    "alloc_data.string_table[2]: expected str": OF_2_0 | {"string_table": [*STRINGS[:2], 7, *STRINGS[3:]]},
-    "alloc_data.elements[0].size: expected 0 to 2^48": OF_2_0 | {"elements": [{"size": -1, "info": 2}] * 3},
+    "alloc_data.string_table[2]: expected str": OF_2_0
+    | {"string_table": [*STRINGS[:2], 7, *STRINGS[3:]]},
+    "alloc_data.elements[0].size: expected 0 to 2^48": OF_2_0
+    | {"elements": [{"size": -1, "info": 2}] * 3},
     "alloc_data.elements_size[0]: expected 0 to 2^48": LATER | {"elements_size": [-1, 1, 1]},
     "alloc_data.actions[1]: expected an element from 0 to 0": LATER | {"elements_info": [[3, 1]]},
     "alloc_data.elements[1].info: expected int, got nothing": OF_2_0
@@ -356,7 +383,8 @@ def test_a_free_of_what_the_timeline_never_had_is_no_error(tmp_path):
         (b"<html><body>hello</body></html>", "an HTML page with no snapshot embedded"),
         (
             b"[[-1, 5000], [[0, 0, 0, 0, 0, 0, 0, 0, 0], [0, 64, 0, 0, 0, 0, 0, 0, 0]]]",
-            "sums by category, as torch.profiler's export_memory_timeline wrote them; write all of it: "
+            "sums by category, as torch.profiler's export_memory_timeline wrote them; write all "
+            "of it: "
             'prof.export_memory_timeline("x.raw.json.gz")',
         ),
         (

@@ -25,7 +25,9 @@ def test_a_snapshot_without_a_recorder_has_no_metadata_and_no_note(tmp_path):
 def test_everything_that_was_recorded_is_read(tmp_path):
     raw = metadata(
         parameters=[
-            parameter("a.weight", ADDR, 512, 1, names=["a.weight", "b.weight"], frames=[frame("make")]),
+            parameter(
+                "a.weight", ADDR, 512, 1, names=["a.weight", "b.weight"], frames=[frame("make")]
+            ),
             parameter("a.mean", ADDR + 512, 8, 2, kind="buffer", requires_grad=False, shape=[1, 2]),
         ],
         gradients=[memory_row(ADDR, 512, 3, parameter=0, iteration=4)],
@@ -81,7 +83,8 @@ def test_a_simulated_recording_is_reported_and_what_it_met_and_lacks(tmp_path):
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("finished", "program ended before"), ("exception", "ended by an exception (ValueError: no)"),
+        ("finished", "program ended before"), ("exception", ("ended by an exception "
+                                                            "(ValueError: no)")),
         ("interrupted", "interrupted"), ("oom", "ran out of memory"), ("exit", "left"), ("else", "ended"),
     ],
 )  # fmt: skip
@@ -93,7 +96,9 @@ def test_a_program_that_ended_early_gives_a_note(tmp_path, how, words):
 
 
 def test_of_a_long_message_two_sentences_are_kept(tmp_path):
-    detail = "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has 1 GiB. See"
+    detail = (
+        "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has 1 GiB. See"
+    )
     [note] = load(tmp_path, metadata(ended={"how": "oom", "detail": detail})).notes
     said = "(OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.)"
     assert f"the program ran out of memory {said} before" in note.message
@@ -123,15 +128,25 @@ WRONG = {
     "snapconv.version: expected 1, got NoneType": metadata(version=None),
     "snapconv.version: expected 1, got True": metadata(version=True),
     "snapconv.parameters: expected list, got dict": metadata(parameters={}),
-    "snapconv.saved[1]: expected dict, got int": metadata(saved=[memory_row(1, 1, 1, iteration=0), 7]),
+    "snapconv.saved[1]: expected dict, got int": metadata(
+        saved=[memory_row(1, 1, 1, iteration=0), 7]
+    ),
     "snapconv.saved[0].addr: expected int, got nothing": metadata(saved=[{"device": 0}]),
-    "snapconv.saved[0].addr: expected int, got str": metadata(saved=[memory_row("1", 1, 1, iteration=0)]),
-    "snapconv.saved[0].bytes: expected 0 to 2^48 bytes, got -1": metadata(saved=[memory_row(1, -1, 1)]),
+    "snapconv.saved[0].addr: expected int, got str": metadata(
+        saved=[memory_row("1", 1, 1, iteration=0)]
+    ),
+    "snapconv.saved[0].bytes: expected 0 to 2^48 bytes, got -1": metadata(
+        saved=[memory_row(1, -1, 1)]
+    ),
     "snapconv.saved[0].device: expected a device from 0 to 127": metadata(
         saved=[memory_row(1, 1, 1, device=128)]
     ),
-    "snapconv.saved[0].module: expected str, got int": metadata(saved=[memory_row(1, 1, 1, module=3)]),
-    "snapconv.saved[0].iteration: expected 0 to 2^31": metadata(saved=[memory_row(1, 1, 1, iteration=-3)]),
+    "snapconv.saved[0].module: expected str, got int": metadata(
+        saved=[memory_row(1, 1, 1, module=3)]
+    ),
+    "snapconv.saved[0].iteration: expected 0 to 2^31": metadata(
+        saved=[memory_row(1, 1, 1, iteration=-3)]
+    ),
     "snapconv.gradients[0].parameter: expected an index below 0": metadata(
         gradients=[memory_row(1, 1, 1, parameter=0)]
     ),
@@ -141,22 +156,28 @@ WRONG = {
     "snapconv.parameters[0].shape: expected 0 to 2^62": metadata(
         parameters=[parameter("a", 1, 4, 1, shape=[-1])]
     ),
-    "snapconv.parameters[0].shape: expected dimensions with a product of at most 2^60, got": metadata(
-        parameters=[parameter("a", 1, 4, 1, shape=[1 << 32, 1 << 32])]
-    ),
+    (
+        "snapconv.parameters[0].shape: expected dimensions with a product of at most 2^60, got"
+    ): metadata(parameters=[parameter("a", 1, 4, 1, shape=[1 << 32, 1 << 32])]),
     "snapconv.parameters[0].shape: expected list, got int": metadata(
         parameters=[parameter("a", 1, 4, 1, shape=4)]
     ),
     "snapconv.parameters[0].frames: expected list, got int": metadata(
         parameters=[parameter("a", 1, 4, 1, frames=3)]
     ),
-    "snapconv.phases[0].began_us: expected int, got nothing": metadata(phases=[{"phase": "forward"}]),
-    "snapconv: the sizes add up to more than 2^61 bytes": metadata(saved=[memory_row(1, 1 << 48, 1)] * 8193),
+    "snapconv.phases[0].began_us: expected int, got nothing": metadata(
+        phases=[{"phase": "forward"}]
+    ),
+    "snapconv: the sizes add up to more than 2^61 bytes": metadata(
+        saved=[memory_row(1, 1 << 48, 1)] * 8193
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_metadata_that_cannot_be_right_is_left_out_with_a_note_that_names_the_place(tmp_path, fault):
+def test_metadata_that_cannot_be_right_is_left_out_with_a_note_that_names_the_place(
+    tmp_path, fault
+):
     snapshot = load(tmp_path, WRONG[fault])
     [note] = snapshot.notes
     assert note.slug == "metadata-left-out"

@@ -118,7 +118,10 @@ def test_an_unknown_version_is_a_note_and_no_error(tmp_path):
         ({"device": -1}, "device: expected 0 to 2^62 - 1, got -1"),
         ({"iterations": []}, "iterations: expected one at least"),
         ({"iterations": [3]}, "iterations[0]: expected dict, got int"),
-        ({"iterations": [{"iteration": 3}, {"iteration": 3}]}, "iterations: two have the same number"),
+        (
+            {"iterations": [{"iteration": 3}, {"iteration": 3}]},
+            "iterations: two have the same number",
+        ),
         (
             {"iterations": [{"iteration": 9}]},
             "calls.iteration[0]: expected the number of one of the iterations, got 3",
@@ -135,7 +138,10 @@ def test_an_unknown_version_is_a_note_and_no_error(tmp_path):
         ),
         ({"stacks": [7]}, "stacks[0]: expected list, got int"),
         ({"launch_bound": {"forward": 3}}, "launch_bound.forward: expected dict, got int"),
-        ({"launch_bound": {"forward": {"n": True}}}, "launch_bound.forward.n: expected int, got bool"),
+        (
+            {"launch_bound": {"forward": {"n": True}}},
+            "launch_bound.forward.n: expected int, got bool",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_place(tmp_path, change, said):
@@ -154,7 +160,11 @@ def test_a_wrong_value_is_refused_with_its_place(tmp_path, change, said):
         ),
         ("name", None, "calls.name[2]: expected str, got nothing"),
         ("name", 5, "calls.name[2]: expected str, got int"),
-        ("phase", "sleeping", "calls.phase[2]: expected one of forward, backward, optimizer, other, got"),
+        (
+            "phase",
+            "sleeping",
+            "calls.phase[2]: expected one of forward, backward, optimizer, other, got",
+        ),
         ("phase", [], "calls.phase[2]: expected str, got list"),
         ("module", 5, "calls.module[2]: expected str, got int"),
         ("stack", 4, "calls.stack[2]: expected -1 or one of 4 stacks, got 4"),
@@ -162,7 +172,11 @@ def test_a_wrong_value_is_refused_with_its_place(tmp_path, change, said):
         ("stack", 1.0, "calls.stack[2]: expected int, got float"),
         ("forward_ms", None, "calls.forward_ms[2]: expected a number, got None"),
         ("forward_ms", -0.5, "calls.forward_ms[2]: expected 0 to 10^12 milliseconds, got -0.5"),
-        ("backward_ms", 1e300, "calls.backward_ms[2]: expected 0 to 10^12 milliseconds, got 1e+300"),
+        (
+            "backward_ms",
+            1e300,
+            "calls.backward_ms[2]: expected 0 to 10^12 milliseconds, got 1e+300",
+        ),
         ("host_ms", "1", "calls.host_ms[2]: expected float, got str"),
         ("host_ms", None, "calls.host_ms[2]: expected a number, got None"),
     ],
@@ -176,7 +190,9 @@ def test_a_wrong_value_of_a_call_is_refused_with_its_place(tmp_path, column, val
 def test_a_column_of_another_length_is_refused(tmp_path):
     trace = small_trace()
     trace["calls"]["phase"].pop()
-    assert refused(tmp_path, trace) == "calls.phase: expected 15 values as in calls.iteration, got 14"
+    assert (
+        refused(tmp_path, trace) == "calls.phase: expected 15 values as in calls.iteration, got 14"
+    )
 
 
 def test_a_missing_column_is_refused(tmp_path):
@@ -215,17 +231,23 @@ def test_a_file_that_is_not_there_is_reported(tmp_path):
 def test_a_file_too_large_for_a_trace_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "_MAX_BYTES", 1 << 20)
     assert (
-        refused(tmp_path, b" " * (1 << 20) + b"1") == "the file is larger than 1 MiB, as none of its kind is"
+        refused(tmp_path, b" " * (1 << 20) + b"1")
+        == "the file is larger than 1 MiB, as none of its kind is"
     )
 
 
 def test_a_small_file_of_many_lists_is_not_read(tmp_path):
-    assert refused(tmp_path, b"[" * 1_100_000).startswith("the JSON text is little more than empty lists")
+    assert refused(tmp_path, b"[" * 1_100_000).startswith(
+        "the JSON text is little more than empty lists"
+    )
 
 
 def test_a_file_nested_too_deep_is_refused(tmp_path):
     deep = b"[" * 500_000 + b"]" * 500_000
-    assert refused(tmp_path, b'{"version": 1, "else": ' + deep + b"}") == "no JSON text: nested too deep"
+    assert (
+        refused(tmp_path, b'{"version": 1, "else": ' + deep + b"}")
+        == "no JSON text: nested too deep"
+    )
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -15,7 +15,9 @@ def decoded(column):
     data = zlib.decompress(base64.b64decode(column.base64))
     planes = [data[i * column.n : (i + 1) * column.n] for i in range(column.width)]
     assert len(data) == column.n * column.width
-    numbers = [sum(plane[i] << 8 * byte for byte, plane in enumerate(planes)) for i in range(column.n)]
+    numbers = [
+        sum(plane[i] << 8 * byte for byte, plane in enumerate(planes)) for i in range(column.n)
+    ]
     if column.kind == 0:
         return numbers
     steps = [number // 2 if number % 2 == 0 else -(number + 1) // 2 for number in numbers]

@@ -45,7 +45,9 @@ def rows_of_page(analysis):
     addr = c["addrs"][c["addr"]] + base_addr(analysis)
     requested = c["kind_block"] - c["kind_rounding"]
     sizes = c["kind_block"][kind], requested[kind], c["trait_category"][c["kind_trait"]][kind]
-    return sorted(zip(*(column.tolist() for column in (c["alloc"], freed, end, addr, *sizes)), strict=True))
+    return sorted(
+        zip(*(column.tolist() for column in (c["alloc"], freed, end, addr, *sizes)), strict=True)
+    )
 
 
 def rows_of_analysis(analysis):

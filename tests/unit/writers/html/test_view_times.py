@@ -22,7 +22,10 @@ def test_times_that_take_much_are_those_of_one_event_in_so_many_and_of_the_last(
     assert len(columns["time"].base64) <= most
     more = encode_column(np.append(TIMES[: -1 : step // 2], TIMES[-1]) - TIMES[0], differences=True)
     assert (step.bit_count(), len(more.base64) > most) == (1, True)  # no coarser than it must be
-    assert numbers(columns["time"]).tolist() == [*(TIMES[:-1:step] - TIMES[0]).tolist(), TIMES[-1] - TIMES[0]]
+    assert numbers(columns["time"]).tolist() == [
+        *(TIMES[:-1:step] - TIMES[0]).tolist(),
+        TIMES[-1] - TIMES[0],
+    ]
 
 
 @pytest.mark.parametrize("times", [None, np.zeros(0, np.int64), np.array([7])])

@@ -45,7 +45,9 @@ def ask(tmp_path):
 
 def objects(path):
     with closing(sqlite3.connect(path)) as connection:
-        return connection.execute("SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master").fetchall()
+        return connection.execute(
+            "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master"
+        ).fetchall()
 
 
 def test_skylines_tables_are_the_same_with_and_without_the_extended_ones(tmp_path):
@@ -62,24 +64,40 @@ def test_skylines_tables_are_the_same_with_and_without_the_extended_ones(tmp_pat
 def test_every_extended_name_begins_with_snapconv(tmp_path):
     write_memory_reports([(tmp_path / "a", small_report())], extended=True, force=False)
     skyline = {table.name for table in TABLES}
-    ours = [(kind, name) for kind, name, table, *_ in objects(tmp_path / "a") if table not in skyline]
+    ours = [
+        (kind, name) for kind, name, table, *_ in objects(tmp_path / "a") if table not in skyline
+    ]
     assert [
         name for _, name in ours if not name.startswith(("snapconv_", "sqlite_autoindex_snapconv_"))
     ] == []
-    assert [name for kind, name in ours if kind == "table"] == [table.name for table in EXTENDED_TABLES]
+    assert [name for kind, name in ours if kind == "table"] == [
+        table.name for table in EXTENDED_TABLES
+    ]
     assert [name for kind, name in ours if kind == "view"] == [view.name for view in EXTENDED_VIEWS]
 
 
 def test_the_report_row_shows_what_it_is_about(ask):
     assert ask("SELECT * FROM snapconv_report") == [
-        (SCHEMA_VERSION, 0, "cuda", 3584, "truncated", "frees without an alloc", None, "/home/me/project")
+        (
+            SCHEMA_VERSION,
+            0,
+            "cuda",
+            3584,
+            "truncated",
+            "frees without an alloc",
+            None,
+            "/home/me/project",
+        )
     ]
     without_root = small_report(project_root=None)
     assert ask("SELECT project_root FROM snapconv_report", without_root) == [(None,)]
 
 
 def test_source_and_notes_keep_their_order(ask):
-    assert ask("SELECT * FROM snapconv_source") == [("file", "snapshot.pickle"), ("format", "pickle")]
+    assert ask("SELECT * FROM snapconv_source") == [
+        ("file", "snapshot.pickle"),
+        ("format", "pickle"),
+    ]
     assert ask("SELECT * FROM snapconv_notes") == [
         ("truncated-history", "The oldest events are lost.", 0),
         ("no-settings", "None found.", None),
@@ -113,7 +131,9 @@ def test_every_allocation_has_its_module_or_none(ask):
 
 def test_iterations_and_failed_allocations(ask):
     assert ask("SELECT * FROM snapconv_iterations") == [(0, 0, 6, 3584, 1)]
-    assert ask("SELECT * FROM snapconv_oom_events") == [(6, None, 1 << 40, 1 << 30, 1024, 2 << 20, None)]
+    assert ask("SELECT * FROM snapconv_oom_events") == [
+        (6, None, 1 << 40, 1 << 30, 1024, 2 << 20, None)
+    ]
 
 
 def test_the_timeline_has_a_row_per_event(ask):
@@ -134,8 +154,48 @@ def test_a_time_that_one_event_lacks_is_null(ask):
 
 def test_what_an_allocation_lacks_is_null_and_what_it_has_is_kept(ask):
     assert ask("SELECT * FROM snapconv_allocations WHERE id IN (0, 2)") == [
-        (0, *[None] * 4, 0x7F0000000000, 0, 0, 1000, 1024, 1, 1, 2, 3, 1, 0, 0, 3, None, None, 0, 0),
-        (2, 1, 2, 3, 3, 0x7F0000000C00, -1, 1, 500, 512, *[0] * 4, None, 0, 2, 1, 0, Phase.FORWARD, None, 0),
+        (
+            0,
+            *[None] * 4,
+            0x7F0000000000,
+            0,
+            0,
+            1000,
+            1024,
+            1,
+            1,
+            2,
+            3,
+            1,
+            0,
+            0,
+            3,
+            None,
+            None,
+            0,
+            0,
+        ),
+        (
+            2,
+            1,
+            2,
+            3,
+            3,
+            0x7F0000000C00,
+            -1,
+            1,
+            500,
+            512,
+            *[0] * 4,
+            None,
+            0,
+            2,
+            1,
+            0,
+            Phase.FORWARD,
+            None,
+            0,
+        ),
     ]
     assert ask("SELECT id FROM snapconv_allocations WHERE pool_id IS NULL") == [(3,)]
 
@@ -152,7 +212,9 @@ def test_an_address_from_2_to_the_63_on_prints_as_cuda_prints_it(ask):
 def test_every_value_is_an_integer_a_text_or_null(ask):
     for table in EXTENDED_TABLES:
         for column in table.columns:
-            kinds = {kind for (kind,) in ask(f"SELECT DISTINCT typeof({column.name}) FROM {table.name}")}
+            kinds = {
+                kind for (kind,) in ask(f"SELECT DISTINCT typeof({column.name}) FROM {table.name}")
+            }
             wanted = column.sql_type.split()[0].lower()
             allowed = {wanted} if column.null is None else {wanted, "null"}
             assert kinds <= allowed, f"{table.name}.{column.name}"
@@ -181,9 +243,9 @@ def test_frames_are_as_the_snapshot_has_them(ask):
 @pytest.mark.parametrize("line", [-(1 << 63), -1, 1, (1 << 63) - 1])
 def test_a_line_can_be_any_64_bit_integer_but_0(ask, line):
     stacks = with_frames(lines=int64(line, 12, 40, 0, 8))
-    assert ask("SELECT line FROM snapconv_frames WHERE id = 0", small_report(stacks=stacks_of(stacks))) == [
-        (line,)
-    ]
+    assert ask(
+        "SELECT line FROM snapconv_frames WHERE id = 0", small_report(stacks=stacks_of(stacks))
+    ) == [(line,)]
 
 
 def test_text_that_sqlite_cannot_hold_is_escaped(ask):
@@ -218,7 +280,9 @@ def test_a_stack_names_its_innermost_frame_and_that_of_the_project(ask):
 
 
 def test_the_peak_view_shows_what_was_in_use_in_words_largest_first(ask):
-    columns = "id, category, evidence, rule, operation, block_bytes, alloc_time_us, function, file, line"
+    columns = (
+        "id, category, evidence, rule, operation, block_bytes, alloc_time_us, function, file, line"
+    )
     net, train = "/home/me/project/model/net.py", "/home/me/project/train.py"
     assert ask(f"SELECT {columns} FROM snapconv_peak_allocations") == [
         (1, "activation", "frames", "forward frames", "linear", 2048, 10, "forward", net, 12),
@@ -273,7 +337,11 @@ def test_columns_of_different_lengths_are_refused(tmp_path):
 STACKS = st.lists(st.lists(st.integers(0, 4), max_size=6), max_size=12)
 
 
-@given(stacks=STACKS, is_project=st.lists(st.booleans(), min_size=5, max_size=5), chunk=st.integers(1, 7))
+@given(
+    stacks=STACKS,
+    is_project=st.lists(st.booleans(), min_size=5, max_size=5),
+    chunk=st.integers(1, 7),
+)
 def test_stacks_come_out_as_they_went_in_however_they_are_cut(stacks, is_project, chunk):
     table = StackTable(
         small_frames(tuple("abcde"), tuple("abcde"), int64(1, 2, 3, 4, 5)),
@@ -281,7 +349,9 @@ def test_stacks_come_out_as_they_went_in_however_they_are_cut(stacks, is_project
         frame_ids=int32(*[frame for stack in stacks for frame in stack]),
     )
     report = small_report(stacks=stacks_of(table, is_project))
-    wanted_frames = [(i, at, frame) for i, stack in enumerate(stacks) for at, frame in enumerate(stack)]
+    wanted_frames = [
+        (i, at, frame) for i, stack in enumerate(stacks) for at, frame in enumerate(stack)
+    ]
     wanted_stacks = [
         (i, len(stack), next(iter(stack), -1), next((f for f in stack if is_project[f]), -1))
         for i, stack in enumerate(stacks)
@@ -289,7 +359,10 @@ def test_stacks_come_out_as_they_went_in_however_they_are_cut(stacks, is_project
     made = {table.name: table for table in EXTENDED_TABLES}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "CHUNK_ROWS", chunk)
-        for name, wanted in (("snapconv_stack_frames", wanted_frames), ("snapconv_stacks", wanted_stacks)):
+        for name, wanted in (
+            ("snapconv_stack_frames", wanted_frames),
+            ("snapconv_stacks", wanted_stacks),
+        ):
             n_rows, rows = made[name].rows_of(report)
             assert (n_rows, list(rows)) == (len(wanted), wanted)
 
@@ -299,6 +372,7 @@ def test_every_row_arrives_once_and_in_order_whatever_their_number(ask, n_rows):
     values = np.arange(n_rows, dtype=np.int64)
     analysis = small_analysis(times=values, **dict.fromkeys(CURVES, curve(*values)))
     sql = (
-        "SELECT count(*), coalesce(sum(event = time_us AND event = reserved_bytes), 0) FROM snapconv_timeline"
+        "SELECT count(*), coalesce(sum(event = time_us AND event = reserved_bytes), 0) FROM "
+        "snapconv_timeline"
     )
     assert ask(sql, small_report(analysis=analysis)) == [(n_rows, n_rows)]

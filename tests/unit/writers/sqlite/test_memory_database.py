@@ -48,7 +48,9 @@ def names_in(folder):
 
 def test_weights_keep_their_order_and_count_from_1(write):
     path = write(
-        small_report(weights=(WEIGHT, replace(WEIGHT, name="bias", size_bytes=16, grad_size_bytes=0)))
+        small_report(
+            weights=(WEIGHT, replace(WEIGHT, name="bias", size_bytes=16, grad_size_bytes=0))
+        )
     )
     assert query(path, "SELECT * FROM weight_entries") == [
         (1, "encoder.weight", 1024, 1024),
@@ -58,7 +60,10 @@ def test_weights_keep_their_order_and_count_from_1(write):
 
 def test_activations_keep_their_order_and_count_from_1(write):
     path = write(small_report())
-    assert query(path, "SELECT * FROM activation_entries") == [(1, "linear", 2048), (2, "relu", 512)]
+    assert query(path, "SELECT * FROM activation_entries") == [
+        (1, "linear", 2048),
+        (2, "relu", 512),
+    ]
 
 
 def test_correlations_count_weights_first_then_activations(write):
@@ -81,7 +86,9 @@ def test_frames_count_from_0_innermost_first_and_a_row_without_frames_has_none(w
 
 def test_a_frame_whose_line_is_not_known_is_left_out_without_a_gap(write):
     lost = SourceLine("train.py", 0, "lost")
-    path = write(small_report(weights=(), activations=(replace(ACTIVATION, frames=(FORWARD, lost, STEP)),)))
+    path = write(
+        small_report(weights=(), activations=(replace(ACTIVATION, frames=(FORWARD, lost, STEP)),))
+    )
     assert query(path, "SELECT ordering, line_number FROM stack_frames") == [(0, 12), (1, 40)]
 
 
@@ -169,7 +176,10 @@ def test_of_several_reports_all_are_written_or_none(tmp_path):
         write_memory_reports(reports, extended=True, force=False)
     assert names_in(tmp_path) == ["cuda1.sqlite"]
     write_memory_reports(reports, extended=True, force=True)
-    assert [query(path, "SELECT device FROM snapconv_report") for path, _ in reports] == [[(0,)], [(1,)]]
+    assert [query(path, "SELECT device FROM snapconv_report") for path, _ in reports] == [
+        [(0,)],
+        [(1,)],
+    ]
 
 
 @pytest.mark.parametrize("extended", [False, True])
@@ -178,7 +188,10 @@ def test_progress_rises_to_the_total_over_all_reports(tmp_path, monkeypatch, ext
     calls = []
     reports = [(tmp_path / "0", small_report()), (tmp_path / "1", small_report(device=1))]
     write_memory_reports(
-        reports, extended=extended, force=False, progress=lambda done, total: calls.append((done, total))
+        reports,
+        extended=extended,
+        force=False,
+        progress=lambda done, total: calls.append((done, total)),
     )
     done, totals = zip(*calls, strict=True)
     assert list(done) == sorted(set(done))
@@ -207,7 +220,9 @@ def test_a_full_disk_is_an_output_error_and_leaves_nothing(write, tmp_path, monk
     assert names_in(tmp_path) == []
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not have SQLite's error code")
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="Python 3.10 does not have SQLite's error code"
+)
 def test_a_wrong_statement_is_a_bug_of_ours_and_no_output_error(write, monkeypatch):
     wrong = replace(skyline_reports.TABLES[0], index="CREATE NONSENSE")
     monkeypatch.setattr(skyline_reports, "TABLES", (wrong,))
@@ -249,14 +264,18 @@ write(sys.argv[1], progress=progress)
 def run_python(code, *arguments):
     command = [sys.executable, "-c", WRITES_A_LOT + code, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs resource limits")
 def test_a_file_size_limit_is_an_output_error_and_leaves_the_old_report(tmp_path):
     (tmp_path / "a").write_bytes(b"old")
     done = run_python(LIMITED, tmp_path / "a")
-    assert "SQLite reports 'disk I/O error'; check the free space, quota" in done.stdout, done.stderr
+    assert "SQLite reports 'disk I/O error'; check the free space, quota" in done.stdout, (
+        done.stderr
+    )
     assert names_in(tmp_path) == ["a"]
     assert (tmp_path / "a").read_bytes() == b"old"
 

@@ -21,20 +21,32 @@ def rows(connection, sql):
 
 
 def test_every_iteration_is_there_and_one_is_reported(extended):
-    sql = "SELECT iteration, is_reported, forward_ms, backward_ms, optimizer_ms FROM snapconv_iterations"
-    assert rows(extended, sql) == [(3, 1, 10.0, 20.0, 4.0), (4, 0, 12.0, 22.0, 4.0), (5, 0, 9.0, 18.0, 3.0)]
+    sql = (
+        "SELECT iteration, is_reported, forward_ms, backward_ms, optimizer_ms FROM "
+        "snapconv_iterations"
+    )
+    assert rows(extended, sql) == [
+        (3, 1, 10.0, 20.0, 4.0),
+        (4, 0, 12.0, 22.0, 4.0),
+        (5, 0, 9.0, 18.0, 3.0),
+    ]
 
 
 def test_the_rows_of_an_iteration_are_the_sums_of_its_calls(extended):
     sql = """SELECT iteration, total(forward_ms) FILTER (WHERE phase = 'forward'), total(backward_ms)
              FROM snapconv_calls GROUP BY iteration"""
     sums = "SELECT iteration, forward_rows_ms, backward_rows_ms FROM snapconv_iterations"
-    assert rows(extended, sql) == rows(extended, sums) == [(3, 9.5, 19.5), (4, 19.0, 39.0), (5, 19.0, 39.0)]
+    assert (
+        rows(extended, sql)
+        == rows(extended, sums)
+        == [(3, 9.5, 19.5), (4, 19.0, 39.0), (5, 19.0, 39.0)]
+    )
 
 
 def test_a_time_that_is_not_there_is_null(extended):
     sql = (
-        "SELECT operation, module, forward_ms, backward_ms, stack_id FROM snapconv_calls WHERE iteration = 3"
+        "SELECT operation, module, forward_ms, backward_ms, stack_id FROM snapconv_calls WHERE "
+        "iteration = 3"
     )
     assert rows(extended, sql)[1:] == [
         ("relu", "", 5.0, None, 1),
@@ -54,4 +66,8 @@ def test_the_frames_of_a_call_are_all_of_its_stack(extended):
     sql = """SELECT frame.function, frame.line, frame.is_project, frame.is_of_module
              FROM snapconv_stack_frames JOIN snapconv_frames AS frame ON frame.id = frame_id
              WHERE stack_id = 0 ORDER BY ordering"""
-    assert rows(extended, sql) == [("forward", 116, 0, 1), ("forward", 12, 1, 1), ("step", 40, 1, 0)]
+    assert rows(extended, sql) == [
+        ("forward", 116, 0, 1),
+        ("forward", 12, 1, 1),
+        ("step", 40, 1, 0),
+    ]

@@ -102,7 +102,10 @@ def modules_of(*rows):
 
 
 def test_modules_are_shown_by_their_paths_where_these_are_known_beside_what_is_of_none():
-    recorded = (ModuleTotal("head", "metadata", 1, 1024), ModuleTotal("blocks.0", "metadata", 2, 512))
+    recorded = (
+        ModuleTotal("head", "metadata", 1, 1024),
+        ModuleTotal("blocks.0", "metadata", 2, 512),
+    )
     seen = ModuleTotal("a.py:1 < b.py:2", "frames", 1, 2048)
     assert modules_of(seen, *recorded) == [
         "modules",
@@ -116,7 +119,10 @@ def test_modules_without_paths_are_shown_by_the_lines_that_call_them():
     seen = [ModuleTotal(f"a.py:{n} < b.py:2", "frames", 1, 1024) for n in range(1, 9)]
     title, *shown = modules_of(*seen)
     assert title == "call paths"
-    assert shown == [*(f"1.00 KiB  a.py:{n} < b.py:2" for n in range(1, 6)), "3.00 KiB  3 more call paths"]
+    assert shown == [
+        *(f"1.00 KiB  a.py:{n} < b.py:2" for n in range(1, 6)),
+        "3.00 KiB  3 more call paths",
+    ]
 
 
 def test_a_single_module_is_not_shown():
@@ -132,14 +138,24 @@ def test_what_is_likely_stands_behind_its_sum_and_what_is_one_of_two_has_a_row()
     )
     assert list(category_lines(rows, 8192)) == [
         "  weight                           4.00 KiB   50.0 %        4 allocations, likely",
-        "  gradient                         2.00 KiB   25.0 %        2 allocations, 1.00 KiB of it likely",
+        (
+            "  gradient                         2.00 KiB   25.0 %        2 allocations, 1.00 KiB of "
+            "it likely"
+        ),
         "  gradient or optimizer state         512 B    6.2 %        1 allocation",
     ]
 
 
 def test_a_note_is_one_line_with_slug_device_and_sentence_and_comes_once():
-    notes = (Note("truncated-history", "Lost.", 1), Note("no-stacks", "None."), Note("no-stacks", "None."))
-    assert list(note_lines(notes)) == ["note: truncated-history (cuda:1): Lost.", "note: no-stacks: None."]
+    notes = (
+        Note("truncated-history", "Lost.", 1),
+        Note("no-stacks", "None."),
+        Note("no-stacks", "None."),
+    )
+    assert list(note_lines(notes)) == [
+        "note: truncated-history (cuda:1): Lost.",
+        "note: no-stacks: None.",
+    ]
 
 
 def test_a_note_that_several_devices_have_is_one_line_that_names_them():
@@ -210,7 +226,10 @@ def test_the_project_is_named_by_its_folder_and_its_packages(root, includes, sho
 def test_the_summary_has_phases_coverage_and_what_took_longest(report_of):
     assert time_lines(report_of()) == [
         "cuda:1  forward 10.0 ms, backward 20.0 ms, optimizer 4.0 ms, in iteration 3",
-        "  the median of 3 timed iterations; its operations are 95.0 % of forward and 97.5 % of backward",
+        (
+            "  the median of 3 timed iterations; its operations are 95.0 % of forward and 97.5 % of "
+            "backward"
+        ),
         "  operations, forward and backward",
         "         16.0 ms  linear, 1 call",
         "          7.5 ms  cross_entropy, 1 call",
@@ -231,7 +250,10 @@ def test_a_phase_that_did_not_happen_is_not_mentioned(report_of):
     assert found[1] == "  the median of 1 timed iteration; its operations are 0.0 % of forward"
     found = time_lines(report_of(iterations=[{"iteration": 2}], calls=empty))
     assert found[0] == "cuda:1  nothing was timed, in iteration 2"
-    assert found[1] == "  the median of 1 timed iteration; what part of a phase its operations are is unknown"
+    assert (
+        found[1]
+        == "  the median of 1 timed iteration; what part of a phase its operations are is unknown"
+    )
 
 
 def test_a_report_without_lines_of_the_project_is_named_as_such(report_of):

@@ -85,10 +85,14 @@ def test_without_iterations_what_was_never_freed_is_shown_by_when_it_was_made():
     assert list(growth_lines(found, "a.pickle")) == [
         "cuda:0  growth per iteration is unknown: too few",
         "  321.00 MiB in 111 allocations of this trace were never freed",
-        "  kept growing to the end of the trace: a leak, a cache that is not full yet, or reference cycles "
+        "  kept growing to the end of the trace: a leak, a cache that is not full yet, or "
+        "reference cycles "
         "(gc.collect() frees these)",
         "      200.00 MiB  keep.py:5 in keep: 100 allocations",
-        "  activations that wait for the backward pass; the trace ends in a forward pass: record three steps",
+        (
+            "  activations that wait for the backward pass; the trace ends in a forward pass: record "
+            "three steps"
+        ),
         "       16.00 MiB  log.py:5 in log: 3 allocations",
         "  allocated in some parts of the trace: whether it grows is unknown",
         "        8.00 MiB  main.py:5 in main: 3 allocations, the last at event 7",
