@@ -27,7 +27,9 @@ NUMBERS = {
     "seconds": r"\d{1,6}",
     "share": r"\d?\.\d{1,6}|\d",
     "shape": r"[\[(][\d,]{1,200}[\])]",
-    "name": r"float\d{0,3}|half|bfloat16|double|bool|string|u?int\d{1,2}|object|<u\d{1,9}|complex\d{2,3}",
+    # Without the digits of a number that follows.
+    "name": r"float(?:8|16|32|64|128)?|half|bfloat16|double|bool|string|u?int(?:8|16|32|64)|object|<u\d{1,9}|"
+    "complex(?:64|128|256)",
 }
 # ``tried`` and ``device`` are fields of OomMessage; the others have rows of their own.
 FIGURES = {

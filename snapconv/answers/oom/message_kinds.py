@@ -834,8 +834,8 @@ _KINDS = (
             "preallocated temp allocation: <temporary>",
             "total fragmentation: <gaps>",
         ),
-        means="XLA's own allocator found no memory for a program that it had compiled; JAX takes 75 % of a "
-        "GPU at its start",
+        means="XLA's own allocator found no memory for a program that it had compiled: JAX's pool is 75 % "
+        "of a GPU by default",
         next_step="compare what it needs with the GPU: if that is nearly all, a smaller batch, or "
         "jax.checkpoint (remat); if far less, stop what else holds the memory (`nvidia-smi`; arrays of "
         "earlier steps)",
@@ -865,8 +865,11 @@ _KINDS = (
         backend="device",
         level=1,
         # jaxlib 0.10 writes this where it computes on the CPU (measured); plugins of GPUs may, too.
-        seen=(r"resource_exhausted: \S{0,40}?out of memory allocating <tried>",),
-        unless=("cuda|gpu|rocm|tpu|hbm",),
+        seen=(
+            r"resource_exhausted: \S{0,40}?out of memory allocating <tried>",
+            r"failed to allocate request for \S{1,12}\(<tried>\) on device ordinal (?P<device>0)(?!\d)",
+        ),
+        unless=("cuda|gpu|rocm|tpu|hbm|nvidia|[gr]tx|tesla",),
         means="XLA got no memory for an array: of the machine, where it computes on the CPU, else of the GPU",
         next_step="`jax.devices()` shows where it computes: smaller arrays or a smaller batch, or more "
         "memory for the job where that is the CPU",
@@ -893,7 +896,7 @@ _KINDS = (
             "preallocated temp allocation: <temporary>",
             "total fragmentation: <gaps>",
         ),
-        means="XLA's own allocator found no memory; JAX takes 75 % of a GPU at its start",
+        means="XLA's own allocator found no memory: JAX's pool is 75 % of a GPU by default",
         next_step="a smaller batch, or jax.checkpoint (remat); XLA_PYTHON_CLIENT_PREALLOCATE=false where "
         "another program shares the GPU",
     ),
@@ -1350,6 +1353,20 @@ _KINDS = (
         "fill the GPU; rarely it is pinned memory of the host",
         next_step="release each GpuMat that is no longer needed, or smaller images; stop the other processes "
         "that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "Blender, after another error",
+        seen=(
+            r"(?:invalid (?:context|value|handle)|illegal address|launch \w{4,8}|unknown error) in "
+            r"cu\w{3,40}\(.{0,600}?system is out of gpu (?:and shared host )?memory",
+        ),
+        means="an earlier call to the GPU's driver failed, after which Blender also says that memory is "
+        "full: "
+        "that may not be so",
+        next_step="look at the first error in the log; restart Blender with a simple scene, with "
+        "`nvidia-smi` "
+        "beside it: if that works and memory fills, a smaller scene, else a driver that fits this Blender",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "Blender",
@@ -2268,6 +2285,19 @@ _KINDS = (
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
+        "PostgreSQL's table of locks",
+        backend="host",
+        seen=(
+            r"out of shared memory.{0,200}?max_(?:pred_)?locks_per_transaction",
+            r"(?:psycopg|psqlexception|postgres|pg_dump|operationalerror)\S{0,80}?out of shared memory",
+        ),
+        means="PostgreSQL's table of locks, which has a fixed size, is full: no memory of the machine ran "
+        "out",
+        next_step="a larger max_locks_per_transaction (or max_pred_locks_per_transaction, if the hint names "
+        "it) in postgresql.conf, and a restart; or fewer tables, partitions or savepoints in one transaction",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
         "/dev/shm",
         backend="host",
         seen=(
@@ -2473,6 +2503,36 @@ _KINDS = (
         means="the job used more host memory than it had requested from the scheduler: not the GPU's",
         next_step="ask for more (--mem in Slurm), or fewer DataLoader workers",
         cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "Redis's limit",
+        backend="host",
+        seen=("oom command not allowed when used memory > ?['\u2019]?maxmemory",),
+        means="Redis holds as much data as its own limit, maxmemory, allows, and its policy found nothing to "
+        "delete: the machine's memory is not full",
+        next_step="a larger maxmemory, or a maxmemory-policy that deletes old keys (allkeys-lru); `redis-cli "
+        "INFO memory` shows both, and what is used",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "Elasticsearch's limit",
+        backend="host",
+        seen=(
+            r"data too large, data for .{1,120}?would be \[(?P<needed>\d{1,15})/[\d.]{1,9}[kmgt]?b\], which "
+            r"is "
+            r"larger than the limit of \[(?P<limit>\d{1,15})/[\d.]{1,9}[kmgt]?b\](?:, real usage: \["
+            r"(?P<used>\d{1,15})/)?",
+            r"data too large, data for .{1,120}?would be larger than limit of \[(?P<limit>\d{1,15})/",
+            r"circuit_?breaking_?exception",
+        ),
+        also=(r"bytes_wanted\W{1,4}(?P<needed>\d{1,15})", r"bytes_limit\W{1,4}(?P<limit>\d{1,15})"),
+        means="a circuit breaker of Elasticsearch (or OpenSearch) refused the request, which would have used "
+        "more of Java's heap than its limit: the machine's memory is not full",
+        next_step="a larger heap (-Xms and -Xmx, up to half of the machine's memory), or less at once: "
+        "smaller "
+        "bulk requests, fewer buckets in aggregations, fewer shards; `GET _nodes/stats/breaker` shows which "
+        "breaker is full",
+        cause=OomCause.LIMIT,
     ),
     MessageKind(
         "Java's threads",
@@ -2761,7 +2821,7 @@ _KINDS = (
             "anon-rss: ?(?!0kb)<process>",
             "file-rss: ?(?!0kb)<file_pages>",
             "shmem-rss: ?(?!0kb)<shared_pages>",
-            "pgtables: ?(?!0kb)<page_tables>",
+            "pgtables: ?(?!0kb)<page_tables>(?<=b)",
         ),
         means="the kernel killed a process because its control group (a container, a pod, a job or a "
         "service) had used up its limit of host memory, whatever the machine has free",
@@ -2783,7 +2843,7 @@ _KINDS = (
             "anon-rss: ?(?!0kb)<process>",
             "file-rss: ?(?!0kb)<file_pages>",
             "shmem-rss: ?(?!0kb)<shared_pages>",
-            "pgtables: ?(?!0kb)<page_tables>",
+            "pgtables: ?(?!0kb)<page_tables>(?<=b)",
         ),
         means="the kernel killed a process because the machine's memory was used up (not the GPU's, and not "
         "just a container's limit); other processes may hold most of it",
@@ -3090,7 +3150,10 @@ _KINDS = (
         needs=(
             r"llama_\w{3,30}:|whisper_\w{3,30}:|load_tensors:|llama[-_.]?(?:cpp|server|cli|runner)|\.gguf",
         ),
-        unless=("due to (?:time limit|preemption)",),
+        unless=(
+            "due to (?:time limit|preemption)(?!.{0,4000}?(?:requeu|restart|resum).{0,2000}?"
+            "(?:oom[-_]kill|killed|sigkill|137))",
+        ),
         also=("mem required = <needed>",),
         means="the kernel most likely killed the process because host memory, which has to hold all that is "
         "not on the GPU, ran out: the machine's, or the limit of a container",
@@ -3113,6 +3176,37 @@ _KINDS = (
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
+        "a process that was perhaps stopped",
+        backend="host",
+        level=1.75,
+        seen=(
+            r"docker container: 137(?!\d)",
+            _EXIT_CODE,
+            r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\.?\d)",
+        ),
+        needs=(
+            r"docker(?:-?compose)? (?:stop|kill|down|restart)|(?:liveness|startup) ?(?:probe)? ?(?:probe "
+            r"failed|"
+            r"failed)|stopping container|kubectl delete|no "
+            r"(?:invocations?|signs?|traces?|entr\w{1,4}|evidence|"
+            r"mentions?|logs?) of (?:the|an|any)? ?oom|sending sigterm|received sigterm|failed to stop "
+            r"gracefully",
+        ),
+        unless=(
+            "oom[-_]kill event|oomkilled(?!\\W{1,4}false)|killed process \\d|out of memory|invoked oom",
+            "memory cgroup|used up",
+        ),
+        means="SIGKILL ended the process: the kernel's, because host memory ran out, or that of whatever "
+        "stops "
+        "the container (`docker stop` after its grace period, a failed probe, a scheduler), of which the "
+        "text "
+        "has a sign",
+        next_step="`dmesg | grep -i kill` on the host, and `docker inspect` (OOMKilled) or `kubectl describe "
+        "pod` (Last State, Events), show which: if memory ran out, use less host memory; if not, look for "
+        "what stopped it",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "a killed process",
         backend="host",
         level=2,
@@ -3130,15 +3224,20 @@ _KINDS = (
             r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\.?\d)|line \d{1,6}: \d{2,8} killed",
             "terminated by the operating system.{0,80}memory|(?:zsh|bash|fish): killed",
         ),
-        unless=(r"oom[_-]kill event(?:\(s\)|s)? in step", "due to (?:time limit|preemption)"),
+        unless=(
+            r"oom[_-]kill event(?:\(s\)|s)? in step",
+            # Not of an earlier run, where the job was put into the queue again and was killed later.
+            "due to (?:time limit|preemption)(?!.{0,4000}?(?:requeu|restart|resum).{0,2000}?"
+            "(?:oom[-_]kill|killed|sigkill|137))",
+        ),
         also=(
             "total-vm: ?<address_space>",
             "anon-rss: ?(?!0kb)<process>",
         ),
         means="the kernel most likely killed the process because host memory ran out: the machine's, or the "
         "limit of a container",
-        next_step="fewer DataLoader workers, a smaller prefetch_factor, or more memory for the job; `free "
-        "-g` while it runs; `dmesg | grep -i kill` confirms it",
+        next_step="less host memory: fewer processes or DataLoader workers, less data or a smaller model at "
+        "once; or more memory for the job; `free -g` while it runs; `dmesg | grep -i kill` confirms it",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3328,7 +3427,8 @@ _KINDS = (
         level=4,
         seen=(
             r"(?:fail(?:ed|ure|s)?|unable|could ?n[o']t|can ?n?[o']?t) (?:to )?(?:re)?alloc\w{0,6} "
-            r"(?:[a-z_]{0,24}(?:memory|buffer|storage|cache|tensor|workspace|scratch|space)|\d[\d.,]{0,20}(?:bytes|[kmgt]i?b))",
+            r"(?:[a-z_]{0,24}(?:memory|buffer|storage|cache|tensor|workspace|scratch|space"
+            r")|\d[\d.,]{0,20}(?:bytes|[kmgt]i?b))",
             r"memory allocation (?:error|fail)|(?:not enough|insufficient|no more) (?:\w{1,8})?memory",
             r"alloc\w{0,12}(?:\(\))? failed|enomem",
             r"out of memory \S{0,40}?alloc[a-z]{0,6} \d[\d.,]{0,20}(?:bytes|[kmgt]i?b)",
@@ -3443,7 +3543,12 @@ ALLOCATOR, *MESSAGE_KINDS = _KINDS
 SUMMARY = MESSAGE_KINDS[-2]
 # What stands in place of a text's own kind, where its figures deny that memory was too small.
 _DENIALS = (
-    MessageKind("a wrong size", means=WRONG_SIZE, next_step=SHAPES, cause=OomCause.TOO_LARGE),
+    MessageKind(
+        "a wrong size",
+        means=f"{WRONG_SIZE}, or was read from a damaged file",
+        next_step=f"{SHAPES}; where it reads a file, check that file",
+        cause=OomCause.TOO_LARGE,
+    ),
     MessageKind(
         "enough memory",
         means="the cause is not in the text: when the program measured it, more memory was free than was "

@@ -60,9 +60,10 @@ _PROGRAM = re.compile(
     r"\[(?:multiproc_executor|gpu_worker|gpu_model_runner)\.py:|"
     r"(?:info|warning|error) \d\d-\d\d \d\d:\d\d:\d\d \[core\.py:"
 )
-# Colours of terminals, frames of boxes, control characters; line breaks that were escaped.
+# Colours of terminals, frames of boxes, control characters; line breaks that were escaped, and empty
+# lines, beyond which the parts of a number were not told apart.
 _NOISE = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]|[\u2500-\u257f]|[\x00-\x08\x0e-\x1f]")
-_ESCAPED = re.compile(r"\\[nrt]")
+_ESCAPED = re.compile(r"\\[nrt]|\n(?:[ \t\r]{0,200}\n)+")
 # Two numbers of a line stay two; a "memory error" of any device is no MemoryError of Python.
 _APART = re.compile(r"(?<=\d)[ \t]{1,200}(?=\d)|(?<=memory)[ \t]{1,200}(?=error)", re.IGNORECASE)
 _SEPARATOR = "\x00"

@@ -269,7 +269,7 @@ TEXTS = (
         {},
         "stop the other processes",
     ),
-    ("zsh: killed     python train.py", "a killed process", HOST, {}, "fewer DataLoader workers"),
+    ("zsh: killed     python train.py", "a killed process", HOST, {}, "less host memory"),
     (
         "[Error] [carb.graphics-vulkan.plugin] VkResult: ERROR_OUT_OF_DEVICE_MEMORY\n[Error] "
         "[gpu.foundation.plugin] subAllocate() failed for AccelStruct size: 4096",
@@ -403,7 +403,7 @@ TEXTS = (
         "a killed process",
         HOST,
         {},
-        "fewer DataLoader workers",
+        "less host memory: fewer processes or DataLoader workers",
     ),
     (
         "Step 00020 | Loss 0.5810\nBus error (core dumped)",
@@ -3109,7 +3109,7 @@ TEXTS = (
         "a killed process",
         HOST,
         {},
-        "fewer DataLoader workers",
+        "less host memory: fewer processes or DataLoader workers",
     ),
     (
         "cuda_info.cpp:74: error: (-217:Gpu API call) out of memory in function 'setDevice'\n"
@@ -3182,7 +3182,7 @@ TEXTS = (
         "a killed process",
         HOST,
         {},
-        "fewer DataLoader workers",
+        "less host memory: fewer processes or DataLoader workers",
     ),
     (
         '"exitCode": 137,\n"reason": "OOM Killed",',
@@ -3379,7 +3379,7 @@ TEXTS = (
         )
     ),
     *(
-        (text, "a killed process", HOST, figures, "fewer DataLoader workers")
+        (text, "a killed process", HOST, figures, "less host memory: fewer processes")
         for text, figures in (
             ("RuntimeError: DataLoader worker (pid 41) is killed by signal: Killed.", {}),
             ("exitcode  : -9 (pid: 14750)\ntraceback : Signal 9 (SIGKILL) received by PID 14750", {}),
@@ -3644,6 +3644,84 @@ TEXTS = (
         WARNING,
         {},
         "nothing, if the run goes on",
+    ),
+    (
+        "DatabaseError: out of shared memory\nHINT:  You might need to increase max_locks_per_transaction.",
+        "PostgreSQL's table of locks",
+        OTHER_MEMORY,
+        {},
+        "a larger max_locks_per_transaction",
+    ),
+    (
+        "redis.exceptions.ResponseError: OOM command not allowed when used memory > 'maxmemory'.",
+        "Redis's limit",
+        LIMITED,
+        {},
+        "a larger maxmemory",
+    ),
+    (
+        "[parent] Data too large, data for [<http_request>] would be [2055000000/1.9gb], which is larger "
+        "than "
+        "the limit of [2040109465/1.8gb], real usage: [2054999000/1.9gb], new bytes reserved: [1000/1000b]",
+        "Elasticsearch's limit",
+        LIMITED,
+        {"needed": 2055000000, "the limit": 2040109465, "used": 2054999000},
+        "a larger heap",
+    ),
+    (
+        "CircuitBreakingException: [parent] Data too large, data for [<transport_request>] would be larger "
+        "than limit of [1491035750/1.3gb]",
+        "Elasticsearch's limit",
+        LIMITED,
+        {"the limit": 1491035750},
+        "a larger heap",
+    ),
+    (
+        "Invalid context in cuCtxPopCurrent(NULL) (intern/cycles/device/cuda/util.cpp:31)\n"
+        "System is out of GPU and shared host memory",
+        "Blender, after another error",
+        UNKNOWN,
+        {},
+        "look at the first error in the log",
+    ),
+    (
+        "RuntimeError: Resource exhausted: Failed to allocate request for 30.12GiB (32341200016B) on device "
+        "ordinal 0",
+        "XLA or JAX",
+        UNKNOWN,
+        {"device": 0, "tried": 32341200016},
+        "`jax.devices()` shows where it computes",
+    ),
+    (
+        "WARNING: Job failed: exit code 137\nthere is no sign of an oom killer in syslog",
+        "a process that was perhaps stopped",
+        UNKNOWN,
+        {},
+        "`dmesg | grep -i kill` on the host, and `docker inspect`",
+    ),
+    (
+        "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-01T00:00:00 DUE TO TIME LIMIT ***\n"
+        "Requeued job 12\nepoch 1\n/var/spool/slurmd/job12/slurm_script: line 9: 4242 Killed   python a.py",
+        "a killed process",
+        HOST,
+        {},
+        "less host memory: fewer processes",
+    ),
+    (
+        "[1.5] Out of memory: Killed process 25 (python3) total-vm:5331224kB, anon-rss:3145145kB, "
+        "file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:690     68kB oom_score_adj:0",
+        "the machine's memory",
+        HOST,
+        {"of address space": 5331224 * KIB, "process": 3145145 * KIB},
+        "use less host memory",
+    ),
+    (
+        "MemoryError: Unable to allocate 7.91 GiB for an array with shape (1396913, 190, 4) and data type "
+        "float64\n\n40GB of memory",
+        "a NumPy array",
+        HOST,
+        {"tried": gib(7.91), "shape": "(1396913,190,4)", "type": "float64"},
+        "smaller arrays",
     ),
 )
 NOUNS = {
