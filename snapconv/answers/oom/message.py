@@ -224,10 +224,14 @@ def _beside(log: CompactText, position: int, answer: MessageAnswer) -> tuple[str
     known: list[object] = [figure.value for figure in answer.figures]
     for other in (answer, *answer.others):
         message = other.message
-        known += (*astuple(message), *(n_bytes for _, n_bytes in message.other_processes))
-        # torch's own text counts the free blocks of private pools as allocated.
-        known.append((message.allocated_bytes or 0) + (message.private_pool_bytes or 0))
-        known += (other.unallocated_bytes, other.outside_bytes)
+        known += (
+            *astuple(message),
+            *(n_bytes for _, n_bytes in message.other_processes),
+            # torch's own text counts the free blocks of private pools as allocated.
+            (message.allocated_bytes or 0) + (message.private_pool_bytes or 0),
+            other.unallocated_bytes,
+            other.outside_bytes,
+        )
     sizes = {format_bytes(value) for value in known if isinstance(value, int)}
 
     def is_known(size: str) -> bool:
@@ -282,25 +286,31 @@ def _of_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> 
         if answer.message not in [other.message for other in devices.values()]:
             devices.setdefault((answer.rank, answer.message.device), answer)
     first, *others = (
-        _of_server(answer, server) if server and answer.cause not in _NOT_OF_SERVERS else answer
+        _of_server(answer, server)
+        if server and (answer.cause not in _NOT_OF_SERVERS or answer.next_step == SAME_PROCESS)
+        else answer
         for answer in devices.values()
     )
     return replace(first, n_messages=len(messages), others=tuple(others))
 
 
 def _of_server(answer: MessageAnswer, server: MessageAnswer) -> MessageAnswer:
-    """Return the answer to a message in a server's process, with the server's step unless enough was free."""
+    """Return the answer to a message in a server's process, with the server's step unless enough was free.
+
+    Against fragmentation the allocator's setting comes first.
+    """
     # A server's graphs have pools of their own by design, and use their free memory again.
     cause = server.cause if answer.cause == OomCause.OTHER_POOL else answer.cause
+    step = server.next_step
+    if cause == OomCause.FRAGMENTED:
+        step = f"{answer.next_step}; else {step}"
+    if (answer.message.free_bytes or 0) >= (answer.message.tried_bytes or math.inf):
+        step = answer.next_step
     return replace(
         answer,
         cause=cause,
         verdict=answer.verdict and replace(answer.verdict, cause=cause),
-        next_step=(
-            answer.next_step
-            if (answer.message.free_bytes or 0) >= (answer.message.tried_bytes or math.inf)
-            else server.next_step
-        ),
+        next_step=step,
         notes=(*answer.notes, f"{server.kind}: {server.meaning}"),
         figures=server.figures,
     )
@@ -504,16 +514,18 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
     """Return the next step that the figures ask for, else the usual one of the cause."""
     message = answer.message
     cause = answer.cause
-    missing = (message.tried_bytes or 0) - (message.free_bytes or 0)
-    is_own = 2 * (answer.own_outside_bytes or 0) > (answer.outside_bytes or 0)
+    tried = message.tried_bytes or 0
+    total = message.total_bytes or math.inf
+    outside = answer.outside_bytes or 0
+    missing = tried - (message.free_bytes or 0)
+    is_own = 2 * (answer.own_outside_bytes or 0) > outside
     if cause == OomCause.OUTSIDE and is_own and missing > sum(size for _, size in message.other_processes):
         return SAME_PROCESS
-    if cause == OomCause.UNKNOWN and (message.tried_bytes or 0) > (message.total_bytes or math.inf):
+    if cause == OomCause.UNKNOWN and tried > total:
         return LARGER_THAN_OWN
-    if cause == OomCause.FULL and (message.tried_bytes or 0) > (message.reserved_bytes or math.inf):
+    if cause == OomCause.FULL and tried > (message.reserved_bytes or math.inf):
         return ONE_REQUEST
-    is_much = 4 * (answer.outside_bytes or 0) >= (message.total_bytes or math.inf)
-    if cause == OomCause.FULL and is_much and not is_own:
+    if cause == OomCause.FULL and 4 * outside >= total and not is_own:
         return OUTSIDE_TOO
     if cause == OomCause.FRAGMENTED and answer.backend in ("CUDA", "HIP") and "totalcapacity;" in text:
         return BEFORE_EXPANDABLE if "reservedin" in text else BEFORE_SETTINGS
@@ -581,29 +593,26 @@ def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Sh
 
 def _notes(message: OomMessage, backend: str) -> Iterator[str]:
     """Explain the figures that are easily misread."""
+    tried = message.tried_bytes or 0
+    free = message.free_bytes or 0
     whole = message.total_bytes
-    private = message.private_pool_bytes
-    allocated = message.allocated_bytes
-    if message.tried_bytes in _SHARED_SEGMENTS and backend != "MPS":
-        yield _SHARED_SEGMENTS[message.tried_bytes][1]
-    if private and allocated is not None:
+    private = message.private_pool_bytes or 0
+    allocated = message.allocated_bytes or 0
+    reserved = message.reserved_bytes or 0
+    if tried in _SHARED_SEGMENTS and backend != "MPS":
+        yield _SHARED_SEGMENTS[tried][1]
+    if private and allocated:
         in_text = format_bytes(allocated + private)
         yield f"torch's {in_text} includes {format_bytes(private)} free in private pools"
-    if whole is not None and (message.free_bytes or 0) > whole:
+    if whole is not None and free > whole:
         yield "more is free than the device has: it shares the host's memory, and torch counts both"
-    elif whole is not None and max(message.reserved_bytes or 0, allocated or 0) + (
-        message.free_bytes or 0
-    ) > (whole + _ROUNDING_BYTES):
+    elif whole is not None and max(reserved, allocated) + free > whole + _ROUNDING_BYTES:
         yield (
             "torch's memory and the free memory add up to more than the device has: the driver moved some to "
             "the host's memory (Windows), or the figures are from two moments or were changed"
         )
-    cached = (message.reserved_bytes or 0) - (allocated or 0) - (private or 0)
-    if (
-        allocated
-        and cached > (message.tried_bytes or 0)
-        and (message.free_bytes or 0) > (message.tried_bytes or 0)
-    ):
+    cached = reserved - allocated - private
+    if allocated and min(cached, free) > tried:
         yield f"the {format_bytes(cached)} that torch had cached had no piece that served the request either"
     if message.process_bytes is None and message.other_processes:
         yield "torch did not recognise its own process (a container): one of those listed may be this one"

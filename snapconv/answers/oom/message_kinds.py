@@ -308,7 +308,7 @@ _KINDS = (
     MessageKind(
         "retracted requests in SGLang",
         level=2,
-        seen=(r"kv cache pool is full\. retract requests",),
+        seen=(r"kv cache pool is full\. retract requests|decode out of memory happened[.,] #retracted_reqs",),
         means="a warning: the KV cache is full; SGLang retracts requests and computes them again later, "
         "which is slower",
         next_step="nothing, where it is rare; else --schedule-conservativeness 1.3, a lower "
@@ -1578,7 +1578,10 @@ _KINDS = (
     MessageKind(
         "llama.cpp on Vulkan",
         level=1,
-        seen=("ggml_vulkan: device memory allocation of size <tried> failed",),
+        seen=(
+            "ggml_vulkan: device memory allocation of size <tried> failed",
+            r"error loading model: vk::\S{1,60}?: ?erroroutofdevicememory",
+        ),
         means="the GPU's memory ran out, or one buffer is larger than its driver allows",
         next_step="a smaller batch (-ub), a shorter context (-c; num_ctx in Ollama) or fewer layers on the "
         "GPU (--n-gpu-layers; num_gpu in Ollama)",
@@ -1677,7 +1680,8 @@ _KINDS = (
             r"ggml_aligned_malloc: insufficient memory \(attempted to allocate <tried>\)",
             r"ggml-backend\.c\w{0,2}:\d{1,6}: data != null && \W{0,3}failed to allocate buffer",
             "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size <tried>",
-            "unable to allocate cpu buffer",
+            # Where no memory can be pinned, llama.cpp tries memory that is not pinned first.
+            "unable to allocate (?:cpu|(?:cuda|rocm|hip|musa|vulkan|sycl|cann)_host) buffer",
             r"ggml_gallocr_reserve\w{0,20}: failed to allocate cpu buffer of size <tried>",
         ),
         means="the machine's memory ran out, not the GPU's",
@@ -1719,8 +1723,19 @@ _KINDS = (
             r"allocation on device(?! ?\d| ?would)",
             r"error occurred when executing \w{1,60}: allocation on device",
         ),
+        unless=("forge",),
         means="ComfyUI caught torch's out of memory, and shows no figures where cudaMallocAsync has none",
         next_step="a smaller image, fewer frames or a quantized model; start with --lowvram",
+        leads=True,
+    ),
+    MessageKind(
+        "torch on cudaMallocAsync",
+        level=1,
+        seen=(r"allocation on device(?! ?\d| ?would)",),
+        means="torch found no memory on the GPU; with the driver's allocator (cudaMallocAsync), its message has "
+        "no figures",
+        next_step="a smaller image, a smaller factor of an upscaler, or fewer images or frames at once; stop "
+        "the other programs that `nvidia-smi` shows",
         leads=True,
     ),
     MessageKind(
@@ -1980,9 +1995,18 @@ _KINDS = (
         leads=True,
     ),
     MessageKind(
+        "graph capture in text-generation-inference",
+        seen=(r"capture_end\(|torch[/\\]cuda[/\\]graphs\.py",),
+        needs=("out of memory", r"text_generation_(?:server|launcher|client|router)"),
+        means="captured CUDA graphs took the memory that the weights and the KV cache left free",
+        next_step="capture fewer or smaller graphs (--cuda-graphs 1,2,4; 0 for none), or lower "
+        "--cuda-memory-fraction or --max-batch-total-tokens",
+        leads=True,
+    ),
+    MessageKind(
         "text-generation-inference's server",
         level=1,
-        seen=(r"text_generation_(?:server|launcher)|text-generation-launcher",),
+        seen=(r"text_generation_(?:server|launcher|client|router)|text-generation-launcher",),
         needs=("out of memory",),
         means="the weights, the KV cache or a step of this server did not fit",
         next_step="lower --max-batch-prefill-tokens or --max-batch-total-tokens; while weights are loaded, "

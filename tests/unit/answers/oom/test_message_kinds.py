@@ -26,6 +26,46 @@ def gib(number):
 # A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
 TEXTS = (
     (
+        "[2025-03-07 21:49:33 TP3] Decode out of memory happened. #retracted_reqs: 1, #new_token_ratio: "
+        "0.1474 -> 0.1845",
+        "retracted requests in SGLang",
+        WARNING,
+        {},
+        "nothing, where it is rare",
+    ),
+    (
+        'File "/opt/torch/cuda/graphs.py", line 82, in capture_end\n    super().capture_end()\n'
+        "RuntimeError: CUDA error: out of memory\nERROR warmup{max_input_length=500}:warmup: "
+        "text_generation_client: router/client/src/lib.rs:46: Server error: CANCELLED",
+        "graph capture in text-generation-inference",
+        FULL,
+        {},
+        "capture fewer or smaller graphs",
+    ),
+    (
+        # llama.cpp tries memory that is not pinned before it says so: none of the host's was left.
+        "llama_model_load: error loading model: unable to allocate CUDA_Host buffer",
+        "llama.cpp, on the host",
+        HOST,
+        {},
+        "a smaller or more strongly quantized model",
+    ),
+    (
+        "llama_model_load: error loading model: vk::Queue::submit: ErrorOutOfDeviceMemory",
+        "llama.cpp on Vulkan",
+        FULL,
+        {},
+        "a smaller batch (-ub)",
+    ),
+    (
+        'File "C:\\SD WebUI Forge\\spandrel\\drct_arch.py", line 201, in forward\n'
+        "torch.OutOfMemoryError: Allocation on device",
+        "torch on cudaMallocAsync",
+        FULL,
+        {},
+        "a smaller image, a smaller factor",
+    ),
+    (
         "DefaultCPUAllocator: can't allocate memory: you tried to allocate\n)> to CPU due to CUDA OOM",
         "an allocation of the program",
         HOST,
@@ -294,8 +334,7 @@ TEXTS = (
             ("GPU memory allocation of 4294967296 bytes failed", {"tried": 4 * GIB}),
             ("Error: cannot allocate memory on GPU 0", {}),
             ("Not enough GPU memory: you tried to allocate 4 GB", {"tried": 4 * GIB}),
-            # Pinned memory of the host, and a buffer of no model.
-            ("llama_model_load: error loading model: unable to allocate CUDA_Host buffer", {}),
+            # A buffer of no model.
             ("Unable to allocate output buffer.", {}),
         )
     ),
