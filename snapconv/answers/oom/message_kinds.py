@@ -655,8 +655,8 @@ _KINDS = (
     MessageKind(
         "TensorFlow, without its device",
         backend="device",
-        seen=("oom when allocating tensor with shape<shape>(?: and type <type>)?",),
-        unless=("gpu|cpu:|dml:|xpu:|cuda",),
+        seen=("oom when allocating tensor (?:with|of) shape<shape>(?: and type <type>)?",),
+        unless=("gpu|cpu:|dml:|xpu:|cuda|nvidia|[gr]tx",),
         means="TensorFlow's own allocator found no memory: the text does not say whether of the GPU or of "
         "the host",
         next_step="a smaller batch; `nvidia-smi` and `free -g` show which memory fills while it runs",
@@ -682,7 +682,8 @@ _KINDS = (
         seen=(
             "oom when allocating tensor with shape<shape> and type <type>(?: on "
             r"\S{0,80}?:<device> by)?",
-            "oom when allocating tensor with shape<shape>",
+            "oom when allocating tensor (?:with|of) shape<shape>(?: and type <type>)?",
+            "resource exhausted: failed to allocate memory",
             r"allocator \(?\S{0,30}?\)? ?ran out of memory trying to allocate <tried> "
             r"?(?:\(rounded to <rounded>\))?(?!.{0,12}?(?:the caller indicates|with "
             "freed_by_count))",
@@ -1098,6 +1099,15 @@ _KINDS = (
         "memory is free",
         next_step="a smaller tile (-t in the command-line programs of ncnn) or image; else a newer release "
         "of the program or the driver",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "Vulkan's import of memory",
+        seen=(r"vkallocatememory failed -1000072003(?!\d)",),
+        means="the Vulkan driver refused to use memory of the host as its own "
+        "(VK_ERROR_INVALID_EXTERNAL_HANDLE)"
+        ": memory is not full",
+        next_step="a newer driver of the GPU, or another release of the program",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -2525,8 +2535,54 @@ _KINDS = (
             r"(?:peak|last measured) usage: (?P<process>\d{1,12}[kmgt])\w{1,7}bytes",
         ),
         means="the job used more host memory than it had requested from the scheduler: not the GPU's",
-        next_step="ask for more (--mem in Slurm), or fewer DataLoader workers",
+        next_step='ask for more (--mem in Slurm, -M and -R "rusage[mem=…]" in LSF, -l mem= in PBS), or '
+        "use less: "
+        "fewer processes or DataLoader workers, less data at once",
         cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "PostgreSQL's memory",
+        backend="host",
+        seen=(
+            r"out of memory.{0,120}?failed on request of size (?P<tried>\d{1,15})(?!\d)",
+            r"failed on request of size (?P<tried>\d{1,15}) in memory context",
+        ),
+        means="a process of PostgreSQL got no memory: the machine's is used up, or a limit is reached (of "
+        "its "
+        "container, `ulimit -v`, or vm.overcommit_memory=2)",
+        next_step="fewer connections and queries at once, or a smaller work_mem (maintenance_work_mem for "
+        "vacuum and indexes); or more memory; PostgreSQL's log lists what each memory context held",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "PostgreSQL's largest request",
+        backend="host",
+        seen=(r"invalid memory alloc request size (?P<tried>\d{1,20})",),
+        means="PostgreSQL refuses a request of 1 GiB or more, whatever memory is free: one value or a list "
+        "in "
+        "the query is too large, or stored data is damaged",
+        next_step="smaller values or results (split large texts, bytea and arrays, aggregate fewer rows); if "
+        "the query only reads stored rows, look for damage: `pg_dump -t TABLE`, and amcheck",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "ClickHouse's limit",
+        backend="host",
+        seen=(
+            r"memory limit \(\w{4,12}\) exceeded: would use <needed> \(attempt to allocate chunk of "
+            r"(?:0(?:\.00b)? ?|<tried>)(?:bytes)?\)(?:, current rss:? <process>)?, maximum: <limit>",
+            r"(?:\(\w{4,6}\)|query|user) memory limit exceeded: would use <needed> \(attempt to allocate "
+            r"chunk of "
+            r"(?:0(?:\.00b)? ?|<tried>)(?:bytes)?\)(?:, current rss:? <process>)?, maximum: <limit>",
+            r"(?:memory limit \(\w{4,12}\) exceeded: |\(\w{4,6}\) memory limit exceeded: "
+            r"|memory_limit_exceeded)",
+        ),
+        means="ClickHouse reached one of its own limits: of the server ('total'), of a query or of a user",
+        next_step="for a query, max_bytes_before_external_group_by and max_bytes_before_external_sort (it "
+        "then "
+        "uses the disk), or a larger max_memory_usage; for the server, fewer queries at once or a larger "
+        "max_server_memory_usage",
+        cause=OomCause.LIMIT,
     ),
     MessageKind(
         "Redis's limit",
@@ -2780,9 +2836,29 @@ _KINDS = (
             r"(?:cc1plus|cc1|cicc|ptxas|nvcc|clang|ninja|c\+\+|g\+\+)[-\d.]{0,8}(?:fatal)?:"
             r"(?:(?!cuda|gpu|hip)\S){0,40}?(?:out of memory|(?<!oom)killed|cannot allocate memory)",
             r"killed(?:\(program|signal terminated program) (?:cc1|cc1plus|cicc|ptxas)",
+            r"(?:go (?:build|install|test|run)|cmd/(?:compile|link)).{0,600}?fatal error: (?:runtime:)? "
+            r"?out of "
+            "memory",
         ),
         means="a compiler ran out of host memory, not the GPU's",
-        next_step="fewer jobs at once (MAX_JOBS=1, make -j1), more memory or swap, or a prebuilt package",
+        next_step="fewer jobs at once (MAX_JOBS=1, make -j1, go build -p 1), more memory or swap, or a "
+        "prebuilt "
+        "package",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a killed compiler",
+        backend="host",
+        seen=(
+            r"pkg[/\\]tool[/\\]\w{1,40}[/\\](?:compile|link)\S{0,4}: ?signal: killed",
+            r"rustc --crate-name.{0,8000}?\(signal: 9, sigkill",
+            "error: could not compile .{0,400}?signal: 9, sigkill",
+        ),
+        means="most likely the kernel killed a compiler because host memory ran out: the machine's, or the "
+        "limit of a container",
+        next_step="fewer jobs at once (cargo build -j 1, go build -p 1), no link-time optimization (lto), "
+        "more "
+        "memory or swap, or a prebuilt package; `dmesg | grep -i kill` confirms it",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3209,7 +3285,8 @@ _KINDS = (
             r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\.?\d)",
         ),
         needs=(
-            r"docker(?:-?compose)? (?:stop|kill|down|restart)|(?:liveness|startup) ?(?:probe)? ?(?:probe "
+            r"docker(?:-?compose)? (?:stop(?!ped)|kill(?!ed)|down(?!load))|(?:liveness|startup) ?(?:probe)? "
+            r"?(?:probe "
             r"failed|"
             r"failed)|stopping container|kubectl delete|no "
             r"(?:invocations?|signs?|traces?|entr\w{1,4}|evidence|"

@@ -3762,6 +3762,112 @@ TEXTS = (
         {"tried": gib(7.91), "shape": "(1396913,190,4)", "type": "float64"},
         "smaller arrays",
     ),
+    (
+        'ERROR: out of memory\nDETAIL:  Failed on request of size 134217728 in memory context "ExprContext".',
+        "PostgreSQL's memory",
+        HOST,
+        {"tried": 128 * MIB},
+        "fewer connections and queries",
+    ),
+    (
+        "{ [Error: out of memory] severity: 'ERROR', code: '53200', detail: 'Failed on request of size 16.' "
+        "}",
+        "PostgreSQL's memory",
+        HOST,
+        {"tried": 16},
+        "fewer connections and queries",
+    ),
+    (
+        "ERROR:  XX000: invalid memory alloc request size 1107200064",
+        "PostgreSQL's largest request",
+        LIMITED,
+        {"tried": 1107200064},
+        "smaller values or results",
+    ),
+    (
+        "Code: 241. DB::Exception: Memory limit (total) exceeded: would use 118.25 GiB (attempt to allocate "
+        "chunk of 0 bytes), maximum: 115.25 GiB. OvercommitTracker decision: none.",
+        "ClickHouse's limit",
+        LIMITED,
+        {"needed": gib(118.25), "the limit": gib(115.25)},
+        "for a query, max_bytes_before_external_group_by",
+    ),
+    (
+        "Code: 241. DB::Exception: (total) memory limit exceeded: would use 2.25 GiB (attempt to allocate "
+        "chunk "
+        "of 4624776 bytes), current RSS 63.00 GiB, maximum: 60.00 GiB.",
+        "ClickHouse's limit",
+        LIMITED,
+        {"tried": 4624776, "needed": gib(2.25), "process": 63 * GIB, "the limit": 60 * GIB},
+        "for a query, max_bytes_before_external_group_by",
+    ),
+    (
+        "DB::Exception: Query memory limit exceeded: would use 9.50 GiB (attempt to allocate chunk of 4.00 "
+        "MiB "
+        "bytes), maximum: 9.25 GiB. (MEMORY_LIMIT_EXCEEDED)",
+        "ClickHouse's limit",
+        LIMITED,
+        {"tried": 4 * MIB, "needed": gib(9.5), "the limit": gib(9.25)},
+        "for a query, max_bytes_before_external_group_by",
+    ),
+    (
+        "OOM when allocating tensor of shape [5,5,256,512] and type float\n[[node a (defined at "
+        "C:\\up_to_RTX)",
+        "TensorFlow",
+        FULL,
+        {"tried": 5 * 5 * 256 * 512 * 4, "shape": "[5,5,256,512]", "type": "float"},
+        "a smaller batch",
+    ),
+    (
+        "OOM when allocating tensor of shape [4096] and type float",
+        "TensorFlow, without its device",
+        UNKNOWN,
+        {"tried": 16 * KIB, "shape": "[4096]", "type": "float"},
+        "a smaller batch",
+    ),
+    (
+        "  (1) Resource exhausted: failed to allocate memory\n[[{{node mul_89}}]]",
+        "TensorFlow",
+        FULL,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "go build -o a main.go\n# example.org/api\nfatal error: runtime: out of memory\n",
+        "a compiler",
+        HOST,
+        {},
+        "fewer jobs at once",
+    ),
+    (
+        "go build example.org/util: /go/pkg/tool/linux_amd64/compile: signal: killed",
+        "a killed compiler",
+        HOST,
+        {},
+        "fewer jobs at once",
+    ),
+    (
+        "error: could not compile `a`\n  process didn't exit successfully: `rustc --crate-name a -C lto=fat` "
+        "(signal: 9, SIGKILL: kill)",
+        "a killed compiler",
+        HOST,
+        {},
+        "fewer jobs at once",
+    ),
+    (
+        "vkAllocateMemory failed -1000072003",
+        "Vulkan's import of memory",
+        OTHER_MEMORY,
+        {},
+        "a newer driver",
+    ),
+    (
+        "$ ng build --configuration=docker\nKilled\nerror Command failed with exit code 137.",
+        "a killed process",
+        HOST,
+        {},
+        "less host memory",
+    ),
 )
 NOUNS = {
     "free": "free on the device",
