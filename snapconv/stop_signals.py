@@ -2,9 +2,9 @@
 
 A signal raises an exception wherever Python is, so that everything is tidied up. NumPy 2.4 clears
 one that comes while it looks up an attribute of an enum's member, and Python one that comes in a
-finalizer: then the work goes on. So a signal is remembered too, and raised again where a stage
-ends. A second one that comes at once, as of a person who presses Ctrl-C twice, must not interrupt
-the tidying up.
+finalizer or in the callback of a weak reference, as after an import: then the work goes on. So a
+signal is remembered too, and raised again where a stage ends. A second one that comes at once, as
+of a person who presses Ctrl-C twice, must not interrupt the tidying up.
 """
 
 import functools
@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import ParamSpec, TypeVar
 
@@ -49,10 +49,7 @@ def signals_raise(*, is_program: bool) -> Iterator[None]:
         if not is_program:
             _remembered.append(number)
             before_s, last_s = last_s, time.monotonic()
-            in_finalizer = (
-                frame is not None and frame.f_code.co_name == "__del__"
-            )  # prints a traceback
-            if _holds or in_finalizer or last_s - before_s < _AT_ONCE_S:
+            if _holds or last_s - before_s < _AT_ONCE_S:
                 return
         raise _exception(number)
 
@@ -62,12 +59,29 @@ def signals_raise(*, is_program: bool) -> Iterator[None]:
     try:
         for number in ours:
             signal.signal(number, stop)
-        yield
+        with nullcontext() if is_program else _lost_signals_print_nothing():
+            yield
     finally:
         for number in ours:
             signal.signal(number, before[number])
         _remembered.clear()
         _endings.clear()
+
+
+@contextmanager
+def _lost_signals_print_nothing() -> Iterator[None]:
+    """Let Python print no traceback of a signal's exception that it clears: it is raised again."""
+    before = sys.unraisablehook
+
+    def report(unraisable: "sys.UnraisableHookArgs") -> None:
+        if not (_remembered and isinstance(unraisable.exc_value, SystemExit | KeyboardInterrupt)):
+            before(unraisable)
+
+    sys.unraisablehook = report
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def let_signals_call(end: Callable[[int], object]) -> None:

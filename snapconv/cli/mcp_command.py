@@ -86,18 +86,39 @@ async def _serve(tools: "ToolBox") -> None:
         anyio.wrap_file(TextIOWrapper(heard, encoding="utf-8", errors="replace")),
         anyio.wrap_file(TextIOWrapper(spoken, encoding="utf-8")),
     ) as (read, write):
-        # The SDK (1.30) ends where a call is cancelled whose answer waits to be written: here none
-        # waits.
-        answers, answered = anyio.create_memory_object_stream[Any](math.inf)
+        sender, answers = anyio.create_memory_object_stream[Any](math.inf)
         server = _server(tools)
+        options = server.create_initialization_options()
         async with anyio.create_task_group() as writing:
-            writing.start_soon(_pass_on, answered, write)
-            await server.run(read, answers, server.create_initialization_options())
+            writing.start_soon(_pass_on, answers, write)
+            await server.run(read, AnswerStream(sender), options)  # type: ignore[arg-type]
 
 
-async def _pass_on(answered: Any, write: Any) -> None:
-    async with answered, write:
-        async for answer in answered:
+@dataclass(frozen=True, slots=True)
+class AnswerStream:
+    """The stream of answers that the SDK writes, at which no task is ever suspended.
+
+    The SDK (1.30) ends the server where a call is cancelled while its answer is being sent. The
+    stream of anyio (4.16) lets other tasks run in every `send`, and so a cancellation come in,
+    also where there is room.
+    """
+
+    sender: Any
+
+    async def send(self, answer: Any) -> None:
+        """Append an answer; the stream has room for any number."""
+        self.sender.send_nowait(answer)
+
+    async def __aenter__(self) -> "AnswerStream":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.sender.close()
+
+
+async def _pass_on(answers: Any, write: Any) -> None:
+    async with answers, write:
+        async for answer in answers:
             await write.send(answer)
 
 
@@ -128,11 +149,11 @@ def _server(tools: "ToolBox") -> "Server[Any]":
                 from_thread.check_cancelled()
                 return tools.call(name, arguments, check=from_thread.check_cancelled)
 
-        answer = await to_thread.run_sync(call, abandon_on_cancel=True)
-        await (
-            lowlevel.checkpoint_if_cancelled()
-        )  # the SDK takes no answer of a call that it has cancelled
-        return answer
+        try:
+            return await to_thread.run_sync(call, abandon_on_cancel=True)
+        finally:
+            # The SDK takes no answer of a call that it has cancelled.
+            await lowlevel.checkpoint_if_cancelled()
 
     return server
 

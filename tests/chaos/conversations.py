@@ -101,9 +101,14 @@ class Server:
     def wait_for(self, numbers: set[int]) -> None:
         end = time.monotonic() + MOST_S
         while numbers - self.answers.keys():
-            assert self.process.poll() is None, f"the server ended with {self.process.returncode}"
+            code = self.process.poll()
+            assert code is None, f"the server ended with {code}\n{self.errors()}"
             assert time.monotonic() < end, f"no answer to {sorted(numbers - self.answers.keys())}"
             time.sleep(0.003)
+
+    def errors(self) -> str:
+        """Return the end of what the server printed on its standard error."""
+        return self.folder.with_suffix(".err.txt").read_text()[-4000:]
 
     def close(self) -> int:
         """End the conversation as a client does, and return the exit code."""

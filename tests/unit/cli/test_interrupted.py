@@ -7,6 +7,7 @@ import importlib
 import signal
 import subprocess
 import sys
+import weakref
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -130,6 +131,29 @@ def test_ctrl_c_in_a_finalizer_prints_nothing_and_ends_the_command(convert, monk
         return whole(*values, **named)
 
     monkeypatch.setattr(module, "classify", finalizing)
+    assert convert() == 130
+    assert capsys.readouterr().err == ENDED
+
+
+@pytest.mark.usefixtures("ctrl_c_as_python_has_it")
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_in_the_callback_of_a_weak_reference_prints_nothing_and_ends_the_command(
+    convert, monkeypatch, capsys
+):
+    class Lock:
+        pass
+
+    module = importlib.import_module("snapconv.analysis")
+    classify = module.classify
+
+    def dying(*values, **named):
+        lock = Lock()
+        reference = weakref.ref(lock, lambda _: signal.raise_signal(signal.SIGINT))
+        del lock
+        assert reference() is None
+        return classify(*values, **named)
+
+    monkeypatch.setattr(module, "classify", dying)
     assert convert() == 130
     assert capsys.readouterr().err == ENDED
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from snapconv.cli.answers import QUESTIONS
-from snapconv.cli.mcp_command import MOST_CHARACTERS
+from snapconv.cli.mcp_command import MOST_CHARACTERS, AnswerStream
 from tests.builders import TraceBuilder, frame
 
 ROOT = Path(__file__).parents[3]
@@ -310,6 +311,20 @@ def test_a_call_that_is_cancelled_while_its_answer_waits_to_be_read_does_not_end
             answered.append(json.loads(server.stdout.readline())["id"])
         server.communicate(timeout=60)
     assert server.returncode == 0
+
+
+def test_no_other_task_runs_while_an_answer_is_sent():
+    anyio = pytest.importorskip("anyio")
+
+    async def send():
+        sender, answers = anyio.create_memory_object_stream(math.inf)
+        async with AnswerStream(sender) as stream, answers:
+            sending = stream.send("an answer")
+            with pytest.raises(StopIteration):  # a task that is suspended yields here
+                sending.send(None)
+            assert await answers.receive() == "an answer"
+
+    anyio.run(send)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends signals of Unix")
