@@ -1064,6 +1064,112 @@ _KINDS = (
         "`nvidia-smi` shows, or use another GPU",
     ),
     MessageKind(
+        "OpenMM",
+        seen=(
+            r"error (?:creating|uploading|downloading|resizing) array \w{1,60}: "
+            r"cuda_(?:error_)?out_of_memory",
+            r"openmm\S{0,200}?cuda_(?:error_)?out_of_memory",
+        ),
+        means="OpenMM got no GPU memory for an array",
+        next_step="fewer Contexts at once (replicas, states), a smaller system, or a coarser PME grid; stop "
+        "the "
+        "other processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "RELION",
+        seen=(
+            r"custom_?allocator out of memory(?:\[requestedspace: <tried>)?",
+            r"out of memory in \S{0,160}?(?:relion|acc_|cuda_)\S{0,80}?\(error-code 2\)",
+        ),
+        also=("largestcontinuousfreespace: <largest>", "totalfreespace: <available>"),
+        means="RELION's pool on the GPU had no room for one more array; particles that align badly need more",
+        next_step="fewer MPI ranks and threads (--j) on each GPU, fewer classes, a smaller box or more "
+        "binning; "
+        "stop the other processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "RELION, on the host",
+        backend="host",
+        seen=("allocate: ?no space left(?!on)",),
+        means="RELION got no memory of the machine for an array, or a limit of the process was reached",
+        next_step="fewer MPI ranks on a machine, a smaller box or more binning, or more memory; `free -g` "
+        "while "
+        "it runs",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "COLMAP",
+        seen=(r"mvs[/\\]\w{1,30}\.(?:h|cu|cuh):\d{1,5} ?- ?out of memory",),
+        means="COLMAP's dense stereo got no GPU memory for the images and depth maps of one view",
+        next_step="smaller images (--PatchMatchStereo.max_image_size 2000); stop the other processes that "
+        "`nvidia-smi` shows",
+    ),
+    MessageKind(
+        "NVENC",
+        seen=(
+            "openencodesession(?:ex)? failed: out of memory",
+            r"openencodesessionex\S{0,60}?: ?10 ?\(",
+            "nv_enc_err_out_of_memory",
+            "create(?:bitstream|input)buffer failed: out of memory|initializeencoder failed: out of memory",
+        ),
+        means="NVENC, the GPU's video encoder, opened no session or buffer: drivers of GeForce cards allow "
+        "a few "
+        "sessions at once, whatever memory is free; else GPU memory is full",
+        next_step="fewer encodings at once, also those of other programs; fewer surfaces (-surfaces 8 in "
+        "FFmpeg) or smaller pictures; `nvidia-smi` shows whether GPU memory is full",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "wgpu",
+        seen=(
+            r"wgpu.{0,600}?not enough memory left",
+            r"(?:wgpu.{0,600}?)?allocationerror\(outofmemory\(device\)\)",
+        ),
+        means="wgpu, through which the program uses the GPU, got no memory for a buffer or a texture: the "
+        "GPU is "
+        "full, or one buffer is larger than its driver allows",
+        next_step="a smaller model, batch or image; close other programs that use the GPU",
+    ),
+    MessageKind(
+        "tinygrad",
+        backend="device",
+        seen=(
+            "memoryerror: (?:cannot allocate|failed to allocate|metal oom while allocating) (?:size=)?<tried>",
+            "memoryerror: metal oom",
+        ),
+        needs=("tinygrad|metal oom|no memory is available",),
+        means="tinygrad got no memory of the device that it computes on: the GPU, where that is one",
+        next_step="a smaller batch, context or model, or weights in fewer bits; stop the other programs "
+        "that use "
+        "the device",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "files that are open, beside Rockchip's NPU",
+        backend="NPU",
+        level=-1,
+        seen=("failed to (?:convert|allocate) handle.{0,60}?too many open files",),
+        means="a limit of open files: each buffer of Rockchip's NPU needs one",
+        next_step="a higher limit (`ulimit -n 65535`) before the program starts",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "Rockchip's NPU",
+        backend="NPU",
+        seen=(
+            r"failed to malloc npu memory ?!?, size: (?P<tried>\d{1,15})",
+            "rknn_err_malloc_fail",
+        ),
+        means="the driver of Rockchip's NPU got no memory for the model: the board's memory is used up, or "
+        "the "
+        "range that the NPU can address (4 GiB; a small reserved part where its IOMMU is off)",
+        next_step="a smaller or more strongly quantized model, or a shorter context; in rkllm, "
+        "base_domain_id = "
+        "1 for one of several models; `dmesg | grep -i npu` shows whether the IOMMU is off; a newer NPU "
+        "driver",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "LAMMPS",
         seen=("insufficient memory on accelerator",),
         means="LAMMPS's GPU package got no GPU memory for its atoms and neighbor lists",
@@ -1742,7 +1848,8 @@ _KINDS = (
         "torch on cudaMallocAsync",
         level=1,
         seen=(r"allocation on device(?! ?\d| ?would)",),
-        means="torch found no memory on the GPU; with the driver's allocator (cudaMallocAsync), its message has "
+        means="torch found no memory on the GPU; with the driver's allocator (cudaMallocAsync), its message "
+        "has "
         "no figures",
         next_step="a smaller image, a smaller factor of an upscaler, or fewer images or frames at once; stop "
         "the other programs that `nvidia-smi` shows",
@@ -2039,7 +2146,7 @@ _KINDS = (
         level=1.5,
         seen=(
             r"cuda driver error: (?:2 \()?out of memory",
-            r"cuda_error_out_of_memory(?! \(may not be an issue)|cumem\w{1,30} failed: out of memory",
+            r"cuda_(?:error_)?out_of_memory(?! \(may not be an issue)|cumem\w{1,30} failed: out of memory",
         ),
         unless=("failed to allocate request for",),
         means="the driver refused memory: the GPU is full, or a context or a kernel did not fit; in a torch "
@@ -3474,7 +3581,7 @@ _KINDS = (
     MessageKind(
         "a program on the GPU",
         level=3,
-        seen=("(?:cuda|gpu|vram) ?oom(?![_-]|kill)",),
+        seen=("(?:cuda|gpu|vram|metal|hip|xpu|npu|rocm) ?oom(?![_-]|kill)",),
         means="a program, most often one that uses torch, got no memory of the GPU; the figures are not in "
         "the text",
         next_step="look for 'Tried to allocate' further up in the log, which has torch's figures; else less "

@@ -33,8 +33,8 @@ _SIGNS = (
     "memory pressure|memory prof|memory summary|memoryerror|ndarray|nrt_|nvmap|object store|"
     "objectstore|oom|out of |out_of_|outof|paging file|profiled value|return code|returncode|"
     "shared memory|shortage|size found|status_|system memory|terminated|than requested|to reserve|thcuda|"
-    "to alloc|alloc request|data too large|to execute this|too little|too many|unable to|working set|"
-    "hbm usage|is more than|illegal|"
+    "to alloc|to malloc|alloc request|data too large|to execute this|too little|too many|unable to|"
+    "working set|hbm usage|is more than|illegal|"
     "\u65e0\u6cd5\u5206\u914d|\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
     "get\u00f6tet|\uc8fd\uc5c8\uc74c|longer alive|errno 12|gpu free memory|exhausted|"
     "auslagerungsdatei|paginaci|pagination|"
@@ -47,7 +47,7 @@ _NEAR = 400
 # What stands before every line of a rank, a quotation, a container, a logger: `[rank0]: `,
 # `(Worker pid=12) `, `E   `, `ERROR 10-25 13:12:42 [core.py:842] `.
 _PREFIX = re.compile(
-    r"\A(\s{0,200}(?:(?:\[(?!requested)[^\[\]\n]{1,80}\]:?|"
+    r"\A(\s{0,200}(?:(?:\[(?!requested|largestC|totalF)[^\[\]\n]{1,80}\]:?|"
     r"\([A-Za-z][\w.-]{0,40}(?: [\w.]{1,20}=[^)\n]{1,60})?\)|\d{1,4}:|"
     r"[E#>|]|[\w.-]{1,40} {1,4}\||(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL)[:|]?|"
     r"(?:\d{4}[-/])?\d\d[-/]\d\d[T _-]{1,2}[\d:.,]{5,20}Z?:?|\d\d:\d\d:\d\d[\d.,]{0,8})"

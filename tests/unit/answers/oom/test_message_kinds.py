@@ -3868,6 +3868,105 @@ TEXTS = (
         {},
         "less host memory",
     ),
+    (
+        "openmm.OpenMMException: Error creating array savedForces: CUDA_ERROR_OUT_OF_MEMORY (2)",
+        "OpenMM",
+        FULL,
+        {},
+        "fewer Contexts at once",
+    ),
+    (
+        "Error creating array TabulatedFunction: CUDA_OUT_OF_MEMORY",
+        "OpenMM",
+        FULL,
+        {},
+        "fewer Contexts at once",
+    ),
+    (
+        "cudaCustomAllocator out of memory\n [requestedSpace:             44135424 B]\n"
+        " [largestContinuousFreeSpace: 29665280 B]\n [totalFreeSpace:             39136768 B]",
+        "RELION",
+        FULL,
+        {"tried": 44135424, "largest free block": 29665280, "available": 39136768},
+        "fewer MPI ranks and threads",
+    ),
+    (
+        "ERROR: out of memory in /opt/relion/src/acc/acc_projector_impl.h at line 74 (error-code 2)",
+        "RELION",
+        FULL,
+        {},
+        "fewer MPI ranks and threads",
+    ),
+    ("Allocate: No space left", "RELION, on the host", HOST, {}, "fewer MPI ranks"),
+    (
+        "CUDA error at /home/a/colmap/src/mvs/gpu_mat.h:167 - out of memory",
+        "COLMAP",
+        FULL,
+        {},
+        "smaller images",
+    ),
+    (
+        "[h264_nvenc @ 0000023a] OpenEncodeSessionEx failed: out of memory (10): (no details)\n"
+        "Error opening video encoder : Cannot allocate memory",
+        "NVENC",
+        UNKNOWN,
+        {},
+        "fewer encodings at once",
+    ),
+    (
+        "nvenc : Error on nvEncOpenEncodeSessionEx: 10 (NVENC indicates that the API call failed because it "
+        "was "
+        "unable to allocate enough memory to perform the requested operation.)",
+        "NVENC",
+        UNKNOWN,
+        {},
+        "fewer encodings at once",
+    ),
+    (
+        "panicked at 'wgpu error: Validation Error\n\nCaused by:\n    In Device::create_buffer\n"
+        "    Not enough memory left\n",
+        "wgpu",
+        FULL,
+        {},
+        "a smaller model",
+    ),
+    (
+        "MemoryError: Metal OOM while allocating size=4000000000",
+        "tinygrad",
+        UNKNOWN,
+        {"tried": 4000000000},
+        "a smaller batch",
+    ),
+    (
+        "tinygrad/runtime/ops_amd.py\nMemoryError: Cannot allocate 122341986304 bytes: no memory is "
+        "available.",
+        "tinygrad",
+        UNKNOWN,
+        {"tried": 122341986304},
+        "a smaller batch",
+    ),
+    (
+        "E RKNN: failed to malloc npu memory, size: 3085697024, flags: 0x2",
+        "Rockchip's NPU",
+        UNKNOWN,
+        {"tried": 3085697024},
+        "a smaller or more strongly quantized model",
+    ),
+    (
+        "RKNN init failed. error code: RKNN_ERR_MALLOC_FAIL",
+        "Rockchip's NPU",
+        UNKNOWN,
+        {},
+        "a smaller or more strongly quantized model",
+    ),
+    (
+        "E RKNN: failed to convert handle(1020) to fd, ret: -1, errno: 24, errstr: Too many open files\n"
+        "E RKNN: failed to malloc npu memory, size: 80, flags: 0xa",
+        "files that are open, beside Rockchip's NPU",
+        OTHER_MEMORY,
+        {},
+        "a higher limit",
+    ),
 )
 NOUNS = {
     "free": "free on the device",
