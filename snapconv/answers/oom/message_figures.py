@@ -106,6 +106,8 @@ FIGURES = {
     "padding": FigureName("padding in that array"),
     "padded": FigureName("all arrays with padding"),
     "budget": FigureName("percent of its limit allowed", "percent"),
+    "heap_limit": FigureName("the heap allowed"),
+    "metaspace_limit": FigureName("the metaspace allowed"),
     "heap_mib": FigureName("the heap at the end", letter="m"),
     "process_kib": FigureName("held by the process", letter="k"),
     "limit_kib": FigureName("the limit", letter="k"),

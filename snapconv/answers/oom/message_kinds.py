@@ -1134,7 +1134,8 @@ _KINDS = (
         "tinygrad",
         backend="device",
         seen=(
-            "memoryerror: (?:cannot allocate|failed to allocate|metal oom while allocating) (?:size=)?<tried>",
+            "memoryerror: (?:cannot allocate|failed to allocate|metal oom while allocating) "
+            "(?:size=)?<tried>",
             "memoryerror: metal oom",
         ),
         needs=("tinygrad|metal oom|no memory is available",),
@@ -2448,6 +2449,7 @@ _KINDS = (
             r"creating shared memory segment \S{1,60}? \(size <tried>\)",
             "posix_fallocate failed ?: no space left on device",
             r"no space left on device: ?\W{0,2}/dev/shm",
+            r"semlock.{0,200}?\[errno 28\] no space left",
             "killed by signal: bus error",
         ),
         means="DataLoader workers or NCCL pass data through /dev/shm, which is most likely full: host "
@@ -2671,6 +2673,69 @@ _KINDS = (
         next_step="smaller values or results (split large texts, bytea and arrays, aggregate fewer rows); if "
         "the query only reads stored rows, look for damage: `pg_dump -t TABLE`, and amcheck",
         cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "InnoDB's buffer pool",
+        backend="host",
+        seen=(
+            r"innodb: mmap\(<tried>\) failed",
+            "innodb: (?:fatal error: )?cannot allocate memory for the buffer pool",
+        ),
+        means="MySQL or MariaDB got no memory of the machine for InnoDB's buffer pool, and does not start",
+        next_step="a smaller innodb_buffer_pool_size, fewer other programs, or more memory or swap; "
+        "`free -g` shows what is free",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "MongoDB's limit of a stage",
+        backend="host",
+        seen=(
+            "sort exceeded memory limit of <limit>",
+            "sort operation used more than the maximum <limit> of ram",
+            "sort stage buffered data usage of <used> exceeds internal limit of <limit>",
+            r"exceeded memory limit for \$group|queryexceededmemorylimitnodiskuseallowed",
+        ),
+        means="a sort or a group of MongoDB needed more than MongoDB allows one stage, and was not allowed "
+        "to use the disk: the machine's memory is not full",
+        next_step="an index that gives the order, or allowDiskUse: true (the default from MongoDB 6.0); or "
+        "fewer documents and fields before the sort ($match, $project, $limit)",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "PHP's limit",
+        backend="host",
+        seen=(r"allowed memory size of <limit> exhausted(?: ?\(tried to allocate <tried>\))?",),
+        means="a script of PHP reached its own limit, memory_limit: the machine's memory is not full",
+        next_step="a larger memory_limit (php.ini, or `php -d memory_limit=2G` for one command; "
+        "COMPOSER_MEMORY_LIMIT=-1 for Composer), or less at once",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "Gradle's daemon",
+        backend="host",
+        seen=(
+            "running out of jvm (?:metaspace|memory|heap)",
+            "jvm garbage collector is thrashing",
+            "not enough memory to run compilation",
+        ),
+        also=(
+            "max heap space is '<heap_limit>'",
+            "max metaspace is '<metaspace_limit>'",
+        ),
+        means="the heap or the metaspace of Gradle's JVM is nearly used up, whatever memory the machine has",
+        next_step="larger values of org.gradle.jvmargs in gradle.properties (-Xmx, -XX:MaxMetaspaceSize), or "
+        "fewer workers at once (--max-workers)",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "jemalloc's page size",
+        backend="host",
+        seen=("unsupported system page size",),
+        means="a package has jemalloc for smaller memory pages than this machine's (16 or 64 KiB on some ARM "
+        "machines), so that every allocation fails: no memory ran out",
+        next_step="a newer release of that package, or one that is built on this machine "
+        "(JEMALLOC_SYS_WITH_LG_PAGE=16 for programs in Rust)",
+        cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
         "ClickHouse's limit",

@@ -3967,6 +3967,66 @@ TEXTS = (
         {},
         "a higher limit",
     ),
+    (
+        "[ERROR] InnoDB: mmap(137428992 bytes) failed; errno 12\n"
+        "[ERROR] InnoDB: Cannot allocate memory for the buffer pool",
+        "InnoDB's buffer pool",
+        HOST,
+        {"tried": 137428992},
+        "a smaller innodb_buffer_pool_size",
+    ),
+    *(
+        (text, "MongoDB's limit of a stage", LIMITED, figures, "an index that gives the order")
+        for text, figures in (
+            (
+                "MongoError: Sort exceeded memory limit of 104857600 bytes, but did not opt in to external "
+                "sorting.",
+                {"the limit": 104857600},
+            ),
+            (
+                "Sort operation used more than the maximum 33554432 bytes of RAM. Add an index.",
+                {"the limit": 33554432},
+            ),
+            (
+                "Overflow sort stage buffered data usage of 33569579 bytes exceeds internal limit of "
+                "33554432 "
+                "bytes",
+                {"used": 33569579, "the limit": 33554432},
+            ),
+        )
+    ),
+    (
+        "PHP Fatal error:  Allowed memory size of 1610612736 bytes exhausted (tried to allocate 134217736 "
+        "bytes) in a.php on line 84",
+        "PHP's limit",
+        LIMITED,
+        {"the limit": 1610612736, "tried": 134217736},
+        "a larger memory_limit",
+    ),
+    (
+        "The Daemon will expire after the build after running out of JVM Metaspace.\nThe currently "
+        "configured "
+        "max heap space is '4 GiB' and the configured max metaspace is '1 GiB'.",
+        "Gradle's daemon",
+        HOST,
+        {"the heap allowed": 4 * GIB, "the metaspace allowed": GIB},
+        "larger values of org.gradle.jvmargs",
+    ),
+    (
+        "<jemalloc>: Unsupported system page size\nmemory allocation of 24 bytes failed",
+        "jemalloc's page size",
+        OTHER_MEMORY,
+        {},
+        "a newer release of that package",
+    ),
+    (
+        '  File "multiprocessing/synchronize.py", line 162, in __init__\n    SemLock.__init__(self, '
+        "SEMAPHORE, 1, 1, ctx=ctx)\nOSError: [Errno 28] No space left on device",
+        "/dev/shm",
+        HOST,
+        {},
+        "a larger --shm-size",
+    ),
 )
 NOUNS = {
     "free": "free on the device",
