@@ -343,11 +343,13 @@ def read_message(text: str) -> OomMessage:
         for pid, size in _PROCESS.findall(text)
         if (n_bytes := _bytes_of(size)) < _NO_LIMIT
     ]
-    in_use = _minus(values.get("total_bytes"), values.get("free_bytes")) or 0
-    is_torch = 2 * values.get("reserved_bytes", 0) > in_use and "process_bytes" not in values
-    if len(others) == 1 and others[0][1] >= in_use - _ROUNDING_BYTES and is_torch:
-        # In a container, torch does not know its own process: the only one, which has all that is in use.
-        values["process_bytes"] = others.pop()[1]
+    in_use = _minus(values.get("total_bytes"), values.get("free_bytes")) or math.inf
+    besides_torch = in_use - values.get("reserved_bytes", 0) + _ROUNDING_BYTES
+    own = [row for row in others if row[1] > besides_torch]
+    if own and "process_bytes" not in values:
+        # In a container, torch does not know its own process: the one that holds more than is left beside it.
+        others.remove(own[0])
+        values["process_bytes"] = own[0][1]
     return OomMessage(**values, other_processes=tuple(others))
 
 
@@ -523,10 +525,11 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
         return SAME_PROCESS
     if cause == OomCause.UNKNOWN and tried > total:
         return LARGER_THAN_OWN
-    if cause == OomCause.FULL and tried > (message.reserved_bytes or math.inf):
-        return ONE_REQUEST
-    if cause == OomCause.FULL and 4 * outside >= total and not is_own:
-        return OUTSIDE_TOO
+    if cause == OomCause.FULL:
+        if tried > (message.reserved_bytes or math.inf):
+            return ONE_REQUEST
+        if 4 * outside >= total and not is_own:
+            return OUTSIDE_TOO
     if cause == OomCause.FRAGMENTED and answer.backend in ("CUDA", "HIP") and "totalcapacity;" in text:
         return BEFORE_EXPANDABLE if "reservedin" in text else BEFORE_SETTINGS
     return answer.next_step

@@ -89,6 +89,7 @@ FIGURES = {
     "gaps": FigureName("lost in gaps"),
     "pieces": FigureName("free in all pieces"),
     "largest": FigureName("largest free block"),
+    "frames": FigureName("frames loaded", "number"),
     "kills": FigureName("kills in the step", "number"),
     "pressure": FigureName("percent of the time waited for memory", "percent"),
     "most_pressure": FigureName("percent allowed", "percent"),

@@ -1511,6 +1511,48 @@ _KINDS = (
         "that `nvidia-smi` shows; if the GPU is not full, CT2_CUDA_ALLOCATOR=cub_caching",
     ),
     MessageKind(
+        "one buffer of stable-diffusion.cpp",
+        level=-0.75,
+        seen=(r"requested buffer size exceeds device (?:memory allocation|buffer size) limit",),
+        needs=(r"stable-diffusion\.cpp|ggml_extend\.hpp",),
+        also=(r"device memory allocation of size <tried> failed",),
+        means="one buffer is larger than Vulkan's driver allows, whatever is free",
+        next_step="--vae-tiling, or a smaller image; where weights are loaded, a more strongly quantized "
+        "model; or a newer release",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "stable-diffusion.cpp",
+        level=-0.5,
+        seen=(
+            r"(?:cuda|rocm|hip|musa) error: out of memory(?:\S{0,60}?current device: <device>)?",
+            r"allocating <tried> on device <device>: \w{2,4}malloc failed",
+            "ggml_vulkan: device memory allocation of size <tried> failed",
+            r"failed to allocate (?!cpu)\w{1,12} buffer of size <tried>|failed to allocate the compute "
+            r"buffer",
+        ),
+        needs=(r"stable-diffusion\.cpp|ggml_extend\.hpp",),
+        also=(r"pool\[\d\]: alloc of <tried> failed",),
+        means="the driver refused a buffer for the weights or for a step of stable-diffusion.cpp (text "
+        "encoder, diffusion model or VAE)",
+        next_step="--vae-tiling where it decodes the image, --diffusion-fa while it samples, "
+        "--offload-to-cpu or a more strongly quantized model for the weights; or a smaller image",
+    ),
+    MessageKind(
+        "whisper.cpp",
+        level=-0.5,
+        seen=(
+            r"(?:cuda|rocm|hip|musa) error: out of memory(?:\S{0,60}?current device: <device>)?",
+            r"allocating <tried> on device <device>: \w{2,4}malloc failed",
+            "ggml_vulkan: device memory allocation of size <tried> failed",
+            r"failed to allocate (?!cpu)\w{1,12} buffer of size <tried>",
+        ),
+        needs=(r"whisper_(?:init|model|backend|kv|full|sched)\w{0,30}:|whisper-(?:cli|server)",),
+        means="the driver refused a buffer for the model, its KV cache or a step of whisper.cpp",
+        next_step="a smaller or quantized model, or the CPU (--no-gpu); stop the other programs that "
+        "`nvidia-smi` shows",
+    ),
+    MessageKind(
         "llama.cpp's KV cache",
         seen=("failed to allocate buffer for kv cache",),
         also=(
@@ -1543,7 +1585,7 @@ _KINDS = (
         "a second try of llama.cpp",
         seen=(
             "(?:allocating|ggml_gallocr_reserve|failed to allocate compute).{0,600}?retrying without "
-            "pipeline parallelism(?!.{0,4000}?failed to allocate)",
+            "pip(?!.{0,4000}?failed to allocate)",
         ),
         also=(
             r"ggml_gallocr_reserve\w{0,20}: failed to allocate \w{1,12} buffer of size <tried>",
@@ -1604,7 +1646,11 @@ _KINDS = (
     MessageKind(
         "llama.cpp on SYCL",
         backend="XPU",
-        seen=(r"(?:ur|ze)_result_error_out_of_(?:device_memory|resources|host_memory)",),
+        level=-0.5,
+        seen=(
+            r"(?:ur|ze)_result_error_out_of_(?:device_memory|resources|host_memory)",
+            r"pi_error_out_of_(?:host_memory|resources)",
+        ),
         needs=("ggml.{0,4}sycl|llama|gguf",),
         means="Intel's driver refused memory: the model does not fit on the GPU or into the host's memory "
         "that belongs to it, or one block is larger than the driver allows (4 GiB on some)",
@@ -1740,8 +1786,8 @@ _KINDS = (
             r"ggml\w{0,40}: failed to allocate (?!cpu)\w{1,12} buffer of size <tried>",
             r"alloc_tensor_range: failed to allocate (?!cpu)\w{1,12} buffer of size <tried>",
             "failed to allocate buffer, size = <tried>",
-            r"cuda error: out of memory \S{0,40}current device: <device>.{0,200}ggml",
-            "cuda error: out of memory .{0,200}ggml-cuda",
+            r"(?:cuda|rocm|hip|musa) error: out of memory \S{0,40}current device: <device>.{0,200}ggml",
+            "(?:cuda|rocm|hip|musa) error: out of memory .{0,200}ggml-cuda",
             r"(?:cuda error \d{1,3} at \S{0,200}?)?ggml-cuda\S{0,40}?: out of memory"
             "(?: current device: <device>)?",
             r"(?:llama_\w{3,30}|ggml_\w{0,12}init\w{0,12}|load_tensors|llama runner process).{0,300}?cuda "
@@ -1850,8 +1896,7 @@ _KINDS = (
         level=1,
         seen=(r"allocation on device(?! ?\d| ?would)",),
         means="torch found no memory on the GPU; with the driver's allocator (cudaMallocAsync), its message "
-        "has "
-        "no figures",
+        "has no figures",
         next_step="a smaller image, a smaller factor of an upscaler, or fewer images or frames at once; stop "
         "the other programs that `nvidia-smi` shows",
         leads=True,
@@ -1863,6 +1908,16 @@ _KINDS = (
         "ComfyUI pins memory for weights that it keeps off the GPU",
         next_step="a smaller image, fewer frames or a quantized model; start with --lowvram, or with "
         "--disable-pinned-memory where the machine's memory is nearly full",
+    ),
+    MessageKind(
+        "frames of a video in ComfyUI",
+        backend="host",
+        seen=(r"memory limit hit after loading <frames> frames",),
+        means="a node that loads videos stopped before the frames would fill the machine's free memory and "
+        "swap, or its own memory_limit_mb",
+        next_step="fewer frames (frame_load_cap, select_every_nth), smaller ones (custom_width, "
+        "custom_height), or batches (the Meta Batch Manager of VideoHelperSuite); more memory or swap",
+        cause=OomCause.LIMIT,
     ),
     MessageKind(
         "a second try of ComfyUI",
@@ -1892,8 +1947,8 @@ _KINDS = (
         "an APU's share of the host's memory",
         backend="HIP",
         seen=(
-            r"hip out of memory\..{0,60}?(?:gpu \d; |total capacity of )(?:\d{1,4}(?:\.\d\d)?mib|"
-            r"[0-3]\.\d\dgib)(?:total capacity|of which)",
+            r"hip out of memory\..{0,60}?(?:gpu \d; |total capaci?ty of )(?:\d{1,4}(?:\.\d\d)?mib|"
+            r"[0-3]\.\d\dgib)(?:total capaci?ty|of which)",
             r"hip out of memory\..{0,3000}?gfx(?:90c|103[56]|1103|115[0-3])(?!\d)",
             r"gfx(?:90c|103[56]|1103|115[0-3])(?!\d).{0,3000}?hip out of memory\.",
         ),
@@ -1963,6 +2018,10 @@ _KINDS = (
             r"\[(?:multiproc_executor|gpu_worker|gpu_model_runner)\.py:|"
             r"(?:info|warning|error)\d\d-\d{4}:\d\d:\d\d\[core\.py:",
             r"vllm serve |vllm\.entrypoints\.|from vllm import|import vllm|vllm_use_v1=",
+            # In a person's words; not in a list of packages.
+            r"(?:(?:using|use|with|run|running|by|and|think) vllm|vllm (?:version|server|engine|docker))"
+            r"(?![=/\\\d_.])",
+            r"vllm\.(?:v1|engine|worker|executor)|mqllmengine|error in model execution \(input dumped to",
             r"gpu[-_]memory[-_]utilization ?=? ?0?\.\d",
         ),
         needs=("out of memory",),
@@ -2053,7 +2112,8 @@ _KINDS = (
         level=1,
         seen=(
             r"comfyui[\w.-]{0,40}[/\\]|comfy[/\\]\w{1,30}\.py|execution\.py\"?,line\d{1,5},in "
-            r"(?:recursive_execute|get_output_data|map_node)|got prompt(?=requested|model|loaded|using)",
+            r"(?:recursive_execute|get_output_data|map_node)|got prompt(?=requested|model|loaded|using)|"
+            "exception during processing ?!",
         ),
         needs=("out of memory",),
         unless=(r"in \w{0,30}_?decode",),
@@ -3740,8 +3800,10 @@ _KINDS = (
         "Wan2GP",
         level=1,
         seen=("unsufficient vram and you should therefore",),
-        means="Wan2GP caught an error and suspects too little GPU memory",
+        means="Wan2GP caught an error and suspects too little GPU memory; the error itself is in its "
+        "terminal",
         next_step="a smaller video or fewer frames; a profile that needs less memory (--profile 4, or 5)",
+        cause=OomCause.UNKNOWN,
         leads=True,
     ),
     MessageKind(

@@ -880,6 +880,42 @@ def test_what_a_servers_own_process_holds_outside_torch_leads_to_the_servers_set
     assert found.next_step.startswith("lower --gpu-memory-utilization")
 
 
+def test_a_process_that_cannot_stand_beside_torchs_memory_is_torchs_own():
+    """In a container torch does not know its own process; what it and others hold is in use together."""
+    row = (128 * MIB, 80 * GIB, 16 * MIB, 69 * GIB, 70 * GIB)
+    others = process(41, 400 * MIB) + process(43, 340 * MIB)
+    message = explain_message(from_2_1(*row, processes=others + process(42, 79 * GIB))).message
+    assert (message.process_bytes, message.other_processes) == (79 * GIB, ((41, 400 * MIB), (43, 340 * MIB)))
+    # It may be another one, beside 70 GiB of torch's.
+    message = explain_message(from_2_1(*row, processes=process(42, 9 * GIB))).message
+    assert (message.process_bytes, message.other_processes) == (None, ((42, 9 * GIB),))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "I don't think vLLM is using all the GPUs.",
+        "the same code with vLLM version 0.2.5",
+        "vllm.engine.multiprocessing.MQEngineDeadError: Engine loop is not running.",
+        "OutOfMemoryError('Error in model execution (input dumped to /tmp/input.pkl)",
+    ],
+)
+def test_a_person_or_an_exception_that_names_vllm_leads_to_its_setting(words):
+    found = explain_message(f"{words}\n{from_2_1(*FULL)}")
+    assert found.next_step.startswith("lower --gpu-memory-utilization")
+
+
+def test_an_exception_of_comfyui_leads_to_its_setting():
+    found = explain_message(f"!!! Exception during processing !!! {from_2_1(*FULL)}")
+    assert found.next_step.startswith("a smaller image, fewer frames")
+
+
+def test_an_apu_is_known_by_its_size_also_in_the_words_of_torch_2_1():
+    text = from_2_1(288 * MIB, 512 * MIB, 1 << 64, 243 * MIB, 263 * MIB, backend="HIP")
+    found = explain_message(text.replace("capacity", "capacty"))
+    assert found.next_step.startswith("give the GPU more of the host's memory")
+
+
 def test_a_message_comes_before_what_a_person_wrote_of_it():
     prose = "I have a CUDA out of memory error: it tried to allocate 20.00 MiB of 80 GiB"
     found = explain_message(f"{prose}\n{from_2_1(*PIECES)}")

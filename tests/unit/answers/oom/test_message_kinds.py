@@ -26,6 +26,64 @@ def gib(number):
 # A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
 TEXTS = (
     (
+        "ROCm error: out of memory\n  current device: 0, in function alloc build/ggml-cuda.cu:420\n  "
+        "ggml_cuda_device_malloc(&ptr, look_ahead_size, device)",
+        "llama.cpp",
+        FULL,
+        {"device": 0},
+        "fewer layers on the GPU",
+    ),
+    (
+        "ggml_extend.hpp:61   - ROCm pool[0]: alloc of 1200.00 MiB failed, flushing 935.90 MiB of cached "
+        "buffers\nggml_extend.hpp:70   - ROCm error: out of memory\nggml_extend.hpp:70   -   current device: "
+        "0, in function alloc at ggml/src/ggml-cuda/ggml-cuda.cu:449",
+        "stable-diffusion.cpp",
+        FULL,
+        {"device": 0, "tried": 1200 * MIB},
+        "--vae-tiling where it decodes",
+    ),
+    (
+        "stable-diffusion.cpp:846  - attempting to apply 1 LoRAs\nggml_vulkan: Device memory allocation of "
+        "size 5365186560 failed.\nggml_vulkan: Requested buffer size exceeds device memory allocation limit: "
+        "ErrorOutOfDeviceMemory",
+        "one buffer of stable-diffusion.cpp",
+        LIMITED,
+        {"tried": 5365186560},
+        "--vae-tiling, or a smaller image",
+    ),
+    (
+        "whisper_model_load: loading model\nggml_backend_cuda_buffer_type_alloc_buffer: allocating 2951.00 "
+        "MiB on device 0: cudaMalloc failed: out of memory",
+        "whisper.cpp",
+        FULL,
+        {"device": 0, "tried": 2951 * MIB},
+        "a smaller or quantized model",
+    ),
+    (
+        "ggml_sycl_init: found 1 SYCL devices\nlevel_zero backend failed with error: 39 "
+        "[UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY]",
+        "llama.cpp on SYCL",
+        FULL,
+        {},
+        "fewer layers on the GPU",
+    ),
+    (
+        "Native API failed. Native API returns: -6 (PI_ERROR_OUT_OF_HOST_MEMORY)\nException caught at file:"
+        "llama-cpp/ggml/src/ggml-sycl.cpp, line:5066",
+        "llama.cpp on SYCL",
+        FULL,
+        {},
+        "fewer layers on the GPU",
+    ),
+    (
+        "Error occurred when executing VHS_LoadVideo: Memory limit hit after loading 1347 frames. Stopping "
+        "execution.",
+        "frames of a video in ComfyUI",
+        LIMITED,
+        {"frames loaded": 1347},
+        "fewer frames (frame_load_cap",
+    ),
+    (
         "[2025-03-07 21:49:33 TP3] Decode out of memory happened. #retracted_reqs: 1, #new_token_ratio: "
         "0.1474 -> 0.1845",
         "retracted requests in SGLang",
@@ -1101,8 +1159,9 @@ TEXTS = (
     ),
     (
         "it is likely that you have unsufficient VRAM and you should therefore reduce the video resolution",
+        # Its author: the message stands for other errors too.
         "Wan2GP",
-        FULL,
+        UNKNOWN,
         {},
         "a smaller video or fewer frames",
     ),
@@ -1786,8 +1845,7 @@ TEXTS = (
     (
         "allocating 6144.00 MiB on device 1: cudaMalloc failed: out of memory\nggml_gallocr_reserve_n: "
         "failed to allocate CUDA1 buffer of size 6442450944\ngraph_reserve: failed to allocate "
-        "compute buffers\nsched_reserve: compute buffer allocation failed, retrying without pipeline "
-        "parallelism\nmain: ready",
+        "compute buffers\nsched_reserve: compute buffer allocation failed, retrying without pip",
         "a second try of llama.cpp",
         WARNING,
         {"tried": 6 * GIB, "device": 1},
