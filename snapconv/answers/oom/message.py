@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, replace
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -248,7 +249,7 @@ def is_message(text: str, *, check: Check = no_check) -> bool:
 
 def decode_log(data: bytes) -> str:
     """Decode a log; PowerShell writes UTF-16, whose mark is missing where its end alone was read."""
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", "replace")
     odd_bytes = data[1:2000:2]
     is_wide = odd_bytes.count(0) > 4 * len(odd_bytes) // 5 > 0
@@ -400,7 +401,7 @@ def _bytes_of(number: str) -> int:
     digits = digits.replace(",", point)
     if not digits.replace(".", "", 1).isdecimal():
         return max(_MOST_BYTES.values())
-    return round(float(digits) * (1 << 10 * _POWERS.index(letter or " ")))
+    return round(Decimal(digits) * (1 << 10 * _POWERS.index(letter or " ")))
 
 
 def _minus(whole: int | None, part: int | None) -> int | None:

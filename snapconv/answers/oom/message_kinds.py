@@ -24,6 +24,8 @@ _OF_TORCH = (
     "(?:runtime|accelerator)error: cudnn error|runtimeerror: cudnn_status",
     "caffe2",
 )
+# A person may quote torch's message without its first words; "you tried" is of the host's memory.
+_OUT_OF_MEMORY = r"out of memory|(?<!you)tried to allocate \d"
 # Where neither the program nor its memory is known.
 _LESS_OF_ANY = (
     "use less at once: a smaller batch, input, context or model; `nvidia-smi` and `free -g` while it runs "
@@ -257,7 +259,7 @@ _KINDS = (
             "capture cuda graph failed: .{0,40}out of memory",
             r"capture cuda graph begin\.",
         ),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         unless=("capture cuda graph end|server is fired up",),
         also=(
             r"capture cuda graph begin\..{0,80}?avail mem=<before>",
@@ -271,7 +273,7 @@ _KINDS = (
     MessageKind(
         "graph capture in vLLM",
         seen=("capturing (?:the model for )?cuda graphs?",),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         unless=(r"captur\w{0,8} finished|application startup complete",),
         also=("gpu <device> has a total",),
         means="captured CUDA graphs took the memory that vLLM's share (weights and KV cache) left free",
@@ -1961,7 +1963,7 @@ _KINDS = (
     MessageKind(
         "Stable Diffusion's web UI",
         seen=(r"time taken: .{0,24}?a: [\d.]{1,8}gb, r: [\d.]{1,8}gb, sys: ",),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         means="the models and the intermediate results of a step have to fit on the GPU together",
         next_step="a smaller image or batch; start the web UI with --medvram, or --lowvram on a small GPU",
         leads=True,
@@ -1975,7 +1977,7 @@ _KINDS = (
             r"in process_weights_after_loading|(?:gptq|awq)_marlin_\w{0,8}repack|vllm[/\\]model_executor[/\\]"
             r"(?:layers[/\\]quantization|model_loader)",
         ),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         unless=(r"vllm[/\\]\S{0,80}?\.py\"?,line\d{1,6},in (?:execute_model|profile_run|determine_)",),
         means="it was loading the weights",
         next_step="load the weights in fewer bytes (a quantized model, --dtype), or spread them over more "
@@ -1988,7 +1990,7 @@ _KINDS = (
             r"sglang[/\\]\S{0,80}?\.py\"?,line\d{1,6},in load_model",
             r"sglang[/\\]srt[/\\]models\S{0,60}?,in __init__",
         ),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         unless=(
             r"sglang[/\\]\S{0,80}?\.py\"?,line\d{1,6},in (?:forward|capture)|verl[/\\]|"
             r"capture cuda graph",
@@ -2001,7 +2003,7 @@ _KINDS = (
     MessageKind(
         "vLLM's trial run",
         seen=(r"vllm[/\\]\S{0,80}?\.py\"?,line\d{1,6},in (?:profile_run|determine_)",),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         means="beside the weights, the activations of the largest step did not fit",
         next_step="a smaller step: lower --max-num-batched-tokens or --max-num-seqs; else quantize, or use "
         "more GPUs (--tensor-parallel-size)",
@@ -2024,7 +2026,7 @@ _KINDS = (
             r"vllm\.(?:v1|engine|worker|executor)|mqllmengine|error in model execution \(input dumped to",
             r"gpu[-_]memory[-_]utilization ?=? ?0?\.\d",
         ),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf|in load_model",),
         means="vLLM fills its share of the GPU with weights and KV cache, and a step needs more than it left",
         next_step="lower --gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs; while weights "
@@ -2035,7 +2037,7 @@ _KINDS = (
         "SGLang",
         level=1,
         seen=(r"sglang[/\\]srt[/\\]|sglang\.launch_server",),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         unless=(r"verl[/\\]",),
         means="SGLang's static share of the GPU holds weights and KV cache; a step needs more than it left",
         next_step="lower --mem-fraction-static, --chunked-prefill-size or --max-running-requests; while "
@@ -2046,7 +2048,7 @@ _KINDS = (
         "SGLang Diffusion",
         level=1,
         seen=(r"sglang[/\\]multimodal_gen|sglang generate",),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         means="the models and the intermediate results of a step do not fit on the GPU together",
         next_step="--dit-layerwise-offload (or --dit-cpu-offload), --text-encoder-cpu-offload and "
         "--vae-cpu-offload; a smaller image or fewer frames; or more GPUs (--num-gpus)",
@@ -2056,7 +2058,7 @@ _KINDS = (
         "LMDeploy",
         level=1,
         seen=(r"lmdeploy[/\\](?:pytorch|turbomind|serve|cli|messages|api|archs)",),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         means="LMDeploy's KV cache takes a share of what the weights leave free, and a step needs more than "
         "the rest",
         next_step="lower cache_max_entry_count (--cache-max-entry-count) or max_prefill_token_num; while "
@@ -2067,7 +2069,7 @@ _KINDS = (
         "TensorRT-LLM",
         level=1,
         seen=(r"tensorrt_llm[/\\][\w/\\]{1,80}\.py\"?,line\d|trtllm-serve",),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         means="the weights, the KV cache or a step of TensorRT-LLM did not fit",
         next_step="lower free_gpu_memory_fraction of the KV cache (--kv_cache_free_gpu_memory_fraction), "
         "max_num_tokens or max_batch_size; while weights are loaded, a quantized model or more GPUs",
@@ -2077,7 +2079,7 @@ _KINDS = (
         "InvokeAI",
         level=1,
         seen=(r"invokeai[/\\]|\[invokeai\]::",),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         means="InvokeAI's model cache leaves too little GPU memory for the intermediate results of a step",
         next_step="enable_partial_loading: true and a larger device_working_mem_gb (3 by default) in "
         "invokeai.yaml; or a smaller image",
@@ -2087,7 +2089,7 @@ _KINDS = (
         "Fooocus",
         level=1,
         seen=(r"fooocus|ldm_patched[/\\]",),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         unless=("forge",),
         means="the models and the intermediate results of a step have to fit on the GPU together",
         next_step="a smaller image; start with --always-low-vram, or --always-no-vram",
@@ -2100,7 +2102,7 @@ _KINDS = (
             r"stable-diffusion-webui|webui-forge|sd-webui|(?<!generation-)webui[/\\]modules|"
             r"modules[/\\](?:processing|sd_samplers|sd_models|sd_hijack|txt2img|img2img|call_queue)",
         ),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         unless=(r"in train\w{0,20}|train_\w{1,20}\.py|in _?decode",),
         means="the models and the intermediate results of a step have to fit on the GPU together",
         next_step="a smaller image or batch; start AUTOMATIC1111's web UI with --medvram (--lowvram on a "
@@ -2115,7 +2117,7 @@ _KINDS = (
             r"(?:recursive_execute|get_output_data|map_node)|got prompt(?=requested|model|loaded|using)|"
             "exception during processing ?!",
         ),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         unless=(r"in \w{0,30}_?decode",),
         means="the models and the intermediate results of a step have to fit on the GPU together",
         next_step="a smaller image, fewer frames or a quantized model; start with --lowvram",
@@ -2130,7 +2132,7 @@ _KINDS = (
             r"text[- ]?to[- ]?video|image[- ]?to[- ]?video|save_video|num_frames|wanvideo|"
             r"(?:t2v|i2v)[-_]\d",
         ),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         unless=(
             r"in train\w{0,20}|train_\w{1,20}\.py|optimizer|epoch\W{0,2}\d|learning_?rate|training|"
             r"in _?decode|diffusers[/\\]",
@@ -2138,6 +2140,36 @@ _KINDS = (
         means="the models and the intermediate results of a step have to fit on the GPU together",
         next_step="a smaller image, or fewer images or frames at once; or keep a part of the models on the "
         "CPU (--medvram or --lowvram in web UIs, enable_model_cpu_offload() in diffusers)",
+        leads=True,
+    ),
+    MessageKind(
+        "LMCache's pool",
+        backend="host",
+        seen=(
+            r"failed to allocate memory block of size <tried>\"? ?because no memory is available",
+            r"failed to allocate memory for tensor\(.{1,120}?because no memory is available",
+        ),
+        means="LMCache's own pool for KV caches, most often the one in host memory, has no room for more: "
+        "neither the GPU nor the machine's memory is full",
+        next_step="a larger pool (LMCACHE_MAX_LOCAL_CPU_SIZE, in GB for each worker), or fewer requests at "
+        "once; a newer LMCache where the pool never empties",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "a model that was not loaded",
+        backend="device",
+        level=2.5,
+        seen=(
+            r"(?:failed|unable|not able) to load (?:the )?model|could ?n[o']t (?:be )?load(?:ed)? "
+            r"(?:the )?model|model \S{1,60}? could not be loaded|\u6a21\u578b\u672a\u6210\u529f\u52a0\u8f7d",
+        ),
+        needs=(_OUT_OF_MEMORY,),
+        unless=(r"in train\w{0,20}|train_\w{1,20}\.py|optimizer|epoch\W{0,2}\d|ggml|llama_",),
+        means="the program says that it could not load the model: the weights did not fit into what was "
+        "free, of the GPU or, where they pass through it, of the machine",
+        next_step="a smaller model, or weights in fewer bytes (bf16, 8 or 4 bits); a part of them on the CPU "
+        "or another GPU; a smaller batch does not help while weights are loaded",
+        cause=OomCause.UNKNOWN,
         leads=True,
     ),
     MessageKind(
@@ -2157,7 +2189,7 @@ _KINDS = (
             r"exllama\w{0,4}[/\\]|fastchat[/\\]|tabbyapi[/\\]|koboldai|ktransformers",
             r"starting the web ui\.|exllama|loading \S{1,80}?(?:gptq|awq|exl2|gguf)",
         ),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         means="the weights, the context's KV cache and a step of the model do not fit on the GPU together",
         next_step="a model quantized to 8 or 4 bits, a shorter context or prompt, or a part of the layers "
         "on the CPU or another GPU",
@@ -2167,7 +2199,7 @@ _KINDS = (
         "text-embeddings-inference",
         level=1,
         seen=(r"text_embeddings_(?:server|backend|router)|text-embeddings-router",),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         means="the trial run did not fit: it has as many tokens as the server allows at once",
         next_step="lower --max-batch-tokens; or --dtype float16",
         leads=True,
@@ -2185,7 +2217,7 @@ _KINDS = (
         "text-generation-inference's server",
         level=1,
         seen=(r"text_generation_(?:server|launcher|client|router)|text-generation-launcher",),
-        needs=("out of memory",),
+        needs=(_OUT_OF_MEMORY,),
         means="the weights, the KV cache or a step of this server did not fit",
         next_step="lower --max-batch-prefill-tokens or --max-batch-total-tokens; while weights are loaded, "
         "--quantize or more GPUs (--num-shard)",

@@ -905,6 +905,32 @@ def test_a_person_or_an_exception_that_names_vllm_leads_to_its_setting(words):
     assert found.next_step.startswith("lower --gpu-memory-utilization")
 
 
+@pytest.mark.parametrize(
+    "words", ["ERROR Failed to load the model.", "\u6a21\u578b\u672a\u6210\u529f\u52a0\u8f7d"]
+)
+def test_a_model_that_was_not_loaded_needs_fewer_bytes_and_no_smaller_batch(words):
+    for text in (f"{words}\n{from_2_1(*FULL)}", f"{from_2_1(*FULL)}\n{words}"):
+        found = explain_message(text)
+        assert (found.cause, found.next_step[:15]) == ("full", "a smaller model")
+    training = explain_message(f"{words}\nepoch 3\n{from_2_1(*FULL)}")
+    assert training.next_step.startswith("a smaller batch")
+
+
+def test_a_server_is_known_where_the_first_words_of_torchs_message_are_missing():
+    text = (
+        "--gpu-memory-utilization 0.98: Tried to allocate 136.00 MiB. GPU 0 has a total capacity of 22.36 "
+        "GiB of which 120.88 MiB is free."
+    )
+    assert explain_message(text).next_step.startswith("lower --gpu-memory-utilization")
+    host = "invokeai/app.py DefaultCPUAllocator: not enough memory: you tried to allocate 13107200 bytes."
+    assert explain_message(host).cause == "host memory"
+
+
+def test_a_size_of_more_digits_than_a_float_has_is_read_to_the_byte():
+    text = "Failed to allocate memory for requested buffer of size 4547406516732812543"
+    assert explain_message(text).message.tried_bytes == 4547406516732812543
+
+
 def test_an_exception_of_comfyui_leads_to_its_setting():
     found = explain_message(f"!!! Exception during processing !!! {from_2_1(*FULL)}")
     assert found.next_step.startswith("a smaller image, fewer frames")

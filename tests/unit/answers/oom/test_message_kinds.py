@@ -26,6 +26,28 @@ def gib(number):
 # A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
 TEXTS = (
     (
+        "Failed to allocate memory for tensor(torch.Size([2, 80, 256, 256]), torch.float16) because no "
+        "memory is available (memory_management.py:444:lmcache.experimental.memory_management)",
+        "LMCache's pool",
+        LIMITED,
+        {},
+        "a larger pool (LMCACHE_MAX_LOCAL_CPU_SIZE",
+    ),
+    (
+        "Failed to allocate memory block of size 83886080 because no memory is available",
+        "LMCache's pool",
+        LIMITED,
+        {"tried": 80 * MIB},
+        "a larger pool (LMCACHE_MAX_LOCAL_CPU_SIZE",
+    ),
+    (
+        "ERROR    Failed to load the model.\nout of memory",
+        "a model that was not loaded",
+        UNKNOWN,
+        {},
+        "a smaller model, or weights in fewer bytes",
+    ),
+    (
         "ROCm error: out of memory\n  current device: 0, in function alloc build/ggml-cuda.cu:420\n  "
         "ggml_cuda_device_malloc(&ptr, look_ahead_size, device)",
         "llama.cpp",
