@@ -680,6 +680,41 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "TensorFlow's small pool",
+        seen=(
+            "oom when allocating tensor (?:with|of) shape<shape> and type <type> on "
+            r"\S{0,80}?gpu:<device>",
+            r"allocator \(?gpu_\d{1,2}_bfc\)? ran out of memory trying to allocate <tried> "
+            r"?(?:\(rounded to <rounded>\))?(?!.{0,12}?(?:the caller indicates|with freed_by_count))",
+        ),
+        needs=(r"limit: \d{1,9}inuse",),
+        also=(
+            "ran out of memory trying to allocate <tried>",
+            "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
+        ),
+        means="TensorFlow's own pool on the GPU is very small: it found little free memory when it started, "
+        "because other programs had it (on a Jetson, also those that run on the CPU), or a limit was set",
+        next_step="stop the other processes that `nvidia-smi` shows (on a Jetson, close other programs, the "
+        "desktop too) before TensorFlow starts; else a larger memory_limit or "
+        "per_process_gpu_memory_fraction, where one is set",
+    ),
+    MessageKind(
+        "a variable of TensorFlow",
+        seen=(
+            "oom when allocating tensor (?:with|of) shape<shape>(?: and type <type>)?"
+            r"(?:on \S{0,80}?:<device> by)?.{0,300}?(?:/adam\w{0,3}|/momentum|/rmsprop\w{0,3})?/initializer/",
+        ),
+        needs=("gpu",),
+        also=(
+            "ran out of memory trying to allocate <tried>",
+            "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
+        ),
+        means="TensorFlow's own allocator found no memory for a variable, a weight or what the optimizer "
+        "keeps for one, as it was made: the batch plays no part",
+        next_step="stop the other processes that `nvidia-smi` shows; else a smaller model, or an optimizer "
+        "that keeps less (Adam keeps two more of each weight, SGD none)",
+    ),
+    MessageKind(
         "TensorFlow",
         seen=(
             "oom when allocating tensor with shape<shape> and type <type>(?: on "
@@ -691,6 +726,10 @@ _KINDS = (
             "freed_by_count))",
             "resourceexhaustederror.{0,400}?failed to allocate memory",
             r"ran out of memory trying to allocate <tried>\(rounded",
+        ),
+        # Paths of jaxlib.
+        unless=(
+            r"external/(?:org_tensorflow|xla|tsl)/\S{0,80}?bfc_allocator|failed to allocate request for",
         ),
         also=(
             "ran out of memory trying to allocate <tried>",
@@ -890,6 +929,8 @@ _KINDS = (
             r"failed to allocate request for \S{1,12}\(<tried>\) on device ordinal <device>",
             # The words of gRPC: Google's services have them for a quota.
             r"resource_exhausted: (?:(?!quota)\S){0,40}?(?:out of memory|allocat(?!\S{0,40}quota))",
+            r"external/(?:org_tensorflow|xla|tsl)/\S{0,80}?bfc_allocator\.cc:\d{1,4}\] allocator "
+            r"\(gpu_<device>_bfc\) ran out of memory trying to allocate <tried>(?!.{0,60}?caller indicates)",
         ),
         also=(
             "total allocation: <needed>",
@@ -1048,6 +1089,7 @@ _KINDS = (
         seen=(
             r"memory space failed to allocate <tried>",
             r"rawmemoryallocationfailure: allocation of size <tried> failed\.",
+            r"error\( ?(?:cudaerrormemoryallocation|hiperroroutofmemory)\): out of memory \S{0,200}?kokkos",
         ),
         needs=("cudamalloc|cudaerrormemoryallocation|hipmalloc|hiperroroutofmemory",),
         means="a program built on Kokkos, such as LAMMPS, got no GPU memory for an array",
@@ -1202,6 +1244,14 @@ _KINDS = (
         "smaller batch); stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
+        "AMD's Vulkan driver",
+        seen=("not enough memory for command submission",),
+        means="the driver of an AMD GPU could not make all that a piece of work needs resident: the GPU's "
+        "memory and the part of the machine's that it may use (GTT) are full; the lost device comes of that",
+        next_step="use less on the GPU: a smaller model, batch, context or image, or fewer layers on it; "
+        "close other programs that use the GPU",
+    ),
+    MessageKind(
         "Vulkan's limit of allocations",
         seen=(r"vkallocatememory failed -10(?!\d)",),
         means="the program holds as many allocations as the Vulkan driver allows (often 4096), however much "
@@ -1235,6 +1285,17 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "Paddle's pool",
+        seen=(
+            "(?:expected|enforce) allocating <= available(?: failed)?,? (?:but received allocating: )?"
+            r"(?P<tried>\d{7,15}) > (?:available: )?(?P<free>\d{1,15})",
+        ),
+        means="Paddle asked for its share of the GPU (FLAGS_fraction_of_gpu_memory_to_use, 92 % by default), "
+        "or to enlarge it, and less was free: other processes hold the rest",
+        next_step="stop the other processes that `nvidia-smi` shows; or a smaller "
+        "FLAGS_fraction_of_gpu_memory_to_use, or FLAGS_allocator_strategy=auto_growth",
+    ),
+    MessageKind(
         "Paddle",
         seen=(
             r"cannot allocate <tried> memory on \w{1,20} <device>, <allocated> memory has been "
@@ -1242,7 +1303,13 @@ _KINDS = (
             r"cannot allocate <tried> memory on \w{1,20} <device>, available memory is only "
             "<free>",
             "cannot allocate <tried> gpu memory, available memory is (?:only )?<free>",
-            "enforce allocating <= available failed, <tried> > <free>",
+            r"cannot allocate <tried> in gpu <device>(?!\d), available <free>",
+            "cannot malloc <tried> gpu memory",
+        ),
+        also=(
+            r"cannot malloc \S{0,2000}?in gpu <device>(?!\d), available <free>",
+            r"in gpu \d{1,2}, available [\d.]{1,12}[kmgt]?b,? total (?P<total>\d{7,15})",
+            "gpu memory used: <used>",
         ),
         means="Paddle's allocator found no memory",
         next_step="a smaller batch; stop the other processes that `nvidia-smi` shows",
@@ -1376,7 +1443,7 @@ _KINDS = (
             "rmm_error_out_of_memory|rmm::out_of_memory",
             r"cuda error encountered at: \S{0,200}?cudaerrormemoryallocation",
         ),
-        also=("failed to allocate <tried>",),
+        also=("failed to allocate <tried>", "attempted to allocate: <tried>"),
         means="the GPU's memory ran out, or RMM's pool on it: not the machine's memory",
         next_step="less data at once (smaller partitions); or cudf's spilling, or "
         "rmm.reinitialize(managed_memory=True)",
@@ -2335,6 +2402,20 @@ _KINDS = (
         cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
+        "a stopped command of Metal",
+        backend="MPS",
+        seen=(
+            r"impacting interactivity "
+            r"\(\w{8}|kiogpucommandbuffercallbackerror(?:impactinginteractivity|timeout)",
+        ),
+        means="no memory ran out: macOS stopped a GPU command that took too long, because the screen needed "
+        "the GPU",
+        next_step="less work in one command (a shorter prompt, smaller steps of the prompt, a smaller "
+        "batch), "
+        "and fewer other programs that draw; else a newer release of the program",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
         "Metal",
         backend="MPS",
         seen=(
@@ -2414,6 +2495,19 @@ _KINDS = (
         next_step="smaller buffers or a smaller batch",
     ),
     MessageKind(
+        "pinned memory on Ascend",
+        backend="host",
+        seen=(
+            r"aclrthostregister failed.{0,80}?size: (?P<tried>\d{1,15}).{0,40}?207001",
+            r"aclrt(?:hostregister|mallochost)\S{0,200}?(?:207001|register ptr failed)",
+        ),
+        means="the driver of the NPU could not pin that much memory of the host for it: memory may be free",
+        next_step="pin less: a smaller cache in the machine's memory (max_local_cpu_size in LMCache), or "
+        "fewer "
+        "processes that pin; `ulimit -l` and the job's memory limit",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
         "the Ascend driver",
         backend="NPU",
         seen=(
@@ -2431,6 +2525,7 @@ _KINDS = (
         "Neuron",
         backend="Neuron",
         seen=(r"nrt_resource|nrt_\w{3,30} status=4(?!\d)|failed to alloc(?:ate)? device memory: <tried>",),
+        also=(r"current utilization: \*? ?total: <used>",),
         means="the memory of the Neuron device ran out",
         next_step="a smaller batch or sequence, or more cores (tp_degree)",
     ),
@@ -2584,6 +2679,15 @@ _KINDS = (
         next_step="fewer tasks or actors on a node (more CPUs for each), or more memory; "
         "RAY_memory_usage_threshold sets the limit",
         cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a pod evicted for its disk",
+        backend="host",
+        seen=("the node was low on resource: (?:ephemeral-storage|inodes)",),
+        means="Kubernetes ended the pod because its node's disk was nearly full: no memory ran out",
+        next_step="fewer or smaller files in the container and its emptyDir volumes (checkpoints, caches, "
+        "logs), a volume for them, or a request (resources.requests.ephemeral-storage)",
+        cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
         "a pod that Kubernetes evicted",
@@ -2897,6 +3001,38 @@ _KINDS = (
         cause=OomCause.LIMIT,
     ),
     MessageKind(
+        "Spark's broadcast",
+        backend="host",
+        seen=("not enough memory to build and broadcast the table",),
+        means="the driver of Spark had no heap left to build the table that a join sends to all executors",
+        next_step="spark.sql.autoBroadcastJoinThreshold=-1 (and no broadcast hint), or a larger "
+        "spark.driver.memory; ANALYZE TABLE where Spark took the table for smaller than it is",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "Spark's memory of a task",
+        backend="host",
+        seen=("unable to acquire <tried> of memory, got (?P<available>\\d{1,15})", "sparkoutofmemoryerror"),
+        means="a task of Spark got no more of the part of the executor's heap that its tasks share, whatever "
+        "memory the machine has",
+        next_step="more and smaller partitions (spark.sql.shuffle.partitions, and look for one that is much "
+        "larger), fewer tasks at once (spark.executor.cores), or a larger spark.executor.memory",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "Spark's limit of results",
+        backend="host",
+        seen=(
+            "size of broadcasted table far exceeds estimates and exceeds limit of "
+            r"spark\.driver\.maxresultsize=(?P<limit>\d{1,15})",
+        ),
+        means="a table that a join was to send to all executors is larger than Spark estimated, and than it "
+        "lets the driver collect: no memory ran out",
+        next_step="spark.sql.autoBroadcastJoinThreshold=-1 (and no broadcast hint); else a larger "
+        "spark.driver.maxResultSize, with a larger spark.driver.memory",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
         "Spark's limit of results",
         backend="host",
         seen=(
@@ -3057,6 +3193,36 @@ _KINDS = (
         next_step="load that library first: LD_PRELOAD=PATH, with the path that the text shows (often "
         "libgomp), or import torch before other libraries",
         cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "a size beyond every machine's",
+        backend="host",
+        seen=(
+            r"memory allocation of (?P<tried>\d{15,18}) bytes failed",
+            r"tried to allocate (?P<tried>\d{15,18}) bytes",
+        ),
+        means="more than any machine has was requested: a size was computed wrongly, or was read from a "
+        "damaged file or from memory that is no size",
+        next_step=f"{SHAPES}; where it reads a file, check that file; else a newer release of the program",
+        cause=OomCause.TOO_LARGE,
+    ),
+    MessageKind(
+        "a .NET array",
+        backend="host",
+        seen=("array dimensions exceeded supported range",),
+        means="one array or list is longer than .NET allows (about 2^31 elements), whatever memory is free",
+        next_step="split the data into smaller arrays, or read it in pieces",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "a buffer of JavaScript",
+        backend="host",
+        seen=("array buffer allocation failed",),
+        means="a JavaScript program got no memory of the machine for one buffer, which lies outside the "
+        "heap, or the buffer is larger than the browser or Node.js allows (2 to 4 GiB, less in 32 bits)",
+        next_step="smaller buffers (read the file in pieces, as a stream), fewer at once, or more memory; "
+        "--max-old-space-size does not help",
+        cause=OomCause.HOST,
     ),
     MessageKind(
         "an allocation of the program",
@@ -3491,13 +3657,41 @@ _KINDS = (
         backend="host",
         level=2,
         seen=(
-            "worker process managed by the executor was unexpectedly terminated.{0,200}?"
-            r"(?:excessive memory usage|sigkill\(-9\))",
+            "worker process managed by the executor was unexpectedly terminated.{0,240}?"
+            r"sigkill\(-9\)",
         ),
         means="most likely the kernel killed a worker because host memory ran out: the machine's, or the "
         "limit of a container; joblib cannot tell",
         next_step="fewer workers (n_jobs), or less data for each; `dmesg | grep -i kill` confirms it",
         cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a crashed worker of joblib",
+        backend="host",
+        level=2,
+        seen=(
+            "worker process managed by the executor was unexpectedly terminated.{0,240}?workers are "
+            r"\{(?:sigsegv|exit)",
+        ),
+        means="a worker crashed or ended by itself, as its exit code says: the kernel did not kill it for "
+        "its memory, which joblib names for every lost worker",
+        next_step="n_jobs=1, or the output of the workers, shows the error; a crash (SIGSEGV) is one of a "
+        "library's own code",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "a lost worker of joblib",
+        backend="host",
+        level=2,
+        seen=(
+            "worker process managed by the executor was unexpectedly terminated.{0,200}?excessive memory "
+            "usage",
+        ),
+        means="a worker was killed because host memory ran out, or it crashed: joblib cannot tell, and the "
+        "text does not say",
+        next_step="fewer workers (n_jobs), or less data for each; `free -g` while it runs, and `dmesg | grep "
+        "-i kill`, show whether it was memory; if not, n_jobs=1 shows the error",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "a killed process of llama.cpp",
@@ -3554,7 +3748,8 @@ _KINDS = (
             r"failed|"
             r"failed)|stopping container|kubectl delete|no "
             r"(?:invocations?|signs?|traces?|entr\w{1,4}|evidence|"
-            r"mentions?|logs?) of (?:the|an|any)? ?oom|sending sigterm|received sigterm|failed to stop "
+            r"mentions?|logs?) of (?:the|an|any)? ?oom|runner has received a shutdown signal|sending "
+            r"sigterm|received sigterm|failed to stop "
             r"gracefully",
         ),
         unless=(

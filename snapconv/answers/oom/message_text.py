@@ -34,6 +34,7 @@ _SIGNS = (
     "objectstore|oom|out of |out_of_|outof|paging file|profiled value|return code|returncode|"
     "shared memory|shortage|size found|status_|system memory|terminated|than requested|to reserve|thcuda|"
     "to alloc|to malloc|alloc request|data too large|to execute this|too little|too many|unable to|"
+    "interactivity|hostregister|"
     "working set|thrashing|running out|used more than|page size|hbm usage|is more than|illegal|"
     "\u65e0\u6cd5\u5206\u914d|\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
     "get\u00f6tet|\uc8fd\uc5c8\uc74c|longer alive|errno 12|gpu free memory|exhausted|"
@@ -65,8 +66,13 @@ _PROGRAM = re.compile(
 # lines, beyond which the parts of a number were not told apart.
 _NOISE = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]|[\u2500-\u257f]|[\x00-\x08\x0e-\x1f]")
 _ESCAPED = re.compile(r"\\[nrt]|\n(?:[ \t\r]{0,200}\n)+")
-# Two numbers of a line stay two; a "memory error" of any device is no MemoryError of Python.
-_APART = re.compile(r"(?<=\d)[ \t]{1,200}(?=\d)|(?<=memory)[ \t]{1,200}(?=error)", re.IGNORECASE)
+# Two numbers of a line stay two, and a number before a time; a "memory error" of any device is no
+# MemoryError of Python.
+_APART = re.compile(
+    r"(?<=\d)[ \t]{1,200}(?=\d)|(?<=\d)(?=\d{4}-\w{2,3}-\d\d|\d\d:\d\d:\d\d)|"
+    r"(?<=memory)[ \t]{1,200}(?=error)",
+    re.IGNORECASE,
+)
 _SEPARATOR = "\x00"
 # In a pattern, in place of the number of a figure.
 _FIGURE = re.compile(r"(?<!\?P)<(\w{1,30})>")
@@ -121,7 +127,7 @@ def compacted(text: str, check: Check = no_check) -> CompactText:
     """Remove white space from a text, and what terminals and launchers put between its words."""
     lines = _near_signs(_ESCAPED.sub("\n", text).split("\n"), check)
     width = max(map(len, lines))
-    is_broken = False
+    between = " "
     program = _PROGRAM.search(text.lower())
     parts = ["".join(program[0].split()) if program else ""]
     ranks = [""]
@@ -130,11 +136,10 @@ def compacted(text: str, check: Check = no_check) -> CompactText:
         check()
         _, prefix, line = _PREFIX.split(_NOISE.sub(" ", raw), maxsplit=1)
         words = "".join(_APART.sub(_SEPARATOR, line).split()).lower()
-        # A terminal breaks the longest lines alone: elsewhere a number has ended.
-        is_of_number = is_broken and words[:1].isdigit()
-        if not is_of_number and _APART.search(f"{parts[-1][-6:]} {words[:5]}"):
+        if _APART.search(f"{parts[-1][-6:]}{between}{words[:11]}"):
             words = _SEPARATOR + words
-        is_broken = len(raw) == width
+        # A terminal breaks the longest lines alone: elsewhere a number has ended.
+        between = "" if len(raw) == width and words[-1:].isdigit() else " "
         parts.append(words)
         shown.append(" ".join(line.split()))
         ranks.append(" ".join(map(" ".join, _RANK.findall(prefix))))

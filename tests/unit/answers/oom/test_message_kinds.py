@@ -2360,10 +2360,10 @@ TEXTS = (
     ),
     (
         "EnforceNotMet: enforce allocating <= available failed, 2147483648 > 1073741824\nat [gpu_info.cc:89]",
-        "Paddle",
+        "Paddle's pool",
         FULL,
         {"tried": 2 * GIB, "free": GIB},
-        "a smaller batch",
+        "stop the other processes",
     ),
     *(
         (text, "an allocation of the program", HOST, {"tried": 8192}, "a smaller batch, input or model")
@@ -4106,6 +4106,186 @@ TEXTS = (
         HOST,
         {},
         "a larger --shm-size",
+    ),
+    (
+        "ResourceExhaustedError: OOM when allocating tensor of shape [3,3,512,1024] and type float\n"
+        '[[Node: conv/w/Adam_1/Initializer/zeros = Const[_device="/device:GPU:0"]()]]',
+        "a variable of TensorFlow",
+        FULL,
+        {"tried": 18 * MIB, "shape": "[3,3,512,1024]", "type": "float"},
+        "stop the other processes",
+    ),
+    (
+        "Limit:  37363712\nInUse:  6309376\nMaxInUse:  15738368\nResource exhausted: OOM when allocating "
+        "tensor "
+        "with shape[3,3,512,1024] and type float on /job:localhost/device:GPU:0 by allocator GPU_0_bfc",
+        "TensorFlow's small pool",
+        FULL,
+        {
+            "device": 0,
+            "tried": 18 * MIB,
+            "shape": "[3,3,512,1024]",
+            "type": "float",
+            "allowed": 37363712,
+            "allocated": 6309376,
+            "allocated at most": 15738368,
+        },
+        "stop the other processes",
+    ),
+    (
+        "external/org_tensorflow/tensorflow/core/common_runtime/bfc_allocator.cc:479] Allocator (GPU_0_bfc) "
+        "ran "
+        "out of memory trying to allocate 2.00GiB (rounded to 2147483648)requested by "
+        "op\nRESOURCE_EXHAUSTED: "
+        "Failed to allocate request for 2.00GiB (2147483648B) on device ordinal 0",
+        "XLA or JAX",
+        FULL,
+        {"device": 0, "tried": 2 * GIB},
+        "a smaller batch, or jax.checkpoint",
+    ),
+    (
+        "Cannot malloc 49.0002 MB GPU memory. Please shrink FLAGS_fraction_of_gpu_memory_to_use",
+        "Paddle",
+        FULL,
+        {"tried": 51380434},
+        "a smaller batch",
+    ),
+    (
+        "legacy_allocator.cc:200] Cannot allocate 382.812500MB in GPU 0, available 177.562500MB total "
+        "11996954624 "
+        "GpuMinChunkSize 256.000000B GPU memory used: 10.250000GB",
+        "Paddle",
+        FULL,
+        {"device": 0, "tried": 401408000, "free": 186187776, "total": 11996954624, "used": int(10.25 * GIB)},
+        "a smaller batch",
+    ),
+    (
+        "Enforce failed. Expected allocating <= available, but received allocating:20998686233 > "
+        "available:19587333888.\nInsufficient GPU memory to allocation.",
+        "Paddle's pool",
+        FULL,
+        {"tried": 20998686233, "free": 19587333888},
+        "stop the other processes",
+    ),
+    (
+        "radv/amdgpu: Not enough memory for command submission.\nvk::Queue::submit: ErrorDeviceLost",
+        "AMD's Vulkan driver",
+        FULL,
+        {},
+        "use less on the GPU",
+    ),
+    (
+        "[METAL] Command buffer execution failed: Impacting Interactivity "
+        "(0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity)",
+        "a stopped command of Metal",
+        OTHER_MEMORY,
+        {},
+        "less work in one command",
+    ),
+    (
+        "aclrtHostRegister failed, ptr: 0xfffb10000000, size: 214748364800, error: 207001\n"
+        "RuntimeError: register ptr failed",
+        "pinned memory on Ascend",
+        OTHER_MEMORY,
+        {"tried": 200 * GIB},
+        "pin less",
+    ),
+    (
+        "2021-Jul-06 09:21:09  ERROR  TDRV:dmem_alloc  Failed to alloc DEVICE memory: 4194304\n"
+        "2021-Jul-06 09:21:09  ERROR  NMGR:dlr_load  failed",
+        "Neuron",
+        FULL,
+        {"tried": 4 * MIB},
+        "a smaller batch",
+    ),
+    (
+        "RuntimeError: RMM_ERROR_OUT_OF_MEMORY (4) Attempted to allocate: 4000000000 bytes.",
+        "RAPIDS",
+        FULL,
+        {"tried": 4_000_000_000},
+        "less data at once",
+    ),
+    (
+        "cudaCreateTextureObject( & tex_obj ) error( cudaErrorMemoryAllocation): out of memory "
+        "lib/kokkos/core/src/Cuda/Kokkos_CudaSpace.cpp:296",
+        "Kokkos",
+        FULL,
+        {},
+        "less work for each GPU",
+    ),
+    (
+        "##[error]The runner has received a shutdown signal.\n##[error]Process completed with exit code 137.",
+        "a process that was perhaps stopped",
+        UNKNOWN,
+        {},
+        "`dmesg",
+    ),
+    (
+        "memory allocation of 1266630535279424 bytes failed",
+        "a size beyond every machine's",
+        LARGER,
+        {"tried": 1266630535279424},
+        "look at the shapes",
+    ),
+    (
+        "Unhandled exception. System.OutOfMemoryException: Array dimensions exceeded supported range.",
+        "a .NET array",
+        LIMITED,
+        {},
+        "split the data",
+    ),
+    ("RangeError: Array buffer allocation failed", "a buffer of JavaScript", HOST, {}, "smaller buffers"),
+    (
+        "SparkException: Not enough memory to build and broadcast the table to all worker nodes.",
+        "Spark's broadcast",
+        HOST,
+        {},
+        "spark.sql.autoBroadcastJoinThreshold=-1",
+    ),
+    (
+        "org.apache.spark.memory.SparkOutOfMemoryError: Unable to acquire 1073741824 bytes of memory, got 0",
+        "Spark's memory of a task",
+        HOST,
+        {"tried": GIB, "available": 0},
+        "more and smaller partitions",
+    ),
+    (
+        "Size of broadcasted table far exceeds estimates and exceeds limit of "
+        "spark.driver.maxResultSize=4294967296.",
+        "Spark's limit of results",
+        LIMITED,
+        {"the limit": 4 * GIB},
+        "spark.sql.autoBroadcastJoinThreshold=-1",
+    ),
+    *(
+        (
+            "TerminatedWorkerError: A worker process managed by the executor was unexpectedly terminated. "
+            "This "
+            "could be caused by a segmentation fault while calling the function or by an excessive memory "
+            "usage "
+            f"causing the Operating System to kill the worker.{codes}",
+            kind,
+            cause,
+            {},
+            remedy,
+        )
+        for codes, kind, cause, remedy in (
+            (
+                " The exit codes of the workers are {SIGSEGV(-11)}",
+                "a crashed worker of joblib",
+                OTHER_MEMORY,
+                "n_jobs=1",
+            ),
+            ("", "a lost worker of joblib", UNKNOWN, "fewer workers (n_jobs)"),
+        )
+    ),
+    (
+        "Reason: Evicted\nMessage: The node was low on resource: ephemeral-storage. Container web was using "
+        "34260Ki, which exceeds its request of 0.",
+        "a pod evicted for its disk",
+        OTHER_MEMORY,
+        {},
+        "fewer or smaller files",
     ),
 )
 NOUNS = {
