@@ -100,13 +100,13 @@ _KINDS = (
             # A text may be cut anywhere: no more words than tell one figure from the others.
             "<total_bytes> total cap",
             "capaci?ty of <total_bytes>",
-            "device limit: <total_bytes>",
+            "device limit:? <total_bytes>",
             r"<free_bytes> free(?:[;)]|$)",
             "of which <free_bytes>",
             r"free \(according to \w{1,20}\): <free_bytes>",
             "<allocated_bytes> already",
             "<allocated_bytes> is allocated",
-            "currently allocated: <allocated_bytes>",
+            "currently allocated: <allocated_bytes>(?: requested <tried_bytes>)?",
             "<reserved_bytes> reserved in",
             "mps allocated: <reserved_bytes>",
             "<unallocated_bytes> is reserved by",
@@ -399,7 +399,7 @@ _KINDS = (
         seen=(
             "error code 2: outofmemory",
             r"error code 1: cuda runtime \(out of memory\)",
-            r"(?:user allocator error|cuda error 2) allocating (?P<tried>\d{1,20})-byte buffer",
+            r"(?:user allocator error|cuda error 2) allocating (?:(?P<tried>[1-9]\d{0,19})|0)-byte buffer",
             r"cuda error in \S{0,80}allocate: 2 \(out of memory\)",
             r"outofmemory error in \S{0,120}computecosts",
             "out of memory error during getbesttactic",
@@ -958,6 +958,18 @@ _KINDS = (
         "Triton uses host memory instead, which is slower",
         next_step="a larger pool: tritonserver --cuda-memory-pool-byte-size=0:268435456 (the GPU's number "
         "and the bytes)",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "Triton without pinned memory",
+        backend="host",
+        level=2,
+        seen=("unable to allocate pinned system memory, pinned memory pool will not be available",),
+        means="a warning: the driver gave Triton no pinned memory of the host, and Triton goes on without. "
+        "The words after it say why: often the container has no GPU or an old driver, or a virtual GPU does "
+        "not support it; only `out of memory` there would be a lack of memory",
+        next_step="nothing, if the models load and run; else `nvidia-smi` in the container shows whether it "
+        "has the GPU (docker run --gpus all) and which driver",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -2036,6 +2048,18 @@ _KINDS = (
         leads=True,
     ),
     MessageKind(
+        "split attention of an image generator",
+        level=-0.5,
+        seen=(
+            r"not enough memory, use lower resolution(?: \(max approx\. .{3,12}?\)\. need: (?!0\.0gb)"
+            r"<needed> free, have: ?<available> free)?",
+        ),
+        means="the attention of one step does not fit on the GPU, even in 64 parts: the program (a web UI or "
+        "ComfyUI with split attention) stopped before torch's allocator was asked",
+        next_step="a smaller image: the message names the largest size; or attention that needs less "
+        "memory (--xformers or --opt-sdp-attention in AUTOMATIC1111's web UI), and --medvram or --lowvram",
+    ),
+    MessageKind(
         "weights in vLLM",
         seen=(
             "processing method load_model",
@@ -2182,7 +2206,7 @@ _KINDS = (
         seen=(
             r"comfyui[\w.-]{0,40}[/\\]|comfy[/\\]\w{1,30}\.py|execution\.py\"?,line\d{1,5},in "
             r"(?:recursive_execute|get_output_data|map_node)|got prompt(?=requested|model|loaded|using)|"
-            "exception during processing ?!",
+            r"exception during processing ?!|prompt executed in \d",
         ),
         needs=(_OUT_OF_MEMORY,),
         unless=(r"in \w{0,30}_?decode",),
@@ -2260,6 +2284,15 @@ _KINDS = (
         means="the weights, the context's KV cache and a step of the model do not fit on the GPU together",
         next_step="a model quantized to 8 or 4 bits, a shorter context or prompt, or a part of the layers "
         "on the CPU or another GPU",
+        leads=True,
+    ),
+    MessageKind(
+        "Infinity's server",
+        level=1,
+        seen=("infinity_emb",),
+        needs=(_OUT_OF_MEMORY,),
+        means="the model and a batch of texts or images have to fit on the GPU together",
+        next_step="lower --batch-size, or split long texts before they are sent",
         leads=True,
     ),
     MessageKind(
@@ -2465,7 +2498,8 @@ _KINDS = (
             "by device is <limit>",
         ),
         means="one buffer is larger than the GPU's driver allows, whatever is free",
-        next_step="a smaller batch or a shorter context, or lower precision",
+        next_step="a smaller batch or a shorter context, or lower precision; or, in a new release, "
+        "the property GPU_ENABLE_LARGE_ALLOCATIONS=YES, which allows a larger buffer where enough is free",
         cause=OomCause.TOO_LARGE,
     ),
     MessageKind(

@@ -204,6 +204,13 @@ OF_ALLOCATORS = {
     "async, cached or of others": (
         of_malloc_async(2 * GIB, 24 * GIB, 7 * MIB, 5 * GIB), "not known", False
     ),
+    "async retyped": (
+        of_malloc_async(2 * GIB, 24 * GIB, 7 * MIB, 23 * GIB)
+        .replace("Requested               :", "Requested")
+        .replace("Device limit            :", "Device limit"),
+        "full",
+        True,
+    ),
     "async limit": (of_malloc_async(2 * GIB, 24 * GIB, 9 * GIB, 9 * GIB, limit=10 * GIB), "limited", False),
     "async free": (of_malloc_async(2 * GIB, 24 * GIB, 9 * GIB, 9 * GIB, device=""), "not known", False),
     "async larger": (of_malloc_async(90 * GIB, 24 * GIB, 9 * GIB, 9 * GIB), "larger than the device", False),

@@ -996,6 +996,8 @@ TEXTS = (
             ('File "/Fooocus/modules/patch.py", line 3', "Fooocus", "a smaller image; start with --always"),
             ('File "C:\\ai\\modules\\processing.py", line 3', "Stable Diffusion's web UI", "a smaller image"),
             ('File "/ComfyUI/execution.py", line 3', "ComfyUI", "a smaller image, fewer frames"),
+            ("Prompt executed in 188.48 seconds", "ComfyUI", "a smaller image, fewer frames"),
+            ("ERROR 2024-11-28 13:24:44 infinity_emb ERROR:", "Infinity's server", "lower --batch-size"),
             (
                 'File "D:\\ai\\aki-v1\\execution.py", line 152, in recursive_execute',
                 "ComfyUI",
@@ -1100,6 +1102,38 @@ TEXTS = (
         WARNING,
         {"device": 0, "tried": 64 * MIB},
         "a larger pool: tritonserver --cuda-memory-pool-byte-size",
+    ),
+    (
+        "W0121 22:12:18.273157 1 pinned_memory_manager.cc] Unable to allocate pinned system memory, pinned "
+        "memory pool will not be available: operation not supported",
+        "Triton without pinned memory",
+        WARNING,
+        {},
+        "nothing, if the models load",
+    ),
+    (
+        "RuntimeError: Not enough memory, use lower resolution (max approx. 640x640). Need: 1.5GB free, "
+        "Have:0.5GB free",
+        "split attention of an image generator",
+        FULL,
+        {"needed": gib(1.5), "available": gib(0.5)},
+        "a smaller image: the message names",
+    ),
+    (
+        # Rounded: it says nothing.
+        "Not enough memory, use lower resolution (max approx. 448x448). Need: 0.0GB free, Have:0.0GB free",
+        "split attention of an image generator",
+        FULL,
+        {},
+        "a smaller image: the message names",
+    ),
+    (
+        "[W] [TRT] Requested amount of GPU memory (2359296 bytes) could not be allocated.\nMyelin error: "
+        "autotuning: CUDA error 2 allocating 0-byte buffer: out of memory",
+        "TensorRT",
+        FULL,
+        {"tried": 2359296},
+        "a smaller workspace",
     ),
     (
         "failed to allocate pinned system memory, falling back to non-pinned system memory",
