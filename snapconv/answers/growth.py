@@ -1,9 +1,9 @@
-"""Growth: the code that holds more memory with every training step, and not memory that merely stays.
+"""Growth: the code that holds more memory with every training step.
 
-Weights and optimizer states are made in the first step, a full cache frees the oldest for every new
-one. What grows allocates in step after step, and frees nothing, or nothing for a long while, or
-replaces its memory by something larger. Columns in, columns out; linear in the allocations, but for
-a sort.
+Memory that merely stays is no growth. Weights and optimizer states are made in the first step, a
+full cache frees the oldest for every new one. What grows allocates in step after step, and frees
+nothing, or nothing for a long while, or replaces its memory by something larger. Columns in,
+columns out; linear in the allocations, but for a sort.
 
 A server has no steps of an optimizer. What leaks there leaves memory behind in nearly every part of
 the trace; weights do so in the first parts only, and what is in use just now in the last.
@@ -61,9 +61,15 @@ _LARGE_PART = 0.1
 # them ends with more. Others end with less where the collector frees some of many cycles.
 _LEAST_RISE, _MOST_ITERATIONS = 0.01, 0.75
 _FIGURES_OF_GROWTH = (
-    "fate", "certainty", "first_iteration", "last_iteration", "n_iterations", "n_allocations", "block_bytes",
+    "fate",
+    "certainty",
+    "first_iteration",
+    "last_iteration",
+    "n_iterations",
+    "n_allocations",
+    "block_bytes",
     "bytes_per_iteration",
-)  # fmt: skip
+)
 _FIGURES_OF_LINE = ("n_allocations", "block_bytes", "first_event", "last_event", "trend")
 # The trace is looked at in parts; what leaves memory behind in most of them, up to the last, keeps
 # growing.
@@ -79,11 +85,12 @@ class Fate(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The memory that one stack (-1: those without any), or a line, holds more from iteration to iteration.
+    """The memory that a stack or a line holds more from iteration to iteration.
 
-    Of a line that several stacks reach, ``stack_id`` is the one with most bytes. ``block_bytes`` is
-    by how much it grew in all. ``rows`` are the allocations, in the order of the AllocationTable;
-    ``frames`` the project's, innermost first.
+    ``stack_id`` is -1 for all allocations without a stack. Of a line that several stacks reach,
+    ``stack_id`` is the one with most bytes. ``block_bytes`` is by how much it grew in all. ``rows``
+    are the allocations, in the order of the AllocationTable; ``frames`` the project's, innermost
+    first.
     """
 
     stack_id: int
@@ -111,16 +118,18 @@ class Growth:
         """The certainty, by the number of iterations, in the words of every answer."""
         return "certain" if self.n_iterations >= _STRONG_ITERATIONS else "likely"
 
-    def with_stack(self, other: "Growth") -> "Growth":
+    def add_stack(self, growth: "Growth") -> "Growth":
         """Return the growth of this stack and another one of its line."""
+        first = min(self.first_iteration, growth.first_iteration)
+        last = max(self.last_iteration, growth.last_iteration)
         return replace(
             self,
-            first_iteration=min(self.first_iteration, other.first_iteration),
-            last_iteration=max(self.last_iteration, other.last_iteration),
-            n_iterations=max(self.n_iterations, other.n_iterations),
-            block_bytes=self.block_bytes + other.block_bytes,
-            bytes_per_iteration=self.bytes_per_iteration + other.bytes_per_iteration,
-            rows=np.append(self.rows, other.rows),
+            first_iteration=first,
+            last_iteration=last,
+            n_iterations=max(self.n_iterations, growth.n_iterations),
+            block_bytes=self.block_bytes + growth.block_bytes,
+            bytes_per_iteration=self.bytes_per_iteration + growth.bytes_per_iteration,
+            rows=np.append(self.rows, growth.rows),
         )
 
     def to_json(self) -> dict[str, object]:
@@ -146,7 +155,10 @@ _TRENDS_OF_KINDS = (None, Trend.KEPT, Trend.WAITS)
 
 @dataclass(frozen=True, slots=True)
 class UnfreedLine:
-    """The memory that one line allocated in the trace and never freed; None: library code, or no stack."""
+    """The memory that one line allocated in the trace and never freed.
+
+    ``line`` is None for library code, and where there is no stack.
+    """
 
     line: SourceLine | None
     has_stack: bool
@@ -163,11 +175,12 @@ class UnfreedLine:
 
 @dataclass(frozen=True, slots=True)
 class GrowthReport:
-    """The growth on one device: the bytes allocated when each iteration ended, and the lines that grow.
+    """The growth on one device.
 
-    ``lines`` stand by their bytes, most first. ``unknown`` says why growth per iteration cannot be
-    seen, and is empty where it can be; where it cannot, ``never_freed`` stands in for it.
-    ``garbage`` grows until Python's collector runs.
+    ``end_bytes`` are the bytes allocated when each iteration ended. ``lines`` are those that grow,
+    most bytes first. ``unknown`` says why growth per iteration cannot be seen, and is empty where
+    it can be; where it cannot, ``never_freed`` stands in for it. ``garbage`` grows until Python's
+    collector runs.
     """
 
     device: Device
@@ -185,8 +198,10 @@ class GrowthReport:
     @property
     def weight(self) -> int:
         """The bytes that grow, or may: of several devices, the one with most is shown."""
-        may_grow = [one.block_bytes for one in self.never_freed if one.trend is Trend.GROWS]
-        return sum(one.block_bytes for one in self.lines) + sum(may_grow)
+        n_certain = sum(line.block_bytes for line in self.lines)
+        return n_certain + sum(
+            line.block_bytes for line in self.never_freed if line.trend is Trend.GROWS
+        )
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values in bytes; docs/reference/json.md has the schema."""
@@ -203,47 +218,50 @@ class GrowthReport:
 def report_growth(analysis: DeviceAnalysis) -> GrowthReport:
     """Find the lines of one device that grow."""
     allocated = analysis.replay.allocated.after
+    last_events = [iteration.last_event for iteration in analysis.iterations]
     unknown = why_unknown(analysis)
     return GrowthReport(
         device=analysis.device.device,
-        end_bytes=tuple(
-            int(allocated[it.last_event]) for it in analysis.iterations if it.last_event >= 0
-        ),
-        lines=by_line(find_growth(analysis)),
+        end_bytes=tuple(int(allocated[event]) for event in last_events if event >= 0),
+        lines=growth_by_line(find_growth(analysis)),
         unknown=unknown,
         never_freed=unfreed_lines(analysis) if unknown else (),
         garbage=find_garbage(analysis),
     )
 
 
-def by_line(found: Sequence[Growth]) -> tuple[Growth, ...]:
+def growth_by_line(growths: Sequence[Growth]) -> tuple[Growth, ...]:
     """Sum up the stacks by their innermost line and their fate; most bytes first."""
     lines: dict[tuple[SourceLine | None, Fate], Growth] = {}
-    for growth in found:
-        place = growth.line, growth.fate
-        lines[place] = lines[place].with_stack(growth) if place in lines else growth
+    for growth in growths:
+        key = growth.line, growth.fate
+        lines[key] = lines[key].add_stack(growth) if key in lines else growth
     return most_first(lines.values(), attrgetter("frames"))
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """Allocations that were live when their iteration ended, and the iterations that made and freed them.
+class _Survivors:
+    """Allocations that were live when their iteration ended.
 
-    ``key`` is what they are compared by: a stack or a line. ``is_weak_evidence``: three iterations
-    do. ``after_last_step``: made when the last optimizer step of the trace was over.
+    ``birth`` and ``death`` are the iterations that allocated and freed them. ``key`` is what they
+    are compared by: a stack or a line. ``is_weak_evidence``: three iterations do.
+    ``is_after_steps``: allocated when the last optimizer step of the trace was over.
     """
 
     row: Int64Column
     key: Int64Column
-    made: Int64Column
-    freed: Int64Column
+    birth: Int64Column
+    death: Int64Column
     n_bytes: Int64Column
     is_weak_evidence: BoolColumn
-    after_last_step: BoolColumn
+    is_after_steps: BoolColumn
 
 
 class _Run(NamedTuple):
-    """Iterations, each ``period`` after the one before, that each kept something, with the bytes of each."""
+    """Iterations, each ``period`` after the one before, that each left memory behind.
+
+    ``rows`` are the allocations, ``sums`` the bytes of each iteration.
+    """
 
     first: int
     last: int
@@ -284,79 +302,101 @@ def find_growth(analysis: DeviceAnalysis) -> tuple[Growth, ...]:
     n_iterations = phases.n_iterations
     if not phases.has_steps or n_iterations < LEAST_ITERATIONS:
         return ()
-    kept = _kept(analysis)
-    found: list[Growth] = []
-    for key, run, one in _runs(kept, n_iterations):
-        is_weak = run.n_iterations < _FAIR_ITERATIONS
-        if not is_weak or (one.is_weak_evidence.all() and run.sums.min() * 2 >= run.sums.max()):
-            found.append(run.growth(key, Fate.NEVER_FREED))
-    found += _of_lines(analysis, kept, [one.rows[0] for one in found])
-    found += _replaced(kept, n_iterations, analysis.allocations.requested_bytes)
-    ordered = most_first(found, attrgetter("stack_id"))
-    return tuple(read_only(replace(one, frames=analysis.lines.of(one.stack_id))) for one in ordered)
+    survivors = _survivors(analysis)
+    growths: list[Growth] = []
+    for key, run, group in _runs(survivors, n_iterations):
+        is_even = run.sums.min() * 2 >= run.sums.max()
+        is_strong = run.n_iterations >= _FAIR_ITERATIONS
+        if is_strong or (is_even and group.is_weak_evidence.all()):
+            growths.append(run.growth(key, Fate.NEVER_FREED))
+    growths += _growing_lines(analysis, survivors, [growth.rows[0] for growth in growths])
+    growths += _replaced(survivors, n_iterations, analysis.allocations.requested_bytes)
+    framed = []
+    for growth in most_first(growths, attrgetter("stack_id")):
+        frames = analysis.lines.of(growth.stack_id)
+        framed.append(read_only(replace(growth, frames=frames)))
+    return tuple(framed)
 
 
-def _kept(analysis: DeviceAnalysis) -> _Kept:
+def _survivors(analysis: DeviceAnalysis) -> _Survivors:
     table = analysis.allocations
     phases = analysis.phases
-    made = analysis.iteration
-    freed = at(phases.iteration, table.freed_event, phases.n_iterations)
+    birth = analysis.iteration
+    death = at(phases.iteration, table.freed_event, phases.n_iterations)
     # Without frames it may be anyone's; where the last iteration was cut short, what it would have
     # freed is still there.
     is_evidence = (analysis.project_frame > -2) & np.bool_(_is_last_complete(phases))
     is_evidence &= ~is_among(analysis.classification.category, categories_with(Trait.MADE_ONCE))
     steps = rows_of(has_code(phases.certain, Phase.OPTIMIZER))
     last_step = np.append(len(phases.certain), steps)[-1]
-    everything = _Kept(
+    is_last = birth == phases.n_iterations - 1
+    allocations = _Survivors(
         row=np.arange(len(table)),
         key=table.stack_id.astype(np.int64),
-        made=made.astype(np.int64),
-        freed=freed.astype(np.int64),
+        birth=birth.astype(np.int64),
+        death=death.astype(np.int64),
         n_bytes=table.block_bytes,
         is_weak_evidence=is_evidence,
-        after_last_step=(table.alloc_event > last_step) & (made == phases.n_iterations - 1),
+        is_after_steps=(table.alloc_event > last_step) & is_last,
     )
-    return take(everything, rows_of((made >= 0) & (freed > made)))
+    return take(allocations, rows_of((birth >= 0) & (death > birth)))
 
 
 def _is_last_complete(phases: Phases) -> bool:
-    """Whether the last iteration came to its optimizer, or at least to as many events as the one before."""
+    """Return whether the last iteration is complete.
+
+    It came to its optimizer, or has nine tenths as many events as the iteration before.
+    """
     last = phases.n_iterations - 1
-    first, before, end = np.searchsorted(phases.iteration, (last - 1, last, last + 1)).tolist()
+    bounds = np.searchsorted(phases.iteration, (last - 1, last, last + 1))
+    previous_start, start, end = bounds.tolist()
     if phases.ends_in_oom:
         return False
-    has_step = bool(has_code(phases.certain[before:end], Phase.OPTIMIZER).any())
-    return has_step or end - before >= 0.9 * (before - first)
+    has_step = bool(has_code(phases.certain[start:end], Phase.OPTIMIZER).any())
+    return has_step or end - start >= 0.9 * (start - previous_start)
 
 
-def _of_lines(analysis: DeviceAnalysis, kept: _Kept, done: Sequence[int]) -> Iterator[Growth]:
-    """Find the lines of the project that grow by one stack or another, none of which does so every time.
+def _growing_lines(
+    analysis: DeviceAnalysis, survivors: _Survivors, rows: Sequence[int]
+) -> Iterator[Growth]:
+    """Find the lines of the project that grow by several stacks, none of which grows every time.
 
-    ``done`` are allocations of the stacks that do.
+    ``rows`` are allocations of the stacks that do grow: their lines are left out.
     """
-    line = analysis.project_frame[kept.row].astype(np.int64)
-    wanted = rows_of((line >= 0) & ~is_among(line, analysis.project_frame[done]))
-    for _, run, _ in _runs(take(replace(kept, key=line), wanted), analysis.phases.n_iterations):
+    line = analysis.project_frame[survivors.row].astype(np.int64)
+    is_open = (line >= 0) & ~is_among(line, analysis.project_frame[rows])
+    keyed = take(replace(survivors, key=line), rows_of(is_open))
+    for _, run, _ in _runs(keyed, analysis.phases.n_iterations):
         if run.n_iterations >= _LEAST_OF_LINE:
             yield run.growth(analysis.main_stack(run.rows), Fate.NEVER_FREED)
 
 
-def _runs(kept: _Kept, n_iterations: int) -> Iterator[tuple[int, _Run, _Kept]]:
-    """Find the keys that keep memory of every iteration to the end, with that run and all they keep.
+def _runs(survivors: _Survivors, n_iterations: int) -> Iterator[tuple[int, _Run, _Survivors]]:
+    """Find the keys that keep memory of every iteration to the end.
 
-    Not what frees a part of it later: a window that is full does, and what the collector frees.
+    Yield each key, that run and all memory that it keeps. Not what frees a part of it later: a
+    window that is full does, and what the collector frees.
     """
     # What the last iteration made may still be freed in the next, which the trace does not have.
-    outlived = (kept.freed >= kept.made + 2) | (kept.made == n_iterations - 1)
-    stays = outlived & (kept.freed == n_iterations)
+    is_last = survivors.birth == n_iterations - 1
+    outlived = (survivors.death >= survivors.birth + 2) | is_last
+    stays = outlived & (survivors.death == n_iterations)
     late = outlived & ~stays
-    keys, n_late = _sums(kept.key[late], kept.n_bytes[late])
+    keys, n_late = _sums(survivors.key[late], survivors.n_bytes[late])
     late_bytes = dict(plain_rows(keys, n_late))
-    for key, one in _groups(take(kept, rows_of(stays))):
-        runs = filter(None, (_last_run(one, n_iterations), _run_after_steps(one, n_iterations)))
-        run = max(runs, key=lambda run: run.n_iterations, default=None)
+    for key, group in _groups(take(survivors, rows_of(stays))):
+        run = _longest_run(group, n_iterations)
         if run and late_bytes.get(key, 0) * 10 <= run.sums.sum():
-            yield key, run, one
+            yield key, run, group
+
+
+def _longest_run(survivors: _Survivors, n_iterations: int) -> _Run | None:
+    """Return the longer of the runs to the last iteration and after the last step."""
+    last_run = _last_run(survivors, n_iterations)
+    delayed_run = _run_after_steps(survivors, n_iterations)
+    if last_run is None or delayed_run is None:
+        return last_run or delayed_run
+    return delayed_run if delayed_run.n_iterations > last_run.n_iterations else last_run
 
 
 def _sums(key: Int64Column, n_bytes: Int64Column) -> tuple[Int64Column, Int64Column]:
@@ -365,71 +405,80 @@ def _sums(key: Int64Column, n_bytes: Int64Column) -> tuple[Int64Column, Int64Col
     return key[first], sums_by(group, n_bytes, len(first))
 
 
-def _groups(kept: _Kept) -> Iterator[tuple[int, _Kept]]:
+def _groups(survivors: _Survivors) -> Iterator[tuple[int, _Survivors]]:
     """Group the allocations by key, where a key may have one for each of enough iterations."""
-    for rows in grouped(np.arange(len(kept.row)), kept.key, least=LEAST_ITERATIONS):
-        if len(run_starts(kept.made[rows])) >= LEAST_ITERATIONS - 1:  # the last may count as two
-            yield int(kept.key[rows[0]]), take(kept, rows)
+    positions = np.arange(len(survivors.row))
+    for rows in grouped(positions, survivors.key, least=LEAST_ITERATIONS):
+        n_iterations = len(run_starts(survivors.birth[rows]))
+        if n_iterations >= LEAST_ITERATIONS - 1:  # the last may count as two
+            yield int(survivors.key[rows[0]]), take(survivors, rows)
 
 
-def _last_run(one: _Kept, n_iterations: int) -> _Run | None:
-    """Find the last iterations, equally far apart, that each kept something.
+def _last_run(survivors: _Survivors, n_iterations: int) -> _Run | None:
+    """Find the last iterations, equally far apart, that each left memory behind.
 
     None where there are too few, or where the next one should have come before the end of the
     trace.
     """
-    made, sums = _sums(one.made, one.n_bytes)
+    iterations, sums = _sums(survivors.birth, survivors.n_bytes)
     # The last iteration counts only where it has no more than the others kept: the rest may be
     # freed yet.
-    if len(made) > 1 and made[-1] == n_iterations - 1 and sums[-1] > sums[:-1].max():
-        made = made[:-1]
+    has_last = len(iterations) > 1 and iterations[-1] == n_iterations - 1
+    if has_last and sums[-1] > sums[:-1].max():
+        iterations = iterations[:-1]
         sums = sums[:-1]
-    if len(made) < LEAST_ITERATIONS:
+    if len(iterations) < LEAST_ITERATIONS:
         return None
-    gaps = np.diff(made)
+    gaps = np.diff(iterations)
     period = int(gaps[-1])
-    start = _begins(gaps == period)
-    least = LEAST_ITERATIONS + (period > 1)
-    if len(made) - start < least or int(made[-1]) + period < n_iterations - 1:
+    start = _run_start(gaps == period)
+    last = int(iterations[-1])
+    n_required = LEAST_ITERATIONS + (period > 1)
+    if len(iterations) - start < n_required or last + period < n_iterations - 1:
         return None
-    first = int(made[start])
-    last = int(made[-1])
-    return _Run(
-        first, last, period, one.row[(one.made >= first) & (one.made <= last)], sums[start:]
-    )
+    first = int(iterations[start])
+    is_within = (survivors.birth >= first) & (survivors.birth <= last)
+    return _Run(first, last, period, survivors.row[is_within], sums[start:])
 
 
-def _run_after_steps(one: _Kept, n_iterations: int) -> _Run | None:
-    """Find the run of memory that is made after each step, in the next iteration; the last step has none."""
-    if not one.after_last_step.any():
+def _run_after_steps(survivors: _Survivors, n_iterations: int) -> _Run | None:
+    """Find the run of memory that is allocated after each step, in the next iteration.
+
+    The last step has no next iteration: its memory is counted as if it had.
+    """
+    if not survivors.is_after_steps.any():
         return None
-    found = _last_run(replace(one, made=one.made + one.after_last_step), n_iterations + 1)
-    return found and found._replace(first=max(found.first - 1, 0), last=found.last - 1)
+    shifted = replace(survivors, birth=survivors.birth + survivors.is_after_steps)
+    run = _last_run(shifted, n_iterations + 1)
+    return run and run._replace(first=max(run.first - 1, 0), last=run.last - 1)
 
 
-def _begins(holds: BoolColumn) -> int:
+def _run_start(holds: BoolColumn) -> int:
     """Find the beginning of the run that lasts to the end."""
     return int(np.append(-1, rows_of(~holds))[-1]) + 1
 
 
-def _replaced(kept: _Kept, n_iterations: int, requested_bytes: Int64Column) -> Iterator[Growth]:
-    """Find the stacks that replace their memory by something larger, as ``torch.cat`` in a loop does."""
+def _replaced(
+    survivors: _Survivors, n_iterations: int, requested_bytes: Int64Column
+) -> Iterator[Growth]:
+    """Find the stacks that replace memory by larger memory, as ``torch.cat`` in a loop does."""
+    birth = survivors.birth
+    death = survivors.death
     # The last event of an optimizer ends an iteration: what is freed right after it is freed in the
     # next.
-    is_replaced = (kept.freed <= kept.made + 2) & (
-        (kept.freed < n_iterations) | (kept.made >= n_iterations - 2)
-    )
-    for key, one in _groups(take(kept, rows_of(is_replaced & (kept.key >= 0)))):
-        made, n_bytes = _sums(one.made, requested_bytes[one.row])
-        more = np.where(np.diff(made) == 1, np.diff(n_bytes), 0)
-        if made[-1] != n_iterations - 1 or not len(more) or more[-1] <= 0:
+    is_replaced = (death <= birth + 2) & ((death < n_iterations) | (birth >= n_iterations - 2))
+    for key, group in _groups(take(survivors, rows_of(is_replaced & (survivors.key >= 0)))):
+        iterations, n_bytes = _sums(group.birth, requested_bytes[group.row])
+        rises = np.where(np.diff(iterations) == 1, np.diff(n_bytes), 0)
+        if iterations[-1] != n_iterations - 1 or not len(rises) or rises[-1] <= 0:
             continue
-        start = _begins(more > 0)
-        if len(made) - start < _LEAST_LARGER:
-            start = _begins(more == more[-1])
-        if len(made) - start >= _LEAST_EQUALLY_LARGER:
-            rows = one.row[one.made >= made[start]]
-            run = _Run(int(made[start]), int(made[-1]), 1, rows, n_bytes[start:])
+        start = _run_start(rises > 0)
+        if len(iterations) - start < _LEAST_LARGER:
+            start = _run_start(rises == rises[-1])
+        if len(iterations) - start >= _LEAST_EQUALLY_LARGER:
+            first = int(iterations[start])
+            rows = group.row[group.birth >= first]
+            run = _Run(first, int(iterations[-1]), 1, rows, n_bytes[start:])
             yield run.growth(key, Fate.REPLACED)
 
 
@@ -446,30 +495,37 @@ def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
     is_usual = is_among(classified.category, categories_with(Trait.USUALLY_KEPT))
     kind = np.where(is_usual, 1, 2 * waits)
     unfreed = []
-    rows = rows_of(analysis.features.is_traced & ~analysis.features.is_freed)
-    for same in grouped(rows, frame.astype(np.int64) * len(_TRENDS_OF_KINDS) + kind):
-        events = table.alloc_event[same].tolist()
-        place = int(frame[same[0]])
-        trend = _TRENDS_OF_KINDS[kind[same[0]]] or _trend(analysis, events)
-        figures = (len(same), table.bytes_of(same), events[0], events[-1], trend)
-        unfreed.append(UnfreedLine(analysis.lines.of_frame(place), place >= -1, *figures))
-    return most_first(unfreed, lambda unfreed: str(unfreed.line))
+    live_rows = rows_of(analysis.features.is_traced & ~analysis.features.is_freed)
+    frames_and_kinds = frame.astype(np.int64) * len(_TRENDS_OF_KINDS) + kind
+    for rows in grouped(live_rows, frames_and_kinds):
+        events = table.alloc_event[rows].tolist()
+        line_frame = int(frame[rows[0]])
+        trend = _TRENDS_OF_KINDS[kind[rows[0]]] or _trend(analysis, events)
+        figures = (len(rows), table.bytes_of(rows), events[0], events[-1], trend)
+        line = analysis.lines.of_frame(line_frame)
+        unfreed.append(UnfreedLine(line, line_frame >= -1, *figures))
+    return most_first(unfreed, _line_text)
+
+
+def _line_text(unfreed: UnfreedLine) -> str:
+    return str(unfreed.line)
 
 
 def growing_sentence(analysis: DeviceAnalysis) -> str:
-    """Name the line with most memory that may grow, where no iterations show it; empty for little memory."""
+    """Name the line with most memory that may grow, where no iterations show it.
+
+    The sentence is empty where that line has little memory.
+    """
     lines = unfreed_lines(analysis) if why_unknown(analysis) else ()
-    one = next((line for line in lines if line.trend is Trend.GROWS), None)
-    if (
-        one is None
-        or one.line is None
-        or one.block_bytes < _LARGE_PART * analysis.replay.allocated.peak
-    ):
+    largest = next((line for line in lines if line.trend is Trend.GROWS), None)
+    if largest is None or largest.line is None:
         return ""
-    size = f"{format_bytes(one.block_bytes)} in {counted(one.n_allocations, 'allocation')}"
+    if largest.block_bytes < _LARGE_PART * analysis.replay.allocated.peak:
+        return ""
+    size = format_bytes(largest.block_bytes)
     return (
-        f"{one.line.place} kept growing to the end of the trace: {size} (a leak, a cache or "
-        f"reference cycles)"
+        f"{largest.line.place} kept growing to the end of the trace: {size} in "
+        f"{counted(largest.n_allocations, 'allocation')} (a leak, a cache or reference cycles)"
     )
 
 
@@ -501,12 +557,14 @@ def why_unknown(analysis: DeviceAnalysis) -> str:
             "no optimizer step ends an iteration in this trace"
             + "; without an optimizer, call snapconv.step() under `snapconv record`" * is_recorded
         )
-    why = _why_unsure(analysis)
-    return why and f"{why}; record more" + f" with `{_record_more(analysis)}`" * is_recorded
+    reason = _why_unsure(analysis)
+    if not reason:
+        return ""
+    return f"{reason}; record more" + f" with `{_record_more(analysis)}`" * is_recorded
 
 
 def _why_unsure(analysis: DeviceAnalysis) -> str:
-    """Say why the iterations of a trace show neither growth nor its absence; empty where they do."""
+    """Say why the iterations show neither growth nor its absence; empty where they do."""
     n_cut = int(not _is_last_complete(analysis.phases))
     n_whole = analysis.phases.n_iterations - n_cut
     noun = "whole iteration" if n_cut else "iteration"
@@ -515,8 +573,9 @@ def _why_unsure(analysis: DeviceAnalysis) -> str:
     allocated = analysis.replay.allocated
     ends = allocated.after[[iteration.last_event for iteration in analysis.iterations[:n_whole]]]
     rises = np.diff(ends) > 0
-    is_steady = rises.mean() < _MOST_ITERATIONS or ends[-1] - ends[0] < _LEAST_RISE * allocated.peak
-    if is_steady or find_growth(analysis):
+    is_steady = rises.mean() < _MOST_ITERATIONS
+    is_small = ends[-1] - ends[0] < _LEAST_RISE * allocated.peak
+    if is_steady or is_small or find_growth(analysis):
         return ""
     sizes = f"{format_bytes(int(ends[0]))} to {format_bytes(int(ends[-1]))}"
     rose = f"rose in {np.count_nonzero(rises)} of {len(rises)} iterations"
@@ -524,23 +583,26 @@ def _why_unsure(analysis: DeviceAnalysis) -> str:
 
 
 def _record_more(analysis: DeviceAnalysis) -> str:
-    """Return the command that records enough iterations, of the same program where the file names it."""
+    """Return the command that records enough iterations.
+
+    It runs the same program, where the file names it.
+    """
     simulate = " --simulate" * analysis.snapshot.is_simulated
     program = analysis.snapshot.facts.get("command") or "SCRIPT"
     n = max(_STRONG_ITERATIONS, 2 * analysis.phases.n_iterations)
     return f"snapconv record{simulate} --iterations {n} -o more.capture {program}"
 
 
-def growth_notes(analysis: DeviceAnalysis, found: Sequence[Growth]) -> Iterator[Note]:
-    """Report how much every iteration adds for good, and which line of the project made the most of it."""
-    per_iteration = sum(one.bytes_per_iteration for one in found)
-    if not found or per_iteration * _ITERATIONS_THAT_MATTER < analysis.replay.allocated.peak:
+def growth_notes(analysis: DeviceAnalysis, growths: Sequence[Growth]) -> Iterator[Note]:
+    """Report how much every iteration adds for good, and the project's line with most of it."""
+    n_added = sum(growth.bytes_per_iteration for growth in growths)
+    if not growths or n_added * _ITERATIONS_THAT_MATTER < analysis.replay.allocated.peak:
         return
-    most = found[0]
-    where = optional("; most by {0.place}", most.line)
+    largest = growths[0]
+    main_line = optional("; most by {0.place}", largest.line)
     sentence = (
-        f"every iteration from {most.first_iteration} to {most.last_iteration} adds "
-        f"{format_bytes(per_iteration)} that is never freed in this trace{where} "
-        f"({most.certainty}); see snapconv growth"
+        f"every iteration from {largest.first_iteration} to {largest.last_iteration} adds "
+        f"{format_bytes(n_added)} that is never freed in this trace{main_line} "
+        f"({largest.certainty}); see snapconv growth"
     )
     yield Note("growth", sentence, analysis.device.device, is_minor=True)

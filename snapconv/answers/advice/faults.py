@@ -17,7 +17,7 @@ from snapconv.answers.advice.changes import Change, combined, freed_from, joined
 from snapconv.answers.advice.evidence import Detected, Evidence
 from snapconv.answers.advice.references import ends_without_graph
 from snapconv.answers.cycles import find_garbage
-from snapconv.answers.growth import Fate, by_line, find_growth, growth_notes
+from snapconv.answers.growth import Fate, growth_by_line, find_growth, growth_notes
 from snapconv.classification.categories import ABOUT, Category
 from snapconv.classification.features import at, first_before
 from snapconv.columns import (
@@ -327,7 +327,7 @@ def growing(evidence: Evidence) -> Iterator[Detected]:
     if not any(growth_notes(analysis, found)):
         return
     ends = np.array([iteration.last_event for iteration in analysis.iterations], np.int64)
-    for one in by_line(found)[:3]:
+    for one in growth_by_line(found)[:3]:
         rows = np.sort(one.rows)
         is_replaced = one.fate is Fate.REPLACED
         change = freed_from(

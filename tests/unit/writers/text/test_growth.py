@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from snapconv.answers.growth import Fate, Growth, GrowthReport, Trend, UnfreedLine, by_line
+from snapconv.answers.growth import Fate, Growth, GrowthReport, Trend, UnfreedLine, growth_by_line
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.writers.text.growth import growth_lines
 
@@ -18,7 +18,7 @@ def row(frames, n_bytes, *, fate=Fate.NEVER_FREED, first=0, last=3):
 
 
 def report_of(*rows, unknown=""):
-    return GrowthReport(0, (1024, 2048), by_line(rows), unknown)
+    return GrowthReport(0, (1024, 2048), growth_by_line(rows), unknown)
 
 
 def test_stacks_of_one_line_are_summed_up():
