@@ -77,7 +77,7 @@ WORDS = (
     ),
     ("allocate more than 1eb", OomCause.TOO_LARGE, WRONG_SIZE, SHAPES),
     (
-        r"allocate \d{4,6}(?:\.\d\d)?gi?b(?!.{0,60}capac)",
+        r"allocate \d{4,12}(?:\.\d\d)?gi?b(?!.{0,60}capac)",
         OomCause.TOO_LARGE,
         "the request is larger than any device",
         f"{SHAPES}; attention without a fused kernel asks for as much: use FlashAttention or a newer torch",

@@ -71,8 +71,14 @@ _LACKS = "torch's allocator found no memory; the text lacks the figures that wou
 _LEAST_NOTABLE = 0.05
 # Lines before and after the one of a message whose other sizes are told.
 _N_BESIDE = 20
-# Causes that no setting of a server removes.
-_NOT_OF_SERVERS = (OomCause.OUTSIDE, OomCause.LIMIT, OomCause.TOO_LARGE)
+# By the backend of a row that leads: the causes that its next step, a setting of a server or of a kind of
+# device, does not remove.
+_KEPT_CAUSES = {
+    "GPU": (OomCause.OUTSIDE, OomCause.LIMIT, OomCause.TOO_LARGE),
+    "device": (OomCause.OUTSIDE, OomCause.LIMIT, OomCause.TOO_LARGE),
+    "HIP": (OomCause.LIMIT,),
+    "XPU": (OomCause.OUTSIDE, OomCause.LIMIT),
+}
 # The longest text that torch writes has about 1500 characters; a traceback above it, some thousands.
 _MOST_OF_MESSAGE, _MOST_OF_TRACEBACK = 4000, 12_000
 _ROUNDING_BYTES = 16 << 20
@@ -268,8 +274,11 @@ def _explained(log: CompactText) -> tuple[MessageAnswer, int] | None:
         (answer for answer in messages if answer.message.tried_bytes or answer.verdict),
         key=lambda answer: answer.verdict is None,
     )
-    kinds = [kind for kind in MESSAGE_KINDS if kind.leads or not clear]
-    matches = [(kind, match) for kind in kinds if (match := _first_match(kind, log))]
+    matches = [
+        (kind, match)
+        for kind in MESSAGE_KINDS
+        if (kind.leads or not clear) and (match := _first_match(kind, log))
+    ]
     first = min(matches, key=lambda row: (row[0].level, row[1].start()), default=None)
     # A message without figures says more than a text of a kind of level 2 and higher.
     if messages and not clear and (first is None or first[0].level >= 2):
@@ -288,7 +297,7 @@ def _of_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> 
             devices.setdefault((answer.rank, answer.message.device), answer)
     first, *others = (
         _of_server(answer, server)
-        if server and (answer.cause not in _NOT_OF_SERVERS or answer.next_step == SAME_PROCESS)
+        if server and (answer.cause not in _KEPT_CAUSES[server.backend] or answer.next_step == SAME_PROCESS)
         else answer
         for answer in devices.values()
     )
@@ -296,7 +305,7 @@ def _of_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> 
 
 
 def _of_server(answer: MessageAnswer, server: MessageAnswer) -> MessageAnswer:
-    """Return the answer to a message in a server's process, with the server's step unless enough was free.
+    """Return the answer to a message with the step of a server, unless enough was free, or of its device.
 
     Against fragmentation the allocator's setting comes first.
     """
@@ -305,7 +314,8 @@ def _of_server(answer: MessageAnswer, server: MessageAnswer) -> MessageAnswer:
     step = server.next_step
     if cause == OomCause.FRAGMENTED:
         step = f"{answer.next_step}; else {step}"
-    if (answer.message.free_bytes or 0) >= (answer.message.tried_bytes or math.inf):
+    is_enough = (answer.message.free_bytes or 0) >= (answer.message.tried_bytes or math.inf)
+    if is_enough and server.backend != answer.backend:
         step = answer.next_step
     return replace(
         answer,
@@ -420,9 +430,9 @@ def _of_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -> Messa
     next_step = _next_step(row, values, backend_of_kind(backend).monitor)
     message = OomMessage(device=values.pop("device", None), tried_bytes=values.pop("tried", None))
     figures = [
-        MessageFigure(FIGURES[name].noun, FIGURES[name].unit, value)
+        MessageFigure(figure.noun, figure.unit, value)
         for name, value in values.items()
-        if name in FIGURES
+        if (figure := FIGURES.get(name))
     ]
     return MessageAnswer(
         kind=kind.name,
@@ -520,9 +530,12 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
     tried = message.tried_bytes or 0
     total = message.total_bytes or math.inf
     outside = answer.outside_bytes or 0
-    missing = tried - (message.free_bytes or 0)
     is_own = 2 * (answer.own_outside_bytes or 0) > outside
-    if cause == OomCause.OUTSIDE and is_own and missing > sum(size for _, size in message.other_processes):
+    if (
+        cause == OomCause.OUTSIDE
+        and is_own
+        and tried - (message.free_bytes or 0) > sum(size for _, size in message.other_processes)
+    ):
         return SAME_PROCESS
     if cause == OomCause.UNKNOWN and tried > total:
         return LARGER_THAN_OWN
@@ -570,7 +583,7 @@ def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Sh
     allowed = message.allowed_bytes
     reserved = message.reserved_bytes
     tried = message.tried_bytes or 0
-    is_shared = total is not None and free is not None and free > total
+    is_shared = (free or 0) > (total or math.inf)
     live = message.process_bytes if reserved is None else reserved
     live = live if message.allocated_bytes is None else message.allocated_bytes
     # Before torch 1.4 the text has the request itself: not the segment that a small one needs.
@@ -584,7 +597,7 @@ def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Sh
         live_bytes=live,
         here=None if unallocated is None else FreePieces(unallocated),
         elsewhere=FreePieces(message.private_pool_bytes or 0),
-        allowed_bytes=None if allowed is None or (total is not None and allowed >= total) else allowed,
+        allowed_bytes=allowed if (allowed or 0) < (total or math.inf) else None,
         counted_bytes=live if reserved is None else reserved + (message.metal_bytes or 0),
         rounding_bytes=_ROUNDING_BYTES,
         has_pieces=False,
@@ -606,8 +619,10 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
     if tried in _SHARED_SEGMENTS and backend != "MPS":
         yield _SHARED_SEGMENTS[tried][1]
     if private and allocated:
-        in_text = format_bytes(allocated + private)
-        yield f"torch's {in_text} includes {format_bytes(private)} free in private pools"
+        yield (
+            f"torch's {format_bytes(allocated + private)} includes {format_bytes(private)} free in private "
+            "pools"
+        )
     if whole is not None and free > whole:
         yield "more is free than the device has: it shares the host's memory, and torch counts both"
     elif whole is not None and max(reserved, allocated) + free > whole + _ROUNDING_BYTES:

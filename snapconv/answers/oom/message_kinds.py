@@ -2399,6 +2399,17 @@ _KINDS = (
         "room)",
     ),
     MessageKind(
+        "Intel's limit of a block",
+        backend="XPU",
+        level=0.5,
+        seen=("current platform can ?not allocate memory block with size larger than 4 ?gb",),
+        also=(r"allocate <tried> ?(?:\(gpu|\. gpu)",),
+        means="one tensor is larger than the 4 GiB that Intel's driver allows for a block, whatever is free",
+        next_step="smaller tensors: a smaller batch, or the work in pieces",
+        cause=OomCause.LIMIT,
+        leads=True,
+    ),
+    MessageKind(
         "XPU's resources",
         backend="XPU",
         seen=(
@@ -3263,7 +3274,8 @@ _KINDS = (
         backend="host",
         level=1.5,
         seen=(
-            "(?<!gpu memory: )you tried to allocate <tried>",
+            # Before torch 1.2 in whole GB: 0 is less than one of them, not nothing.
+            "(?<!gpu memory: )you tried to allocate (?:0gb|<tried>)",
             "defaultcpuallocator: can't allocate memory",
             r"posix_memalign\([^()]{0,80}\) == 0\. 12 vs 0",
             f"{_NOT_OF_GPU}memory allocation of <tried> failed",
@@ -3954,6 +3966,35 @@ _KINDS = (
         next_step="a smaller batch, shorter sequences or smaller images, unless skipped batches are "
         "acceptable; `nvidia-smi` shows what other programs hold",
         cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "a search for a batch size",
+        level=1.25,
+        seen=(
+            # AutoBatch of ultralytics prints the messages that it catches, without a traceback.
+            r"out ?of ?memory.{0,700}?autobatch: (?:warning)?\W{0,4}(?:using batch-size|cuda anomaly)",
+            r"autobatch: (?:warning)?\W{0,4}error detected: .{0,300}?out ?of ?memory",
+        ),
+        unless=(r"traceback \(most recent call last\)",),
+        means="the program tries larger and larger batches, catches the message of the one that does not "
+        "fit, and goes on with a smaller batch",
+        next_step="nothing, if the training starts; if it then runs out of memory, set a smaller batch "
+        "yourself (batch=8) instead of -1, or stop the other processes that `nvidia-smi` shows",
+        cause=OomCause.WARNING,
+        leads=True,
+    ),
+    MessageKind(
+        "a batch size that was searched for",
+        level=1.26,
+        seen=(
+            r"autobatch: using batch-size \d",
+            r"batch size \d{1,7} succeeded, trying batch size",
+        ),
+        needs=("out of memory|outofmemoryerror",),
+        means="the batch size is one that a search found to fit in a short trial; images with more objects, "
+        "longer inputs, or the evaluation need more",
+        next_step="set a smaller batch yourself, below the size that the search found",
+        leads=True,
     ),
     MessageKind(
         "torch's allocator, without its message",

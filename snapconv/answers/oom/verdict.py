@@ -220,7 +220,7 @@ def decide_oom(found: Shortage) -> OomVerdict:
         # What is not torch's is to blame where it is more than usual, than was missing, and than free pieces.
         # No context takes half of a small device. A text that was cut does not say whose it is.
         reason = "holder not known" if reserved is None else "outside"
-        outside = max(total - (free or 0) - (reserved or found.live_bytes or 0), 0)
+        outside = total - (free or 0) - (reserved or found.live_bytes or 0)
         if outside - min(USUAL_OUTSIDE_BYTES, total // 2) >= max(
             missing, _fragmented_bytes(found, found.block_bytes)
         ):
@@ -287,9 +287,17 @@ def _fragmented_bytes(found: Shortage, least: int) -> int:
 
 
 def _least_notable(found: Shortage, least: int) -> float:
-    """Return how many free bytes are more than every program has, and than ``least``."""
+    """Return how many free bytes are more than every program has, and than ``least``.
+
+    Where torch has more than the device, which Windows allows, they are also more than what is too much.
+    """
     reserved = found.reserved_bytes or 0
-    return max(least, min(_USUAL_SHARE * reserved, least + _USUAL_BYTES), _LEAST_SHARE * reserved)
+    return max(
+        least,
+        min(_USUAL_SHARE * reserved, least + _USUAL_BYTES),
+        _LEAST_SHARE * reserved,
+        reserved - (found.device_total_bytes or reserved),
+    )
 
 
 def _verdict(found: Shortage, reason: str, *, is_inferred: bool = False, **more: str) -> OomVerdict:

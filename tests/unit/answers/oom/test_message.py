@@ -755,7 +755,47 @@ def test_a_device_of_so_little_memory_is_taken_for_an_apu():
     assert found.cause == "not known"
     assert "most likely an APU" in found.notes[-1]
     assert "UMA frame buffer" in found.notes[-1]
+    assert found.next_step.startswith("give the GPU more of the host's memory")
+    # Nor is it too large for what the firmware could give, or another program to blame.
+    for figures in (("400.00 MiB", "1.20 GiB"), ("312.00 MiB free", "0 bytes free")):
+        assert explain_message(text.replace(*figures)).next_step.startswith("give the GPU more")
     assert not explain_message(text.replace("512.00 MiB", "24.00 GiB")).notes
+
+
+def test_pieces_are_not_missed_by_a_torch_that_has_more_than_the_device():
+    text = (
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 MiB. GPU 0 has a total "
+        "capacity of 8.00 GiB of which 0 bytes is free. Of the allocated memory {} GiB is allocated by "
+        "PyTorch, and 600.00 MiB is reserved by PyTorch but unallocated."
+    )
+    beyond, within = explain_message(text.format("12.00")), explain_message(text.format("7.00"))
+    assert (beyond.cause, within.cause) == ("full", "fragmented")
+    assert beyond.next_step.startswith("a smaller batch")
+
+
+def test_a_message_that_a_search_for_a_batch_size_caught_is_no_failure():
+    text = (
+        f"AutoBatch: Computing optimal batch size for --imgsz 640\n{from_2_1(*FULL)}\n"
+        "AutoBatch: Using batch-size 8 for CUDA:0 5.00G/8.00G (60%)\n"
+    )
+    assert explain_message(text).next_step.startswith("nothing, if the training starts")
+    found = explain_message(f"{text}Epoch 1/9\nTraceback (most recent call last):\n{from_2_1(*FULL)}")
+    assert found.next_step.startswith("set a smaller batch yourself, below")
+    assert found.cause == "full"
+
+
+def test_a_block_that_intels_driver_does_not_allow_comes_before_a_later_message():
+    text = (
+        "RuntimeError: Current platform can NOT allocate memory block with size larger than 4GB! Tried to "
+        "allocate 5.00 GiB (GPU 0; 9.00 GiB total capacity; 0 bytes already allocated; 0 bytes reserved in "
+        "total by PyTorch)"
+    )
+    later = text.replace(
+        "Current platform can NOT allocate memory block with size larger than 4GB!", "XPU out of memory."
+    )
+    assert explain_message(text).cause == "limited"
+    found = explain_message(f"{text}\n{later.replace('5.00 GiB', '2.00 GiB')}")
+    assert found.next_step.startswith("smaller tensors")
 
 
 def test_the_warm_up_of_a_server_leads_to_its_own_setting():
@@ -956,6 +996,8 @@ def test_a_message_comes_before_what_a_person_wrote_of_it():
 
 
 def test_a_request_larger_than_any_device_is_a_wrong_size():
+    found = explain_message("RuntimeError: CUDA out of memory. Tried to allocate 1234567.89 GiB")
+    assert (found.cause, found.next_step[:18]) == ("larger than the device", "look at the shapes")
     found = explain_message("CUDA out of memory. Tried to allocate 1263.35 GiB.")
     assert found.cause == "larger than the device"
     assert found.next_step.startswith("look at the shapes")

@@ -153,6 +153,44 @@ TEXTS = (
         "a smaller batch, input or model",
     ),
     (
+        "RuntimeError: $ Torch: not enough memory: you tried to allocate 0GB. Buy new RAM!",
+        "an allocation of the program",
+        HOST,
+        {},
+        "a smaller batch, input or model",
+    ),
+    (
+        "AutoBatch: Computing optimal batch size for imgsz=320\nCUDA out of memory\n"
+        "AutoBatch: WARNING \u26a0\ufe0f CUDA anomaly detected, using default batch-size 8.",
+        "a search for a batch size",
+        WARNING,
+        {},
+        "nothing, if the training starts",
+    ),
+    (
+        "AutoBatch: WARNING  error detected: 'OutOfMemoryError' object has no attribute 'encode',  using "
+        "default batch-size 4.",
+        "a search for a batch size",
+        WARNING,
+        {},
+        "nothing, if the training starts",
+    ),
+    (
+        "AutoBatch: Using batch-size 71 for CUDA:0 9.00G/16.00G (56%)\n"
+        "torch.cuda.OutOfMemoryError: CUDA out of memory.",
+        "a batch size that was searched for",
+        FULL,
+        {},
+        "set a smaller batch yourself",
+    ),
+    (
+        "RuntimeError: Current platform can NOT allocate memory block with size larger than 4GB! Tried to",
+        "Intel's limit of a block",
+        LIMITED,
+        {},
+        "smaller tensors",
+    ),
+    (
         "Unable to pin more tensors for 'transformer' as the maximum reservable memory has been reached "
         "(1023.00). Transfer speed from RAM to VRAM may be slower.",
         "pinned memory of an offloader",
