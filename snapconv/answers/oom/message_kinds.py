@@ -2048,6 +2048,20 @@ _KINDS = (
         leads=True,
     ),
     MessageKind(
+        "Stable Diffusion WebUI Forge, in its log",
+        seen=(
+            # Its last such line: the model that was loaded when memory ran out.
+            r"target: \w{1,60}, free gpu: <free>, model require: <needed>, previously loaded: [\d.]{1,12}mb, "
+            r"inference require: [\d.]{1,12}mb, remaining: -<lacking>(?!.{0,9000}?, free gpu: \d)",
+        ),
+        needs=(_OUT_OF_MEMORY,),
+        means="the model with what a step needs is larger than what is free, and Forge keeps a part of it in "
+        "the machine's memory: what then did not fit may also be memory that Forge pins there",
+        next_step="a smaller or more strongly quantized model, or a lower GPU Weights; with Swap Location "
+        "`Shared`, try `CPU`",
+        leads=True,
+    ),
+    MessageKind(
         "split attention of an image generator",
         level=-0.5,
         seen=(
@@ -2460,6 +2474,17 @@ _KINDS = (
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
+        "an ignored command of Metal",
+        backend="MPS",
+        level=2,
+        seen=("kiogpucommandbuffercallbackerrorsubmissionsignored",),
+        means="macOS ignored this GPU command because earlier ones of the process had failed: the first "
+        "error above says why, which may be memory",
+        next_step="look for the first `[METAL]` or `IOGPU` error in the log; none: a newer release of the "
+        "program, or a smaller model or context",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "Metal",
         backend="MPS",
         seen=(
@@ -2493,6 +2518,35 @@ _KINDS = (
         also=(r"suballocate\(\) failed for \w{1,40} size: <tried>",),
         means="the GPU's memory ran out, or one block is larger than the driver allows",
         next_step="a smaller model or batch; close other programs that use the GPU",
+    ),
+    MessageKind(
+        "node-llama-cpp's context",
+        seen=(
+            r"a context size of <length>(?: with <sequences> sequences)? is too large for the available vram",
+        ),
+        means="node-llama-cpp estimated that the KV cache and the compute buffers of this context do not fit "
+        "beside the weights into what the GPU has free, and did not try: no memory ran out",
+        next_step='a smaller contextSize, or "auto"; fewer sequences, fewer gpuLayers, or a smaller model',
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "node-llama-cpp's context, on the host",
+        backend="host",
+        seen=(
+            r"a context size of <length>(?: with <sequences> sequences)? is too large for the available ram",
+        ),
+        means="node-llama-cpp estimated that the KV cache and the compute buffers of this context do not fit "
+        "into what the machine has free, and did not try: no memory ran out",
+        next_step='a smaller contextSize, or "auto"; fewer sequences, or a smaller model',
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "PowerInfer's budget",
+        seen=("vram_allocated_bytes < vram_capacity",),
+        means="the layers that PowerInfer always puts on the GPU are larger than its budget of GPU memory",
+        next_step="a larger --vram-budget, where the GPU has more free, or a smaller model; releases of 2023 "
+        "also stopped here by mistake",
+        cause=OomCause.LIMIT,
     ),
     MessageKind(
         "LightGBM on OpenCL",
@@ -4014,6 +4068,15 @@ _KINDS = (
         next_step="look for 'Tried to allocate' further up in the log, which has torch's figures; else less "
         "at once: a smaller batch, input or model; `nvidia-smi` shows what other programs hold",
         cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "GPU Weights of Stable Diffusion WebUI Forge",
+        level=2,
+        seen=(r"you just set forge to use 100% gpu memory \(<limit>\)",),
+        means="a warning: Forge's setting gives all of the GPU to the weights, and leaves nothing for the "
+        "computation, which then runs out of memory or becomes very slow",
+        next_step="lower GPU Weights, at the top of Forge's user interface: leave 1 to 2 GiB or more",
+        cause=OomCause.WARNING,
     ),
     MessageKind(
         "Stable Diffusion WebUI Forge",

@@ -1150,6 +1150,53 @@ TEXTS = (
         "nothing, if the models load",
     ),
     (
+        "[Memory Management] Target: JointTextEncoder, Free GPU: 3000.00 MB, Model Require: 512.00 MB, "
+        "Previously Loaded: 0.00 MB, Inference Require: 1024.00 MB, Remaining: -64.00 MB, All loaded\n"
+        "[Memory Management] Target: KModel, Free GPU: 3072.00 MB, Model Require: 11264.00 MB, Previously "
+        "Loaded: 0.00 MB, Inference Require: 189.00 MB, Remaining: -8381.00 MB, CUDA error: out of memory",
+        "Stable Diffusion WebUI Forge, in its log",
+        FULL,
+        {"free on the device": 3 * GIB, "needed": 11 * GIB, "short": 8381 * MIB},
+        "a smaller or more strongly quantized model",
+    ),
+    (
+        "[Low VRAM Warning] You just set Forge to use 100% GPU memory (4096.00 MB) to load model weights.\n"
+        "[Low VRAM Warning] Computations may fallback to CPU or go Out of Memory.",
+        "GPU Weights of Stable Diffusion WebUI Forge",
+        WARNING,
+        {"the limit": 4 * GIB},
+        "lower GPU Weights",
+    ),
+    (
+        "MemoryError: A context size of 4096 with 4 sequences is too large for the available VRAM",
+        "node-llama-cpp's context",
+        LIMITED,
+        {"requested": 4096, "sequences in the batch": 4},
+        "a smaller contextSize",
+    ),
+    (
+        "A context size of 131072 is too large for the available RAM (including swap)",
+        "node-llama-cpp's context, on the host",
+        HOST,
+        {"requested": 131072},
+        "a smaller contextSize",
+    ),
+    (
+        "GGML_ASSERT: /PowerInfer/llama.cpp:3107: vram_allocated_bytes < vram_capacity",
+        "PowerInfer's budget",
+        LIMITED,
+        {},
+        "a larger --vram-budget",
+    ),
+    (
+        "error: [METAL] Command buffer execution failed: Ignored (for causing prior/excessive GPU errors) "
+        "(00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)",
+        "an ignored command of Metal",
+        UNKNOWN,
+        {},
+        "look for the first",
+    ),
+    (
         "RuntimeError: Not enough memory, use lower resolution (max approx. 640x640). Need: 1.5GB free, "
         "Have:0.5GB free",
         "split attention of an image generator",
