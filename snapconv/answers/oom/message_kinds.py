@@ -865,7 +865,7 @@ _KINDS = (
     MessageKind(
         "a compiled program of XLA",
         seen=(
-            r"resource[_ ]exhausted: \S{0,40}?out of memory (?:while trying to allocate|allocating) <tried>",
+            r"resource_?exhausted: \S{0,40}?out of memory (?:while trying to allocate|allocating) <tried>",
         ),
         needs=("bufferassignment stats|total allocation: <needed>",),
         also=(
@@ -901,6 +901,33 @@ _KINDS = (
         next_step="a smaller model or batch, or half precision; stop the other processes that `nvidia-smi` "
         "shows",
         cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "a program of XLA larger than the GPU",
+        seen=(
+            r"byte size of input/output arguments \((?P<needed>\d{7,17})\) exceeds the base limit "
+            r"\((?P<limit>\d{7,17})\)",
+        ),
+        needs=("out of memory|resource_exhausted",),
+        also=("ran out of memory trying to allocate <tried>",),
+        means="the inputs and outputs of a compiled program are larger than the GPU, whatever is free",
+        next_step="smaller inputs and outputs: a smaller batch, the work in pieces, or results that are "
+        "summed up inside the compiled function instead of all kept (fewer samples, thinning)",
+        cause=OomCause.TOO_LARGE,
+    ),
+    MessageKind(
+        "a small request of XLA",
+        backend="device",
+        level=1,
+        seen=(
+            r"(?:resource_?exhausted: )?out of memory (?:while trying to allocate|allocating) "
+            r"(?P<tried>\d{1,4})bytes",
+        ),
+        means="XLA got no memory even for a few bytes: all of it was in use before, by this program or by "
+        "others, or the allocator failed for another reason, such as a build that does not fit the machine",
+        next_step="`jax.devices()` and `nvidia-smi` (`free -g` on the CPU) before the program runs: if the "
+        "memory is full, stop what holds it; else another release of jaxlib",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "XLA or JAX",
@@ -1021,6 +1048,28 @@ _KINDS = (
         ),
         means="CNTK got no memory from the driver",
         next_step="a smaller minibatch or input; stop the other processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "ONNX Runtime on the CPU",
+        backend="host",
+        seen=("failed to allocate memory for requested buffer of size <tried>",),
+        # The layout of its kernels for CPUs.
+        needs=("nchwc",),
+        means="ONNX Runtime's arena got no memory of the machine for a node that runs on the CPU, or a limit "
+        "of the process, the job or the container was reached",
+        next_step="a smaller image or batch, or fewer requests at once; enable_cpu_mem_arena=False in "
+        "SessionOptions keeps less between runs; `free -g` while it runs",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "ONNX Runtime, without its device",
+        backend="device",
+        seen=("failed to allocate memory for requested buffer of size <tried>",),
+        unless=("cuda|gpu|tensorrt|dml|directml|nvidia|rocm|migraphx|[gr]tx|tesla",),
+        means="ONNX Runtime's arena got no memory: the text does not say whether of the GPU or of the host",
+        next_step="a smaller batch or input, or fewer threads and sessions at once; `nvidia-smi` and "
+        "`free -g` show which memory fills while it runs",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "ONNX Runtime",
@@ -1509,6 +1558,15 @@ _KINDS = (
         "torch), hold it, or another process does",
         next_step="less data at once, and free the pools of other libraries; stop the other processes that "
         "`nvidia-smi` shows",
+    ),
+    MessageKind(
+        "MXNet's CPU memory",
+        backend="host",
+        seen=("failed to allocate cpu memory",),
+        means="MXNet got no memory of the machine, not of the GPU",
+        next_step="smaller images or a smaller batch, or fewer processes and workers; `free -g` while it "
+        "runs",
+        cause=OomCause.HOST,
     ),
     MessageKind(
         "MXNet",
@@ -3350,7 +3408,7 @@ _KINDS = (
             "\u65e0\u6cd5\u5206\u914d\u5185\u5b58",
             # What a program raises in words of its own may be of any memory.
             f"{_NOT_OF_GPU}(?<!of)memoryerror"
-            "(?!out|\\([\"'f]|:(?!unable|std::|cannot|could|fail|bad|out of|alloc|not enough|[^a-z]))",
+            "(?!out|\\([\"'f]|:(?!unable|std::|cannot|could|fail|bad|out of|alloc|not enough|[^a-z]|$))",
         ),
         means="host memory (not the GPU's) ran out, or a limit of the process, the job or the container was "
         "reached",

@@ -1798,10 +1798,57 @@ TEXTS = (
         "onnxruntime::BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size "
         "643840\n"
         "2024-09-05 15:15:50 next",
-        "ONNX Runtime",
-        FULL,
+        "ONNX Runtime, without its device",
+        UNKNOWN,
         {"tried": 643840},
         "a smaller batch or input",
+    ),
+    (
+        "Non-zero status code returned while running Conv node. Name:'347_nchwc' bfc_arena.cc:330 Failed to "
+        "allocate memory for requested buffer of size 285081600",
+        "ONNX Runtime on the CPU",
+        HOST,
+        {"tried": 285081600},
+        "a smaller image or batch",
+    ),
+    (
+        "CUDAExecutionProvider bfc_arena.cc:376 Failed to allocate memory for requested buffer of size "
+        "285081600",
+        "ONNX Runtime",
+        FULL,
+        {"tried": 285081600},
+        "a smaller batch or input",
+    ),
+    (
+        "cpu_device_storage.h:72: Failed to allocate CPU Memory",
+        "MXNet's CPU memory",
+        HOST,
+        {},
+        "smaller images",
+    ),
+    (
+        "The byte size of input/output arguments (1374526449600) exceeds the base limit (25554419712). This "
+        "indicates an error!\nAllocator (GPU_0_bfc) ran out of memory trying to allocate 1.25TiB (rounded to "
+        "1374521760000)requested by op",
+        "a program of XLA larger than the GPU",
+        LARGER,
+        {"needed": 1374526449600, "the limit": 25554419712, "tried": 1374389534720},
+        "smaller inputs and outputs",
+    ),
+    (
+        "RuntimeError: Resource exhausted: Out of memory while trying to allocate 1073741824 bytes.\n"
+        "BufferAssignment OOM Debugging.\ntotal allocation:    3.00GiB",
+        "a compiled program of XLA",
+        FULL,
+        {"tried": GIB, "needed": 3 * GIB},
+        "compare what it needs with the GPU",
+    ),
+    (
+        "RuntimeError: Resource exhausted: Out of memory while trying to allocate 24 bytes.",
+        "a small request of XLA",
+        UNKNOWN,
+        {"tried": 24},
+        "`jax.devices()`",
     ),
     (
         "CUDA failure 2: out of memory ; GPU=0 ; hostname=h ; file=cuda_allocator.cc ; expr=cudaMalloc(&p, "
@@ -2133,10 +2180,6 @@ TEXTS = (
             "stop the other processes that `nvidia-smi` shows, also",
         )
         for text, figures in (
-            (
-                "CudaCustomAllocator out of memory\n [requestedSpace:             3145728 B]",
-                {"tried": 3 * MIB},
-            ),
             ("renderer: allocated 12 -> 0x6c90 (64 bytes)\nerror: cuda_malloc(): out of memory!", {}),
             ("what():  /src/SimpleCudaMalloc_impl.hpp(42):\nerror: out of memory", {}),
             ("the renderer is out of video memory", {}),
@@ -2778,7 +2821,7 @@ TEXTS = (
     # A size that no machine has was computed wrongly: no batch is small enough.
     (
         "bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 4611686018427388928",
-        "ONNX Runtime",
+        "ONNX Runtime, without its device",
         LARGER,
         {"tried": (1 << 62) + 1024},
         "look at the shapes",
@@ -4406,6 +4449,13 @@ TEXTS = (
         {},
         "fewer or smaller files",
     ),
+    (
+        "CudaCustomAllocator out of memory\n [requestedSpace:             3145728 B]",
+        "RELION",
+        FULL,
+        {"tried": 3 * MIB},
+        "fewer MPI ranks",
+    ),
 )
 NOUNS = {
     "free": "free on the device",
@@ -4440,6 +4490,11 @@ def test_a_text_has_its_kind_its_cause_all_its_figures_and_the_first_remedy(row)
 )
 def test_what_a_text_does_not_prove_is_not_said_as_certain(text, words):
     assert words in explain_message(text).meaning
+
+
+def test_a_memory_error_of_python_without_words_ends_a_text():
+    found = explain_message("merge.py in get_result(self)\n    return op.get_result()\nMemoryError: \n")
+    assert (found.kind, found.cause) == ("an allocation of the program", HOST)
 
 
 def test_patterns_have_no_capital_letter_which_would_never_match():
