@@ -120,6 +120,9 @@ PHASES = (
         _IN + r"(?:_apply(?!_)|_load_state_dict|_load_parameter|set_module_tensor_to_device|"
         r"load_checkpoint|caching_allocator_warmup|create_weights|initialize_model|_?load_model|process_weights)|"
         r"self\.\w{1,30}=(?:torch\.)?(?:nn\.)?parameter\(|return t\.to\(device,dtype if t\.is_floating_point|"
+        # A line of the program itself: `pipe.to(device)`, `model = model.cuda()`.
+        r"line\d{1,6}, in [\w<>=.]{1,60}?(?:pipe|pipeline|model|net|unet|transformer|encoder|vae)\d?"
+        r"\.(?:cuda\(|to\((?:device|\w{1,20}\.device|torch\.device|[\"']cuda|rank))|"
         r"loading checkpoint shards:\d{1,2}%(?!.{0,8000}?shards:100%)",
         "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs or the CPU: a smaller "
         "batch does not help while weights are loaded",

@@ -80,6 +80,7 @@ _KEPT_CAUSES = {
     "XPU": (OomCause.OUTSIDE, OomCause.LIMIT),
 }
 # The longest text that torch writes has about 1500 characters; a traceback above it, some thousands.
+_TRACEBACK = "traceback(mostrecentcalllast)"
 _MOST_OF_MESSAGE, _MOST_OF_TRACEBACK = 4000, 12_000
 _ROUNDING_BYTES = 16 << 20
 _LARGE_XPU_BLOCK = 4 << 30
@@ -519,7 +520,7 @@ def _of_allocator(log: CompactText, start: int, text: str) -> MessageAnswer:
         cause=verdict.cause if verdict else OomCause.UNKNOWN,
         rank=log.rank_at(start),
     )
-    less = _phase_step(log.text[max(start - _MOST_OF_TRACEBACK, 0) : start])
+    less = _phase_step(log.text, start)
     return replace(answer, next_step=_exact_step(answer, text).format(less=less, backend=backend))
 
 
@@ -549,9 +550,19 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
     return answer.next_step
 
 
-def _phase_step(before: str) -> str:
-    """Return what lessens the memory that a program needs, by the last frames of the traceback before."""
-    ends = ((match.end(), step) for words, step in PHASES for match in squeezed(words).finditer(before))
+def _phase_step(text: str, start: int) -> str:
+    """Return what lessens the memory that a program needs, by the last frames of the traceback.
+
+    It stands before the message; a person who asks may show the message first.
+    """
+    traceback = text[max(start - _MOST_OF_TRACEBACK, 0) : start]
+    if _TRACEBACK not in traceback:
+        traceback += text[start : start + _MOST_OF_TRACEBACK].partition(_TRACEBACK)[2]
+    ends = (
+        (match.end(), step)
+        for words, step in PHASES
+        for match in squeezed(words).finditer(traceback)
+    )
     return max(ends, default=(0, LESS))[1]
 
 

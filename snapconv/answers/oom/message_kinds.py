@@ -395,12 +395,22 @@ _KINDS = (
         "this one for smaller shapes",
     ),
     MessageKind(
+        "a build of TensorRT-LLM",
+        seen=(r"error code 2: outofmemory .{0,2000}?engine building failed, please check the error log",),
+        also=(r"requested amount of gpu memory \(<tried>",),
+        means="TensorRT got no memory while TensorRT-LLM built an engine: the weights of the model that is "
+        "read may stand on the GPU beside the engine's, and what other processes hold",
+        next_step="fewer weights for each GPU (a larger --tp_size, or weights of 8 or 4 bits), or the "
+        "model's weights on the CPU while the engine is built; stop the other processes that "
+        "`nvidia-smi` shows; a smaller max_batch_size or max_input_len",
+    ),
+    MessageKind(
         "TensorRT",
         seen=(
             "error code 2: outofmemory",
             r"error code 1: cuda runtime \(out of memory\)",
             r"(?:user allocator error|cuda error 2) allocating (?:(?P<tried>[1-9]\d{0,19})|0)-byte buffer",
-            r"cuda error in \S{0,80}allocate: 2 \(out of memory\)",
+            r"cuda error in \S{0,80}allocate: 2(?: \(out of memory\)| ?terminate|$)",
             r"outofmemory error in \S{0,120}computecosts",
             "out of memory error during getbesttactic",
             r"requested amount of memory \(<tried>\) could not be allocated\. there may",
@@ -629,8 +639,9 @@ _KINDS = (
         ),
         means="the driver pinned no more memory of the host, whatever the GPU has free; under WSL the limit "
         "is low",
-        next_step="a smaller batch, or fewer elements that are prefetched; `ulimit -l` and `free -g` show "
-        "the limits; under WSL more memory= in .wslconfig",
+        next_step="`free -g` and `ulimit -l` show what is short: free memory of the host, or raise the "
+        "limit; a smaller batch, and fewer elements that are prefetched; under WSL more memory= in "
+        ".wslconfig",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -1129,8 +1140,8 @@ _KINDS = (
             r"out of memory allocating <tried> \(allocated so far: <pool>",
             r"out of memory to allocate <tried> \(total <pool_and_request>\)",
         ),
-        means="CuPy's pool got no memory from the driver: its arrays, or torch's cache on the same "
-        "GPU, hold it",
+        means="CuPy's pool got no memory from the driver: the request is larger than what the GPU has, or "
+        "CuPy's arrays or torch's cache on the same GPU hold it",
         next_step="smaller arrays, or cupy.get_default_memory_pool().free_all_blocks() first; "
         "torch.cuda.empty_cache() where torch shares the GPU",
     ),

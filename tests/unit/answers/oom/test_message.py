@@ -693,6 +693,18 @@ def test_the_first_remedy_fits_where_the_program_was(frames, remedy):
     assert "`snapconv watch train.py`" in found.next_step
 
 
+@pytest.mark.parametrize("line", ["pipe.to(device)", "model = model.cuda()", 'unet.to("cuda:0")'])
+def test_the_remedy_is_that_of_weights_where_the_program_moves_its_model(line):
+    moving = f'Traceback (most recent call last):\n  File "app.py", line 81, in <module>\n    {line}\n'
+    for text in (moving + from_2_1(*FULL), f"{from_2_1(*FULL)}\n\nThe whole log:\n{moving}"):
+        assert explain_message(text).next_step.startswith("load the weights in fewer bytes")
+
+
+def test_a_batch_that_is_moved_has_not_the_remedy_of_weights():
+    moving = 'Traceback (most recent call last):\n  File "app.py", line 8, in f\n    x = batch.to(device)\n'
+    assert explain_message(moving + from_2_1(*FULL)).next_step.startswith("a smaller batch")
+
+
 @pytest.mark.parametrize(
     "frame",
     [

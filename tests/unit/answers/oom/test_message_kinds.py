@@ -313,7 +313,7 @@ TEXTS = (
         "pinned memory of a library",
         HOST,
         {},
-        "a smaller batch",
+        "`free -g` and `ulimit -l` show",
     ),
     (
         "[omni.physx.plugin] PhysX error: SynchronizeStreams cuEventRecord failed with error 700\n"
@@ -779,6 +779,23 @@ TEXTS = (
         "TensorRT",
         FULL,
         {"tried": 16 * GIB},
+        "a smaller workspace",
+    ),
+    (
+        "[TRT] [W] Requested amount of GPU memory (17179869184 bytes) could not be allocated.\n[TRT] [E] 2: "
+        "[globWriter.cpp::makeResizableGpuMemory::9] Error Code 2: OutOfMemory (no further information)\n"
+        "[TRT-LLM] [E] Engine building failed, please check the error log.",
+        "a build of TensorRT-LLM",
+        FULL,
+        {"tried": 16 * GIB},
+        "fewer weights for each GPU",
+    ),
+    (
+        "E runtime.cpp (24) - Cuda Error in allocate: 2\nterminate called after throwing an instance of "
+        "'nvinfer1::CudaError'",
+        "TensorRT",
+        FULL,
+        {},
         "a smaller workspace",
     ),
     (
@@ -2337,7 +2354,7 @@ TEXTS = (
         "a smaller batch per core",
     ),
     *(
-        (text, "pinned memory of a library", HOST, {"tried": 8192}, "a smaller batch")
+        (text, "pinned memory of a library", HOST, {"tried": 8192}, "`free -g` and `ulimit -l` show")
         for text in (
             "W gpu_host_allocator.h:44] could not allocate pinned host memory of size: 8192",
             "failed to alloc 8192 bytes on host: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
@@ -2490,7 +2507,7 @@ TEXTS = (
         "pinned memory of a library",
         HOST,
         {},
-        "a smaller batch",
+        "`free -g` and `ulimit -l` show",
     ),
     (
         "Total hbm usage >= 11.50G:\n    reserved        530.00M\n    program          10.96G",
@@ -3131,7 +3148,7 @@ TEXTS = (
         "pinned memory of a library",
         HOST,
         {},
-        "a smaller batch",
+        "`free -g` and `ulimit -l` show",
     ),
     (
         "RuntimeError: DataLoader worker (pid(s) 411948) exited unexpectedly",
