@@ -410,7 +410,7 @@ _KINDS = (
             "error code 2: outofmemory",
             r"error code 1: cuda runtime \(out of memory\)",
             r"(?:user allocator error|cuda error 2) allocating (?:(?P<tried>[1-9]\d{0,19})|0)-byte buffer",
-            r"cuda error in \S{0,80}allocate: 2(?: \(out of memory\)| ?terminate|$)",
+            r"cuda error in \S{0,80}allocate: 2(?!\d)",
             r"outofmemory error in \S{0,120}computecosts",
             "out of memory error during getbesttactic",
             r"requested amount of memory \(<tried>\) could not be allocated\. there may",

@@ -3546,10 +3546,10 @@ TEXTS = (
     ),
     (
         "out of memory in ./Connections/ConnGrowth_d.cu at line 34",
-        "a program on the GPU",
+        "RELION",
         FULL,
         {},
-        "stop the other processes",
+        "fewer MPI ranks",
     ),
     (
         "onnxruntime\\core\\providers\\dml\\DmlExecutionProvider\\src\\ExecutionProvider.cpp(962): "
