@@ -9,6 +9,7 @@ Blocks that are live at the dump have their sizes in the segments. The walk does
 those of them that were allocated in the trace are a sample in which every file checks the rules.
 """
 
+import ctypes
 import operator
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
@@ -40,14 +41,14 @@ from snapconv.snapshot.segment_table import BlockTable, SegmentTable
 from snapconv.stop_signals import stage
 
 _Facts = TypeVar("_Facts")
-# What the walk does with an event; the segments' actions stand for themselves, all others do
-# nothing.
+# The kinds of events for the walk: an alloc, a release, the segments' actions as they are, and 0
+# for all events that it skips.
 _ALLOC, _RELEASE = int(Action.ALLOC), int(Action.FREE_COMPLETED)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSizes:
-    """``of_event``: block bytes per event by ``rules``, 0 for events that are no alloc.
+    """``event_bytes``: block bytes per event by ``rules``, 0 for events that are no alloc.
 
     ``least_space`` maps the address of a block freed in the trace, but allocated before it, to the
     least bytes that it ever had up to its next neighbour: the most that it can have been.
@@ -56,7 +57,7 @@ class BlockSizes:
     """
 
     rules: RoundingRules
-    of_event: Int64Column
+    event_bytes: Int64Column
     least_space: dict[int, int]
     n_conflicts: int
 
@@ -73,13 +74,12 @@ def derive_block_sizes(
 
 
 def _kinds(events: EventTable, blocks: BlockTable) -> Int8Column:
-    # By products, since an assignment to the marked ones of so many events takes twenty times as
-    # long.
+    """Return the kind of every event."""
+    # These are products, since an assignment to marked events takes twenty times as long.
     is_release = releases(events, blocks)
-    moves = (events.action <= int(Action.SEGMENT_UNMAP)) & ~has_code(
-        events.action, Action.FREE_REQUESTED
-    )
-    return np.asarray(events.action * (moves & ~is_release) + np.int8(_RELEASE) * is_release)
+    is_request = has_code(events.action, Action.FREE_REQUESTED)
+    keeps_action = (events.action <= int(Action.SEGMENT_UNMAP)) & ~is_request & ~is_release
+    return np.asarray(events.action * keeps_action + np.int8(_RELEASE) * is_release)
 
 
 def _walk_compiled(
@@ -93,29 +93,49 @@ def _walk_compiled(
     compiled = core()
     if compiled is None:
         return None
-    live = rows_of(blocks.is_live)
-    given = (segments.addr, segments.total_bytes, segments.is_expandable)
-    given_blocks = (blocks.segment_id[live], blocks.addr[live])
-    columns = [np.ascontiguousarray(column) for column in (*given, *given_blocks)]
-    places = list(map(address, columns))
-    new = compiled.snapconv_walk_new(len(segments), *places[:3], len(live), *places[3:])
-    if new is None:
+    new_walk = _new_walk(compiled, segments, blocks)
+    if new_walk is None:
         return None
-    with closing(new, compiled.snapconv_walk_free) as walk:
+    with closing(new_walk, compiled.snapconv_walk_free) as walk:
         sizes = np.zeros(len(kind), np.int64)
         for part, inputs in _newest_first(kind, events, rules):
-            now = list(map(np.ascontiguousarray, inputs))
-            status = compiled.snapconv_walk_undo(
-                walk, len(now[0]), *map(address, now), address(sizes[part])
-            )
+            columns = [np.ascontiguousarray(column) for column in inputs]
+            addresses = [address(column) for column in columns]
+            n_events = len(columns[0])
+            output = address(sizes[part])
+            status = compiled.snapconv_walk_undo(walk, n_events, *addresses, output)
             if not goes_on(status):
                 return None
-        n = compiled.snapconv_walk_least_space(walk, None, None)
-        addrs = np.empty(n, np.int64)
-        spaces = np.empty(n, np.int64)
-        compiled.snapconv_walk_least_space(walk, address(addrs), address(spaces))
-        least_space = dict(np.column_stack((addrs, spaces)).tolist())
-        return BlockSizes(rules, sizes, least_space, compiled.snapconv_walk_conflicts(walk))
+        n_conflicts = compiled.snapconv_walk_conflicts(walk)
+        return BlockSizes(rules, sizes, _least_space(compiled, walk), n_conflicts)
+
+
+def _new_walk(compiled: ctypes.CDLL, segments: SegmentTable, blocks: BlockTable) -> int | None:
+    """Return a walk of the compiled core, which copies its inputs; None where they are odd."""
+    live = rows_of(blocks.is_live)
+    segment_addr = np.ascontiguousarray(segments.addr)
+    total_bytes = np.ascontiguousarray(segments.total_bytes)
+    is_expandable = np.ascontiguousarray(segments.is_expandable)
+    block_segment = np.ascontiguousarray(blocks.segment_id[live])
+    block_addr = np.ascontiguousarray(blocks.addr[live])
+    new_walk: int | None = compiled.snapconv_walk_new(
+        len(segments),
+        address(segment_addr),
+        address(total_bytes),
+        address(is_expandable),
+        len(live),
+        address(block_segment),
+        address(block_addr),
+    )
+    return new_walk
+
+
+def _least_space(compiled: ctypes.CDLL, walk: int) -> dict[int, int]:
+    n_blocks = compiled.snapconv_walk_least_space(walk, None, None)
+    addrs = np.empty(n_blocks, np.int64)
+    spaces = np.empty(n_blocks, np.int64)
+    compiled.snapconv_walk_least_space(walk, address(addrs), address(spaces))
+    return dict(zip(addrs.tolist(), spaces.tolist(), strict=True))
 
 
 def _walk(
@@ -129,8 +149,8 @@ def _walk(
     memory = _Memory(segments, blocks)
     sizes = np.zeros(len(kind), np.int64)
     for part, inputs in _newest_first(kind, events, rules):
-        rows = plain_rows(*(column[::-1] for column in inputs))
-        sizes[part] = [memory.undo(*row) for row in rows][::-1]
+        newest_first = [column[::-1] for column in inputs]
+        sizes[part] = [memory.undo(*row) for row in plain_rows(*newest_first)][::-1]
     return BlockSizes(rules, sizes, memory.least_space, memory.n_conflicts)
 
 
@@ -154,7 +174,7 @@ def segment_moves(events: EventTable) -> Int64Column:
 class SegmentRanges(Generic[_Facts]):
     """Ranges ``starts[i]`` to ``ends[i]`` that do not overlap, with the facts known of each.
 
-    ``is_one`` decides whether two neighbouring ranges are parts of one expandable segment.
+    ``are_joined`` decides whether two neighbouring ranges are parts of one expandable segment.
     ``n_conflicts`` counts events that do not fit the ranges.
     """
 
@@ -164,41 +184,56 @@ class SegmentRanges(Generic[_Facts]):
         ends: list[int],
         facts: list[_Facts],
         *,
-        is_one: Callable[[_Facts, _Facts], bool],
+        are_joined: Callable[[_Facts, _Facts], bool],
     ) -> None:
         self.starts = starts
         self.ends = ends
         self.facts = facts
         self.n_conflicts = 0
-        self._is_one = is_one
+        self._are_joined = are_joined
 
     def take_away(self, start: int, end: int) -> bool:
-        """Remove a range that the undone event had obtained; the rest of an expandable segment stays."""
-        place = bisect_right(self.starts, start) - 1
-        if place < 0 or end > self.ends[place]:
+        """Remove the bytes that the undone event had obtained from the range around them."""
+        index = bisect_right(self.starts, start) - 1
+        if index < 0 or end > self.ends[index]:
             self.n_conflicts += 1
             return False
-        parts = [(self.starts[place], start), (end, self.ends[place])]
-        kept = [part for part in parts if part[0] < part[1]]
-        self.starts[place : place + 1] = [part[0] for part in kept]
-        self.ends[place : place + 1] = [part[1] for part in kept]
-        self.facts[place : place + 1] = [self.facts[place]] * len(kept)
+        starts = []
+        ends = []
+        if self.starts[index] < start:
+            starts.append(self.starts[index])
+            ends.append(start)
+        if end < self.ends[index]:
+            starts.append(end)
+            ends.append(self.ends[index])
+        self.facts[index : index + 1] = [self.facts[index]] * len(starts)
+        self.starts[index : index + 1] = starts
+        self.ends[index : index + 1] = ends
         return True
 
     def give_back(self, start: int, end: int, facts: _Facts) -> None:
-        """Add a range that the undone event had released, joined to expandable segments that it touches."""
+        """Add a range that the undone event had released.
+
+        It is joined to expandable segments that it touches.
+        """
         starts = self.starts
         ends = self.ends
         first = last = bisect_right(starts, start)
-        if (first > 0 and ends[first - 1] > start) or (last < len(starts) and starts[last] < end):
+        has_previous = first > 0
+        has_following = last < len(starts)
+        overlaps_previous = has_previous and ends[first - 1] > start
+        overlaps_following = has_following and starts[last] < end
+        if overlaps_previous or overlaps_following:
             self.n_conflicts += 1
             return
-        if first > 0 and ends[first - 1] == start and self._is_one(self.facts[first - 1], facts):
+        touches_previous = has_previous and ends[first - 1] == start
+        if touches_previous and self._are_joined(self.facts[first - 1], facts):
             first -= 1
             start = starts[first]
             facts = self.facts[first]
-        if last < len(starts) and starts[last] == end and self._is_one(facts, self.facts[last]):
-            # What is still there at the dump is known by the file itself.
+        touches_following = has_following and starts[last] == end
+        if touches_following and self._are_joined(facts, self.facts[last]):
+            # The file itself has the facts of a segment that is still there at the dump.
             end = ends[last]
             facts = self.facts[last]
             last += 1
@@ -216,7 +251,7 @@ class _Memory:
             segments.addr.tolist(),
             ends.tolist(),
             segments.is_expandable.tolist(),
-            is_one=operator.and_,
+            are_joined=operator.and_,
         )
         self.live = _SortedAddresses(blocks.addr[blocks.is_live].tolist())
         self._n_conflicts = 0
@@ -229,74 +264,85 @@ class _Memory:
         return self._n_conflicts + self.segments.n_conflicts
 
     def undo(self, kind: int, addr: int, size: int, rounded: int, least_remainder: int) -> int:
-        """Undo the newest event that is left; the bytes of its block if it is an alloc, else 0.
-
-        Live blocks of other segments are beyond the ends of a block's own.
-        """
+        """Undo the newest event that is left; the bytes of its block if it is an alloc, else 0."""
         if kind != _ALLOC and kind != _RELEASE:
             if kind:
                 self._undo_segment(kind, addr, size)
             return 0
-        starts = self.segments.starts
-        ends = self.segments.ends
-        live = self.live
-        segment = bisect_right(starts, addr) - 1
-        if segment < 0 or addr >= ends[segment]:
+        segments = self.segments
+        segment = bisect_right(segments.starts, addr) - 1
+        if segment < 0 or addr >= segments.ends[segment]:
             self._n_conflicts += 1
             return rounded if kind == _ALLOC else 0
-        before, following = live.around(addr)
         if kind == _ALLOC:
-            if following == addr:
-                live.remove(addr)
-                self.least_space.pop(addr, None)
-                _, following = live.around(addr)
-            else:
-                self._n_conflicts += 1
-            space = min(following, ends[segment]) - addr
+            space = self._undo_alloc(addr, segments.ends[segment])
             self._n_conflicts += space < rounded
             return space if rounded <= space < rounded + least_remainder else rounded
-        if following == addr:
-            self._n_conflicts += 1
-            return 0
-        self.least_space[addr] = min(following, ends[segment]) - addr
-        if before >= starts[segment] and addr - before < self.least_space.get(before, 0):
-            self.least_space[before] = addr - before
-        live.add(addr)
+        self._undo_release(addr, segments.starts[segment], segments.ends[segment])
         return 0
 
-    def _undo_segment(self, action: int, addr: int, size: int) -> None:
-        if action == Action.SEGMENT_ALLOC or action == Action.SEGMENT_MAP:
-            if self.segments.take_away(addr, addr + size):
-                has_live = False
-                while (inside := self.live.around(addr)[1]) < addr + size:
-                    self.live.remove(inside)
-                    has_live = True
-                self._n_conflicts += has_live
+    def _undo_alloc(self, addr: int, segment_end: int) -> int:
+        """Remove a live block; return the bytes up to the next one, or to the segment's end."""
+        _, following = self.live.around(addr)
+        if following == addr:
+            self.live.remove(addr)
+            self.least_space.pop(addr, None)
+            _, following = self.live.around(addr)
         else:
-            self.segments.give_back(addr, addr + size, action == Action.SEGMENT_UNMAP)
+            self._n_conflicts += 1
+        return min(following, segment_end) - addr
+
+    def _undo_release(self, addr: int, segment_start: int, segment_end: int) -> None:
+        """Add a live block, and note the space that it and the one before it have from then on."""
+        previous, following = self.live.around(addr)
+        if following == addr:
+            self._n_conflicts += 1
+            return
+        self.least_space[addr] = min(following, segment_end) - addr
+        distance = addr - previous
+        # A live block of another segment is beyond the ends of this one.
+        if previous >= segment_start and distance < self.least_space.get(previous, 0):
+            self.least_space[previous] = distance
+        self.live.add(addr)
+
+    def _undo_segment(self, action: int, addr: int, size: int) -> None:
+        end = addr + size
+        if action != Action.SEGMENT_ALLOC and action != Action.SEGMENT_MAP:
+            self.segments.give_back(addr, end, action == Action.SEGMENT_UNMAP)
+        elif self.segments.take_away(addr, end):
+            _, first_live = self.live.around(addr)
+            self._n_conflicts += first_live < end
+            while first_live < end:
+                self.live.remove(first_live)
+                _, first_live = self.live.around(addr)
 
 
 _LEAF = 512
 _MAX_LEAF = 1024
-# No address of a file is as far out (see ADDRESS in snapshot/fields.py): with one at each end there
-# is always an address before, and one behind.
+# No address of a file is as far out (see ADDRESS in snapshot/fields.py). With one at each end,
+# every address has one before it and one after it.
 _LOWEST, _HIGHEST = -(1 << 63), 1 << 63
 
 
 class _SortedAddresses:
-    """Addresses in sorted leaves, none empty: in one list of millions, a change would move half of it."""
+    """Sorted addresses in short lists, called leaves, none empty.
+
+    In one list of millions, a change would move half of it.
+    """
 
     def __init__(self, addresses: Iterable[int]) -> None:
-        every = [_LOWEST, *sorted(addresses), _HIGHEST]
-        self._leaves = [every[i : i + _LEAF] for i in range(0, len(every), _LEAF)]
+        ordered = [_LOWEST, *sorted(addresses), _HIGHEST]
+        self._leaves = [ordered[i : i + _LEAF] for i in range(0, len(ordered), _LEAF)]
         self._firsts = [leaf[0] for leaf in self._leaves]
 
     def around(self, addr: int) -> tuple[int, int]:
         """Return the last address before this one, and the first that is not."""
         number = bisect_left(self._firsts, addr) - 1
         leaf = self._leaves[number]
-        place = bisect_left(leaf, addr)
-        return leaf[place - 1], leaf[place] if place < len(leaf) else self._firsts[number + 1]
+        index = bisect_left(leaf, addr)
+        if index < len(leaf):
+            return leaf[index - 1], leaf[index]
+        return leaf[index - 1], self._firsts[number + 1]
 
     def add(self, addr: int) -> None:
         """Put in an address that is not there."""
@@ -312,8 +358,10 @@ class _SortedAddresses:
         number = bisect_right(self._firsts, addr) - 1
         leaf = self._leaves[number]
         del leaf[bisect_left(leaf, addr)]
-        self._firsts[number : number + 1] = leaf[:1]
-        self._leaves[number : number + 1] = [leaf] if leaf else []
+        if leaf:
+            self._firsts[number] = leaf[0]
+        else:
+            del self._firsts[number], self._leaves[number]
 
 
 # --- the check
@@ -323,9 +371,9 @@ class _SortedAddresses:
 class SizeCheck:
     """The numbers of blocks allocated in the trace and live at the dump, and of sizes that differ.
 
-    ``n_different_by_settings`` counts those that differ by what the file says of its settings: more
-    than ``n_different`` where other rules fit better and were taken. ``is_other_split_rule``: among
-    them, whether blocks are split as in expandable segments.
+    ``n_different_by_settings`` counts the sizes that differ if the file's own settings apply: more
+    than ``n_different`` where other rules fit better and were taken. ``is_other_split_rule``:
+    whether those rules split blocks otherwise, as in expandable segments or as in ordinary ones.
     """
 
     n_checked: int
@@ -338,33 +386,32 @@ class SizeCheck:
 def derive_checked_sizes(
     device: DeviceSnapshot, lifetimes: Lifetimes, settings: AllocatorSettings, *, backend: str
 ) -> tuple[BlockSizes, SizeCheck]:
-    """Derive the sizes by the file's settings, or by other rules where these fit more of the live blocks.
+    """Derive the sizes by the file's settings, or by rules that fit more of the live blocks.
 
     The settings are those at the dump, which the program may have changed
     (``_set_allocator_settings``), and torch_npu's padding is in no setting.
     """
     if device.is_host:
         sizes = BlockSizes(HOST_RULES, HOST_RULES.rounded(device.events.size), {}, 0)
-        return _check(sizes, lifetimes, device)
-    if not device.has_segments:  # these sizes were derived, and there are no others
-        rules = infer_rules(settings, device.blocks, backend=backend)
-        return derive_block_sizes(device.events, device.segments, device.blocks, rules), SizeCheck(
-            0, 0, 0
-        )
-
-    def derived(rules: RoundingRules) -> tuple[BlockSizes, SizeCheck]:
-        sizes = derive_block_sizes(device.events, device.segments, device.blocks, rules)
-        return _check(sizes, lifetimes, device)
-
-    first = infer_rules(settings, device.blocks, backend=backend)
-    best = by_settings = derived(first)
-    others = _other_rules(first, device)
-    while best[1].n_different and (other := next(others, None)):
-        best = min(best, derived(other), key=lambda one: one[1].n_different)  # of equals the first
-    sizes, check = best
+        return sizes, _check(sizes, lifetimes, device)
+    rules = infer_rules(settings, device.blocks, backend=backend)
+    sizes = derive_block_sizes(device.events, device.segments, device.blocks, rules)
+    if not device.has_segments:  # the blocks' sizes were derived too: there is nothing to compare
+        return sizes, SizeCheck(0, 0, 0)
+    check = settings_check = _check(sizes, lifetimes, device)
+    alternatives = _other_rules(rules, device)
+    while check.n_different:
+        alternative = next(alternatives, None)
+        if alternative is None:
+            break
+        other_sizes = derive_block_sizes(device.events, device.segments, device.blocks, alternative)
+        other_check = _check(other_sizes, lifetimes, device)
+        if other_check.n_different < check.n_different:
+            sizes = other_sizes
+            check = other_check
     is_other = sizes.rules.settings.expandable_segments != settings.expandable_segments
     is_other |= sizes.rules.expandable is not None
-    n_by_settings = by_settings[1].n_different
+    n_by_settings = settings_check.n_different
     return sizes, replace(
         check, n_different_by_settings=n_by_settings, is_other_split_rule=is_other
     )
@@ -376,25 +423,23 @@ def size_notes(check: SizeCheck, rules: RoundingRules) -> Iterator[Note]:
         yield Note(
             "block-size-mismatch",
             f"{check.n_different} of {check.n_checked} traced blocks that are live at the dump "
-            f"have another "
-            "size there than their requests give: they count as in the dump, but those that were "
-            "freed "
-            "before may have wrong sizes, so allocated and active bytes before the dump are "
-            "approximate",
+            "have another size there than their requests give: they count as in the dump, but "
+            "those that were freed before may have wrong sizes, so allocated and active bytes "
+            "before the dump are approximate",
         )
     if check.is_other_split_rule:
-        kind = "expandable segments" if rules.settings.expandable_segments else "ordinary segments"
         if rules.expandable is not None:
             kind = "the kind of segment that each is in"
+        elif rules.settings.expandable_segments:
+            kind = "expandable segments"
+        else:
+            kind = "ordinary segments"
         yield Note(
             "other-split-rule",
-            f"the live blocks were split as in {kind}, against what the file says of them: by "
-            f"that, "
-            f"{check.n_different_by_settings} of {check.n_checked} would have another size than "
-            f"in the dump. "
-            "If the setting was changed during the run, allocated and active bytes are "
-            "approximate while it "
-            "was the other one",
+            f"the live blocks were split as in {kind}, against what the file says of them: "
+            f"by that, {check.n_different_by_settings} of {check.n_checked} would have another "
+            "size than in the dump. If the setting was changed during the run, allocated and "
+            "active bytes are approximate while it was the other one",
         )
 
 
@@ -405,28 +450,23 @@ def _other_rules(first: RoundingRules, device: DeviceSnapshot) -> Iterator[Round
     segment.
     """
     ranges = expandable_ranges(device.segments, device.events)
-    has_ordinary = (
-        not device.segments.is_expandable.all()
-        or has_code(device.events.action, Action.SEGMENT_ALLOC).any()
-    )
+    obtains_ordinary = has_code(device.events.action, Action.SEGMENT_ALLOC).any()
+    has_ordinary = obtains_ordinary or not device.segments.is_expandable.all()
     if len(ranges.starts) and has_ordinary:
         yield replace(first, expandable=ranges)
-    is_expandable = first.settings.expandable_segments
-    for expandable, padding_bytes in product(
-        (is_expandable, not is_expandable), (0, NPU_PADDING_BYTES)
-    ):
-        settings = replace(
-            first.settings, expandable_segments=expandable, padding_bytes=padding_bytes
-        )
-        if settings != first.settings:
-            yield replace(first, settings=settings)
+    settings = first.settings
+    for is_changed, padding_bytes in product((False, True), (0, NPU_PADDING_BYTES)):
+        is_expandable = settings.expandable_segments != is_changed
+        if is_changed or padding_bytes != settings.padding_bytes:
+            changed = replace(
+                settings, expandable_segments=is_expandable, padding_bytes=padding_bytes
+            )
+            yield replace(first, settings=changed)
 
 
-def _check(
-    sizes: BlockSizes, lifetimes: Lifetimes, device: DeviceSnapshot
-) -> tuple[BlockSizes, SizeCheck]:
+def _check(sizes: BlockSizes, lifetimes: Lifetimes, device: DeviceSnapshot) -> SizeCheck:
     rows = rows_of((lifetimes.alloc_event >= 0) & (lifetimes.block_id >= 0))
-    derived = sizes.of_event[lifetimes.alloc_event[rows]]
-    in_segments = device.blocks.block_bytes[lifetimes.block_id[rows]]
-    n_different = count_of(derived != in_segments)
-    return sizes, SizeCheck(len(rows), n_different, n_different)
+    derived_bytes = sizes.event_bytes[lifetimes.alloc_event[rows]]
+    dump_bytes = device.blocks.block_bytes[lifetimes.block_id[rows]]
+    n_different = count_of(derived_bytes != dump_bytes)
+    return SizeCheck(len(rows), n_different, n_different)

@@ -235,7 +235,7 @@ def _allocation_table(
     stream = _rows(events.stream, event)
     requested[live[is_old]] = blocks.requested_bytes[block[is_old]]
     stream[live[is_old]] = segments.stream[segment[is_old]]
-    known = _rows(sizes.of_event, alloc)
+    known = _rows(sizes.event_bytes, alloc)
     known[live] = blocks.block_bytes[block]
     rows = rows_of((alloc < 0) & (lifetimes.block_id < 0))
     is_exact = np.ones(len(alloc), bool)

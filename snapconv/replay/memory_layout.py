@@ -85,7 +85,7 @@ def layouts(
     facts = plain_rows(*(getattr(final, name) for name in SegmentFacts._fields))
     ends = (final.addr + final.total_bytes).tolist()
     segments = SegmentRanges(
-        final.addr.tolist(), ends, [SegmentFacts(*row) for row in facts], is_one=is_one
+        final.addr.tolist(), ends, [SegmentFacts(*row) for row in facts], are_joined=are_joined
     )
     left = segment_moves(moves)
     found = {}
@@ -103,7 +103,7 @@ def layout_at(device: DeviceSnapshot, allocations: AllocationTable, event: int) 
     return layouts(device, allocations, [event])[event]
 
 
-def is_one(one: SegmentFacts, other: SegmentFacts) -> bool:
+def are_joined(one: SegmentFacts, other: SegmentFacts) -> bool:
     """Return whether two ranges side by side are of one expandable segment."""
     return one.is_expandable and other.is_expandable and one.stream == other.stream
 

@@ -15,7 +15,7 @@ from snapconv.replay.block_sizes import SegmentRanges, derive_block_sizes, segme
 from snapconv.replay.lifetimes import Lifetimes, pair_events, real_events
 from snapconv.replay.memory_layout import (
     SegmentFacts,
-    is_one,
+    are_joined,
     move_segments,
     segment_table,
     segments_of,
@@ -36,7 +36,7 @@ def with_segments(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceSnapshot:
         return device
     events = real_events(device.events)
     moves = segment_moves(events)
-    ranges = SegmentRanges[SegmentFacts]([], [], [], is_one=is_one)
+    ranges = SegmentRanges[SegmentFacts]([], [], [], are_joined=are_joined)
     move_segments(ranges, events, moves, is_undone=False)
     lifetimes = pair_events(events, device.blocks)
     segments = segment_table(ranges, device.device)
@@ -54,7 +54,7 @@ def with_segments(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceSnapshot:
     return replace(
         device,
         segments=segments,
-        blocks=read_only(replace(blocks, block_bytes=sizes.of_event[alloc])),
+        blocks=read_only(replace(blocks, block_bytes=sizes.event_bytes[alloc])),
         source=SegmentSource.WHOLE_TRACE if begins_with_nothing else SegmentSource.PART_OF_TRACE,
     )
 

@@ -33,7 +33,7 @@ def derive(*events, segments, live=(), is_expandable=False, **settings):
 
 
 def sizes(found):
-    return found.of_event.tolist()
+    return found.event_bytes.tolist()
 
 
 def freed(addr, size):
