@@ -44,7 +44,7 @@ from snapconv.phases.recorded_matches import RecordedMatches, match_recorded
 from snapconv.phases.trace_phases import Phases, find_phases
 from snapconv.replay.device_replay import AllocationTable, Curve, Replay, replay
 from snapconv.replay.history_verdict import History, decide_history
-from snapconv.replay.rebuilt_segments import with_segments
+from snapconv.replay.rebuilt_segments import rebuild_segments
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.stacks.project_frames import Project, find_project
@@ -394,7 +394,7 @@ def analyze_device(
     certain: bool = False,
 ) -> DeviceAnalysis:
     """Replay and classify one device; ``user_rules`` win over ours; ``certain`` is as in the options."""
-    device = with_segments(snapshot, device)
+    device = rebuild_segments(snapshot, device)
     replayed = replay(snapshot, device)
     _ = replayed.active.peak_event  # found now, while there is memory for a curve: it is not kept
     allocations = replayed.allocations

@@ -10,7 +10,7 @@ from snapconv.columns import count_of, distinct, has_code, plain_rows
 from snapconv.notes import Note, Progress
 from snapconv.replay.device_replay import Replay, replay
 from snapconv.replay.history_verdict import decide_history
-from snapconv.replay.rebuilt_segments import with_segments
+from snapconv.replay.rebuilt_segments import rebuild_segments
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
 from snapconv.units import device_kind
@@ -22,7 +22,7 @@ Facts = dict[str, Any]
 def describe(path: Path, *, progress: Progress | None = None) -> tuple[Facts, tuple[Note, ...]]:
     """Read a file and describe it; cheaper than a conversion, since nothing is classified."""
     snapshot = load_snapshot(path, progress=progress)
-    devices = [with_segments(snapshot, device) for device in snapshot.devices]
+    devices = [rebuild_segments(snapshot, device) for device in snapshot.devices]
     replays = [replay(snapshot, device) for device in devices]
     container = snapshot.container
     starts = snapshot.annotations.name_id[snapshot.annotations.is_start]

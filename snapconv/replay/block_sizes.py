@@ -113,19 +113,12 @@ def _walk_compiled(
 def _new_walk(compiled: ctypes.CDLL, segments: SegmentTable, blocks: BlockTable) -> int | None:
     """Return a walk of the compiled core, which copies its inputs; None where they are odd."""
     live = rows_of(blocks.is_live)
-    segment_addr = np.ascontiguousarray(segments.addr)
-    total_bytes = np.ascontiguousarray(segments.total_bytes)
-    is_expandable = np.ascontiguousarray(segments.is_expandable)
-    block_segment = np.ascontiguousarray(blocks.segment_id[live])
-    block_addr = np.ascontiguousarray(blocks.addr[live])
+    segment_columns = (segments.addr, segments.total_bytes, segments.is_expandable)
+    block_columns = (blocks.segment_id[live], blocks.addr[live])
+    inputs = [np.ascontiguousarray(column) for column in (*segment_columns, *block_columns)]
+    addresses = [address(column) for column in inputs]
     new_walk: int | None = compiled.snapconv_walk_new(
-        len(segments),
-        address(segment_addr),
-        address(total_bytes),
-        address(is_expandable),
-        len(live),
-        address(block_segment),
-        address(block_addr),
+        len(segments), *addresses[:3], len(live), *addresses[3:]
     )
     return new_walk
 

@@ -46,8 +46,8 @@ from snapconv.torch_knowledge.backends import NO_ALLOCATOR
 from snapconv.units import counted, format_bytes
 
 _CURVES_OF_BLOCKS = ("requested", "allocated", "active")
-# Of the peak, the part from which on bytes that may be missing change what to believe of it.
-_LEAST_INEXACT = 100
+# A hundredth of the peak: a smaller amount of bytes that may be missing is a minor note.
+_MINOR_PART = 100
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class AllocationTable:
 
     @cached_property
     def freed_event(self) -> EventColumn:
-        """The event at which each stopped counting as allocated: its free_requested, or else its end."""
+        """The event that ends each as allocated memory: its free_requested, or else its end."""
         return first_known(self.free_requested_event, self.end_event)
 
     def bytes_of(self, rows: Int64Column | BoolColumn) -> int:
@@ -88,24 +88,24 @@ class AllocationTable:
         return int(self.block_bytes[rows].sum())
 
     def live_at(self, event: int) -> BoolColumn:
-        """Return the mask of allocations that are allocated just after an event; -1: before the first one."""
+        """Return the mask of what is allocated just after an event; -1: before the first one."""
         freed = self.freed_event
         return (self.alloc_event <= event) & ((freed < 0) | (freed > event))
 
     @cached_property
     def is_freed_late(self) -> BoolColumn:
-        """Those whose free completed later than at once, as another stream used the block (record_stream).
+        """The mask of frees that waited, because another stream used the block (record_stream).
 
-        Else torch completes a free in the next event (CUDACachingAllocator.cpp, 2.0 to 2.15). Where
-        the file ends first, or has lost the completion, the block's state at the dump decides.
+        Without that torch completes a free in the next event (CUDACachingAllocator.cpp, 2.0 to
+        2.15). Where the file ends first, or has lost the completion, the block's state at the dump
+        decides.
         """
         is_late = self.free_completed_event > self.free_requested_event + 1
-        return (self.free_requested_event >= 0) & (
-            is_late | (self.end_event < 0) & self.is_pending_at_end
-        )
+        waits_at_end = (self.end_event < 0) & self.is_pending_at_end
+        return (self.free_requested_event >= 0) & (is_late | waits_at_end)
 
     def waiting_at(self, event: int) -> BoolColumn:
-        """Return the mask of allocations that the program has freed, and that another stream still uses."""
+        """Return the mask of what the program has freed, and another stream still uses."""
         is_open = (self.end_event < 0) | (self.end_event > event)
         return self.is_freed_late & (self.free_requested_event <= event) & is_open
 
@@ -113,8 +113,8 @@ class AllocationTable:
 class Curve:
     """Bytes before the first event, and after each one (int64, as long as the EventTable).
 
-    The latter are made when they are first needed, and kept: 10^7 events have 80 MB of them, and a
-    report needs one curve of four. ``at`` gives a single value without them.
+    The latter are computed when they are first needed, and stay: 10^7 events have 80 MB of them,
+    and a report needs one curve of four. ``at`` computes a single value without them.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Curve:
         return after
 
     def __getstate__(self) -> dict[str, object]:
-        return {"start": self.start, "after": self.after}  # how it is made cannot be pickled
+        return {"start": self.start, "after": self.after}  # the functions cannot be pickled
 
     @property
     def end(self) -> int:
@@ -144,7 +144,7 @@ class Curve:
         """The first event after which the bytes are maximal; -1 if they never exceed the start."""
         after = self.__dict__.get("after")
         if after is None:
-            after = self._make()  # and not kept
+            after = self._make()  # a peak needs the values once: they do not stay
         if not len(after):
             return -1
         event = int(after.argmax())
@@ -193,13 +193,14 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
     backend = snapshot.era.backend
     sizes, check = derive_checked_sizes(device, lifetimes, settings, backend=backend)
     allocations = _allocation_table(device, lifetimes, sizes)
-    curves = {
-        name: _block_curve(allocations, len(device.events), name) for name in _CURVES_OF_BLOCKS
-    }
+    n_events = len(device.events)
+    curves = {name: _block_curve(allocations, n_events, name) for name in _CURVES_OF_BLOCKS}
     reserved, is_raised = _reserved_curve(device, curves["active"])
-    at_least = frozenset({"reserved"} if is_raised else ())
+    lower_bounds: tuple[str, ...] = ()
     if device.source is SegmentSource.PART_OF_TRACE:
-        at_least = frozenset({"reserved", *_CURVES_OF_BLOCKS})
+        lower_bounds = ("reserved", *_CURVES_OF_BLOCKS)
+    elif is_raised:
+        lower_bounds = ("reserved",)
     result = Replay(
         allocations=allocations,
         **curves,
@@ -208,64 +209,61 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
         size_check=check,
         n_missing_events=lifetimes.n_orphan_frees + lifetimes.n_implicit_frees,
         notes=(),
-        at_least=at_least,
+        at_least=frozenset(lower_bounds),
     )
     has_allocator = snapshot.era.backend != NO_ALLOCATOR
     frames = snapshot.stacks.frames
     notes = _notes(device, lifetimes, sizes, result, frames, has_allocator=has_allocator)
-    return replace(
-        result, notes=tuple(replace(note, device=device.device) for note in notes if note)
-    )
+    device_notes = tuple(replace(note, device=device.device) for note in notes if note)
+    return replace(result, notes=device_notes)
 
 
 def _allocation_table(
     device: DeviceSnapshot, lifetimes: Lifetimes, sizes: BlockSizes
 ) -> AllocationTable:
     events = device.events
-    blocks = device.blocks
-    segments = device.segments
     alloc = lifetimes.alloc_event
-    # Where a column's value comes from: the alloc, else the final block, else the first free.
+    n_rows = len(alloc)
+    # A value comes from the alloc, else from the final block, else from the first free.
     event = first_known(alloc, lifetimes.free_requested_event, lifetimes.end_event)
-    live = rows_of(lifetimes.block_id >= 0)
-    block = lifetimes.block_id[live]
-    segment = blocks.segment_id[block]
-    is_old = alloc[live] < 0
-    requested = _rows(events.size, event)
-    stream = _rows(events.stream, event)
-    requested[live[is_old]] = blocks.requested_bytes[block[is_old]]
-    stream[live[is_old]] = segments.stream[segment[is_old]]
-    known = _rows(sizes.event_bytes, alloc)
-    known[live] = blocks.block_bytes[block]
-    rows = rows_of((alloc < 0) & (lifetimes.block_id < 0))
-    is_exact = np.ones(len(alloc), bool)
-    known[rows], is_exact[rows] = _sizes_from_space(lifetimes.addr[rows], requested[rows], sizes)
-    stack = _rows(events.stack_id, alloc)
-    stack[live] = first_known(stack[live], blocks.stack_id[block])
-    pool = unknown_column(len(alloc), np.int32)
-    is_pending = np.zeros(len(alloc), bool)
-    pool[live], is_pending[live] = (
-        segments.pool_id[segment],
-        has_code(blocks.state[block], BlockState.PENDING_FREE),
-    )
+    pool_id = unknown_column(n_rows, np.int32)
     if events.pool_id is not None:
-        pool = first_known(pool, _rows(events.pool_id, event))
+        pool_id = _rows(events.pool_id, event)
     table = AllocationTable(
         alloc_event=alloc,
         free_requested_event=lifetimes.free_requested_event,
         free_completed_event=lifetimes.free_completed_event,
         end_event=lifetimes.end_event,
         addr=lifetimes.addr,
-        stream=stream,
-        requested_bytes=requested,
-        block_bytes=known,
-        is_exact=is_exact,
-        is_pending_at_end=is_pending,
-        pool_id=pool,
-        stack_id=stack,
+        stream=_rows(events.stream, event),
+        requested_bytes=_rows(events.size, event),
+        block_bytes=_rows(sizes.event_bytes, alloc),
+        is_exact=np.ones(n_rows, bool),
+        is_pending_at_end=np.zeros(n_rows, bool),
+        pool_id=pool_id,
+        stack_id=_rows(events.stack_id, alloc),
         free_stack_id=_rows(events.stack_id, lifetimes.free_requested_event),
     )
+    _complete_live(table, lifetimes, device)
+    _complete_sizes(table, lifetimes, sizes)
     return read_only(table)
+
+
+def _complete_live(table: AllocationTable, lifetimes: Lifetimes, device: DeviceSnapshot) -> None:
+    """Fill in the values of the final blocks and their segments, in allocations that are live."""
+    blocks = device.blocks
+    segments = device.segments
+    live = rows_of(lifetimes.block_id >= 0)
+    block = lifetimes.block_id[live]
+    segment = blocks.segment_id[block]
+    table.block_bytes[live] = blocks.block_bytes[block]
+    table.is_pending_at_end[live] = has_code(blocks.state[block], BlockState.PENDING_FREE)
+    table.pool_id[live] = first_known(segments.pool_id[segment], table.pool_id[live])
+    table.stack_id[live] = first_known(table.stack_id[live], blocks.stack_id[block])
+    is_old = table.alloc_event[live] < 0
+    old = live[is_old]
+    table.requested_bytes[old] = blocks.requested_bytes[block[is_old]]
+    table.stream[old] = segments.stream[segment[is_old]]
 
 
 def _rows(column: NDArray[Any], rows: NDArray[np.integer[Any]]) -> NDArray[Any]:
@@ -275,6 +273,14 @@ def _rows(column: NDArray[Any], rows: NDArray[np.integer[Any]]) -> NDArray[Any]:
     values = np.take(column, rows)  # a third faster than brackets
     values[rows < 0] = -1
     return values
+
+
+def _complete_sizes(table: AllocationTable, lifetimes: Lifetimes, sizes: BlockSizes) -> None:
+    """Fill in the sizes of blocks that were allocated before the trace and freed in it."""
+    rows = rows_of((lifetimes.alloc_event < 0) & (lifetimes.block_id < 0))
+    table.block_bytes[rows], table.is_exact[rows] = _sizes_from_space(
+        table.addr[rows], table.requested_bytes[rows], sizes
+    )
 
 
 def _sizes_from_space(
@@ -289,24 +295,28 @@ def _sizes_from_space(
     rounded = sizes.rules.rounded(requested)
     space = _space(addr, sizes.least_space)
     least_remainder = sizes.rules.least_remainder(rounded, addr)
-    fills = (space >= rounded) & (space < rounded + least_remainder)
-    is_tight = (space >= rounded) & (_most_more(space, rounded, least_remainder) == 0)
-    return np.where(fills, space, rounded), fills | is_tight | (least_remainder <= MIN_BLOCK_BYTES)
+    fits = space >= rounded
+    fills = fits & (space < rounded + least_remainder)
+    is_tight = fits & (_max_excess(space, rounded, least_remainder) == 0)
+    is_exact = fills | is_tight | (least_remainder <= MIN_BLOCK_BYTES)
+    return np.where(fills, space, rounded), is_exact
 
 
 def _space(addr: Int64Column, least_space: dict[int, int]) -> Int64Column:
-    return np.fromiter((least_space.get(a, -1) for a in addr.tolist()), np.int64, len(addr))
+    spaces = (least_space.get(number, -1) for number in addr.tolist())
+    return np.fromiter(spaces, np.int64, len(addr))
 
 
-def _most_more(
+def _max_excess(
     space: Int64Column, rounded: Int64Column, least_remainder: Int64Column
 ) -> Int64Column:
-    """Return the most that a block which does not fill its space can have beyond its rounded request.
+    """Return the most bytes beyond its rounded request that a block can have, if space is left.
 
-    It kept less than what would have been split off, and what it leaves free is no less than that.
+    It has less than would have been split off, and what it leaves free is no less than that.
     """
-    more = np.minimum(space - rounded - least_remainder, least_remainder - 1)
-    return np.asarray(np.maximum(more // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES, 0))
+    excess = np.minimum(space - rounded - least_remainder, least_remainder - 1)
+    whole_blocks = excess // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES
+    return np.asarray(np.maximum(whole_blocks, 0))
 
 
 def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curve:
@@ -315,11 +325,11 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
     # block counts as allocated, since it was in use shortly before.
     end = allocations.freed_event if name == "allocated" else allocations.end_event
     alloc = allocations.alloc_event
-    n_before = int(np.searchsorted(alloc, 0))  # those stand first
+    n_before = int(np.searchsorted(alloc, 0))  # pre-existing allocations stand first
 
     def make() -> Int64Column:
-        # An event begins one allocation at most, and ends one at most. The last entry: those
-        # without end.
+        # An event begins one allocation at most, and ends one at most. What has no end (-1) is
+        # subtracted from the last entry, which is no event.
         change = np.zeros(n_events + 1, np.int64)
         np.add.at(change, alloc[n_before:], n_bytes[n_before:])  # three times as fast as by index
         for part in chunks(len(end)):
@@ -329,7 +339,8 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
 
     def at(event: int) -> int:
         n_begun = int(np.searchsorted(alloc, event, side="right"))
-        is_live = (end[:n_begun] < 0) | (end[:n_begun] > event)
+        begun_end = end[:n_begun]
+        is_live = (begun_end < 0) | (begun_end > event)
         return int(n_bytes[:n_begun][is_live].sum())
 
     start = int(n_bytes[:n_before].sum())
@@ -337,25 +348,26 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
 
 
 def _reserved_curve(device: DeviceSnapshot, active: Curve) -> tuple[Curve, bool]:
-    """Return the curve, and whether it was raised: to 0, or without the file's segments to what is in use."""
-    events = device.events
+    """Return the curve, and whether it was raised.
+
+    It is raised to 0, and without the file's segments to what is in use.
+    """
+    n_events = len(device.events)
     moves = segment_moves(device.events)
     if not len(moves) and not device.has_segments:
         return active, True
-    action = events.action[moves]
-    n_bytes = events.size[moves]
-    is_more = has_code(action, Action.SEGMENT_ALLOC) | has_code(action, Action.SEGMENT_MAP)
-    recorded = np.cumsum(np.concatenate(([0], np.where(is_more, n_bytes, -n_bytes))))
-    recorded += int(device.segments.total_bytes.sum()) - int(recorded[-1])
-    least = np.zeros_like(recorded)
+    recorded = _reserved_totals(device, moves)
+    minimum = np.zeros_like(recorded)
     if not device.has_segments:
         # Nothing is obtained or returned between two moves: the most that was in use there was
         # reserved.
-        least = np.maximum.reduceat(np.append(active.start, active.after), np.append(0, moves + 1))
-    totals = np.maximum(recorded, least)
+        in_use = np.append(active.start, active.after)
+        minimum = np.maximum.reduceat(in_use, np.append(0, moves + 1))
+    totals = np.maximum(recorded, minimum)
 
     def make() -> Int64Column:
-        return np.repeat(totals, np.diff(np.concatenate(([0], moves, [len(events)]))))
+        bounds = np.concatenate(([0], moves, [n_events]))
+        return np.repeat(totals, np.diff(bounds))
 
     def at(event: int) -> int:
         return int(totals[np.searchsorted(moves, event, side="right")])
@@ -365,21 +377,37 @@ def _reserved_curve(device: DeviceSnapshot, active: Curve) -> tuple[Curve, bool]
     return curve, bool(np.any(totals > recorded))
 
 
+def _reserved_totals(device: DeviceSnapshot, moves: Int64Column) -> Int64Column:
+    """Return the bytes reserved before the first move of segments, and after each one.
+
+    The last of them are those of the segments at the dump.
+    """
+    action = device.events.action[moves]
+    n_bytes = device.events.size[moves]
+    is_obtained = has_code(action, Action.SEGMENT_ALLOC) | has_code(action, Action.SEGMENT_MAP)
+    change = np.where(is_obtained, n_bytes, -n_bytes)
+    totals = np.cumsum(np.concatenate(([0], change)))
+    totals += int(device.segments.total_bytes.sum()) - int(totals[-1])
+    return totals
+
+
 _COUNTED_NOTES = {
-    "orphan-free": "frees have no alloc although their address was used before (lost or skipped "
-    "events): "
-    "they are left out, so curves may be too high before and too low after them",
-    "implicit-free": "allocations have no free, but their address is allocated again: they are "
-    "taken as "
-    "freed just then, so curves may be too high before",
-    "missing-from-segments": "allocations are live at the trace's end but not in the segments "
-    "(freed between "
-    "the two copies, or the dump covers one memory pool only): they count as live",
-    "trace-contradicts-segments": "events do not fit the final segments (blocks that overlap or "
-    "are "
-    "outside): the block sizes of these are their rounded requests, so allocated and active bytes "
-    "are "
-    "approximate",
+    "orphan-free": (
+        "frees have no alloc although their address was used before (lost or skipped events): "
+        "they are left out, so curves may be too high before and too low after them"
+    ),
+    "implicit-free": (
+        "allocations have no free, but their address is allocated again: they are taken as "
+        "freed just then, so curves may be too high before"
+    ),
+    "missing-from-segments": (
+        "allocations are live at the trace's end but not in the segments (freed between the two "
+        "copies, or the dump covers one memory pool only): they count as live"
+    ),
+    "trace-contradicts-segments": (
+        "events do not fit the final segments (blocks that overlap or are outside): the block "
+        "sizes of these are their rounded requests, so allocated and active bytes are approximate"
+    ),
 }
 
 
@@ -412,51 +440,55 @@ def _notes(
         yield Note(
             "cuda-graph-pools",
             "CUDA graph trees were used: restoring a pool shows as bursts of frees and allocs "
-            "that never "
-            "happened, so a peak within one is too high, and replays of a graph leave no events",
+            "that never happened, so a peak within one is too high, and replays of a graph leave "
+            "no events",
         )
     yield _checkpoint_note(device.events, result.active)
 
 
 def _segments_note(device: DeviceSnapshot, result: Replay) -> Note | None:
-    """Say what is not known of the segments, and what the figures are then."""
+    """Say that reserved bytes are missing or raised, and what the figures are then."""
     if device.has_segments:
         message = (
             "reserved bytes would fall below zero: events are missing, and the figures are too low"
         )
         return Note("negative-bytes", message) if result.at_least else None
-    known = "every free in its trace has an alloc, so memory is replayed from nothing"
+    basis = "every free in its trace has an alloc, so memory is replayed from nothing"
     if device.source is SegmentSource.PART_OF_TRACE:
-        known = (
+        basis = (
             "its trace begins with memory in use that it does not show: every figure is a "
             "lower bound"
         )
     elif result.at_least:
-        known += (
+        basis += (
             "; the trace has no segments either, so reserved bytes are at least what was in use"
         )
-    return Note("no-segments", f"the file has no segments; {known}")
+    return Note("no-segments", f"the file has no segments; {basis}")
 
 
-def _pending_note(events: EventTable, rows: AllocationTable) -> Note | None:
+def _pending_note(events: EventTable, table: AllocationTable) -> Note | None:
     # A trace that has no request at all lost none: recording was set to skip them.
-    completes = (rows.free_completed_event >= 0) & np.any(
-        has_code(events.action, Action.FREE_REQUESTED)
-    )
-    earlier = (rows.alloc_event < 0) & (rows.free_requested_event < 0)
-    waits = rows.is_pending_at_end
-    parts = []
-    for which, when in (
-        (waits & ~earlier, "but still in use by a stream at the dump"),
-        (waits & earlier, "but still in use by a stream at the dump, and counted as allocated"),
+    has_requests = np.any(has_code(events.action, Action.FREE_REQUESTED))
+    completes = (table.free_completed_event >= 0) & has_requests
+    earlier = (table.alloc_event < 0) & (table.free_requested_event < 0)
+    waits = table.is_pending_at_end
+    in_use_at_dump = "but still in use by a stream at the dump"
+    cases = (
+        (waits & ~earlier, in_use_at_dump),
+        (waits & earlier, f"{in_use_at_dump}, and counted as allocated"),
         (
             completes & earlier,
             "before the first event, but counted as allocated until free_completed",
         ),
-    ):
-        n_bytes = format_bytes(int(rows.block_bytes[which].sum()))
-        was = counted(count_of(which), f"block ({n_bytes}) was", f"blocks ({n_bytes}) were")
-        parts += [f"{was} freed {when}"] if which.any() else []
+    )
+    parts = []
+    for is_case, moment in cases:
+        if is_case.any():
+            n_bytes = format_bytes(table.bytes_of(is_case))
+            blocks = counted(
+                count_of(is_case), f"block ({n_bytes}) was", f"blocks ({n_bytes}) were"
+            )
+            parts.append(f"{blocks} freed {moment}")
     return Note("pending-free", "; ".join(parts)) if parts else None
 
 
@@ -468,33 +500,31 @@ def _inexact_note(result: Replay, sizes: BlockSizes) -> Note | None:
         return None
     rounded = allocations.block_bytes[rows]
     addr = allocations.addr[rows]
-    more = _most_more(
-        _space(addr, sizes.least_space), rounded, rules.least_remainder(rounded, addr)
-    )
-    most = int(more.sum())
-    if not most:
+    space = _space(addr, sizes.least_space)
+    excess = _max_excess(space, rounded, rules.least_remainder(rounded, addr))
+    n_bytes = int(excess.sum())
+    if not n_bytes:
         return None
     blocks = counted(len(rounded), "block")
     return Note(
         "inexact-block-sizes",
-        f"allocated bytes may be up to {format_bytes(most)} higher: the exact sizes of {blocks} "
-        f"from before "
-        "the trace are not recorded",
-        is_minor=most * _LEAST_INEXACT <= result.allocated.peak,
+        f"allocated bytes may be up to {format_bytes(n_bytes)} higher: the exact sizes of "
+        f"{blocks} from before the trace are not recorded",
+        is_minor=n_bytes * _MINOR_PART <= result.allocated.peak,
     )
 
 
 def _skipped_note(events: EventTable, allocations: AllocationTable) -> Note | None:
     has_completed = bool(np.any(has_code(events.action, Action.FREE_COMPLETED)))
-    ended_at_request = (allocations.end_event >= 0) & (allocations.free_completed_event < 0)
-    if not has_completed and ended_at_request.any():
-        return Note(
-            "skipped-actions",
+    if not has_completed:
+        ended_at_request = (allocations.end_event >= 0) & (allocations.free_completed_event < 0)
+        message = (
             "the trace has no free_completed events: memory is taken as free at free_requested, "
-            "so active "
-            "bytes are too low while a stream still used a block",
+            "so active bytes are too low while a stream still used a block"
         )
-    if has_completed and len(events) > 1 and not np.any(has_code(events.action, Action.ALLOC)):
+        return Note("skipped-actions", message) if ended_at_request.any() else None
+    has_alloc = np.any(has_code(events.action, Action.ALLOC))
+    if len(events) > 1 and not has_alloc:
         return Note(
             "skipped-actions",
             "the trace has no alloc events: only what was live at the ends is known",
@@ -509,15 +539,15 @@ def _has_graph_trees(frames: FrameTable) -> bool:
 
 def _checkpoint_note(events: EventTable, active: Curve) -> Note | None:
     """Compare with the active total that torch itself wrote at every ``snapshot`` event."""
-    at = rows_of(has_code(events.action, Action.SNAPSHOT) & (events.size > 0))
-    if not len(at):
+    checkpoints = rows_of(has_code(events.action, Action.SNAPSHOT) & (events.size > 0))
+    if not len(checkpoints):
         return None
-    off = np.abs(active.after[at] - events.size[at])
-    if not off.any():
+    difference = np.abs(active.after[checkpoints] - events.size[checkpoints])
+    n_different = np.count_nonzero(difference)
+    if not n_different:
         return None
     return Note(
         "checkpoint-mismatch",
-        f"at {np.count_nonzero(off)} of {len(at)} snapshot events the active bytes differ from "
-        f"torch's own "
-        f"count, by up to {format_bytes(int(off.max()))}",
+        f"at {n_different} of {len(checkpoints)} snapshot events the active bytes differ from "
+        f"torch's own count, by up to {format_bytes(int(difference.max()))}",
     )

@@ -63,7 +63,7 @@ class Lifetimes:
 
 @stage
 def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
-    """Match every free with its alloc by address, and what is open at the end with the final blocks.
+    """Match every free with its alloc by address, and open allocations with the final blocks.
 
     A free whose address was not allocated in the trace belongs to a pre-existing allocation; a
     second such free at one address (lost events, skipped actions) is counted and left out.
@@ -74,16 +74,16 @@ def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
     is_untraced = blocks.is_live
     live = rows_of(is_untraced)
     is_open = traced_events[-1] < 0
-    block_of_open = _find(addr[is_open], blocks.addr[live], live)
+    open_blocks = _rows_at(addr[is_open], blocks.addr[live], live)
     block_id = unknown_column(len(addr))
-    block_id[is_open] = block_of_open
-    is_untraced[block_of_open[block_of_open >= 0]] = False
+    block_id[is_open] = open_blocks
+    is_untraced[open_blocks[open_blocks >= 0]] = False
     untraced = rows_of(is_untraced)
-    none = unknown_column(len(untraced), np.int32)
+    no_events = unknown_column(len(untraced), np.int32)
     alloc, requested, completed, end = (
-        _joined(none, column.astype(np.int32)) for column in traced_events
+        _joined(no_events, column.astype(np.int32)) for column in traced_events
     )
-    rows = Lifetimes(
+    lifetimes = Lifetimes(
         alloc_event=alloc,
         free_requested_event=requested,
         free_completed_event=completed,
@@ -92,14 +92,16 @@ def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
         block_id=_joined(untraced, block_id),
         n_orphan_frees=n_orphans,
         n_implicit_frees=n_implicit,
-        n_missing_from_segments=count_of(block_of_open < 0),
+        n_missing_from_segments=count_of(open_blocks < 0),
     )
-    is_in_order = bool(np.all(rows.alloc_event[1:] > rows.alloc_event[:-1]))
-    return read_only(rows) if is_in_order else take(rows, _order(rows.alloc_event, rows.addr))
+    alloc = lifetimes.alloc_event
+    if np.all(alloc[1:] > alloc[:-1]):
+        return read_only(lifetimes)
+    return take(lifetimes, _order(alloc, lifetimes.addr))
 
 
-def _joined(first: NDArray[_Number], then: NDArray[_Number]) -> NDArray[_Number]:
-    return np.concatenate((first, then)) if len(first) else then
+def _joined(first: NDArray[_Number], second: NDArray[_Number]) -> NDArray[_Number]:
+    return np.concatenate((first, second)) if len(first) else second
 
 
 def _order(alloc: EventColumn, addr: Int64Column) -> Int64Column:
@@ -131,26 +133,29 @@ def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
     return free | requests
 
 
-# The events alloc, requested free, completed free and end of each lifetime, with its address; frees
-# without an alloc; allocations without a free, whose address is allocated again.
+# The columns of lifetimes in the order of _ALLOC to _ADDR; the number of frees without an alloc;
+# the number of allocations without a free, whose address is allocated again.
 _Pairs = tuple[list[NDArray[Any]], int, int]
 
 
 def _pair_compiled(events: EventTable, is_release: BoolColumn) -> _Pairs | None:
-    """Pair events in the compiled core, in the order in which lifetimes begin; None where it finds one odd.
+    """Pair events in the compiled core, in the order in which lifetimes begin.
 
-    A call is short, for some events, so that Ctrl-C never waits long.
+    A call is short, for some events, so that Ctrl-C never waits long. Returns None where the core
+    finds something odd.
     """
     compiled = core()
     if compiled is None:
         return None
-    # The first three have their codes; a table of codes would be turned into int64 for every event.
+    # The core's kinds are the codes of alloc, free_requested and free_completed, and 4 for a free.
+    # A table of codes would be turned into int64 for every event.
     kind = events.action * (events.action <= int(Action.FREE_COMPLETED))
     kind += np.int8(4) * has_code(events.action, Action.FREE)
-    columns = [np.empty(len(kind), np.int64) for _ in range(5)]
+    columns = [np.empty(len(kind), np.int64) for _ in range(_ADDR + 1)]
+    outputs = [address(column) for column in columns]
     is_release = np.ascontiguousarray(is_release)
-    new = compiled.snapconv_pairing_new(random_seed(), address(is_release), *map(address, columns))
-    with closing(new, compiled.snapconv_pairing_free) as pairing:
+    new_pairing = compiled.snapconv_pairing_new(random_seed(), address(is_release), *outputs)
+    with closing(new_pairing, compiled.snapconv_pairing_free) as pairing:
         for part in chunks(len(kind)):
             kinds = np.ascontiguousarray(kind[part])
             addrs = np.ascontiguousarray(events.addr[part])
@@ -170,9 +175,8 @@ def _pair(events: EventTable, is_release: BoolColumn) -> _Pairs:
     rows: list[list[int]] = []
     last: dict[int, list[int]] = {}
     n_orphans = n_implicit = 0
-    for event, (action, addr, is_end) in enumerate(
-        plain_rows(events.action, events.addr, is_release)
-    ):
+    event_rows = plain_rows(events.action, events.addr, is_release)
+    for event, (action, addr, is_end) in enumerate(event_rows):
         step = _STEPS.get(action)
         if step is None:
             continue
@@ -185,24 +189,27 @@ def _pair(events: EventTable, is_release: BoolColumn) -> _Pairs:
                 row[_END] = event
                 n_implicit += 1
             row = last[addr] = [-1, -1, -1, -1, addr]
-            n_orphans += is_orphan
-            rows += [] if is_orphan else [row]
+            if is_orphan:
+                n_orphans += 1
+            else:
+                rows.append(row)
         row[step] = event
         if is_end:
             row[_END] = event
         if action == Action.FREE and row[_REQUESTED] < 0:
             row[_REQUESTED] = event
-    return [*np.array(rows, np.int64).reshape(-1, _ADDR + 1).T.copy()], n_orphans, n_implicit
+    table = np.array(rows, np.int64).reshape(-1, _ADDR + 1)
+    return list(table.T.copy()), n_orphans, n_implicit
 
 
-def _find(wanted: Int64Column, addrs: Int64Column, rows: Int64Column) -> Int64Column:
-    """Return the rows whose address is wanted, -1 where there is none."""
-    if not len(addrs):
-        return unknown_column(len(wanted))
-    order = np.argsort(addrs, kind="stable")
-    place = np.minimum(np.searchsorted(addrs, wanted, sorter=order), len(addrs) - 1)
-    found = order[place]
-    return np.where(addrs[found] == wanted, rows[found], -1)
+def _rows_at(addr: Int64Column, row_addr: Int64Column, rows: Int64Column) -> Int64Column:
+    """Return for each address the row that has it in ``row_addr``, -1 where none has."""
+    if not len(row_addr):
+        return unknown_column(len(addr))
+    order = np.argsort(row_addr, kind="stable")
+    position = np.searchsorted(row_addr, addr, sorter=order)
+    candidate = order[np.minimum(position, len(row_addr) - 1)]
+    return np.where(row_addr[candidate] == addr, rows[candidate], -1)
 
 
 def real_events(events: EventTable) -> EventTable:

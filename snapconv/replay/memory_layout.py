@@ -32,7 +32,7 @@ from snapconv.snapshot.segment_table import SegmentTable
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Pieces of segments, by address: the row of their segment, and of their allocation (-1: free)."""
+    """Pieces of segments, by address: the rows of their segment and allocation (-1: free)."""
 
     segment: Int64Column
     addr: Int64Column
@@ -80,22 +80,22 @@ def layouts(
     device: DeviceSnapshot, allocations: AllocationTable, events: Sequence[int]
 ) -> dict[int, MemoryLayout]:
     """Return the layout after each of some events; one walk back from the dump finds them all."""
-    final = device.segments
-    moves = real_events(device.events)
-    facts = plain_rows(*(getattr(final, name) for name in SegmentFacts._fields))
-    ends = (final.addr + final.total_bytes).tolist()
-    segments = SegmentRanges(
-        final.addr.tolist(), ends, [SegmentFacts(*row) for row in facts], are_joined=are_joined
-    )
-    left = segment_moves(moves)
-    found = {}
+    dump = device.segments
+    real = real_events(device.events)
+    facts_columns = [getattr(dump, name) for name in SegmentFacts._fields]
+    facts = [SegmentFacts(*row) for row in plain_rows(*facts_columns)]
+    ends = (dump.addr + dump.total_bytes).tolist()
+    ranges = SegmentRanges(dump.addr.tolist(), ends, facts, are_joined=are_joined)
+    earlier = segment_moves(real)
+    result = {}
     for event in sorted(set(events), reverse=True):
-        left, undone = np.split(left, [np.searchsorted(left, event, side="right")])
-        move_segments(segments, moves, undone[::-1], is_undone=True)
-        found[event] = _layout(
-            event, segment_table(segments, device.device), allocations, segments.n_conflicts
-        )
-    return found
+        n_earlier = np.searchsorted(earlier, event, side="right")
+        later = earlier[n_earlier:]
+        earlier = earlier[:n_earlier]
+        move_segments(ranges, real, later[::-1], is_undone=True)
+        segments = segment_table(ranges, device.device)
+        result[event] = _layout(event, segments, allocations, ranges.n_conflicts)
+    return result
 
 
 def layout_at(device: DeviceSnapshot, allocations: AllocationTable, event: int) -> MemoryLayout:
@@ -103,9 +103,9 @@ def layout_at(device: DeviceSnapshot, allocations: AllocationTable, event: int) 
     return layouts(device, allocations, [event])[event]
 
 
-def are_joined(one: SegmentFacts, other: SegmentFacts) -> bool:
+def are_joined(first: SegmentFacts, second: SegmentFacts) -> bool:
     """Return whether two ranges side by side are of one expandable segment."""
-    return one.is_expandable and other.is_expandable and one.stream == other.stream
+    return first.is_expandable and second.is_expandable and first.stream == second.stream
 
 
 def move_segments(
@@ -114,7 +114,8 @@ def move_segments(
     """Let events of segments happen one after the other, or undo them, the newest first."""
     pools = unknown_column(len(rows), np.int32) if events.pool_id is None else events.pool_id[rows]
     columns = (events.action, events.addr, events.size, events.stream, events.stack_id)
-    values = np.column_stack((*(column[rows] for column in columns), pools))
+    moved = [column[rows] for column in columns]
+    values = np.column_stack((*moved, pools))
     for action, addr, size, stream, stack_id, pool_id in values.tolist():
         if (action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)) == is_undone:
             segments.take_away(addr, addr + size)
@@ -125,21 +126,22 @@ def move_segments(
             segments.give_back(addr, addr + size, facts)
 
 
-def segment_table(found: SegmentRanges[SegmentFacts], device: int) -> SegmentTable:
+def segment_table(ranges: SegmentRanges[SegmentFacts], device: int) -> SegmentTable:
     """Return ranges as a table."""
-    addr = np.array(found.starts, np.int64)
-    columns = np.array(found.facts, np.int64).reshape(len(addr), len(_DTYPES)).T
+    addr = np.array(ranges.starts, np.int64)
+    columns = np.array(ranges.facts, np.int64).reshape(len(addr), len(_DTYPES)).T
     facts = {
-        name: column.astype(_DTYPES[name]) for name, column in zip(_DTYPES, columns, strict=True)
+        name: column.astype(dtype)
+        for (name, dtype), column in zip(_DTYPES.items(), columns, strict=True)
     }
-    total_bytes = np.array(found.ends, np.int64) - addr
+    total_bytes = np.array(ranges.ends, np.int64) - addr
     return read_only(SegmentTable(np.full(len(addr), device), addr, total_bytes, **facts))
 
 
 def is_small_segment(n_bytes: int, *, is_expandable: bool) -> bool:
-    """Return whether a segment that was given back was one of a small pool, as far as its size shows.
+    """Return whether a segment of this size was of a small pool when it was given back.
 
-    Only these have segments of 2 MiB, and pages of 2 MiB; those of large pools are of 20 MiB.
+    Only small pools have segments of 2 MiB, and pages of 2 MiB; those of large pools are of 20 MiB.
     """
     if is_expandable:
         return n_bytes % LARGE_SEGMENT_BYTES != 0
@@ -149,8 +151,9 @@ def is_small_segment(n_bytes: int, *, is_expandable: bool) -> bool:
 def _layout(
     event: int, segments: SegmentTable, allocations: AllocationTable, n_conflicts: int
 ) -> MemoryLayout:
-    ended = allocations.end_event
-    active = rows_of((allocations.alloc_event <= event) & ((ended < 0) | (ended > event)))
+    end = allocations.end_event
+    is_open = (end < 0) | (end > event)
+    active = rows_of((allocations.alloc_event <= event) & is_open)
     active = rows_by(allocations.addr, active)
     addr = allocations.addr[active]
     n_bytes = allocations.block_bytes[active]
@@ -179,19 +182,19 @@ def segments_of(
 
 
 def _between(segments: SegmentTable, blocks: Pieces) -> tuple[Pieces, int]:
-    """Return the free pieces of all segments, by address, and how many blocks overlap the one before them."""
-    every = np.arange(len(segments))
+    """Return the free pieces of all segments, by address, and the number of overlaps of blocks."""
+    numbers = np.arange(len(segments))
     ends = segments.addr + segments.total_bytes
-    # Both ends of a segment are pieces of no bytes, so that space beside them is found like any
-    # other.
-    segment = np.concatenate((every, blocks.segment, every))
+    # Both ends of a segment are pieces of no bytes: space beside them is found like any other.
+    segment = np.concatenate((numbers, blocks.segment, numbers))
     start = np.concatenate((segments.addr, blocks.addr, ends))
     stop = np.concatenate((segments.addr, blocks.addr + blocks.n_bytes, ends))
     order = np.lexsort((start, segment))
     segment = segment[order]
     start = start[order]
     stop = stop[order]
-    space = np.where(segment[1:] == segment[:-1], start[1:] - stop[:-1], 0)
+    is_same_segment = segment[1:] == segment[:-1]
+    space = np.where(is_same_segment, start[1:] - stop[:-1], 0)
     rows = rows_of(space > 0)
     free = Pieces(segment[rows], stop[rows], space[rows], unknown_column(len(rows)))
     return free, count_of(space < 0)

@@ -26,8 +26,8 @@ from snapconv.snapshot.load import DeviceSnapshot, SegmentSource, Snapshot
 from snapconv.snapshot.segment_table import BlockState, BlockTable, SegmentTable
 
 
-def with_segments(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceSnapshot:
-    """Return the device with the segments and blocks that its trace leaves, where the file has none.
+def rebuild_segments(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceSnapshot:
+    """Return a device without segments with those, and the blocks, that its trace leaves.
 
     A trace that returns all its segments agrees with a file without segments: the device stays as
     it is.
@@ -45,24 +45,24 @@ def with_segments(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceSnapshot:
     blocks, alloc = _open_blocks(events, lifetimes, segments)
     rules = infer_rules(snapshot.settings_of(device), blocks, backend=snapshot.era.backend)
     sizes = derive_block_sizes(events, segments, blocks, rules)
-    begins_with_nothing = (
-        not lifetimes.n_orphan_frees
-        and not (lifetimes.alloc_event < 0).any()
-        and not ranges.n_conflicts
-        and not (len(moves) and sizes.n_conflicts)
-    )
-    return replace(
-        device,
-        segments=segments,
-        blocks=read_only(replace(blocks, block_bytes=sizes.event_bytes[alloc])),
-        source=SegmentSource.WHOLE_TRACE if begins_with_nothing else SegmentSource.PART_OF_TRACE,
-    )
+    n_conflicts = ranges.n_conflicts
+    if len(moves):
+        n_conflicts += sizes.n_conflicts
+    has_earlier = lifetimes.n_orphan_frees or (lifetimes.alloc_event < 0).any()
+    source = SegmentSource.WHOLE_TRACE
+    if has_earlier or n_conflicts:
+        source = SegmentSource.PART_OF_TRACE
+    sized_blocks = read_only(replace(blocks, block_bytes=sizes.event_bytes[alloc]))
+    return replace(device, segments=segments, blocks=sized_blocks, source=source)
 
 
 def _open_blocks(
     events: EventTable, lifetimes: Lifetimes, segments: SegmentTable
 ) -> tuple[BlockTable, EventColumn]:
-    """Return the blocks that are live at the end within a segment, without their sizes, and their allocs."""
+    """Return the blocks that are live at the end within a segment, and their allocs.
+
+    They do not have their sizes yet.
+    """
     rows = rows_of((lifetimes.end_event < 0) & (lifetimes.alloc_event >= 0))
     rows = rows_by(lifetimes.addr, rows)
     alloc = lifetimes.alloc_event[rows]
@@ -70,12 +70,13 @@ def _open_blocks(
     rows = rows[is_inside]
     alloc = alloc[is_inside]
     is_pending = lifetimes.free_requested_event[rows] >= 0
+    state = np.where(is_pending, BlockState.PENDING_FREE, BlockState.ACTIVE)
     blocks = BlockTable(
         segment_id=segment[is_inside],
         addr=lifetimes.addr[rows],
         block_bytes=np.zeros(len(rows), np.int64),
         requested_bytes=events.size[alloc],
-        state=np.where(is_pending, BlockState.PENDING_FREE, BlockState.ACTIVE).astype(np.int8),
+        state=state.astype(np.int8),
         stack_id=events.stack_id[alloc],
     )
     return blocks, alloc

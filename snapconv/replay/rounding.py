@@ -29,7 +29,7 @@ _FIRST_INTERVAL_LOG2 = MIB.bit_length() - 1
 class ExpandableRanges:
     """Addresses that were ever part of an expandable segment: sorted ranges that do not touch.
 
-    Without regard to time: the driver keeps their addresses reserved, so that no ordinary segment
+    They hold at any time: the driver keeps their addresses reserved, so that no ordinary segment
     is there.
     """
 
@@ -40,8 +40,8 @@ class ExpandableRanges:
         """Return the mask of the addresses within a range."""
         if not len(self.starts):
             return np.zeros(len(addr), bool)
-        before = np.searchsorted(self.starts, addr, side="right") - 1
-        return np.asarray((before >= 0) & (addr < self.ends[before]))
+        number = np.searchsorted(self.starts, addr, side="right") - 1
+        return np.asarray((number >= 0) & (addr < self.ends[number]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,56 +61,64 @@ class RoundingRules:
         if self.sizes_are_blocks:
             return requested_bytes
         padded = requested_bytes + self.settings.padding_bytes
-        whole = (padded + (MIN_BLOCK_BYTES - 1)) & -MIN_BLOCK_BYTES
-        plain: Int64Column = np.maximum(whole, MIN_BLOCK_BYTES)
+        units = (padded + (MIN_BLOCK_BYTES - 1)) & -MIN_BLOCK_BYTES
+        block_bytes: Int64Column = np.maximum(units, MIN_BLOCK_BYTES)
         if not any(self.settings.roundup_power2_divisions):
-            return plain
+            return block_bytes
         divisions = self._divisions(padded)
-        divided = (divisions > 1) & (padded > MIN_BLOCK_BYTES * divisions)
-        # To the next of the equal parts, of 512 bytes or more, into which a power of two is
-        # divided.
-        part = np.left_shift(1, _log2_floor(padded[divided])) // divisions[divided]
-        plain[divided] = -(-padded[divided] // part) * part
-        return plain
+        is_divided = (divisions > 1) & (padded > MIN_BLOCK_BYTES * divisions)
+        # Each power of two is divided into equal parts of 512 bytes or more: the block ends where
+        # the next part begins.
+        divided = padded[is_divided]
+        part = np.left_shift(1, _log2_floor(divided)) // divisions[is_divided]
+        block_bytes[is_divided] = -(-divided // part) * part
+        return block_bytes
 
     def least_remainder(self, rounded_bytes: Int64Column, addr: Int64Column) -> Int64Column:
-        """Return the least remainder that the allocator splits off a larger free block for each request."""
-        small = rounded_bytes <= SMALL_REQUEST_BYTES
+        """Return for each request the least remainder that is split off a larger free block."""
+        is_small = rounded_bytes <= SMALL_REQUEST_BYTES
         if self.expandable:
-            small |= self.expandable.contain(addr)
+            is_small |= self.expandable.contain(addr)
         elif self.settings.expandable_segments or self.sizes_are_blocks:
-            small = np.ones_like(small)
+            is_small = np.ones_like(is_small)
         # A large block keeps a remainder of up to 1 MiB: it must exceed that to be split off.
-        least = np.where(small, MIN_BLOCK_BYTES, SMALL_REQUEST_BYTES + 1)
+        remainder = np.where(is_small, MIN_BLOCK_BYTES, SMALL_REQUEST_BYTES + 1)
         limit = self.settings.max_split_size_bytes
         if limit is not None:
-            least = np.where(~small & (rounded_bytes >= limit), NEVER, least)
-        return least
+            is_never_split = ~is_small & (rounded_bytes >= limit)
+            remainder = np.where(is_never_split, NEVER, remainder)
+        return remainder
 
     def _divisions(self, size: Int64Column) -> Int64Column:
         table = np.array(self.settings.roundup_power2_divisions, np.int64)
-        return table[np.clip(_log2_floor(size) - _FIRST_INTERVAL_LOG2, 0, N_ROUNDUP_INTERVALS - 1)]
+        interval = _log2_floor(size) - _FIRST_INTERVAL_LOG2
+        return table[np.clip(interval, 0, N_ROUNDUP_INTERVALS - 1)]
 
 
 def _log2_floor(size: Int64Column) -> Int64Column:
     # Beyond 2^53 a float may be rounded up to the next power of two, which is where the last part
     # ends too.
-    return np.frexp(size.astype(np.float64))[1].astype(np.int64) - 1
+    _, exponent = np.frexp(size.astype(np.float64))
+    return exponent.astype(np.int64) - 1
 
 
 def expandable_ranges(segments: SegmentTable, events: EventTable) -> ExpandableRanges:
     """Join the expandable segments of the dump with all that the trace maps or unmaps."""
-    moves = (events.action == Action.SEGMENT_MAP) | (events.action == Action.SEGMENT_UNMAP)
-    grows = segments.is_expandable
-    start = np.concatenate((segments.addr[grows], events.addr[moves]))
-    end = start + np.concatenate((segments.total_bytes[grows], events.size[moves]))
+    is_move = (events.action == Action.SEGMENT_MAP) | (events.action == Action.SEGMENT_UNMAP)
+    at_dump = segments.is_expandable
+    start = np.concatenate((segments.addr[at_dump], events.addr[is_move]))
+    n_bytes = np.concatenate((segments.total_bytes[at_dump], events.size[is_move]))
+    end = start + n_bytes
+    if not len(start):
+        return ExpandableRanges(start, end)
     order = np.argsort(start, kind="stable")
     start = start[order]
-    reached = np.maximum.accumulate(end[order])
-    first = rows_of(np.concatenate((np.ones(1, bool), start[1:] > reached[:-1]))[: len(start)])
-    return ExpandableRanges(
-        start[first], np.maximum.reduceat(reached, first) if len(first) else reached
-    )
+    # The furthest end of a range and of those before it: a gap is what none of them reaches.
+    furthest = np.maximum.accumulate(end[order])
+    is_first = np.ones(len(start), bool)
+    is_first[1:] = start[1:] > furthest[:-1]
+    first = rows_of(is_first)
+    return ExpandableRanges(start[first], np.maximum.reduceat(furthest, first))
 
 
 # ATen/core/CachingHostAllocator.h, torch 2.14: a block is a segment, is never split, and its
@@ -128,14 +136,15 @@ def infer_rules(
     if backend == NO_ALLOCATOR:
         return HOST_RULES
     # Large blocks of ordinary segments may keep a remainder, which would look like padding.
-    keeps_none = (blocks.block_bytes <= SMALL_REQUEST_BYTES) | settings.expandable_segments
-    shows = blocks.is_live & keeps_none
-    requested = blocks.requested_bytes[shows]
-    actual = blocks.block_bytes[shows]
+    has_no_remainder = (blocks.block_bytes <= SMALL_REQUEST_BYTES) | settings.expandable_segments
+    is_evidence = blocks.is_live & has_no_remainder
+    requested = blocks.requested_bytes[is_evidence]
+    actual = blocks.block_bytes[is_evidence]
     plain = RoundingRules(settings)
     padded = RoundingRules(replace(settings, padding_bytes=NPU_PADDING_BYTES))
 
     def n_explained(rules: RoundingRules) -> int:
         return count_of(rules.rounded(requested) == actual)
 
-    return max((padded, plain) if backend == "npu" else (plain, padded), key=n_explained)
+    candidates = (padded, plain) if backend == "npu" else (plain, padded)
+    return max(candidates, key=n_explained)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import snapconv
 from snapconv.replay.device_replay import replay
-from snapconv.replay.rebuilt_segments import with_segments
+from snapconv.replay.rebuilt_segments import rebuild_segments
 from snapconv.snapshot.load import SegmentSource, load_snapshot
 from tests.builders import ADDR, MIB, TraceBuilder, write_anew
 from tests.drawn_inputs import drawn
@@ -25,7 +25,7 @@ def file(tmp_path_factory):
 def replayed(raw, file):
     write_anew(file, pickle.dumps({**raw, "segments": []}))
     snapshot = load_snapshot(file)
-    device = with_segments(snapshot, snapshot.devices[0])
+    device = rebuild_segments(snapshot, snapshot.devices[0])
     return device, replay(snapshot, device)
 
 
