@@ -1,8 +1,8 @@
-"""One device's trace as columns: an EventTable, read in Python or by the compiled core; and the annotations.
+"""One device's trace as an EventTable, read in Python or by the compiled core; its annotations.
 
 read_trace reads torch's list of TraceEntry dictionaries. CompiledTraceReader takes the columns of
-the core, with the values, ids and refusals of read_trace; a refusal may lack its place, since it
-sends the file to read_trace, which finds it again, with its path.
+the core, with the values, ids and refusals of read_trace. A refusal may lack its path: it sends the
+file to read_trace, which refuses it again, with the path.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from snapconv.snapshot.fields import (
     TIME,
     Bounds,
     Interner,
-    Place,
+    RowPath,
     Rows,
     are_within,
     check_range,
@@ -48,7 +48,7 @@ from snapconv.units import shown
 
 
 class Action(IntEnum):
-    """The kind of an event; the values are those of EventTable.action. Names as torch writes them."""
+    """The kind of an event: names as torch writes them, values as in EventTable.action."""
 
     UNKNOWN = 0
     ALLOC = 1
@@ -68,15 +68,14 @@ class Action(IntEnum):
 
 
 # The codes of the actions by their names in a file.
-ACTION_CODES = {
-    action.name.lower(): int(action) for action in Action if action is not Action.UNKNOWN
-}
+ACTION_CODES = {action.name.lower(): int(action) for action in Action if action}
 
 # The actions whose address and size the analysis reads; elsewhere the file may have any value.
 _MOVES_MEMORY = np.zeros(len(Action), bool)
-_MOVES_MEMORY[[*range(Action.ALLOC, Action.OOM), Action.SNAPSHOT, Action.FREE]] = True
-# What could not be had may be absurd: torch itself draws the line at 2^60 (one_exa_bytes).
-_WANTED_BYTES = Bounds(0, 1 << 60, "0 to 2^60 bytes")
+_MOVES_MEMORY[Action.ALLOC : Action.OOM] = True
+_MOVES_MEMORY[[Action.SNAPSHOT, Action.FREE]] = True
+# A request that fails may be absurd: torch itself draws the line at 2^60 (one_exa_bytes).
+_FAILED_BYTES = Bounds(0, 1 << 60, "0 to 2^60 bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +109,28 @@ class EventTable:
 
     def time_at(self, event: int) -> int | None:
         """Return the time of an event; None before the first, and where the file has no times."""
-        return int(self.time_us[event]) if event >= 0 and self.time_us is not None else None
+        if event < 0 or self.time_us is None:
+            return None
+        return int(self.time_us[event])
 
 
-def read_trace(trace: list[object], where: str, collected: Collected) -> EventTable:
+def read_trace(trace: list[object], path: str, collected: Collected) -> EventTable:
     """Turn one device's trace into columns, and empty the list, which frees its memory."""
-    rows = Rows(trace, lambda i: f"{where}[{i}]")
+    rows = Rows(trace, lambda i: f"{path}[{i}]")
     texts = collected.texts
     action = _actions(rows, collected)
     addr = rows.ints("addr", missing=0)
     size = rows.ints("size", missing=0)
-    addr = np.where(action == Action.OOM, rows.ints("device_free", missing=0), addr)
+    device_free = rows.ints("device_free", missing=0)
+    addr = np.where(action == Action.OOM, device_free, addr)
     time_us = rows.optional_ints("time_us", missing=-1)
-    check_numbers(action, addr, size, time_us, place=rows.place)
+    check_numbers(action, addr, size, time_us, row_path=rows.row_path)
     events = EventTable(
         action=action,
         addr=addr,
         size=size,
         stream=rows.ints("stream", missing=0),
-        stack_id=collected.stacks.ids(rows.values("frames"), rows.place),
+        stack_id=collected.stacks.ids(rows.values("frames"), rows.row_path),
         time_us=time_us,
         compile_context_id=rows.text_ids("compile_context", texts),
         user_metadata_id=rows.text_ids("user_metadata", texts),
@@ -136,14 +138,15 @@ def read_trace(trace: list[object], where: str, collected: Collected) -> EventTa
         internal_metadata_id=rows.text_ids("internal_metadata", texts),
         profiler_category=_profiler_categories(rows) if collected.form else None,
     )
-    check_sizes(action, size, where)
+    check_sizes(action, size, path)
     trace.clear()
     return read_only(events)
 
 
 def _profiler_categories(rows: Rows) -> Int8Column:
-    """Return the categories of allocs; those that are new since stand for what has none."""
-    positions = {name: position for position, name in enumerate(CATEGORIES)} | {None: -1, "": -1}
+    """Return the categories of allocs; a name that is not known counts as the first of them."""
+    positions: dict[str | None, int] = {name: i for i, name in enumerate(CATEGORIES)}
+    positions[None] = positions[""] = -1
     return np.array([positions.get(text, 0) for text in rows.texts("category")], np.int8)
 
 
@@ -154,7 +157,7 @@ def _actions(rows: Rows, collected: Collected) -> Int8Column:
     except (KeyError, TypeError):
         pass
     for i, value in enumerate(values):
-        if expect(value, str, f"{rows.place(i)}.action") not in ACTION_CODES:
+        if expect(value, str, f"{rows.row_path(i)}.action") not in ACTION_CODES:
             collected.unknown_actions[shown(value)] += 1
     return np.array([ACTION_CODES.get(value, 0) for value in values], np.int8)
 
@@ -165,27 +168,28 @@ def check_numbers(
     size: Int64Column,
     time_us: Int64Column | None,
     *,
-    place: Place,
+    row_path: RowPath,
 ) -> None:
     """Raise MalformedSnapshotError for the first number that cannot be right, column by column."""
     if not (are_within(addr, ADDRESS) and are_within(size, BYTES)):
         moves_memory = _MOVES_MEMORY[action]
-        check_range(addr, ADDRESS, "addr", place=place, among=moves_memory)
-        check_range(size, BYTES, "size", place=place, among=moves_memory)
-    for column, name in ((size, "size"), (addr, "device_free")):
-        check_range(column, _WANTED_BYTES, name, place=place, among=has_code(action, Action.OOM))
-    check_range(time_us, TIME, "time_us", place=place)
+        check_range(addr, ADDRESS, "addr", row_path=row_path, among=moves_memory)
+        check_range(size, BYTES, "size", row_path=row_path, among=moves_memory)
+    is_failed = has_code(action, Action.OOM)
+    check_range(size, _FAILED_BYTES, "size", row_path=row_path, among=is_failed)
+    check_range(addr, _FAILED_BYTES, "device_free", row_path=row_path, among=is_failed)
+    check_range(time_us, TIME, "time_us", row_path=row_path)
 
 
-def check_sizes(action: Int8Column, size: Int64Column, where: str) -> None:
+def check_sizes(action: Int8Column, size: Int64Column, path: str) -> None:
     """Raise MalformedSnapshotError if the sizes add up to more than any process can have moved."""
     if len(size) and size.min() >= 0 and float(size.sum(dtype=np.float64)) <= MAX_TOTAL_BYTES:
         return  # then the sum of a part is no larger
-    check_total(size[_MOVES_MEMORY[action]], where)
+    check_total(size[_MOVES_MEMORY[action]], path)
 
 
-# The columns of ids, in the order of read_trace, which numbers texts by it, and their names in the
-# core.
+# The columns of ids and their names in the core. The order is that of read_trace, since texts are
+# numbered in it.
 _IDS = {
     "stack_id": "frames",
     "compile_context_id": "compile_context",
@@ -202,46 +206,51 @@ class CompiledTraceReader:
         self._collected = collected
         self._events = stacks.events
         core = stacks.events.core
-        objects = stacks.events.objects
-        texts = FirstSeen(core, len(objects), lambda key: collected.texts.id(objects[key])).ids
-        pools = FirstSeen(core, len(objects), self._pool_id).ids
-        self._ids = dict.fromkeys(_IDS, texts) | {"stack_id": stacks.ids_of_rows, "pool_id": pools}
+        n_objects = len(stacks.events.objects)
+        self._ids = dict.fromkeys(_IDS, FirstSeen(core, n_objects, self._text_id).ids)
+        self._ids["stack_id"] = stacks.ids_of_rows
+        self._ids["pool_id"] = FirstSeen(core, n_objects, self._pool_id).ids
         self.n_events = stacks.events.n_events
         self._n_read = 0
         for text, n in stacks.events.unknown_actions.items():
             collected.unknown_actions[shown(text)] += n
 
-    def read(self, trace: list[object], where: str) -> EventTable:
+    def read(self, trace: list[object], path: str) -> EventTable:
         """Turn a trace into the table that read_trace makes of the same bytes."""
         if not trace or type(trace[0]) is dict:
-            return read_trace(trace, where, self._collected)
-        of_trace = trace_rows(trace)
-        if self._events.unknown_actions and of_trace.start < self._n_read:
+            return read_trace(trace, path, self._collected)
+        rows = trace_rows(trace)
+        if self._events.unknown_actions and rows.start < self._n_read:
             # unknown actions are reported in the order of the traces, not of the file
             raise OddFile
-        self._n_read = of_trace.stop
-        n = of_trace.stop - of_trace.start
-        columns: dict[str, Any] = {
-            name: column if column is None else column[of_trace]
-            for name, column in self._events.columns.items()
-        }
-        ids = {
-            name: columns[key] for name, key in _IDS.items()
-        }  # our ids replace the core's in place
-        for name, column in ids.items():
-            if column is None or not (column != NO_ID).any():
-                ids[name] = unknown_column(n, np.int32) if name == "stack_id" else None
-                continue
-            for rows in chunks(n):
-                self._ids[name](column[rows])
+        self._n_read = rows.stop
+        n_rows = rows.stop - rows.start
+        columns: dict[str, Any] = {}
+        for name, column in self._events.columns.items():
+            columns[name] = column if column is None else column[rows]
+        ids = {name: self._our_ids(name, columns[key], n_rows) for name, key in _IDS.items()}
         action = columns["action"]
         time_us = _times(columns["time_us"])
-        addr, size, stream = (_or_zeros(columns[name], n) for name in ("addr", "size", "stream"))
-        check_numbers(action, addr, size, time_us, place=lambda i: f"{where}[{i}]")
-        check_sizes(action, size, where)
-        if columns["has_category"] is not None and columns["has_category"].any():
+        addr, size, stream = (
+            _or_zeros(columns[name], n_rows) for name in ("addr", "size", "stream")
+        )
+        check_numbers(action, addr, size, time_us, row_path=lambda i: f"{path}[{i}]")
+        check_sizes(action, size, path)
+        has_category = columns["has_category"]
+        if has_category is not None and has_category.any():
             raise OddFile  # a page of torch.profiler, perhaps: its categories are read in Python
         return read_only(EventTable(action, addr, size, stream, time_us=time_us, **ids))
+
+    def _our_ids(self, name: str, column: Any, n_rows: int) -> Any:
+        """Replace the core's ids by ours, in place; None for a column of texts without any."""
+        if column is None or not (column != NO_ID).any():
+            return unknown_column(n_rows, np.int32) if name == "stack_id" else None
+        for part in chunks(n_rows):
+            self._ids[name](column[part])
+        return column
+
+    def _text_id(self, key: int) -> int:
+        return self._collected.texts.id(self._events.objects[key])
 
     def _pool_id(self, key: int) -> int:
         pools = self._collected.pools
@@ -266,7 +275,7 @@ def _times(column: Int64Column | None) -> Int64Column | None:
 
 @dataclass(frozen=True, slots=True)
 class AnnotationTable:
-    """record_function ranges as they were entered and left; ``name_id`` is a position in ``texts``."""
+    """The starts and ends of record_function; ``name_id`` is a position in ``texts``."""
 
     name_id: Int32Column
     is_start: BoolColumn
@@ -277,14 +286,17 @@ class AnnotationTable:
         return len(self.name_id)
 
 
-def read_annotations(raw: object, texts: Interner, where: str) -> AnnotationTable:
+def read_annotations(raw: object, texts: Interner, path: str) -> AnnotationTable:
     """Turn ``external_annotations`` (torch >= 2.5) into columns; None means there are none."""
-    rows = Rows.of(raw, where)
-    names = rows.text_ids("name", texts)
-    columns = AnnotationTable(
-        name_id=unknown_column(len(rows), np.int32) if names is None else names,
-        is_start=np.array([stage == "START" for stage in rows.values("stage")], bool),
+    rows = Rows.of(raw, path)
+    name_id = rows.text_ids("name", texts)
+    if name_id is None:
+        name_id = unknown_column(len(rows), np.int32)
+    is_start = [stage == "START" for stage in rows.values("stage")]
+    table = AnnotationTable(
+        name_id=name_id,
+        is_start=np.array(is_start, bool),
         device=rows.ints("device", missing=0),
         time_us=rows.ints("time_us", TIME, missing=-1),
     )
-    return read_only(columns)
+    return read_only(table)

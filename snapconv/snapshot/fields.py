@@ -1,4 +1,4 @@
-"""Values of a file that nobody has checked: taken out by key, with their places and what is expected of them.
+"""Checks of the values in a file, which raise errors with the path of a wrong value.
 
 Rows takes one key out of many dictionaries at once, as a column. Whatever cannot be right raises
 MalformedSnapshotError with its path, such as ``device_traces[0][1523].size: expected int, got
@@ -24,7 +24,8 @@ from snapconv.files import open_input
 from snapconv.json_text import JsonError, read_json
 from snapconv.units import shown
 
-Place = Callable[[int], str]
+# The path of a row in the file, by the row's number.
+RowPath = Callable[[int], str]
 
 _UINT64 = 1 << 64
 _INT64_MAX = (1 << 63) - 1
@@ -55,8 +56,8 @@ def expect(value: object, kind: type | Bounds, path: str) -> Any:
     """Return a value of exactly this type, or a number within these bounds."""
     types = kind.types if isinstance(kind, Bounds) else (kind,)
     if type(value) not in types:
-        got = "nothing" if value is None else type(value).__name__
-        raise MalformedSnapshotError(f"{path}: expected {types[0].__name__}, got {got}")
+        actual = "nothing" if value is None else type(value).__name__
+        raise MalformedSnapshotError(f"{path}: expected {types[0].__name__}, got {actual}")
     if isinstance(kind, Bounds) and not kind.low <= value <= kind.high:  # type: ignore[operator]  # a number
         raise MalformedSnapshotError(f"{path}: expected {kind.expected}, got {shown(str(value))}")
     return value
@@ -64,9 +65,8 @@ def expect(value: object, kind: type | Bounds, path: str) -> Any:
 
 def expect_all(values: object, kind: type | Bounds, path: str) -> list[Any]:
     """Return a list of values, each as ``expect`` returns it."""
-    return [
-        expect(value, kind, f"{path}[{i}]") for i, value in enumerate(expect(values, list, path))
-    ]
+    items = expect(values, list, path)
+    return [expect(item, kind, f"{path}[{i}]") for i, item in enumerate(items)]
 
 
 class Interner:
@@ -81,36 +81,38 @@ class Interner:
 
     def ids(self, values: Sequence[object]) -> Int32Column:
         """Return the ids of many values, -1 for None."""
-        # In order of first appearance: the order of a set of strings changes from run to run.
-        ids = {value: -1 if value is None else self.id(value) for value in dict.fromkeys(values)}
+        # Ids follow the first appearances: the order of a set of strings changes from run to run.
+        ids: dict[object, int] = {}
+        for value in dict.fromkeys(values):
+            ids[value] = -1 if value is None else self.id(value)
         return np.fromiter(map(ids.__getitem__, values), np.int32, len(values))
 
     def values(self) -> tuple[Any, ...]:
-        """Return all values seen; the position is the id."""
+        """Return all values that have an id, which is the position."""
         return tuple(self._ids)
 
 
 class Rows:
-    """The dictionaries of one list in a file; ``place(i)`` is the path of row ``i``."""
+    """The dictionaries of one list in a file; ``row_path(i)`` is the path of row ``i``."""
 
-    def __init__(self, rows: Sequence[object], place: Place) -> None:
+    def __init__(self, rows: Sequence[object], row_path: RowPath) -> None:
         if not set(map(type, rows)) <= {dict}:
             for i, row in enumerate(rows):
-                expect(row, dict, place(i))
+                expect(row, dict, row_path(i))
         self.rows: Sequence[dict[str, object]] = rows  # type: ignore[assignment]  # checked just above
-        self.place = place
+        self.row_path = row_path
 
     @classmethod
-    def of(cls, raw: object, where: str) -> "Rows":
+    def of(cls, raw: object, path: str) -> "Rows":
         """Return the rows of a list at a path, none of None."""
-        rows = [] if raw is None else expect(raw, list, where)
-        return cls(rows, lambda i: f"{where}[{i}]")
+        rows = [] if raw is None else expect(raw, list, path)
+        return cls(rows, lambda i: f"{path}[{i}]")
 
     @classmethod
-    def of_lists(cls, raw: object, names: Iterable[str], where: str) -> "Rows":
+    def of_lists(cls, raw: object, names: Iterable[str], path: str) -> "Rows":
         """Return the rows of a list of lists at a path, by the names of their columns."""
-        lists = expect_all(raw, list, where)
-        return cls.of([dict(zip(names, row, strict=False)) for row in lists], where)
+        lists = expect_all(raw, list, path)
+        return cls.of([dict(zip(names, row, strict=False)) for row in lists], path)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -122,14 +124,15 @@ class Rows:
     def ints(
         self, key: str, bounds: Bounds | None = None, *, missing: int | None = None
     ) -> Int64Column:
-        """Return the integers under a key; where it is absent, ``missing``, or an error if that is None.
+        """Return the integers under a key, and ``missing`` where a row does not have it.
 
-        Unsigned 64-bit values wrap to negative ones. What is missing need not be within the bounds.
+        Raises MalformedSnapshotError for such a row if ``missing`` is None. Unsigned 64-bit values
+        wrap to negative ones. ``missing`` need not be within the bounds.
         """
         column = self.optional_ints(key, bounds, missing=missing)
         if column is None:
             if missing is None and len(self):
-                expect(None, int, f"{self.place(0)}.{key}")
+                expect(None, int, f"{self.row_path(0)}.{key}")
             column = np.full(len(self), missing or 0, np.int64)
         return column
 
@@ -151,23 +154,23 @@ class Rows:
             )
             column = np.fromiter(checked, np.int64, len(values))
         if bounds is not None:
-            among = (
-                None
-                if missing is None or bounds.low <= missing <= bounds.high
-                else column != missing
-            )
-            check_range(column, bounds, key, place=self.place, among=among)
+            among = None
+            if missing is not None and not bounds.low <= missing <= bounds.high:
+                among = column != missing
+            check_range(column, bounds, key, row_path=self.row_path, among=among)
         return column
 
     def _checked_int(self, i: int, value: object, key: str, missing: int | None) -> int:
         if value is None and missing is not None:
             return missing
-        # As torch's own C++ pickler does for addresses.
-        number: int = expect(value, int, f"{self.place(i)}.{key}")
-        wrapped = number - _UINT64 if _INT64_MAX < number < _UINT64 else number
-        if not -_INT64_MAX - 1 <= wrapped <= _INT64_MAX:
-            raise MalformedSnapshotError(f"{self.place(i)}.{key}: an integer of more than 64 bits")
-        return wrapped
+        number: int = expect(value, int, f"{self.row_path(i)}.{key}")
+        if _INT64_MAX < number < _UINT64:  # torch's own C++ pickler wraps addresses like this
+            number -= _UINT64
+        if not -_INT64_MAX - 1 <= number <= _INT64_MAX:
+            raise MalformedSnapshotError(
+                f"{self.row_path(i)}.{key}: an integer of more than 64 bits"
+            )
+        return number
 
     def flags(self, key: str) -> BoolColumn:
         """Return where a key is True."""
@@ -179,23 +182,24 @@ class Rows:
         if not set(map(type, values)) <= {str, type(None)}:
             for i, value in enumerate(values):
                 if value is not None:
-                    expect(value, str, f"{self.place(i)}.{key}")
+                    expect(value, str, f"{self.row_path(i)}.{key}")
         return values
 
     def text_ids(self, key: str, interner: Interner) -> Int32Column | None:
-        """Return ids of the strings under one key, -1 where it is missing; None if no row has it."""
+        """Return ids of the texts under a key, -1 where it is missing; None if no row has it."""
         values = self.texts(key)
         return interner.ids(values) if any(value is not None for value in values) else None
 
     def pool_ids(self, key: str, interner: Interner) -> Int32Column | None:
-        """Return ids of the memory pools (pairs of integers) under one key; None if no row has it."""
+        """Return ids of the memory pools (pairs of integers) under a key; None if no row has it."""
         values = self.values(key)
         if set(map(type, values)) <= {type(None)}:
             return None
         for i, value in enumerate(values):
             if value is not None and not _is_pool(value):
-                raise MalformedSnapshotError(f"{self.place(i)}.{key}: expected {_POOL.expected}")
-        return interner.ids([None if value is None else tuple(value) for value in values])
+                raise MalformedSnapshotError(f"{self.row_path(i)}.{key}: expected {_POOL.expected}")
+        pools = [None if value is None else tuple(value) for value in values]
+        return interner.ids(pools)
 
 
 def _is_pool(value: object) -> bool:
@@ -209,10 +213,10 @@ def check_range(
     bounds: Bounds,
     key: str,
     *,
-    place: Place,
+    row_path: RowPath,
     among: BoolColumn | None = None,
 ) -> None:
-    """Raise MalformedSnapshotError for the first value out of bounds, among the rows that are marked."""
+    """Raise MalformedSnapshotError for the first value out of bounds in the marked rows."""
     if column is None or are_within(column, bounds):
         return  # as in every file that torch writes
     wrong = (column < bounds.low) | (column > bounds.high)
@@ -221,31 +225,34 @@ def check_range(
     if wrong.any():
         i = int(wrong.argmax())
         raise MalformedSnapshotError(
-            f"{place(i)}.{key}: expected {bounds.expected}, got {int(column[i])}"
+            f"{row_path(i)}.{key}: expected {bounds.expected}, got {int(column[i])}"
         )
 
 
 def are_within(column: Int64Column, bounds: Bounds) -> bool:
     """Return whether no value is out of bounds."""
-    return not len(column) or bool(column.min() >= bounds.low and column.max() <= bounds.high)
+    if not len(column):
+        return True
+    return bool(column.min() >= bounds.low and column.max() <= bounds.high)
 
 
-def check_total(column: Int64Column, what: str) -> None:
+def check_total(column: Int64Column, path: str) -> None:
     """Raise MalformedSnapshotError if the sizes add up to more than any process can have moved."""
     if float(column.sum(dtype=np.float64)) > MAX_TOTAL_BYTES:
-        raise MalformedSnapshotError(f"{what}: the sizes add up to more than 2^61 bytes")
+        raise MalformedSnapshotError(f"{path}: the sizes add up to more than 2^61 bytes")
 
 
-def reject_shared(lists: Sequence[Any], place: Place) -> None:
-    """Refuse one non-empty list standing in several places: a small file could mean endless rows."""
-    first: dict[int, int] = {}
+def reject_shared(lists: Sequence[Any], row_path: RowPath) -> None:
+    """Refuse a non-empty list that is in several places: a small file could mean endless rows."""
+    first_rows: dict[int, int] = {}
     for i, rows in enumerate(lists):
-        if rows and first.setdefault(id(rows), i) != i:
-            raise MalformedSnapshotError(
-                f"{place(i)} is the same list as {place(first[id(rows)])}; torch makes one for "
-                f"each: dump "
-                "torch.cuda.memory._snapshot() as it is"
-            )
+        if rows:
+            first = first_rows.setdefault(id(rows), i)
+            if first != i:
+                raise MalformedSnapshotError(
+                    f"{row_path(i)} is the same list as {row_path(first)}; torch makes one for "
+                    "each: dump torch.cuda.memory._snapshot() as it is"
+                )
 
 
 # --- files of JSON
@@ -259,20 +266,22 @@ def errors_of(path: Path) -> Iterator[None]:
     except (InputError, UnsafePickleError) as error:
         raise type(error)(f"{path}: {error}") from error
     except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read: {error.strerror or error}; check the path"
-        ) from error
+        reason = error.strerror or error
+        raise InputError(f"{path}: cannot be read: {reason}; check the path") from error
     except MemoryError as error:
         raise InputError(f"{path}: it does not fit into this machine's memory") from error
 
 
-def read_json_file(path: Path, most_bytes: int) -> tuple[Any, int]:
-    """Read a file of JSON, of at most so many bytes; also returns how many it has."""
+def read_json_file(path: Path, max_bytes: int) -> tuple[Any, int]:
+    """Read a file of JSON; return its value and its size.
+
+    Raises MalformedSnapshotError for more than ``max_bytes``.
+    """
     with open_input(path) as file:
-        text = file.read(most_bytes + 1)
-    if len(text) > most_bytes:
+        text = file.read(max_bytes + 1)
+    if len(text) > max_bytes:
         raise MalformedSnapshotError(
-            f"the file is larger than {most_bytes >> 20} MiB, as none of its kind is"
+            f"the file is larger than {max_bytes >> 20} MiB, as none of its kind is"
         )
     if not text.strip():
         raise TruncatedFileError("the file is empty")

@@ -17,7 +17,7 @@ from snapconv.allocator.allocator_settings import (
     SMALL_REQUEST_BYTES,
 )
 from snapconv.allocator.allocator_trace import DEFAULT_POOL
-from snapconv.columns import has_code
+from snapconv.columns import is_among
 from snapconv.notes import Note
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.readers.form import Form
@@ -56,12 +56,13 @@ class Era:
 
 
 # So many blocks that all have room for 32 bytes more show that a backend adds these to each.
-_LEAST_PADDED, _LEAST_WHOLE = 8, 3  # whole granules that have one more are a plainer sign
+# Requests of whole granules that got one granule more are a plainer sign, so that fewer are enough.
+_LEAST_PADDED, _LEAST_WHOLE = 8, 3
 BLOCK_ADDRESSES = "blocks[].address"
 PLOT = "category"
 Memory = tuple[SegmentTable, BlockTable]
-# Newest first: the first release with a trait, the last without it, the trait, and the place where
-# it would show. Of events it is the column, else the key.
+# Newest first: the first release with a trait, the last without it, the trait, and the part of the
+# file that would have it. A trait of events is a column, any other is a key.
 _RELEASES = (
     # Only what the allocator does for itself has it, so that a file of 2.15 may well lack it.
     ("2.15", "2.14", "internal_metadata_id", "nowhere"),
@@ -78,51 +79,58 @@ _RELEASES = (
 )
 
 
-def infer_era(traits: AbstractSet[str], places: AbstractSet[str], backend: str = "cuda") -> Era:
-    """Narrow the range of releases down by the traits that are there, and the places where others are not."""
+def infer_era(traits: AbstractSet[str], parts: AbstractSet[str], backend: str = "cuda") -> Era:
+    """Narrow the range of releases down by the traits of a file, and by those that it lacks.
+
+    Only a file that has the part where a trait would be lacks it.
+    """
     first = _SNAPSHOTS_SINCE.get(backend, "2.0")
     last = None
     later = _NPU_SINCE if backend == "npu" else {}
-    for since, until, trait, place in _RELEASES:
+    absence_counts = backend == "cuda" and PLOT not in traits
+    for since, until, trait, part in _RELEASES:
         since = later.get(trait, since)
         if trait in traits:
             return Era(max(since, first, key=release_key), last, backend)
-        if place in places and backend == "cuda" and PLOT not in traits:
+        if part in parts and absence_counts:
             last = until
     return Era(first, last, backend)
 
 
 def traits_of_raw(raw: dict[str, object]) -> set[str]:
     """Return the traits that the keys at the top of a file show."""
-    found = {key for key in raw if key != "allocator_settings" or raw[key] is not None}
-    return found | ({"host_segments"} if "host_traces" in found else set())
+    traits = set(raw)
+    if raw.get("allocator_settings") is None:
+        traits.discard("allocator_settings")
+    if "host_traces" in traits:
+        traits.add("host_segments")
+    return traits
 
 
-def places_of(
+def parts_of(
     raw: dict[str, object], traces: Sequence[EventTable], *, blocks: Sized, host_blocks: Sized
 ) -> set[str]:
-    """Return the places that a file has for traits."""
-    is_there = {
+    """Return the parts of a file in which a trait would show."""
+    has_part = {
         "file": "device_traces" in raw,
         "settings": raw.get("allocator_settings") is not None,
         "events": any(map(len, traces)),
         "blocks": len(blocks) > 0,
         "host blocks": len(host_blocks) > 0,
     }
-    return {place for place, found in is_there.items() if found}
+    return {part for part, is_present in has_part.items() if is_present}
 
 
 def backend_of(
     traces: list[EventTable], stacks: StackTable, traits: AbstractSet[str], memory: Memory
 ) -> str:
-    """Infer the backend that wrote a file: from its own actions, by frames, a setting, or sizes of blocks."""
-    npu_actions = (Action.WORKSPACE_SNAPSHOT, Action.EMPTY_CACHE)
-    if any(has_code(trace.action, action).any() for trace in traces for action in npu_actions):
-        return "npu"
+    """Infer the backend that wrote a file: by its actions, frames, a setting, or sizes of blocks."""
+    for trace in traces:
+        if is_among(trace.action, (Action.WORKSPACE_SNAPSHOT, Action.EMPTY_CACHE)).any():
+            return "npu"
+    files = [file.replace("\\", "/") for file in stacks.frames.files]
     for backend in BACKENDS.values():
-        if backend.frames and any(
-            backend.frames in file.replace("\\", "/") for file in stacks.frames.files
-        ):
+        if backend.frames and any(backend.frames in file for file in files):
             return backend.kind
     if "PYTORCH_ALLOC_CONF" in traits:
         return "xpu"
@@ -130,17 +138,17 @@ def backend_of(
 
 
 def _is_padded(segments: SegmentTable, blocks: BlockTable) -> bool:
-    """Return whether the live blocks have the 32 bytes that torch_npu adds to requests, and torch does not.
+    """Return whether the live blocks have the 32 bytes that torch_npu adds to requests.
 
     Only blocks that keep no remainder tell: small ones, and those of expandable segments.
     """
-    is_exact = (blocks.block_bytes <= SMALL_REQUEST_BYTES) | segments.is_expandable[
-        blocks.segment_id
-    ]
+    is_small = blocks.block_bytes <= SMALL_REQUEST_BYTES
+    is_exact = is_small | segments.is_expandable[blocks.segment_id]
     tells = is_exact & blocks.is_live & (blocks.requested_bytes > 0)
     requested = blocks.requested_bytes[tells]
     granules = blocks.block_bytes[tells] / MIN_BLOCK_BYTES
-    plain, padded = (-(-(requested + more) // MIN_BLOCK_BYTES) for more in (0, NPU_PADDING_BYTES))
+    plain = -(-requested // MIN_BLOCK_BYTES)
+    padded = -(-(requested + NPU_PADDING_BYTES) // MIN_BLOCK_BYTES)
     # A rounding to powers of two may do the same to a few blocks.
     is_whole = requested % MIN_BLOCK_BYTES == 0
     is_enough = len(granules) >= _LEAST_PADDED or is_whole.sum() >= _LEAST_WHOLE
@@ -153,30 +161,29 @@ def notes_of_form(
     """Say what a file is that is less than a device's snapshot: a profile, or a pool."""
     if form:
         yield Note("profile", f"the file is {form.title}: {form.lacks}")
-    there = {pools[pool] if pool >= 0 else DEFAULT_POOL for pool in segments.pool_id.tolist()}
-    if len(there) == 1 and DEFAULT_POOL not in there:
+    pool_ids = set(segments.pool_id.tolist())
+    segment_pools = {pools[pool_id] if pool_id >= 0 else DEFAULT_POOL for pool_id in pool_ids}
+    if len(segment_pools) == 1 and DEFAULT_POOL not in segment_pools:
         yield Note(
             "one-pool",
-            f"all segments are of the private pool {there.pop()}, as "
-            f"torch.cuda.MemPool.snapshot() returns "
-            "them: what the device has in other pools is not in the file",
+            f"all segments are of the private pool {segment_pools.pop()}, as "
+            "torch.cuda.MemPool.snapshot() returns them: what the device has in other pools is "
+            "not in the file",
         )
 
 
-_MOST_NAMED = 5
+_MAX_NAMES = 5
 _NOTES = (
     Note(
         "no-timestamps",
         "the events have no times (torch before 2.2, torch_npu, and pages of torch.profiler): "
-        "order is "
-        "known, duration is not",
+        "order is known, duration is not",
         is_minor=True,
     ),
     Note(
         "no-stacks",
         "no allocation has a stack: record with context='all' and dump before recording is "
-        "switched off to "
-        "see which line allocated what",
+        "switched off to see which line allocated what",
     ),
     Note(
         "no-requested-size",
@@ -186,8 +193,7 @@ _NOTES = (
     Note(
         "empty-snapshot",
         "the file has neither memory nor events: the process had not used the device, or had no "
-        "driver "
-        "(torch writes such a file without complaint)",
+        "driver (torch writes such a file without complaint)",
     ),
 )
 
@@ -196,26 +202,26 @@ def notes_of_file(
     collected: Collected,
     stacks: StackTable,
     traits: AbstractSet[str],
-    places: AbstractSet[str],
+    parts: AbstractSet[str],
     *,
     n_embedded: int,
 ) -> Iterator[Note]:
     """Say what a user should know of the file."""
-    if counts := collected.unknown_actions:
-        yield Note(
-            "unknown-action", f"actions that are not known were left out: {_counted(counts)}"
-        )
+    if collected.unknown_actions:
+        actions = _counted(collected.unknown_actions)
+        yield Note("unknown-action", f"actions that are not known were left out: {actions}")
     if n_embedded > 1:
         yield Note("several-embedded", f"the page embeds {n_embedded} snapshots: this is the first")
-    is_so = (
-        "events" in places and "time_us" not in traits,
+    applies = (
+        "events" in parts and "time_us" not in traits,
         not len(stacks.frames) and not collected.form,
         collected.sizes_missing,
-        not places & {"events", "blocks", "host blocks"},
+        not parts & {"events", "blocks", "host blocks"},
     )
-    yield from compress(_NOTES, is_so)
+    yield from compress(_NOTES, applies)
 
 
 def _counted(counts: Counter[str]) -> str:
-    shown = ", ".join(f"{name} ({n})" for name, n in counts.most_common(_MOST_NAMED))
-    return shown if len(counts) <= _MOST_NAMED else f"{shown} and {len(counts) - _MOST_NAMED} more"
+    names = ", ".join(f"{name} ({n})" for name, n in counts.most_common(_MAX_NAMES))
+    n_more = len(counts) - _MAX_NAMES
+    return f"{names} and {n_more} more" if n_more > 0 else names

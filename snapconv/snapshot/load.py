@@ -1,4 +1,4 @@
-"""The entry point of this package: a path in, a Snapshot of columns out, and no dictionary with it."""
+"""A path -> a Snapshot, which consists of columns and no dictionaries."""
 
 import gc
 from collections.abc import Iterator, Sequence
@@ -7,6 +7,7 @@ from ctypes import CDLL
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from snapconv.snapshot.file_traits import (
     infer_era,
     notes_of_file,
     notes_of_form,
-    places_of,
+    parts_of,
     traits_of_raw,
 )
 from snapconv.snapshot.readers.compiled_pickle import OddFile
@@ -66,7 +67,7 @@ _ANNOTATIONS = "external_annotations"
 
 
 class SegmentSource(Enum):
-    """Where the segments of a device come from: the file, or its trace, which shows all or a part of them."""
+    """The origin of a device's segments: the file, or its trace, which shows all or some of them."""
 
     FILE = "file"
     WHOLE_TRACE = "trace"
@@ -136,12 +137,11 @@ class Snapshot:
         return f"Snapshot({str(self.path)!r}: {', '.join(map(repr, self.devices))})"
 
     def settings_of(self, device: DeviceSnapshot) -> AllocatorSettings:
-        """Return the settings as the file has them, or else as the device's own segments show them."""
+        """Return the settings that the file has, or else those that the device's segments show."""
         if "expandable_segments" in dict(self.settings_entries):
             return self.settings
-        return replace(
-            self.settings, expandable_segments=are_expandable(device.segments, [device.events])
-        )
+        is_expandable = are_expandable(device.segments, [device.events])
+        return replace(self.settings, expandable_segments=is_expandable)
 
     @property
     def is_simulated(self) -> bool:
@@ -163,18 +163,18 @@ class Snapshot:
 
     @property
     def earliest_release(self) -> str:
-        """The earliest release of torch, or of its backend's library, that can have written the file."""
+        """The earliest release of torch, or of its backend's library, that can write the file."""
         recorded = self.facts.get("torch", "")
         return recorded if len(release_key(recorded)) == 2 else self.era.first
 
     @property
     def backend(self) -> Backend:
-        """What is known of the devices' kind."""
+        """The row of the devices' kind in the table of backends."""
         return backend_of_kind(self.era.backend)
 
     @property
     def recorded_project(self) -> RecordedProject:
-        """The project's folder and the libraries that count too, where a recorder wrote them down."""
+        """The project's folder, and libraries that count too, where a recorder wrote them down."""
         return self.metadata.project if self.metadata else NOT_RECORDED
 
 
@@ -218,79 +218,107 @@ def _read(
     form = collected.form
     n_bytes = container.n_unpacked_bytes
     notes: list[Note] = []
-    memory = read_segments(_list(raw, "segments"), collected, "segments")
-    traits = traits_of_raw(raw) | ({BLOCK_ADDRESSES} if collected.has_addresses else set())
-    host_memory = read_segments(
-        _list(raw, "host_segments"), collected, "host_segments", device=HOST
-    )
-    annotations = read_annotations(raw.get(_ANNOTATIONS), collected.texts, _ANNOTATIONS)
-    traces = _read_traces(raw, collected, notes, progress)
+    tables = _read_tables(raw, collected, notes, progress)
+    segments, blocks = tables.memory
     settings, entries = read_settings(raw.get("allocator_settings"), "allocator_settings")
     if "expandable_segments" not in dict(entries):
-        settings = replace(settings, expandable_segments=are_expandable(memory[0], traces[:-1]))
-    recorded, recorder_notes = read_metadata(
+        is_expandable = are_expandable(segments, tables.traces)
+        settings = replace(settings, expandable_segments=is_expandable)
+    metadata, recorder_notes = read_metadata(
         raw.get(METADATA_KEY), collected.stacks, n_bytes=n_bytes
     )
-    stacks, left_out = bound_stacks(collected.stacks.table(), n_bytes)
-    traits |= dict(entries).keys() | {
-        name for trace in traces if len(trace) for name in columns_of(trace)
-    }
-    traits |= {PLOT} if form else set()
-    places = places_of(raw, traces, blocks=memory[1], host_blocks=host_memory[1])
-    backend = NO_ALLOCATOR if form else backend_of(traces[:-1], stacks, traits, memory)
-    notes += [*recorder_notes, *read_ending(path), *left_out]
-    notes += notes_of_form(form, memory[0], collected.pools.values())
-    notes += notes_of_file(collected, stacks, traits, places, n_embedded=container.n_embedded)
+    stacks, stack_notes = bound_stacks(collected.stacks.table(), n_bytes)
+    traits = tables.traits | dict(entries).keys()
+    if form:
+        traits.add(PLOT)
+    _, host_blocks = tables.host_memory
+    all_traces = [*tables.traces, tables.host_trace]
+    parts = parts_of(raw, all_traces, blocks=blocks, host_blocks=host_blocks)
+    backend = NO_ALLOCATOR if form else backend_of(tables.traces, stacks, traits, tables.memory)
+    notes += [*recorder_notes, *read_ending(path), *stack_notes]
+    notes += notes_of_form(form, segments, collected.pools.values())
+    notes += notes_of_file(collected, stacks, traits, parts, n_embedded=container.n_embedded)
     kinds = form.kinds if form else (backend,)
     return Snapshot(
         path=path,
         container=container,
-        era=infer_era(traits, places, backend),
-        n_visible_devices=len(traces) - 1,
-        devices=_devices(raw, recorded, traces, memory, host_memory, kinds=kinds),
+        era=infer_era(traits, parts, backend),
+        n_visible_devices=len(tables.traces),
+        devices=_devices(raw, metadata, tables, kinds=kinds),
         stacks=stacks,
         texts=collected.texts.values(),
         pools=collected.pools.values(),
         settings=settings,
         settings_entries=entries,
-        annotations=annotations,
-        notes=tuple(_of_kind(note, backend) for note in notes),
-        metadata=recorded,
+        annotations=tables.annotations,
+        notes=tuple(_add_kind(note, backend) for note in notes),
+        metadata=metadata,
         form=form,
     )
+
+
+class _Tables(NamedTuple):
+    """The memory and the events of a file; ``traces`` has one of every CUDA device."""
+
+    memory: Memory
+    host_memory: Memory
+    annotations: AnnotationTable
+    traces: list[EventTable]
+    host_trace: EventTable
+    traits: set[str]
+
+
+def _read_tables(
+    raw: dict[str, object], collected: Collected, notes: list[Note], progress: Progress | None
+) -> _Tables:
+    """Read segments, annotations and traces, in the order in which ids are numbered."""
+    memory = read_segments(_list(raw.get("segments"), "segments"), collected, "segments")
+    traits = traits_of_raw(raw)
+    if collected.has_addresses:
+        traits.add(BLOCK_ADDRESSES)
+    host_segments = _list(raw.get("host_segments"), "host_segments")
+    host_memory = read_segments(host_segments, collected, "host_segments", device=HOST)
+    annotations = read_annotations(raw.get(_ANNOTATIONS), collected.texts, _ANNOTATIONS)
+    *traces, host_trace = _read_traces(raw, collected, notes, progress)
+    for trace in (*traces, host_trace):
+        if len(trace):
+            traits |= columns_of(trace).keys()
+    return _Tables(memory, host_memory, annotations, traces, host_trace, traits)
 
 
 def _read_traces(
     raw: dict[str, object], collected: Collected, notes: list[Note], progress: Progress | None
 ) -> list[EventTable]:
     """Read the trace of every CUDA device, and last the one of pinned host memory."""
-    given = {"device_traces": raw.get("device_traces", raw.get("traces"))}
-    named = {f"device_traces[{i}]": trace for i, trace in enumerate(_list(given, "device_traces"))}
-    if len(named) > DEVICE.high + 1:
+    device_traces = _list(raw.get("device_traces", raw.get("traces")), "device_traces")
+    n_devices = len(device_traces)
+    if n_devices > DEVICE.high + 1:
         raise MalformedSnapshotError(
-            f"device_traces: expected at most {DEVICE.high + 1} devices, got {len(named)}"
+            f"device_traces: expected at most {DEVICE.high + 1} devices, got {n_devices}"
         )
-    lists = {where: _list(named, where) for where in named} | {
-        "host_traces": _list(raw, "host_traces")
-    }
+    lists: dict[str, list[object]] = {}
+    for i, trace in enumerate(device_traces):
+        path = f"device_traces[{i}]"
+        lists[path] = _list(trace, path)
+    lists["host_traces"] = _list(raw.get("host_traces"), "host_traces")
     reject_shared(list(lists.values()), list(lists).__getitem__)
     stacks = collected.stacks
+    compiled = None
+    if isinstance(stacks, CompiledStacks):
+        compiled = CompiledTraceReader(collected, stacks)
     traces = []
-    compiled = (
-        CompiledTraceReader(collected, stacks) if isinstance(stacks, CompiledStacks) else None
-    )
-    for where, trace in lists.items():
-        table = compiled.read(trace, where) if compiled else read_trace(trace, where, collected)
+    for path, rows in lists.items():
+        table = compiled.read(rows, path) if compiled else read_trace(rows, path, collected)
         traces.append(table)
         if progress:
             progress("reading", len(traces), len(lists))
     if compiled and sum(map(len, traces)) != compiled.n_events:
         raise OddFile  # a trace stands somewhere else in the file
-    devices = [*range(len(named)), HOST]
-    return [_in_order(trace, device, notes) for trace, device in zip(traces, devices, strict=True)]
+    devices = [*range(n_devices), HOST]
+    return [_sorted(trace, device, notes) for trace, device in zip(traces, devices, strict=True)]
 
 
-def _in_order(events: EventTable, device: int, notes: list[Note]) -> EventTable:
+def _sorted(events: EventTable, device: int, notes: list[Note]) -> EventTable:
     """Undo the shuffling of a ring buffer whose size was changed while it was full."""
     if events.time_us is None or len(events) < 2 or events.time_us.min() < 0:
         return events
@@ -304,8 +332,7 @@ def _in_order(events: EventTable, device: int, notes: list[Note]) -> EventTable:
                 "reordered-ring",
                 f"the events stood out of order in {counted(backwards, 'place')} (max_entries was "
                 "changed while recording); they were sorted by time, so events of the same "
-                "microsecond "
-                "may be swapped",
+                "microsecond may be swapped",
                 Device(device),
                 is_minor=True,
             )
@@ -313,37 +340,33 @@ def _in_order(events: EventTable, device: int, notes: list[Note]) -> EventTable:
     return take(events, np.argsort(events.time_us, kind="stable"))
 
 
-def _of_kind(note: Note, kind: str) -> Note:
+def _add_kind(note: Note, kind: str) -> Note:
     """Return a note with its device's kind, which is known when all of the file is read."""
     return note if note.device is None else replace(note, device=Device(note.device, kind))
 
 
 def _devices(
-    raw: dict[str, object],
-    recorded: Metadata | None,
-    traces: list[EventTable],
-    memory: Memory,
-    host_memory: Memory,
-    *,
-    kinds: Sequence[str],
+    raw: dict[str, object], metadata: Metadata | None, tables: _Tables, *, kinds: Sequence[str]
 ) -> tuple[DeviceSnapshot, ...]:
-    """Return the devices with memory or events, or else an empty one; the last trace is that of the host."""
-    *traces, host_trace = traces
-    with_events = {i for i, trace in enumerate(traces) if len(trace)}
-    ordinals = sorted(with_events.union(distinct(memory[0].device).tolist()))
-    has_host = len(host_trace) > 0 or len(host_memory[0]) > 0
-    devices = [
-        _device(
-            Device(i, kinds[min(i, len(kinds) - 1)]),
-            traces[i] if i < len(traces) else read_trace([], "", Collected()),
-            *memory,
-            overflowed=_overflowed(raw, recorded, i),
-        )
-        for i in ordinals or ([] if has_host else [0])
-    ]
+    """Return the devices with memory or events, or else an empty one."""
+    traces = tables.traces
+    segments, _ = tables.memory
+    host_segments, _ = tables.host_memory
+    has_host = len(tables.host_trace) > 0 or len(host_segments) > 0
+    ordinals = {i for i, trace in enumerate(traces) if len(trace)}
+    ordinals.update(distinct(segments.device).tolist())
+    if not ordinals and not has_host:
+        ordinals.add(0)
+    devices = []
+    for i in sorted(ordinals):
+        device = Device(i, kinds[min(i, len(kinds) - 1)])
+        events = traces[i] if i < len(traces) else read_trace([], "", Collected())
+        overflowed = _overflowed(raw, metadata, i)
+        devices.append(_device(device, events, *tables.memory, overflowed=overflowed))
     if has_host:
-        is_over = _host_overflowed(recorded, len(host_trace))
-        devices.append(_device(Device(HOST), host_trace, *host_memory, overflowed=is_over))
+        events = tables.host_trace
+        overflowed = _host_overflowed(metadata, len(events))
+        devices.append(_device(Device(HOST), events, *tables.host_memory, overflowed=overflowed))
     return tuple(devices)
 
 
@@ -355,48 +378,51 @@ def _device(
     *,
     overflowed: bool | None,
 ) -> DeviceSnapshot:
-    """Pick what is of one device, by address."""
-    mine = rows_of(segments.device == device)
-    mine = rows_by(segments.addr, mine)
+    """Pick the segments and blocks of one device, by address."""
+    rows = rows_of(segments.device == device)
+    rows = rows_by(segments.addr, rows)
     new_row = unknown_column(len(segments))
-    new_row[mine] = np.arange(len(mine))
-    kept = rows_of(new_row[blocks.segment_id] >= 0)
-    kept = rows_by(blocks.addr, kept)
-    device_blocks = take(replace(blocks, segment_id=new_row[blocks.segment_id]), kept)
-    return DeviceSnapshot(device, events, take(segments, mine), device_blocks, overflowed)
+    new_row[rows] = np.arange(len(rows))
+    segment_id = new_row[blocks.segment_id]
+    block_rows = rows_of(segment_id >= 0)
+    block_rows = rows_by(blocks.addr, block_rows)
+    device_blocks = take(replace(blocks, segment_id=segment_id), block_rows)
+    return DeviceSnapshot(device, events, take(segments, rows), device_blocks, overflowed)
 
 
-def _overflowed(raw: dict[str, object], recorded: Metadata | None, device: int) -> bool | None:
-    """Return whether the ring buffer of a device overwrote its oldest events; None where it is not known.
+def _overflowed(raw: dict[str, object], metadata: Metadata | None, device: int) -> bool | None:
+    """Return whether a device's ring buffer overwrote its oldest events; None if that is unknown.
 
     The flag of the file (torch newer than 2.13) is at the top or in the settings, one or per
-    device; else the recorder's counts.
+    device; else the recorder's counts decide.
     """
     settings = raw.get("allocator_settings")
-    for place in (raw, settings if isinstance(settings, dict) else {}):
-        flag = place.get("trace_alloc_overflowed")
+    for values in (raw, settings if isinstance(settings, dict) else {}):
+        flag = values.get("trace_alloc_overflowed")
         if isinstance(flag, list) and device < len(flag):
             flag = flag[device]
         if isinstance(flag, bool):
             return flag
-    return recorded.overflowed if recorded else None
+    return metadata.overflowed if metadata else None
 
 
-def _host_overflowed(recorded: Metadata | None, n_events: int) -> bool | None:
-    """Return the same for pinned host memory, which has no flag; a recorder's ring has one length for all."""
-    length = dict(recorded.facts).get("max_entries", "") if recorded else ""
+def _host_overflowed(metadata: Metadata | None, n_events: int) -> bool | None:
+    """Return whether the ring of pinned host memory was full; None if that is unknown.
+
+    The file has no flag for it. A recorder's ring has one length for all memory.
+    """
+    length = dict(metadata.facts).get("max_entries", "") if metadata else ""
     return n_events >= int(length) if length.isdecimal() else None
 
 
-def _list(raw: dict[str, object], key: str) -> list[object]:
-    value = raw.get(key)
-    rows: list[object] = [] if value is None else expect(value, list, key)
+def _list(value: object, path: str) -> list[object]:
+    rows: list[object] = [] if value is None else expect(value, list, path)
     return rows
 
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """Switch Python's cyclic collector off, which would walk millions of dictionaries and free none."""
+    """Switch off Python's cyclic collector, which would walk millions of dictionaries in vain."""
     was_on = gc.isenabled()
     gc.disable()
     try:

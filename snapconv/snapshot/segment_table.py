@@ -1,4 +1,4 @@
-"""The allocator's final state as columns: torch's segments and blocks become two tables; and its settings.
+"""The allocator's final state: a table of segments, a table of blocks, and its settings.
 
 Blocks of torch 2.0 have no address and keep their occupants in ``history``, newest first, whose
 ``real_size`` is the requested size in spite of its name; blocks of 1.x have no requested size at
@@ -18,6 +18,7 @@ from snapconv.columns import (
     Int8Column,
     Int32Column,
     Int64Column,
+    is_among,
     read_only,
     unknown_column,
 )
@@ -27,7 +28,7 @@ from snapconv.snapshot.fields import (
     ADDRESS,
     BYTES,
     DEVICE,
-    Place,
+    RowPath,
     Rows,
     check_range,
     check_total,
@@ -48,8 +49,7 @@ class BlockState(IntEnum):
     PENDING_FREE = 2
 
 
-# `active_awaiting_free` stands in torch's docstring only; the C++ side writes
-# `active_pending_free`.
+# torch's docstring alone has `active_awaiting_free`; the C++ side writes `active_pending_free`.
 _STATES = {
     "inactive": BlockState.INACTIVE,
     "active_allocated": BlockState.ACTIVE,
@@ -103,46 +103,55 @@ class BlockTable:
 
 
 def read_segments(
-    raw: list[object], collected: Collected, where: str, *, device: int | None = None
+    raw: list[object], collected: Collected, path: str, *, device: int | None = None
 ) -> tuple[SegmentTable, BlockTable]:
-    """Turn raw segments into columns; all are of ``device``, or if that is None, of the one they name."""
-    rows = Rows.of(raw, where)
-    pool_ids = rows.pool_ids("segment_pool_id", collected.pools)
-    n = len(rows)
+    """Turn raw segments into columns.
+
+    All are of ``device``; if that is None, each is of the device that it names.
+    """
+    rows = Rows.of(raw, path)
+    pool_id = rows.pool_ids("segment_pool_id", collected.pools)
+    if pool_id is None:
+        pool_id = unknown_column(len(rows), np.int32)
+    if device is None:
+        devices = rows.ints("device", DEVICE, missing=0)
+    else:
+        devices = np.full(len(rows), device, np.int64)
+    is_small = [kind == "small" for kind in rows.values("segment_type")]
     segments = SegmentTable(
-        device=rows.ints("device", DEVICE, missing=0)
-        if device is None
-        else np.full(n, device, np.int64),
+        device=devices,
         addr=rows.ints("address", ADDRESS),
         total_bytes=rows.ints("total_size", BYTES),
         stream=rows.ints("stream", missing=0),
-        is_small=np.array([kind == "small" for kind in rows.values("segment_type")], bool),
+        is_small=np.array(is_small, bool),
         is_expandable=rows.flags("is_expandable"),
-        pool_id=unknown_column(n, np.int32) if pool_ids is None else pool_ids,
-        stack_id=collected.stacks.ids(rows.values("frames"), rows.place),
+        pool_id=pool_id,
+        stack_id=collected.stacks.ids(rows.values("frames"), rows.row_path),
     )
-    check_total(segments.total_bytes, where)
+    check_total(segments.total_bytes, path)
     return read_only(segments), read_only(_read_blocks(rows, segments, collected))
 
 
 def _block_rows(segments: Rows) -> tuple[Rows, Int64Column]:
     """Return the blocks of all segments, and the segment of each."""
-    lists = [
-        expect([] if blocks is None else blocks, list, f"{segments.place(i)}.blocks")
-        for i, blocks in enumerate(segments.values("blocks"))
-    ]
-    reject_shared(lists, lambda i: f"{segments.place(i)}.blocks")
+
+    def list_path(i: int) -> str:
+        return f"{segments.row_path(i)}.blocks"
+
+    lists = []
+    for i, blocks in enumerate(segments.values("blocks")):
+        lists.append([] if blocks is None else expect(blocks, list, list_path(i)))
+    reject_shared(lists, list_path)
     first = np.cumsum([0, *map(len, lists)])
     segment_id = np.repeat(np.arange(len(lists)), np.diff(first))
 
-    def place(i: int) -> str:
+    def block_path(i: int) -> str:
         segment = int(segment_id[i])
-        return f"{segments.place(segment)}.blocks[{i - int(first[segment])}]"
+        return f"{list_path(segment)}[{i - int(first[segment])}]"
 
-    blocks = Rows(list(chain.from_iterable(lists)), place)
-    return Rows(
-        [_with_occupant(row, place, i) for i, row in enumerate(blocks.rows)], place
-    ), segment_id
+    rows = Rows(list(chain.from_iterable(lists)), block_path).rows
+    completed = [_add_occupant(row, block_path, i) for i, row in enumerate(rows)]
+    return Rows(completed, block_path), segment_id
 
 
 def _read_blocks(rows: Rows, segments: SegmentTable, collected: Collected) -> BlockTable:
@@ -153,35 +162,38 @@ def _read_blocks(rows: Rows, segments: SegmentTable, collected: Collected) -> Bl
     is_live = state != BlockState.INACTIVE
     requested = blocks.ints("requested_size", missing=_MISSING)
     is_known = requested != _MISSING
-    check_range(requested, BYTES, "requested_size", place=blocks.place, among=is_live & is_known)
+    check_range(
+        requested, BYTES, "requested_size", row_path=blocks.row_path, among=is_live & is_known
+    )
     collected.sizes_missing |= bool(np.any(is_live & ~is_known))
     check_total(requested[is_live & is_known], "the blocks")
     addr = blocks.optional_ints("address", ADDRESS)
     collected.has_addresses |= addr is not None
     if addr is None:
         start = np.cumsum(size) - size
-        first = np.searchsorted(segment_id, segment_id)  # of its segment
-        addr = segments.addr[segment_id] + start - start[first]
+        first_block = np.searchsorted(segment_id, segment_id)
+        addr = segments.addr[segment_id] + start - start[first_block]
+    live_bytes = np.where(is_known, requested, size)
     return BlockTable(
         segment_id=segment_id,
         addr=addr,
         block_bytes=size,
-        requested_bytes=np.where(is_live, np.where(is_known, requested, size), 0),
+        requested_bytes=np.where(is_live, live_bytes, 0),
         state=state,
-        stack_id=collected.stacks.ids(blocks.values("frames"), blocks.place),
+        stack_id=collected.stacks.ids(blocks.values("frames"), blocks.row_path),
     )
 
 
-def _with_occupant(block: dict[str, object], place: Place, i: int) -> dict[str, object]:
+def _add_occupant(block: dict[str, object], row_path: RowPath, i: int) -> dict[str, object]:
     """Return a block with what torch 2.0 wrote of its newest occupant."""
     history = block.get("history")
     if not history or block.get("state") == "inactive":
         return block
-    where = f"{place(i)}.history"
-    newest = expect(expect(history, list, where)[0], dict, f"{where}[0]")
+    path = f"{row_path(i)}.history"
+    newest = expect(expect(history, list, path)[0], dict, f"{path}[0]")
     size = newest.get("real_size")
     if size is not None:
-        expect(size, BYTES, f"{where}[0].real_size")
+        expect(size, BYTES, f"{path}[0].real_size")
     return {"requested_size": size, "frames": newest.get("frames")} | block
 
 
@@ -190,13 +202,15 @@ def _states(blocks: Rows) -> Int8Column:
     try:
         return np.fromiter(map(_STATES.__getitem__, values), np.int8, len(values))
     except (KeyError, TypeError):
-        i = next(
-            i for i, value in enumerate(values) if type(value) is not str or value not in _STATES
-        )
-    got = f"'{shown(values[i])}'" if isinstance(values[i], str) else type(values[i]).__name__
-    raise MalformedSnapshotError(
-        f"{blocks.place(i)}.state: expected one of {', '.join(_STATES)}, got {got}"
-    )
+        pass
+    for i, value in enumerate(values):
+        is_text = type(value) is str
+        if not is_text or value not in _STATES:
+            actual = f"'{shown(value)}'" if is_text else type(value).__name__
+            raise MalformedSnapshotError(
+                f"{blocks.row_path(i)}.state: expected one of {', '.join(_STATES)}, got {actual}"
+            )
+    raise AssertionError("every state is known")
 
 
 # --- settings
@@ -208,40 +222,42 @@ _MAX_ENTRIES, _MAX_TEXT = 200, 2000
 Entries = tuple[tuple[str, str], ...]
 
 
-def read_settings(raw: object, where: str) -> tuple[AllocatorSettings, Entries]:
-    """Turn ``allocator_settings`` (torch >= 2.3) into what the allocator goes by, and everything as text.
+def read_settings(raw: object, path: str) -> tuple[AllocatorSettings, Entries]:
+    """Turn ``allocator_settings`` (torch >= 2.3) into settings, and all entries into texts.
 
-    What the file does not have is as torch has it by default.
+    A setting that is not in the file has torch's default.
     """
     if raw is None:
         return AllocatorSettings(), ()
-    # NaN is no value of a setting. Only numbers are compared: a table may be as large as the file.
-    given = expect(raw, dict, where)
-    known = {
-        key: value for key, value in given.items() if not isinstance(value, float) or value == value
-    }
+    values = {}
+    for key, value in expect(raw, dict, path).items():
+        # Only numbers are compared: a value may be a table as large as the file.
+        is_nan = isinstance(value, float) and value != value
+        if not is_nan:
+            values[key] = value
     entries = tuple(
         (key[:_MAX_TEXT], _as_text(value))
-        for key, value in islice(known.items(), _MAX_ENTRIES)
+        for key, value in islice(values.items(), _MAX_ENTRIES)
         if type(key) is str
     )
     # Each backend has a key of its own for it.
     conf = next((text for key, text in entries if key.endswith("ALLOC_CONF")), "")
     settings = AllocatorSettings().changed(conf, skipped=(SettingError,))
     try:
-        return settings.with_snapshot_values(known), entries
+        return settings.with_snapshot_values(values), entries
     except ValueError as error:
-        raise MalformedSnapshotError(f"{where}.{error}") from error
+        raise MalformedSnapshotError(f"{path}.{error}") from error
 
 
 def are_expandable(segments: SegmentTable, traces: Iterable[EventTable]) -> bool:
-    """Return whether segments grow, as a file without that setting shows it (torch before 2.3, torch_npu).
+    """Return whether segments grow, for a file without that setting (torch before 2.3, torch_npu).
 
     One device that shows it is enough: the setting is the process's own.
     """
-    return bool(segments.is_expandable.any()) or any(
-        np.isin(trace.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)).any() for trace in traces
-    )
+    if segments.is_expandable.any():
+        return True
+    actions = (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
+    return any(is_among(trace.action, actions).any() for trace in traces)
 
 
 def _as_text(value: object) -> str:
@@ -253,8 +269,6 @@ def _as_text(value: object) -> str:
 
 
 def _scalar_as_text(value: object) -> str:
-    return (
-        str(value)[:_MAX_TEXT]
-        if isinstance(value, (str, int, float, bool))
-        else type(value).__name__
-    )
+    if isinstance(value, (str, int, float, bool)):
+        return str(value)[:_MAX_TEXT]
+    return type(value).__name__

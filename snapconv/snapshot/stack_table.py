@@ -17,7 +17,7 @@ import numpy as np
 
 from snapconv.columns import BoolColumn, Int32Column, Int64Column, count_of, read_only, rows_of
 from snapconv.notes import Note
-from snapconv.snapshot.fields import Interner, Place, expect
+from snapconv.snapshot.fields import Interner, RowPath, expect
 from snapconv.snapshot.readers.compiled_pickle import NO_ID, CompiledEvents, FirstSeen, stack_row
 from snapconv.snapshot.readers.form import Form
 from snapconv.snapshot.readers.text_frames import NO_FILE, split_frame
@@ -51,12 +51,13 @@ class FrameTable:
     @cached_property
     def file_id(self) -> Int32Column:
         """The position of every frame's file among ``files``."""
-        place = {file: number for number, file in enumerate(self.files)}
-        return np.fromiter(map(place.__getitem__, self.filenames), np.int32, len(self))
+        positions = {file: number for number, file in enumerate(self.files)}
+        return np.fromiter(map(positions.__getitem__, self.filenames), np.int32, len(self))
 
-    def in_files(self, is_wanted: Callable[[str], bool]) -> BoolColumn:
-        """Mark the frames whose file is wanted; each file is tested once."""
-        return np.array([is_wanted(file) for file in self.files], bool)[self.file_id]
+    def in_files(self, is_match: Callable[[str], bool]) -> BoolColumn:
+        """Mark the frames whose file matches; each file is tested once."""
+        matches = np.array([is_match(file) for file in self.files], bool)
+        return matches[self.file_id]
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,15 @@ class StackTable:
     @cached_property
     def owners(self) -> Int32Column:
         """The stack of every entry of ``frame_ids``."""
-        return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.offsets))
+        stack_ids = np.arange(len(self), dtype=np.int32)
+        return np.repeat(stack_ids, np.diff(self.offsets))
 
     @cached_property
     def innermost(self) -> Int32Column:
         """The innermost frame of every stack, -1 without one."""
-        frames = np.append(self.frame_ids, np.int32(-1))[self.offsets[:-1]]
-        return np.where(np.diff(self.offsets) > 0, frames, np.int32(-1))
+        no_frame = np.int32(-1)
+        frames = np.append(self.frame_ids, no_frame)[self.offsets[:-1]]
+        return np.where(np.diff(self.offsets) > 0, frames, no_frame)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -85,45 +88,41 @@ class StackTable:
         """Return the frame ids of one stack, leaf first; empty for -1 (no stack captured)."""
         if stack_id < 0:
             return self.frame_ids[:0]
-        return self.frame_ids[self.offsets[stack_id] : self.offsets[stack_id + 1]]
+        start = self.offsets[stack_id]
+        end = self.offsets[stack_id + 1]
+        return self.frame_ids[start:end]
 
     def take(self, stack_ids: Int64Column) -> "StackTable":
-        """Return these stacks alone, numbered from 0; the frames keep their ids."""
+        """Return some stacks alone, numbered from 0; the frames keep their ids."""
         lengths = np.diff(self.offsets)
-        is_wanted = np.zeros(len(self), bool)
-        is_wanted[stack_ids] = True
-        offsets = np.concatenate(([0], np.cumsum(lengths[is_wanted])))
-        return read_only(
-            StackTable(self.frames, offsets, self.frame_ids[np.repeat(is_wanted, lengths)])
-        )
+        is_taken = np.zeros(len(self), bool)
+        is_taken[stack_ids] = True
+        offsets = np.concatenate(([0], np.cumsum(lengths[is_taken])))
+        frame_ids = self.frame_ids[np.repeat(is_taken, lengths)]
+        return read_only(StackTable(self.frames, offsets, frame_ids))
 
     def with_frames(self, frames: BoolColumn) -> BoolColumn:
         """Return whether each entry of ``frame_ids`` is one of the frames that are marked."""
-        return np.take(
-            frames, self.frame_ids
-        )  # brackets take three times as long for numbers of 32 bits
+        # Brackets take three times as long for numbers of 32 bits.
+        return np.take(frames, self.frame_ids)
 
     def only(self, frames: BoolColumn) -> "StackTable":
         """Return the stacks with some of their frames alone; stacks and frames keep their ids."""
-        places = rows_of(self.with_frames(frames))
-        return read_only(
-            StackTable(self.frames, np.searchsorted(places, self.offsets), self.frame_ids[places])
-        )
+        entries = rows_of(self.with_frames(frames))
+        offsets = np.searchsorted(entries, self.offsets)
+        return read_only(StackTable(self.frames, offsets, self.frame_ids[entries]))
 
 
 def stack_table(
     frames: Collection[tuple[str, str, int]], stacks: Collection[Iterable[int | None]]
 ) -> StackTable:
-    """Return stacks of positions in ``frames`` as columns; a frame is its name, its file and its line."""
+    """Return stacks of positions in ``frames`` as columns; a frame is a name, a file and a line."""
     names, filenames, lines = zip(*frames, strict=True) if frames else ((),) * 3
-    frame_ids = list(map(tuple, stacks))
-    return read_only(
-        StackTable(
-            read_only(FrameTable(names, filenames, np.array(lines, np.int64))),
-            np.cumsum([0, *map(len, frame_ids)]),
-            np.array(list(chain.from_iterable(frame_ids)), np.int32),
-        )
-    )
+    table = read_only(FrameTable(names, filenames, np.array(lines, np.int64)))
+    stack_frames = list(map(tuple, stacks))
+    offsets = np.cumsum([0, *map(len, stack_frames)])
+    frame_ids = np.array(list(chain.from_iterable(stack_frames)), np.int32)
+    return read_only(StackTable(table, offsets, frame_ids))
 
 
 class StackInterner:
@@ -140,7 +139,8 @@ class StackInterner:
         self._key = object()
         self._number_of = itemgetter(self._key)
         self._stacks: dict[tuple[int | None, ...], int] = {}
-        self._cut: dict[str, str] = {}  # each text once: a long one may stand in very many frames
+        # Each text is stored once: a long one may stand in very many frames.
+        self._short_texts: dict[str, str] = {}
         self._id_of_list = {id(None): -1}
 
     @property
@@ -148,47 +148,47 @@ class StackInterner:
         """Whether any stack so far has a frame."""
         return bool(self._frames)
 
-    def ids(self, stacks: Sequence[object], place: Place) -> Int32Column:
+    def ids(self, stacks: Sequence[object], row_path: RowPath) -> Int32Column:
         """Return the ids of many raw stacks (lists of frame dictionaries), -1 for None.
 
-        ``place(i)`` names the owner of stack ``i``. Raises MalformedSnapshotError with the path of
-        the first frame that cannot be right.
+        ``row_path(i)`` names the owner of stack ``i``. Raises MalformedSnapshotError with the path
+        of the first frame that cannot be right.
         """
         for i, frames in enumerate(stacks):
             if id(frames) not in self._id_of_list:
-                self._id_of_list[id(frames)] = self._id(frames, f"{place(i)}.frames")
-        return np.fromiter(
-            map(self._id_of_list.__getitem__, map(id, stacks)), np.int32, len(stacks)
-        )
+                self._id_of_list[id(frames)] = self._id(frames, f"{row_path(i)}.frames")
+        ids = map(self._id_of_list.__getitem__, map(id, stacks))
+        return np.fromiter(ids, np.int32, len(stacks))
 
-    def _id(self, frames: Any, where: str) -> int:
+    def _id(self, frames: Any, path: str) -> int:
         try:
-            key = tuple(map(self._number_of, expect(frames, list, where)))
+            key = tuple(map(self._number_of, expect(frames, list, path)))
         except (KeyError, TypeError):
             for i, frame in enumerate(frames):
                 if type(frame) is not dict or self._key not in frame:
-                    self._add_frame(frame, f"{where}[{i}]")
+                    self._add_frame(frame, f"{path}[{i}]")
             key = tuple(map(self._number_of, frames))
         return self._stacks.setdefault(key, len(self._stacks))
 
-    def _add_frame(self, frame: object, where: str) -> None:
-        values: dict[object, Any] = expect(frame, dict, where)
-        name, filename, line = map(values.get, ("name", "filename", "line"))
-        for part, value, kind in (
-            ("name", name, str),
-            ("filename", filename, str),
-            ("line", line, int),
-        ):
+    def _add_frame(self, frame: object, path: str) -> None:
+        values: dict[object, Any] = expect(frame, dict, path)
+        for key, kind in (("name", str), ("filename", str), ("line", int)):
+            value = values.get(key)
             if type(value) is not kind and value is not None:
-                expect(value, kind, f"{where}.{part}")
+                expect(value, kind, f"{path}.{key}")
+        name = values.get("name") or ""
+        filename = values.get("filename") or ""
+        line = values.get("line") or 0
         if filename == NO_FILE:
-            name, filename, line = split_frame(name or "")
+            name, filename, line = split_frame(name)
         # CPython 3.13 reports unknown lines as -1, which torch's unsigned field shows as 2^64 - 1.
-        usable = line if line is not None and 0 < line <= _MAX_LINE else 0
-        texts = [
-            self._cut.setdefault(text, text[:MAX_TEXT]) for text in (name or "", filename or "")
-        ]
-        values[self._key] = self._frames.setdefault((texts[0], texts[1], usable), len(self._frames))
+        if not 0 < line <= _MAX_LINE:
+            line = 0
+        content = (self._shortened(name), self._shortened(filename), line)
+        values[self._key] = self._frames.setdefault(content, len(self._frames))
+
+    def _shortened(self, text: str) -> str:
+        return self._short_texts.setdefault(text, text[:MAX_TEXT])
 
     def table(self) -> StackTable:
         """Return everything collected so far, as read-only columns."""
@@ -196,7 +196,7 @@ class StackInterner:
 
 
 class CompiledStacks:
-    """Collects the stacks of a file that the compiled core has read, with the ids of StackInterner."""
+    """Collects the stacks that the compiled core has read, with the ids of StackInterner."""
 
     def __init__(self, events: CompiledEvents) -> None:
         self.events = events
@@ -207,13 +207,16 @@ class CompiledStacks:
     @property
     def has_frames(self) -> bool:
         """Whether any stack so far has a frame."""
-        return bool(np.diff(self._ends)[self._seen.keys].any())
+        lengths = np.diff(self._ends)
+        return bool(lengths[self._seen.keys].any())
 
-    def ids(self, stacks: Sequence[object], place: Place) -> Int32Column:
-        """Return the ids of many raw stacks, -1 for None. Raises OddFile for what the core did not read."""
-        return self.ids_of_rows(
-            np.array([NO_ID if s is None else stack_row(s) for s in stacks], np.int32)
-        )
+    def ids(self, stacks: Sequence[object], row_path: RowPath) -> Int32Column:
+        """Return the ids of many raw stacks, -1 for None.
+
+        Raises OddFile for a stack that the core did not read.
+        """
+        rows = [NO_ID if stack is None else stack_row(stack) for stack in stacks]
+        return self.ids_of_rows(np.array(rows, np.int32))
 
     def table(self) -> StackTable:
         """Return everything collected so far, as read-only columns."""
@@ -222,14 +225,15 @@ class CompiledStacks:
         ends = self._ends
         lengths = np.diff(ends)[rows]
         offsets = np.append(0, np.cumsum(lengths))
-        entries = np.arange(offsets[-1]) + np.repeat(ends[rows] - offsets[:-1], lengths)
-        seen = FirstSeen(events.core, len(events.frames))
-        frame_ids = seen.ids(events.frame_ids[entries])
-        names, filenames, lines = events.frames[seen.keys].T
-        texts = [
-            tuple(map(events.objects.__getitem__, column.tolist())) for column in (names, filenames)
-        ]
-        frames = FrameTable(texts[0], texts[1], lines.astype(np.int64))
+        shift = ends[rows] - offsets[:-1]
+        entries = np.arange(offsets[-1]) + np.repeat(shift, lengths)
+        frame_numbers = FirstSeen(events.core, len(events.frames))
+        frame_ids = frame_numbers.ids(events.frame_ids[entries])
+        name_keys, filename_keys, lines = events.frames[frame_numbers.keys].T
+        text_at = events.objects.__getitem__
+        names = tuple(map(text_at, name_keys.tolist()))
+        filenames = tuple(map(text_at, filename_keys.tolist()))
+        frames = FrameTable(names, filenames, lines.astype(np.int64))
         return read_only(StackTable(read_only(frames), offsets, frame_ids))
 
 
@@ -238,7 +242,7 @@ Stacks = StackInterner | CompiledStacks
 
 @dataclass(slots=True)
 class Collected:
-    """Values that the tables of a file share, and what it lacks or has that is not known, while it is read.
+    """Values that the tables of a file share, and facts for its notes, while it is read.
 
     ``sizes_missing``: a live block has no requested size (torch 1.x), and its own size replaces it.
     ``has_addresses``: blocks have addresses (torch 2.1 on).
@@ -258,56 +262,59 @@ class Collected:
 
 
 def bound_stacks(stacks: StackTable, n_bytes: int) -> tuple[StackTable, tuple[Note, ...]]:
-    """Leave out what goes beyond the bounds, with notes that name it; ``n_bytes`` is the file's, unpacked.
+    """Leave out what goes beyond the bounds, with notes that name it.
 
-    A pickle repeats a text, a frame or a whole list for two bytes. What follows from stacks is
-    therefore bounded here, once, for every table and output. No snapshot of a job comes near these
-    bounds.
+    ``n_bytes`` is the size of the file, unpacked. A pickle repeats a text, a frame or a whole list
+    for two bytes. What follows from stacks is therefore bounded here, once, for every table and
+    output. No snapshot of a job comes near these bounds.
     """
-    shallow, n_deep = _without_middles(stacks)
-    frames, length = _with_short_texts(shallow.frames, n_bytes)
-    messages = (
-        (
-            n_deep,
-            f"of {n_deep} stacks only the {MAX_DEPTH // 2} innermost and outermost frames are kept",
-        ),
-        (
-            length,
-            (
-                f"names and file names are cut to {length} bytes: together they are many times the "
-                f"file's size"
-            ),
-        ),
-    )
-    notes = [Note("left-out", message) for count, message in messages if count]
+    notes = []
+    shallow, n_deep = _cut_deep_stacks(stacks)
+    if n_deep:
+        message = (
+            f"of {n_deep} stacks only the {MAX_DEPTH // 2} innermost and outermost frames are kept"
+        )
+        notes.append(Note("left-out", message))
+    frames, length = _cut_texts(shallow.frames, n_bytes)
+    if length:
+        message = (
+            f"names and file names are cut to {length} bytes: together they are many times the "
+            "file's size"
+        )
+        notes.append(Note("left-out", message))
     return read_only(replace(shallow, frames=frames)), tuple(notes)
 
 
-def _without_middles(stacks: StackTable) -> tuple[StackTable, int]:
-    """Keep both ends of a stack that is too deep; also returns how many were."""
+def _cut_deep_stacks(stacks: StackTable) -> tuple[StackTable, int]:
+    """Keep both ends of a stack that is too deep; also return the number of such stacks."""
     lengths = np.diff(stacks.offsets)
     n_deep = count_of(lengths > MAX_DEPTH)
     if not n_deep:
         return stacks, 0
-    place = np.arange(len(stacks.frame_ids)) - np.repeat(stacks.offsets[:-1], lengths)
-    from_end = np.repeat(lengths, lengths) - 1 - place
-    is_kept = (place < MAX_DEPTH // 2) | (from_end < MAX_DEPTH // 2)
-    kept = np.minimum(lengths, MAX_DEPTH)
-    offsets = np.concatenate(([0], np.cumsum(kept)))
-    return StackTable(stacks.frames, offsets, stacks.frame_ids[is_kept]), n_deep
+    start = np.repeat(stacks.offsets[:-1], lengths)
+    depth = np.arange(len(stacks.frame_ids)) - start
+    height = np.repeat(lengths, lengths) - 1 - depth
+    is_end = (depth < MAX_DEPTH // 2) | (height < MAX_DEPTH // 2)
+    new_lengths = np.minimum(lengths, MAX_DEPTH)
+    offsets = np.concatenate(([0], np.cumsum(new_lengths)))
+    return StackTable(stacks.frames, offsets, stacks.frame_ids[is_end]), n_deep
 
 
-def _with_short_texts(frames: FrameTable, n_bytes: int) -> tuple[FrameTable, int]:
-    """Cut long names and file names; also returns the length that is left, 0 where all are whole."""
-    allowed = _TEXT_BYTES_PER_BYTE * n_bytes + _FREE_TEXT_BYTES
-    both = (*frames.names, *frames.filenames)
-    if 4 * sum(map(len, both)) <= allowed:
+def _cut_texts(frames: FrameTable, n_bytes: int) -> tuple[FrameTable, int]:
+    """Cut long names and file names; also return the new length, 0 where nothing is cut."""
+    max_bytes = _TEXT_BYTES_PER_BYTE * n_bytes + _FREE_TEXT_BYTES
+    texts = (*frames.names, *frames.filenames)
+    if 4 * sum(map(len, texts)) <= max_bytes:
         return frames, 0  # a character has 4 bytes at most
-    texts = {text: text.encode("utf-8", "surrogatepass") for text in both}
-    if sum(len(texts[text]) for text in both) <= allowed:
+    encoded = {text: text.encode("utf-8", "surrogatepass") for text in texts}
+    if sum(len(encoded[text]) for text in texts) <= max_bytes:
         return frames, 0
-    length = max(allowed // (2 * len(frames)), 1)
+    length = max(max_bytes // (2 * len(frames)), 1)
     # A function is known by how its name begins, a file by how its path ends.
-    names = tuple(texts[name][:length].decode("utf-8", "ignore") for name in frames.names)
-    filenames = tuple(texts[name][-length:].decode("utf-8", "ignore") for name in frames.filenames)
-    return replace(frames, names=names, filenames=filenames), length
+    names = [encoded[name][:length] for name in frames.names]
+    filenames = [encoded[name][-length:] for name in frames.filenames]
+    return replace(frames, names=_decoded(names), filenames=_decoded(filenames)), length
+
+
+def _decoded(texts: list[bytes]) -> tuple[str, ...]:
+    return tuple(text.decode("utf-8", "ignore") for text in texts)

@@ -1,4 +1,4 @@
-"""A pickle through the compiled core: events and stacks as columns, and everything else as plain values.
+"""A pickle through the compiled core: events and stacks as columns, all else as plain values.
 
 The core reads bytes through a window and keeps no object per event, frame or text. What it leaves
 of the file is another, small pickle, which Python's own unpickler reads with the same locks as any.
@@ -25,10 +25,10 @@ _WINDOW_BYTES = 1 << 18
 # A text must fit into the window as a whole.
 _MAX_WINDOW_BYTES = 1 << 24
 _FIELDS = (
-    "action addr device_free size stream time_us frames compile_context user_metadata "
-    "internal_metadata "
-    "pool_id category forward_frames filename name line"
-).split()
+    "action", "addr", "device_free", "size", "stream", "time_us", "frames", "compile_context",
+    "user_metadata", "internal_metadata", "pool_id", "category", "forward_frames", "filename",
+    "name", "line",
+)  # fmt: skip
 MISSING_TIME = -(1 << 63)
 NO_ID = -1
 
@@ -59,8 +59,8 @@ _COLUMNS: tuple[tuple[str, Any], ...] = (
 )
 
 
-# The C structure with what the core found.
-_FOUND: tuple[tuple[str, Any], ...] = (
+# The fields of the C structure in which the core returns events and stacks.
+_RESULT_FIELDS: tuple[tuple[str, Any], ...] = (
     ("n_events", ctypes.c_uint64),
     ("n_rest_bytes", ctypes.c_uint64),
     ("rest", ctypes.c_void_p),
@@ -75,19 +75,19 @@ _FOUND: tuple[tuple[str, Any], ...] = (
 )
 
 
-class _Found(ctypes.Structure):
-    _fields_ = _FOUND
+class _Result(ctypes.Structure):
+    _fields_ = _RESULT_FIELDS
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledEvents:
-    """The events of all traces of a file: columns by name, None for one that no event fills; and all stacks.
+    """The events of all traces of a file, as columns, and all stacks.
 
-    ``frames`` are rows of ``stacks``, the columns after it keys of ``objects``, NO_ID where there
-    is nothing. ``unknown_actions`` counts those that no torch is known to write, in order of first
-    appearance. The first column of ``stacks`` is where a stack's entries in ``frame_ids`` end, and
-    the next stack's begin. A row of ``frames`` has the keys of its name and file name, and its
-    line.
+    ``columns`` has them by name, None for a column that no event fills. Its column ``frames`` has
+    rows of ``stacks``, the columns after that have keys of ``objects``; NO_ID is a missing value.
+    ``unknown_actions`` counts those that no torch is known to write, in order of first appearance.
+    The first column of ``stacks`` is where a stack's entries in ``frame_ids`` end, and the next
+    stack's begin. A row of ``frames`` has the keys of its name and file name, and its line.
     """
 
     core: ctypes.CDLL
@@ -101,7 +101,7 @@ class CompiledEvents:
 
 
 class FirstSeen:
-    """Numbers the core's keys in the order in which they are met; ``new_id`` may give each another id."""
+    """Numbers the core's keys in order of first appearance; ``new_id`` may replace a number."""
 
     def __init__(
         self, core: ctypes.CDLL, n_keys: int, new_id: Callable[[int], int] | None = None
@@ -109,25 +109,28 @@ class FirstSeen:
         self._core = core
         self._new_id = new_id
         self._numbers = np.full(n_keys, NO_ID, np.int32)
-        self._met = np.empty(n_keys, np.int32)
-        self._new_ids = np.full(
-            n_keys + 1 if new_id else 0, NO_ID, np.int32
-        )  # the last is that of NO_ID
-        self.keys = self._met[:0]
+        self._numbered_keys = np.empty(n_keys, np.int32)
+        # The last is the id of NO_ID.
+        self._new_ids = np.full(n_keys + 1 if new_id else 0, NO_ID, np.int32)
+        self.keys = self._numbered_keys[:0]
 
     def ids(self, keys: NDArray[np.int32]) -> NDArray[np.int32]:
         """Replace many keys by their ids, in place, and return them."""
-        numbers = address(self._numbers)
-        met = address(self._met)
-        n_met = len(self.keys)
-        n = self._core.snapconv_number(
-            address(keys), len(keys), numbers, len(self._numbers), met, n_met
+        n_before = len(self.keys)
+        n_keys = self._core.snapconv_number(
+            address(keys),
+            len(keys),
+            address(self._numbers),
+            len(self._numbers),
+            address(self._numbered_keys),
+            n_before,
         )
-        if n < 0:
+        if n_keys < 0:
             raise OddFile
-        self.keys = self._met[:n]
+        self.keys = self._numbered_keys[:n_keys]
         if self._new_id is not None:
-            self._new_ids[n_met:n] = [*map(self._new_id, self.keys[n_met:].tolist())]
+            new_keys = self.keys[n_before:].tolist()
+            self._new_ids[n_before:n_keys] = [self._new_id(key) for key in new_keys]
             keys[:] = np.take(self._new_ids, keys)
         return keys
 
@@ -135,32 +138,33 @@ class FirstSeen:
 def read_compiled(
     core: ctypes.CDLL, fill: Fill, actions: Mapping[str, int], *, oom: int
 ) -> tuple[object, CompiledEvents]:
-    """Read a pickle; return its raw value without events and stacks, and the events and stacks as columns.
+    """Read a pickle: return its value without events and stacks, and these as columns.
 
     ``actions`` are the codes of the known ones, ``oom`` that of the one whose address is the free
     memory. Raises OddFile, or MemoryError.
     """
     reader = _Reader(core, actions, oom)
     _feed(core, reader.address, fill)
-    found = _Found()
-    core.snapconv_reader_events(reader.address, ctypes.byref(found))
-    rest = ctypes.string_at(found.rest, found.n_rest_bytes)
+    result = _Result()
+    core.snapconv_reader_events(reader.address, ctypes.byref(result))
+    small_pickle = ctypes.string_at(result.rest, result.n_rest_bytes)
     try:
-        raw, objects = load_own_pickle(rest)
+        raw, objects = load_own_pickle(small_pickle)
     except Exception as error:  # a text that is no UTF-8, say: the twin has the words for it
         raise OddFile from error
-    del rest
-    unknown = {objects[word.text]: word.count for word in found.unknown[: found.n_unknown]}
-    stacks = _copied(found.stacks, np.int64, 2 * found.n_stacks).reshape(-1, 2)
-    frames = _copied(found.frames, np.uint32, 3 * found.n_frames).reshape(-1, 3)
-    frame_ids = _copied(found.frame_ids, np.int32, int(stacks[-1, 0]) if len(stacks) else 0)
+    del small_pickle
+    unknown = {objects[word.text]: word.count for word in result.unknown[: result.n_unknown]}
+    stacks = _copied(result.stacks, np.int64, 2 * result.n_stacks).reshape(-1, 2)
+    frames = _copied(result.frames, np.uint32, 3 * result.n_frames).reshape(-1, 3)
+    n_frame_ids = int(stacks[-1, 0]) if len(stacks) else 0
+    frame_ids = _copied(result.frame_ids, np.int32, n_frame_ids)
     core.snapconv_reader_drop_rest(reader.address)
     columns = {
-        name: reader.column(address, np.dtype(dtype), found.n_events)
-        for address, (name, dtype) in zip(found.columns, _COLUMNS, strict=True)
+        name: reader.column(address, np.dtype(dtype), result.n_events)
+        for address, (name, dtype) in zip(result.columns, _COLUMNS, strict=True)
     }
     return raw, CompiledEvents(
-        core, found.n_events, columns, objects, unknown, frames, stacks, frame_ids
+        core, result.n_events, columns, objects, unknown, frames, stacks, frame_ids
     )
 
 
@@ -176,22 +180,22 @@ def trace_rows(trace: object) -> slice:
 
 
 def _numbers(raw: object, kind: str) -> tuple[int, ...]:
-    if (
-        type(raw) is not list
-        or not raw
-        or type(raw[0]) is not bytes
-        or len(raw[0]) != struct.calcsize(kind)
-    ):
+    """Return the numbers of a placeholder, which is a list of one bytes object."""
+    if type(raw) is not list or not raw:
         raise OddFile
-    return struct.unpack(kind, raw[0])
+    content = raw[0]
+    if type(content) is not bytes or len(content) != struct.calcsize(kind):
+        raise OddFile
+    return struct.unpack(kind, content)
 
 
-def _copied(address: int | None, dtype: Any, n: int) -> NDArray[Any]:
-    return np.frombuffer(ctypes.string_at(address or 0, n * np.dtype(dtype).itemsize), dtype)
+def _copied(address: int | None, dtype: Any, n_values: int) -> NDArray[Any]:
+    n_bytes = n_values * np.dtype(dtype).itemsize
+    return np.frombuffer(ctypes.string_at(address or 0, n_bytes), dtype)
 
 
 class _Reader:
-    """The core's reader at an address; it is freed with this, and so with the last of its columns."""
+    """The core's reader at an address; freed with this object, and so with the last column."""
 
     address: int = 0  # Ctrl-C may come before there is one
 
@@ -204,11 +208,10 @@ class _Reader:
             text = word.encode()
             action = actions.get(word, 0)
             field = _FIELDS.index(word) + 1 if word in _FIELDS else 0
-            is_oom = action == oom
-            if (
-                core.snapconv_reader_define(self.address, text, len(text), field, action, is_oom)
-                != MORE
-            ):
+            status = core.snapconv_reader_define(
+                self.address, text, len(text), field, action, action == oom
+            )
+            if status != MORE:
                 raise MemoryError
 
     def __del__(self) -> None:
@@ -227,26 +230,26 @@ class _Reader:
 
 
 def _feed(core: ctypes.CDLL, reader: int, fill: Fill) -> None:
-    """Push the bytes through, a window at a time; a token that is cut off comes again with the next."""
+    """Push the bytes through, a window at a time; a token that is cut off comes again."""
     window = bytearray(_WINDOW_BYTES)
-    n_left = 0
-    taken = ctypes.c_int64()
+    n_unread = 0
+    n_read = ctypes.c_int64()
     while True:
         with memoryview(window) as view:
-            n_new = fill(view[n_left:])
+            n_new = fill(view[n_unread:])
         if not n_new:
             raise OddFile
-        n = n_left + n_new
+        n_bytes = n_unread + n_new
         address = ctypes.addressof(ctypes.c_char.from_buffer(window))
-        status = core.snapconv_reader_feed(reader, address, n, ctypes.byref(taken))
+        status = core.snapconv_reader_feed(reader, address, n_bytes, ctypes.byref(n_read))
         if status == DONE:
             return
         if status != MORE:
             raise MemoryError if status == NO_MEMORY else OddFile
-        n_left = n - taken.value
-        if n_left == len(window):
+        n_unread = n_bytes - n_read.value
+        if n_unread == len(window):
             if len(window) >= _MAX_WINDOW_BYTES:
                 raise OddFile
             window = window + bytes(len(window))
         else:
-            window[:n_left] = window[taken.value : n]
+            window[:n_unread] = window[n_read.value : n_bytes]

@@ -12,7 +12,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from ctypes import CDLL
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ _SNIFF_BYTES = 4096
 _TITLE_OF_TIMELINE = b"<title>GPU Memory Timeline HTML</title>"
 _TIMELINE_REMEDY = 'write all of it: prof.export_memory_timeline("x.raw.json.gz")'
 _LFS_POINTER = re.compile(rb"version https://git-lfs[^\n]*\n(?:[^\n]*\n)*?size (\d{1,15})\s")
-_MOST_NAMES = 1000
+_MAX_NAMES = 1000
 _SOME_KEY = {"segments", "device_traces", "host_segments", "host_traces"}
 # What begins a line of a log; torch's JSON begins with `[{` or `{`.
 _LOG_BEGINS = re.compile(rb"Traceback \(most recent|\[(?:[A-Za-z]|\d{1,4}[-/:]\d|\d{1,6}\] )")
@@ -51,7 +51,8 @@ _EMBEDDED = rb'"base64"\s*:\s*"([A-Za-z0-9+/=\\\s]*)"'
 _MAX_RATIO = 120
 _MAX_FREE_BYTES = 32 << 20
 _PIECE_BYTES = 1 << 16
-# What zipfile raises for archives that are damaged, or made by somebody who means harm.
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# The errors of zipfile for archives that are damaged, or made by somebody who means harm.
 _ZIP_ERRORS = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, LookupError, ValueError, OverflowError,
     RuntimeError, OSError,
@@ -92,7 +93,7 @@ class Container:
 def read_raw(
     path: Path, progress: Progress | None = None, core: CDLL | None = None
 ) -> tuple[object, Container, CompiledEvents | None]:
-    """Read the value in a file; the compiled core leaves events and stacks out of it and returns them apart.
+    """Read the value in a file; the compiled core returns events and stacks apart from it.
 
     Raises NotASnapshotError for other formats, TruncatedFileError for files that break off,
     MalformedSnapshotError for damaged ones, UnsafePickleError for pickles that import code. With
@@ -133,16 +134,13 @@ def read_raw(
 
 def _nearest_name(path: Path) -> str:
     """Suggest a file with a similar name in the same folder."""
-    near: list[str] = []
+    similar: list[str] = []
     with suppress(OSError), os.scandir(path.parent) as entries:
-        near = get_close_matches(
-            path.name, [entry.name for entry in islice(entries, _MOST_NAMES)], 1, 0.8
-        )
-    return (
-        f"did you mean {path.parent / near[0]}?"
-        if near and near[0] != path.name
-        else "check the path"
-    )
+        names = [entry.name for entry in islice(entries, _MAX_NAMES)]
+        similar = get_close_matches(path.name, names, 1, 0.8)
+    if similar and similar[0] != path.name:
+        return f"did you mean {path.parent / similar[0]}?"
+    return "check the path"
 
 
 def _read_compiled(
@@ -173,9 +171,9 @@ def _packing_of(head: bytes) -> str:
 
 
 class _Unpacked(io.RawIOBase):
-    """The content of a packed file, with how many bytes have gone by.
+    """The content of a packed file; ``n_bytes`` counts the bytes that are unpacked so far.
 
-    Whatever is wrong with the file shows at the latest at the end.
+    Damage of the file raises an error at the latest at the end.
     """
 
     def __init__(
@@ -211,11 +209,10 @@ class _Unpacked(io.RawIOBase):
                 "loading", min(self._file.tell(), self._n_packed_bytes), self._n_packed_bytes
             )
         if self.n_bytes > self._n_packed_bytes * _MAX_RATIO + _MAX_FREE_BYTES:
-            how = "gzip -d FILE" if self._packing == "gzip" else "unzip FILE"
+            command = "gzip -d FILE" if self._packing == "gzip" else "unzip FILE"
             raise MalformedSnapshotError(
                 f"the {self._packing} file unpacks to more than {_MAX_RATIO} times its size, "
-                f"which no "
-                f"snapshot does; if it is one all the same, unpack it yourself ({how})"
+                f"which no snapshot does; if it is one all the same, unpack it yourself ({command})"
             )
 
 
@@ -242,13 +239,11 @@ def _unzip(file: BinaryIO) -> Iterator[bytes]:
     try:
         with zipfile.ZipFile(file) as archive:
             info = _only_file(archive.infolist())
-            if info.flag_bits & 1 or info.compress_type not in (
-                zipfile.ZIP_STORED,
-                zipfile.ZIP_DEFLATED,
-            ):
-                what = "has a password" if info.flag_bits & 1 else "is packed in a rare way"
+            has_password = info.flag_bits & 1
+            if has_password or info.compress_type not in _COMPRESSIONS:
+                obstacle = "has a password" if has_password else "is packed in a rare way"
                 raise MalformedSnapshotError(
-                    f"the zip file {what}: unpack it yourself (unzip FILE)"
+                    f"the zip file {obstacle}: unpack it yourself (unzip FILE)"
                 )
             with archive.open(info) as content:
                 while part := content.read(_PIECE_BYTES):
@@ -260,24 +255,25 @@ def _unzip(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _only_file(infos: list[zipfile.ZipInfo]) -> zipfile.ZipInfo:
-    """Return the file in a zip, beside what file managers and torch.save put into one of their own."""
+    """Return the only file in a zip, without what file managers and torch.save add."""
     paths = {PurePosixPath(info.filename): info for info in infos if not info.is_dir()}
-    names = {path.name for path in paths}
-    files = {
-        path: info
-        for path, info in paths.items()
-        if path.parts[:1] != ("__MACOSX",) and path.name not in (".DS_Store", "Thumbs.db")
-        if not {"data.pkl", "version"} <= names or path.name == "data.pkl"
-    }
+    is_torch_save = {path.name for path in paths} >= {"data.pkl", "version"}
+    files = []
+    for path in paths:
+        is_added = path.parts[:1] == ("__MACOSX",) or path.name in (".DS_Store", "Thumbs.db")
+        if is_torch_save and path.name != "data.pkl":
+            is_added = True
+        if not is_added:
+            files.append(path)
     if not files:
         raise NotASnapshotError("this is not a memory snapshot: the zip file is empty")
+    first = files[0]
     if len(files) > 1:
         raise NotASnapshotError(
             f"the zip file has {len(files)} files, and one is expected: unpack it (unzip FILE); "
-            f"the first is "
-            f"{shown(str(next(iter(files))))}"
+            f"the first is {shown(str(first))}"
         )
-    return next(iter(files.values()))
+    return paths[first]
 
 
 # --- formats
@@ -299,7 +295,7 @@ def _read(file: BinaryIO, n_bytes: int, progress: Progress | None) -> tuple[obje
         return _read_html(file.read())
     if text[:1] in (b"{", b"["):
         return _read_json(file.read()), Container("json", n_bytes, n_bytes)
-    raise NotASnapshotError(f"this is not a memory snapshot: {_what_it_is(head)}")
+    raise NotASnapshotError(f"this is not a memory snapshot: {_description(head)}")
 
 
 def _read_json(text: bytes) -> object:
@@ -308,8 +304,8 @@ def _read_json(text: bytes) -> object:
     except JsonError as error:
         if error.is_truncated:
             raise TruncatedFileError.of("the JSON text", len(text)) from error
-        what = _log_in(text[:_SNIFF_BYTES]) or f"it begins like JSON but is not: {error}"
-        raise NotASnapshotError(f"this is not a memory snapshot: {what}") from error
+        description = _log_in(text[:_SNIFF_BYTES]) or f"it begins like JSON but is not: {error}"
+        raise NotASnapshotError(f"this is not a memory snapshot: {description}") from error
 
 
 def _read_pickle(file: BinaryIO, n_bytes: int, head: bytes) -> tuple[object, Container]:
@@ -320,19 +316,19 @@ def _read_pickle(file: BinaryIO, n_bytes: int, head: bytes) -> tuple[object, Con
         raise NotASnapshotError(
             f"this is not a memory snapshot: pickle protocol {protocol} is unknown"
         )
-    return load_plain_pickle(file, n_bytes), Container(
-        "pickle", n_bytes, n_bytes, pickle_protocol=protocol
-    )
+    value = load_plain_pickle(file, n_bytes)
+    return value, Container("pickle", n_bytes, n_bytes, pickle_protocol=protocol)
 
 
 def _read_html(data: bytes) -> tuple[object, Container]:
-    found = re.findall(_EMBEDDED, data)
-    if not found and (drawn := data_of_page(data)):
-        return _read_json(drawn), Container("html", len(data), len(data))
-    if not found:
+    embedded = re.findall(_EMBEDDED, data)
+    if not embedded:
+        json_text = data_of_page(data)
+        if json_text:
+            return _read_json(json_text), Container("html", len(data), len(data))
         raise NotASnapshotError(f"this is not a memory snapshot: {_page(data)}")
     try:
-        pickled = binascii.a2b_base64(found[0].replace(b"\\n", b""))
+        pickled = binascii.a2b_base64(embedded[0].replace(b"\\n", b""))
     except binascii.Error as error:
         raise MalformedSnapshotError(
             f"the snapshot embedded in the page is damaged: {error}"
@@ -340,7 +336,7 @@ def _read_html(data: bytes) -> tuple[object, Container]:
     if pickled[:1] != b"\x80":
         raise MalformedSnapshotError("what is embedded in the page is not a pickle")
     value, container = _read_pickle(io.BytesIO(pickled), len(pickled), pickled[:2])
-    return value, replace(container, format="html", n_embedded=len(found))
+    return value, replace(container, format="html", n_embedded=len(embedded))
 
 
 def _page(data: bytes) -> str:
@@ -348,25 +344,26 @@ def _page(data: bytes) -> str:
     if _TITLE_OF_TIMELINE in data[:_SNIFF_BYTES]:
         return (
             "the page is a picture that torch.profiler's export_memory_timeline drew, without its "
-            "figures; "
-            f"{_TIMELINE_REMEDY}"
+            f"figures; {_TIMELINE_REMEDY}"
         )
     return (
         "an HTML page with no snapshot embedded. Pages of torch.cuda._memory_viz trace_plot, "
-        "segment_plot "
-        "and profile_plot have one"
+        "segment_plot and profile_plot have one"
     )
 
 
-def _what_it_is(head: bytes) -> str:
-    if pointer := _LFS_POINTER.match(head):
+def _description(head: bytes) -> str:
+    """Say what a file is that is no snapshot, by its first bytes."""
+    pointer = _LFS_POINTER.match(head)
+    if pointer:
         size = format_bytes(int(pointer[1]))
         return f"the file is a pointer of Git LFS to a file of {size}; run `git lfs pull`"
     for magic, description in _OTHER_FORMATS:
         if head.startswith(magic):
             return description
-    if what := _log_in(head):
-        return what
+    log = _log_in(head)
+    if log:
+        return log
     begin = head[:16].decode("ascii", "replace")
     return (
         f"it begins with {begin!r}. Expected a pickle, its gzip, JSON, or a page of torch's viewer"
@@ -391,17 +388,20 @@ def as_snapshot_dict(raw: object) -> dict[str, object]:
         return raw
     if isinstance(raw, list) and all(isinstance(item, dict) and "blocks" in item for item in raw):
         return {"segments": raw}
-    values = raw if isinstance(raw, list) else raw.values() if isinstance(raw, dict) else ()
-    several = [value for value in values if _is_snapshot(value)]
-    if not several:
+    values: Iterable[object] = ()
+    if isinstance(raw, list):
+        values = raw
+    elif isinstance(raw, dict):
+        values = raw.values()
+    snapshots = [value for value in values if _is_snapshot(value)]
+    if not snapshots:
         raise NotASnapshotError(f"this is not a memory snapshot: {_described(raw)}")
-    if len(several) > 1:
+    if len(snapshots) > 1:
         raise NotASnapshotError(
-            f"the file has {counted(len(several), 'snapshot')}, as of several ranks: save each to "
-            f"a file of "
-            "its own; snapconv ranks compares them"
+            f"the file has {counted(len(snapshots), 'snapshot')}, as of several ranks: save each "
+            "to a file of its own; snapconv ranks compares them"
         )
-    return several[0]
+    return snapshots[0]
 
 
 def _is_snapshot(value: object) -> TypeGuard[dict[str, object]]:
@@ -418,7 +418,7 @@ def _described(raw: object) -> str:
         return f"it contains a single {type(raw).__name__}"
     if len(raw) == 2 and all(isinstance(part, list) for part in raw):
         return (
-            f"sums by category, as torch.profiler's export_memory_timeline wrote them; "
+            "sums by category, as torch.profiler's export_memory_timeline wrote them; "
             f"{_TIMELINE_REMEDY}"
         )
     return f"a list of {len(raw)} {type(raw[0]).__name__}"

@@ -27,14 +27,14 @@ _FORM = Form(
 _ALLOC_DATA = re.compile(rb"\balloc_data\s*=\s*(\{[^\n]*)")
 _FREE_STACK = "alloc not recorded, stack trace for free:"
 _CATEGORY = re.compile(r"allocation \((\w+)\)")
-# Of one stack; no stack of a real file has more than 131 frames.
-_MOST_TEXTS = 256
+# The bound for one stack; no stack of a real file has more than 131 frames.
+_MAX_TEXTS = 256
 
 
 def data_of_page(page: bytes) -> bytes:
     """Return the JSON text in a page, empty for another page."""
-    found = _ALLOC_DATA.search(page)
-    return found[1].rstrip(b"; \r") if found else b""
+    match = _ALLOC_DATA.search(page)
+    return match[1].rstrip(b"; \r") if match else b""
 
 
 def read_first_viewer(data: object) -> tuple[object, Form | None]:
@@ -42,9 +42,10 @@ def read_first_viewer(data: object) -> tuple[object, Form | None]:
     if not isinstance(data, dict) or "suffix_table" not in data:
         return data, None
     tensors = list(_tensors(data))
-    known = Bounds(0, len(tensors) - 1, f"an element from 0 to {len(tensors) - 1}")
-    before, actions = (_items(data, key, known) for key in ("initially_allocated", "actions"))
-    before = list(dict.fromkeys(before))
+    last = len(tensors) - 1
+    element = Bounds(0, last, f"an element from 0 to {last}")
+    before = list(dict.fromkeys(_items(data, "initially_allocated", element)))
+    actions = _items(data, "actions", element)
     events = []
     live: set[int] = set()
     for number in (*before, *actions):
@@ -63,15 +64,15 @@ def _tensors(data: Raw) -> Iterator[Raw]:
     sizes = elements.ints("size", BYTES).tolist()
     infos = elements.values("info")
     for i, (size, info) in enumerate(zip(sizes, infos, strict=True)):
-        stack = _stack(info, suffixes, texts, f"{elements.place(i)}.info")
-        title, *frames = islice(stack, _MOST_TEXTS)
+        stack = _stack(info, suffixes, texts, f"{elements.row_path(i)}.info")
+        title, *frames = islice(stack, _MAX_TEXTS)
         category = _CATEGORY.search(title["name"])
         # The stack of its free is not where it was made.
-        is_of_free = frames and frames[0]["name"] == _FREE_STACK
+        is_free_stack = frames and frames[0]["name"] == _FREE_STACK
         yield {
             "size": size,
             "category": category[1] if category else None,
-            "frames": None if is_of_free else frames,
+            "frames": None if is_free_stack else frames,
         }
 
 
@@ -85,18 +86,18 @@ def _elements(data: Raw) -> Rows:
     return Rows.of(rows, "alloc_data.elements")
 
 
-def _stack(info: Any, suffixes: list[Any], texts: list[Raw], where: str) -> Iterator[Raw]:
+def _stack(info: Any, suffixes: list[Any], texts: list[Raw], path: str) -> Iterator[Raw]:
     """Yield the texts of a stack; its first row may stand in line."""
     text = Bounds(0, len(texts) - 1, f"a text below {len(texts)}")
     below = len(suffixes)
     while True:
         if not isinstance(info, list):
-            below = expect(info, Bounds(0, below - 1, f"a row below {below}"), where)
+            below = expect(info, Bounds(0, below - 1, f"a row below {below}"), path)
             info = suffixes[below]
-            where = f"alloc_data.suffix_table[{below}]"
+            path = f"alloc_data.suffix_table[{below}]"
         if len(info) != 2:
-            raise MalformedSnapshotError(f"{where}: expected a pair")
-        yield texts[expect(info[0], text, where)]
+            raise MalformedSnapshotError(f"{path}: expected a pair")
+        yield texts[expect(info[0], text, path)]
         if info[1] is None:
             return
         info = info[1]

@@ -31,7 +31,8 @@ from snapconv.units import shown
 _FRAME = rb"\x95.{8}"
 _SCALAR = rb"(?:K.|M..|J.{4}|[N\x88\x89])(?:%b)?" % _FRAME
 # Integers of up to 64 bits have 9 bytes.
-_LONG = rb"\x8a(?:%b)" % rb"|".join(rb"%b.{%d}" % (re.escape(bytes([n])), n) for n in range(10))
+_COUNTED_BYTES = [rb"%b.{%d}" % (re.escape(bytes([n])), n) for n in range(10)]
+_LONG = rb"\x8a(?:%b)" % rb"|".join(_COUNTED_BYTES)
 # A snapshot's tuples are pairs of small numbers (pool ids): three scalars at most stand just before
 # the opcode. Any other is odd: its hash takes time, exponential where tuples share tuples.
 # A memo of 2^19 entries is 4 MiB.
@@ -44,19 +45,28 @@ _TOKENS = rb"|".join((
 _RUN = rb"(?:%b){0,4000}" % _TOKENS
 _ARGUMENTS = b"hqjrGKMJ\x80\x95"
 _LONGS = (pickle.LONG1, pickle.LONG4)
-# The bytes of the count that comes first.
-_COUNTED = {
-    pickle.SHORT_BINUNICODE: 1, pickle.SHORT_BINBYTES: 1, pickle.SHORT_BINSTRING: 1, pickle.LONG1: 1,
-    pickle.BINUNICODE: 4, pickle.BINBYTES: 4, pickle.BINSTRING: 4, pickle.LONG4: 4,
-    pickle.BINUNICODE8: 8, pickle.BINBYTES8: 8,
-}  # fmt: skip
+# The opcodes of values that begin with a count of bytes, and the bytes of the count.
+_COUNT_BYTES = {
+    pickle.SHORT_BINUNICODE: 1,
+    pickle.SHORT_BINBYTES: 1,
+    pickle.SHORT_BINSTRING: 1,
+    pickle.LONG1: 1,
+    pickle.BINUNICODE: 4,
+    pickle.BINBYTES: 4,
+    pickle.BINSTRING: 4,
+    pickle.LONG4: 4,
+    pickle.BINUNICODE8: 8,
+    pickle.BINBYTES8: 8,
+}
 _TUPLES = (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)
-# What names, calls or builds something.
+# Opcodes that name, call or build something.
 _CODE = b"c\x93io\x81\x92Rb\x82\x83\x84PQ\x97\x98"
 # An empty list, dictionary or set takes 70 to 220 bytes for its opcode of one. Torch's own, with
 # what is in them, take 15 bytes of the file each at least: a stream with four times as many is
 # refused.
-_EMPTY_CONTAINERS, _MIN_CONTAINER_BYTES, _FEW_CONTAINERS = (b"]", b"}", b"\x8f"), 4, 1_000_000
+_EMPTY_CONTAINERS = (b"]", b"}", b"\x8f")
+_MIN_CONTAINER_BYTES = 4
+_FEW_CONTAINERS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,7 @@ def load_plain_pickle(file: BinaryIO, n_bytes: int) -> object:
 
 
 def load_own_pickle(data: bytes) -> tuple[object, dict[int, Any]]:
-    """Build the values of a pickle that the compiled core wrote, and give what its memo has by index."""
+    """Build the value of a pickle that the compiled core wrote; return it and the memo's objects."""
     unpickler = _unpickler(_Source(io.BytesIO(data), len(data)), has_odd_tuples=False)
     value = unpickler.load()
     memo: Any = unpickler.memo.copy()  # typeshed has the type of the Python twin of the unpickler
@@ -109,10 +119,11 @@ def check_pickle(data: bytes) -> Checked:
     run = re.compile(_RUN, re.DOTALL)
     position = n_odd = 0
     while position <= len(data):
-        start, position = position, run.match(data, position).end()  # type: ignore[union-attr]  # it may be empty
+        start = position
+        position = run.match(data, start).end()  # type: ignore[union-attr]  # it may be empty
         code = data[position : position + 1]
-        if code in _COUNTED:
-            position = _after_counted(data, position)
+        if code in _COUNT_BYTES:
+            position = _skip_counted(data, position)
         elif code == pickle.STOP:
             _refuse_emptiness(data, position + 1)
             return Checked(position + 1, n_odd)
@@ -127,15 +138,16 @@ def check_pickle(data: bytes) -> Checked:
                 )
             position += 5
         elif start == position:
-            if code in _ARGUMENTS:  # cut off, or nothing is left
+            if code in _ARGUMENTS:  # the token is cut off, or the data has ended
                 break
             _refuse(data, position, n_odd)
     raise TruncatedFileError.of("the pickle", len(data))
 
 
-def _after_counted(data: bytes, position: int) -> int:
+def _skip_counted(data: bytes, position: int) -> int:
+    """Return the end of a value that begins with a count of its bytes."""
     code = data[position : position + 1]
-    start = position + 1 + _COUNTED[code]
+    start = position + 1 + _COUNT_BYTES[code]
     count = int.from_bytes(data[position + 1 : start], "little")
     if code in _LONGS and count > 9 and start <= len(data):
         raise MalformedSnapshotError(f"an integer of more than 64 bits at byte {position}")
@@ -148,8 +160,7 @@ def _refuse_emptiness(data: bytes, end: int) -> None:
     if n_containers > max(end // _MIN_CONTAINER_BYTES, _FEW_CONTAINERS):
         raise UnsafePickleError(
             "the pickle is little more than empty containers, which would take 100 times the "
-            "memory of the "
-            "file: not read"
+            "memory of the file: not read"
         )
 
 
@@ -159,8 +170,7 @@ def _refuse(data: bytes, position: int, n_odd: int) -> None:
     if code not in _CODE:
         raise MalformedSnapshotError(
             f"byte {position} is 0x{code:02x}, an opcode that no snapshot has: the file is "
-            f"damaged, or "
-            "was pickled with protocol 0 or 1 (dump it again with protocol 2 to 5)"
+            "damaged, or was pickled with protocol 0 or 1 (dump it again with protocol 2 to 5)"
         )
     _refuse_emptiness(data, position)
     from pickletools import opcodes  # a large module
@@ -176,8 +186,7 @@ def _refuse(data: bytes, position: int, n_odd: int) -> None:
     raise UnsafePickleError(
         f"{requested} (opcode {name} at byte {position}); a snapshot has plain values "
         "only, and nothing was imported. If the extra object is yours, dump "
-        "torch.cuda.memory._snapshot() "
-        "without it"
+        "torch.cuda.memory._snapshot() without it"
     )
 
 
@@ -234,8 +243,12 @@ class _Source(io.BufferedReader):
         self.n_bytes = n_bytes
 
     def read(self, size: int | None = -1, /) -> bytes:
-        return super().read(self.n_bytes if size is None or size < 0 else min(size, self.n_bytes))
+        if size is None or size < 0:
+            size = self.n_bytes
+        return super().read(min(size, self.n_bytes))
 
 
 def _unpickler(source: _Source, *, has_odd_tuples: bool) -> Any:
-    return (_ListUnpickler if has_odd_tuples else _PlainUnpickler)(source)
+    if has_odd_tuples:
+        return _ListUnpickler(source)
+    return _PlainUnpickler(source)

@@ -42,12 +42,18 @@ _NO_ADDRESS = 1 << 58
 
 
 def read_timeline(raw: object) -> tuple[object, Form | None]:
-    """Turn ``x.raw.json.gz`` of export_memory_timeline into a snapshot's value; others stay as they are."""
-    if isinstance(raw, list) and raw and isinstance(raw[0], list) and len(raw[0]) == len(_COLUMNS):
-        rows = Rows.of_lists(raw, _COLUMNS, "")
-        form = replace(_TIMELINE, n_before=rows.values("time").count(-1))
-        return {"device_traces": [list(_changes(rows))]}, form
-    return raw, None
+    """Turn ``x.raw.json.gz`` of export_memory_timeline into a snapshot's value.
+
+    Any other value stays as it is.
+    """
+    if not isinstance(raw, list) or not raw:
+        return raw, None
+    first = raw[0]
+    if not isinstance(first, list) or len(first) != len(_COLUMNS):
+        return raw, None
+    rows = Rows.of_lists(raw, _COLUMNS, "")
+    form = replace(_TIMELINE, n_before=rows.values("time").count(-1))
+    return {"device_traces": [list(_changes(rows))]}, form
 
 
 def _changes(rows: Rows) -> Iterator[Raw]:
@@ -57,15 +63,17 @@ def _changes(rows: Rows) -> Iterator[Raw]:
     written to is freed and allocated again. The time of what was there before is -1.
     """
     columns = [rows.ints(name, bounds).tolist() for name, bounds in _COLUMNS.items()]
-    begin = min(filter((-1).__lt__, columns[0]), default=0)
+    begin = min((time for time in columns[0] if time >= 0), default=0)
     live: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for i, (time, _, size, position) in enumerate(zip(*columns, strict=True)):
-        is_free = size < 0
         addresses = live[position, abs(size)]
-        addresses += [] if is_free else [i]
-        address = addresses.pop() if is_free and addresses else i
+        address = i
+        if size >= 0:
+            addresses.append(i)
+        elif addresses:
+            address = addresses.pop()
         yield {
-            "action": "free" if is_free else "alloc",
+            "action": "free" if size < 0 else "alloc",
             "addr": address,
             "size": abs(size),
             "category": OF_TIMELINE[position],
@@ -74,7 +82,7 @@ def _changes(rows: Rows) -> Iterator[Raw]:
 
 
 def read_plot(raw: Raw) -> tuple[Raw, Form | None]:
-    """Turn the dictionary of profile_plot into a snapshot's; others stay as they are.
+    """Turn the dictionary of profile_plot into a snapshot's; any other stays as it is.
 
     Its allocs have a category, and no event has a time. It has one trace for every CUDA device and
     a last one for all else.
@@ -88,21 +96,23 @@ def read_plot(raw: Raw) -> tuple[Raw, Form | None]:
     memory = expect(raw.get("segments") or [], list, "segments")
     segments, blocks = read_segments(memory, Collected(), "segments")
     devices = segments.device[blocks.segment_id]
-    whole = [
-        _whole(rows, blocks.block_bytes[blocks.is_live & (devices == device)].tolist())
-        for device, rows in enumerate(traces)
-    ]
-    n_before = sum(len(before) for before, _ in whole)
-    kinds = ("cuda",) * (len(whole) - 1) + ("cpu",)
-    events = [[*before, *events] for before, events in whole]
-    return {"device_traces": events}, replace(_PLOT, kinds=kinds, n_before=n_before)
+    device_traces = []
+    n_before = 0
+    for device, rows in enumerate(traces):
+        is_live = blocks.is_live & (devices == device)
+        before, events = _complete_trace(rows, blocks.block_bytes[is_live].tolist())
+        device_traces.append([*before, *events])
+        n_before += len(before)
+    kinds = ("cuda",) * (len(traces) - 1) + ("cpu",)
+    return {"device_traces": device_traces}, replace(_PLOT, kinds=kinds, n_before=n_before)
 
 
-def _whole(rows: Rows, sizes_at_end: list[int]) -> tuple[list[Raw], list[Raw]]:
-    """Return an alloc of all that was there before, and the allocs and frees of a trace.
+def _complete_trace(rows: Rows, sizes_at_end: list[int]) -> tuple[list[Raw], list[Raw]]:
+    """Return allocs of the tensors from before a trace, and the trace's allocs and frees.
 
-    That is what is freed without one, or only there at the end. A tensor that is written to is
-    freed, and begins again at once at its address: where its category stays, it keeps its life.
+    Tensors from before are freed without an alloc, or there at the end without one. A tensor that
+    is written to is freed, and begins again at once at its address: where its category stays, it
+    keeps its life.
     """
     ended = Raw()
     before: list[Raw] = []
@@ -128,23 +138,24 @@ def _whole(rows: Rows, sizes_at_end: list[int]) -> tuple[list[Raw], list[Raw]]:
             ended = {}
     untraced = Counter(sizes_at_end) - Counter(row["size"] for row in live.values())
     sizes = enumerate(untraced.elements(), _NO_ADDRESS)
-    return [
-        *({"action": "alloc", "addr": addr, "size": size} for addr, size in sizes),
-        *before,
-    ], events
+    at_end = [{"action": "alloc", "addr": addr, "size": size} for addr, size in sizes]
+    return [*at_end, *before], events
 
 
 def _is_written(ended: Raw, row: Raw) -> bool:
-    """Return whether an alloc is a new version of what has just ended, in a category that it can have had."""
+    """Return whether an alloc is a new version of the tensor that has just ended.
+
+    The category of the new version must be one that the tensor can have had.
+    """
     if (ended.get("addr"), ended.get("size")) != (row["addr"], row["size"]):
         return False
-    # By their names, so that nothing deep is compared.
-    stacks = [
-        Rows.of(event.get("frames"), "device_traces[].frames").texts("name")
-        for event in (ended, row)
-    ]
-    if stacks[0] != stacks[1]:
+    if _frame_names(ended) != _frame_names(row):
         return False
     category = row.get("category")
     earlier = ended.get("category")
     return category == earlier or (not earlier and category in _LASTING)
+
+
+def _frame_names(event: Raw) -> list[str | None]:
+    """Return the names of an event's frames, so that nothing deep is compared."""
+    return Rows.of(event.get("frames"), "device_traces[].frames").texts("name")

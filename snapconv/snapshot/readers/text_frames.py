@@ -1,4 +1,7 @@
-"""Frames that are one text: of torch.profiler `model.py(33): forward`, of torch 2.0 `model.py:33:forward`."""
+"""Frames that are one text.
+
+torch.profiler writes `model.py(33): forward`, torch 2.0 wrote `model.py:33:forward`.
+"""
 
 import re
 import sys
@@ -9,20 +12,21 @@ _FRAMES = (
     re.compile(r"\A(?P<file>[^\n]+)\((?P<line>\d{1,9})\): (?P<name>[^\n]+)"),
     re.compile(r"\A(?P<file>[^\n]+?):(?P<line>\d{1,9}):(?P<name>[^\n]*)"),
 )
-# Without the address of the object, which is another in every run.
+# The group leaves out the address of the object, which is another in every run.
 _BUILT_IN = re.compile(r"<built-in (?:method|function) (\w+)\b.*>")
-# The profiler cuts the folders of Python's path off, which hides what was installed.
+# The profiler cuts the folders of Python's path off, which hides that a package is installed.
 _INSTALLED = {
-    "torch", "torchvision", "torchaudio", "transformers", "accelerate", "lightning", "pytorch_lightning",
-    "diffusers", "deepspeed", "peft", "timm", "numpy", "tqdm",
+    "torch", "torchvision", "torchaudio", "transformers", "accelerate", "lightning",
+    "pytorch_lightning", "diffusers", "deepspeed", "peft", "timm", "numpy", "tqdm",
 }  # fmt: skip
 
 
 def split_frame(text: str) -> tuple[str, str, int]:
     """Return the function's name, the file and the line of a frame."""
     for pattern in _FRAMES:
-        if found := pattern.fullmatch(text):
-            return found["name"], _path(found["file"]), int(found["line"])
+        match = pattern.fullmatch(text)
+        if match:
+            return match["name"], _path(match["file"]), int(match["line"])
     return _BUILT_IN.sub(r"\1", text), "<torch>", 0
 
 

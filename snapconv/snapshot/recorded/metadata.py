@@ -69,7 +69,7 @@ _NUMBERS = (
     ("original_addr", "original", ADDRESS, 0),
     ("iteration", "iteration", _ITERATION, 0),
 )
-_HOW = {
+_ENDINGS = {
     "finished": "ended",
     "exception": "was ended by an exception",
     "interrupted": "was interrupted",
@@ -125,7 +125,7 @@ class RecordedTensors:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTable:
-    """Phases as they were marked, on the trace's clock; ``ended_us`` is -1 for one that lasted to the end."""
+    """Phases as they were marked, on the trace's clock; ``ended_us`` is -1 if the end is missing."""
 
     phase: Int8Column
     iteration: Int64Column
@@ -135,7 +135,7 @@ class PhaseTable:
 
 @dataclass(frozen=True, slots=True)
 class RecordedProject:
-    """The project's folder; whether it was named, so that nothing else counts; libraries that count too."""
+    """The project's folder, and libraries that count too; ``is_given``: a user named the folder."""
 
     root: str | None = None
     is_given: bool = False
@@ -176,35 +176,28 @@ class Metadata:
 
     def notes(self) -> tuple[Note, ...]:
         """Return the notes on all figures of this file."""
-        found = []
+        notes = []
         if self.is_simulated:
-            met = "; ".join(self.not_modelled)
-            missing = f"not modelled: {met}" if met else "a GPU needs somewhat more"
-            found.append(
-                Note(
-                    "simulated",
-                    f"recorded without a GPU; {missing}",
-                )
-            )
+            operations = "; ".join(self.not_modelled)
+            missing = f"not modelled: {operations}" if operations else "a GPU needs somewhat more"
+            notes.append(Note("simulated", f"recorded without a GPU; {missing}"))
         if self.ended != "complete":
             # After two sentences torch adds only advice and an address.
             sentences = re.split(r"(?<=[.!?])\s+", self.ended_detail, maxsplit=2)[:2]
             detail = f" ({' '.join(sentences)})" if self.ended_detail else ""
-            found.append(
-                Note(
-                    "ended-early",
-                    f"the program {_HOW.get(self.ended, 'ended')}{detail} before everything was "
-                    f"recorded; "
-                    "the report covers what was recorded until then",
-                )
+            ending = _ENDINGS.get(self.ended, "ended")
+            message = (
+                f"the program {ending}{detail} before everything was recorded; the report covers "
+                "what was recorded until then"
             )
-        return (*found, *self.recorder_notes)
+            notes.append(Note("ended-early", message))
+        return (*notes, *self.recorder_notes)
 
 
 def read_metadata(
     raw: object, stacks: Stacks, *, n_bytes: int
 ) -> tuple[Metadata | None, tuple[Note, ...]]:
-    """Read the value under KEY; None with a note where it cannot be used, without a note where none is.
+    """Read the value under KEY; None if there is none, None and a note if it cannot be used.
 
     ``n_bytes`` is the size of the file, unpacked.
     """
@@ -220,40 +213,47 @@ def read_metadata(
 def _read(raw: dict[object, object], stacks: Stacks, n_bytes: int) -> Metadata:
     version = raw.get("version")
     if type(version) is not int or version != VERSION:
-        got = _plain(version) or type(version).__name__
+        actual = _plain(version) or type(version).__name__
         raise MalformedSnapshotError(
-            f"{KEY}.version: expected {VERSION}, got {got}; look for a newer snapconv"
+            f"{KEY}.version: expected {VERSION}, got {actual}; look for a newer snapconv"
         )
     _check_size(raw, n_bytes)
     # Where nothing else has a stack, these would look like all the stacks that the program had.
     parameters = _tensors(_rows(raw, "parameters"), 0, stacks if stacks.has_frames else None)
     if "" in parameters.names:
         raise MalformedSnapshotError(f"{KEY}.parameters: expected a name for each")
-    ended = raw.get("ended")
+    device_bytes = _device_bytes(_rows(raw, "devices"))
+    tensors = {}
+    for name, key in _LISTS.items():
+        tensors[name] = _tensors(_rows(raw, key), len(parameters), None)
+    project = RecordedProject(
+        _text(raw, "project_root") or None,
+        raw.get("project_root_given") is True,
+        _texts_of(raw.get("include")),
+    )
     simulated = raw.get("simulated")
     overflowed = raw.get("overflowed")
-    ended = ended if isinstance(ended, dict) else {}
+    ended = _dictionary(raw.get("ended"))
     return Metadata(
-        project=RecordedProject(
-            _text(raw, "project_root") or None,
-            raw.get("project_root_given") is True,
-            _texts_of(raw.get("include")),
-        ),
+        project=project,
         is_simulated=simulated is not None,
-        not_modelled=_texts_of(simulated.get("not_modelled"))
-        if isinstance(simulated, dict)
-        else (),
+        not_modelled=_texts_of(_dictionary(simulated).get("not_modelled")),
         recorder_notes=_recorder_notes(raw.get("notes")),
         ended=_text(ended, "how") or "complete",
         ended_detail=_text(ended, "detail"),
         overflowed=overflowed if isinstance(overflowed, bool) else None,
-        device_bytes=_device_bytes(_rows(raw, "devices")),
+        device_bytes=device_bytes,
         facts=tuple(_facts(raw)),
         parameters=parameters,
-        **{name: _tensors(_rows(raw, key), len(parameters), None) for name, key in _LISTS.items()},
+        **tensors,
         phases=_phases(_rows(raw, "phases"), "phase"),
         iterations=_phases(_rows(raw, "iterations"), "kind"),
     )
+
+
+def _dictionary(value: object) -> dict[object, object]:
+    """Return a dictionary as it is, and an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
 
 
 def read_ending(path: Path) -> tuple[Note, ...]:
@@ -277,24 +277,26 @@ def _rows(raw: dict[object, object], key: str) -> Rows:
 
 def _tensors(rows: Rows, n_parameters: int, stacks: Stacks | None) -> RecordedTensors:
     states = _names(rows, "state")
-    known = Bounds(0, n_parameters - 1, f"an index below {n_parameters}")
+    numbers = {}
+    for name, key, bounds, missing in _NUMBERS:
+        numbers[name] = rows.ints(key, bounds, missing=missing)
+    index = Bounds(0, n_parameters - 1, f"an index below {n_parameters}")
+    is_buffer = [kind == "buffer" for kind in rows.values("kind")]
     table = RecordedTensors(
-        **{
-            name: rows.ints(key, bounds, missing=missing) for name, key, bounds, missing in _NUMBERS
-        },
-        parameter=rows.ints("parameter", known, missing=-1),
+        **numbers,
+        parameter=rows.ints("parameter", index, missing=-1),
         names=states if any(states) else _names(rows, "name"),
         modules=_names(rows, "module"),
         dtypes=_names(rows, "dtype"),
         shapes=_shapes(rows),
-        is_buffer=np.array([kind == "buffer" for kind in rows.values("kind")], bool),
+        is_buffer=np.array(is_buffer, bool),
         without_history=rows.flags("without_history"),
         is_written=rows.flags("written"),
         stack_ids=unknown_column(len(rows), np.int32),
     )
     check_total(table.n_bytes, KEY)
     if stacks is not None:
-        table = replace(table, stack_ids=stacks.ids(rows.values("frames"), rows.place))
+        table = replace(table, stack_ids=stacks.ids(rows.values("frames"), rows.row_path))
     return read_only(table)
 
 
@@ -306,24 +308,24 @@ def _names(rows: Rows, key: str) -> tuple[str, ...]:
 
 
 def _shapes(rows: Rows) -> tuple[tuple[int, ...], ...]:
-    """Return shapes, empty where one is missing; of very long ones the beginning."""
+    """Return shapes, empty where one is missing, and cut where they are very long."""
     shapes = []
     for i, value in enumerate(rows.values("shape")):
-        where = f"{rows.place(i)}.shape"
-        sizes = (
-            value
-            if isinstance(value, tuple)
-            else expect([] if value is None else value, list, where)
-        )
-        shapes.append(tuple(expect(n, _DIMENSION, where) for n in islice(sizes, _MAX_LIST)))
-        expect(math.prod(shapes[-1]), _VALUES, where)
+        path = f"{rows.row_path(i)}.shape"
+        sizes = () if value is None else value
+        if not isinstance(sizes, tuple):
+            expect(sizes, list, path)
+        shape = tuple(expect(size, _DIMENSION, path) for size in islice(sizes, _MAX_LIST))
+        expect(math.prod(shape), _VALUES, path)
+        shapes.append(shape)
     return tuple(shapes)
 
 
 def _phases(rows: Rows, key: str) -> PhaseTable:
     """Return phases in the order in which they began; words that are not known are OTHER."""
     began = rows.ints("began_us", TIME)
-    phase = np.array([_PHASE_CODES.get(word, 0) for word in _names(rows, key)], np.int8)
+    codes = [_PHASE_CODES.get(word, 0) for word in _names(rows, key)]
+    phase = np.array(codes, np.int8)
     order = np.argsort(began, kind="stable")
     iteration = rows.ints("iteration", _ITERATION, missing=0)
     ended = rows.ints("ended_us", TIME, missing=-1)
@@ -334,31 +336,33 @@ def _device_bytes(rows: Rows) -> dict[int, int]:
     """Return the memory of every device that has it."""
     devices = rows.ints("device", _ITERATION, missing=0)
     n_bytes = rows.ints("total_bytes", missing=-1)
-    return {d: n for d, n in plain_rows(devices, n_bytes) if n >= 0}
+    return {device: size for device, size in plain_rows(devices, n_bytes) if size >= 0}
 
 
 def _check_size(raw: dict[object, object], n_bytes: int) -> None:
-    """Refuse lists that repeat a row or a text so often that all are many times the size of the file.
+    """Refuse lists that repeat rows or texts until all are many times the size of the file.
 
     A pickle repeats either for two bytes, and reports have them for every row.
     """
-    of_list: dict[int, int] = {}
+    list_sizes: dict[int, int] = {}
 
     def size(value: object) -> int:
         if type(value) is str:
             return min(len(value), _MAX_TEXT)
         if type(value) is not list:
             return 0
-        if id(value) not in of_list:
+        if id(value) not in list_sizes:
             texts = (item for item in islice(value, _MAX_LIST) if type(item) is str)
-            of_list[id(value)] = min(len(value), _MAX_LIST) + sum(map(size, texts))
-        return of_list[id(value)]
+            list_sizes[id(value)] = min(len(value), _MAX_LIST) + sum(map(size, texts))
+        return list_sizes[id(value)]
 
-    lists = (rows for rows in raw.values() if isinstance(rows, list))
-    rows = (row for rows in lists for row in rows if isinstance(row, dict))
-    # Without frames: stacks have bounds of their own.
-    sizes = (sum(size(value) for key, value in row.items() if key != "frames") for row in rows)
-    total = sum(_ROW_BYTES + n for n in sizes)
+    total = 0
+    for rows in raw.values():
+        for row in rows if isinstance(rows, list) else ():
+            if isinstance(row, dict):
+                # Stacks have bounds of their own.
+                values = (value for key, value in row.items() if key != "frames")
+                total += _ROW_BYTES + sum(map(size, values))
     if total > _BYTES_PER_BYTE * n_bytes + _FREE_BYTES:
         raise MalformedSnapshotError(
             f"{KEY}: the entries are together many times the size of the file"
@@ -370,30 +374,32 @@ def _check_size(raw: dict[object, object], n_bytes: int) -> None:
 
 def _recorder_notes(raw: object) -> tuple[Note, ...]:
     """Return the notes that the recorder wrote about the program; anything else is left out."""
-    rows = (
-        [row for row in islice(raw, _MAX_LIST) if isinstance(row, dict)]
-        if isinstance(raw, list)
-        else []
-    )
-    texts = [(_text(row, "slug"), _text(row, "message")) for row in rows]
-    return tuple(
-        Note(slug, message) for slug, message in texts if re.fullmatch(_SLUG, slug) and message
-    )
+    notes = []
+    for row in islice(raw, _MAX_LIST) if isinstance(raw, list) else ():
+        values = _dictionary(row)
+        slug = _text(values, "slug")
+        message = _text(values, "message")
+        if re.fullmatch(_SLUG, slug) and message:
+            notes.append(Note(slug, message))
+    return tuple(notes)
 
 
 def _facts(raw: dict[object, object]) -> list[tuple[str, str]]:
     """Return the plain values at the top, by their keys, and the command line."""
-    facts = [
-        (key, text)
-        for key, value in raw.items()
-        if type(key) is str and key != "version" and (text := _plain(value))
-    ]
+    facts = []
+    for key, value in raw.items():
+        text = _plain(value)
+        if type(key) is str and key != "version" and text:
+            facts.append((key, text))
+    facts = facts[:_MAX_LIST]
     command = " ".join(_texts_of(raw.get("command")))
-    return [*facts[:_MAX_LIST], *([("command", command)] if command else [])]
+    if command:
+        facts.append(("command", command))
+    return facts
 
 
 def _plain(value: object) -> str:
-    """Return a single value as text; empty for everything else, and for numbers too large to be meant."""
+    """Return a single value as text; an empty text for anything else, and for absurd numbers."""
     if type(value) is int:
         return str(value) if abs(value) < 1 << 63 else ""
     return str(value)[:_MAX_TEXT] if type(value) in (str, float, bool) else ""

@@ -1,6 +1,7 @@
-"""timing.json -> columns: the times that a capture has of its operations. See docs/reference/capture.md.
+"""timing.json -> columns: the times that a capture has of its operations.
 
-The file is as untrusted as a snapshot: every value is checked before anything uses it.
+docs/reference/capture.md describes the file. It is as untrusted as a snapshot: every value is
+checked before anything uses it.
 """
 
 import os
@@ -30,7 +31,7 @@ _MAX_TEXT = 4096
 
 @dataclass(frozen=True, slots=True)
 class TimedIteration:
-    """The times measured around the phases of one iteration; None for a phase that did not happen."""
+    """The times measured around the phases of one iteration; None for a missing phase."""
 
     iteration: int
     forward_ms: float | None = None
@@ -40,7 +41,7 @@ class TimedIteration:
 
 @dataclass(frozen=True, slots=True)
 class LaunchCounts:
-    """The calls (or nodes) of a phase, and those that were launch-bound: the GPU waited for the CPU."""
+    """The calls (or nodes) of a phase, and the launch-bound ones: the GPU waited for the CPU."""
 
     phase: str
     n_calls: int
@@ -128,15 +129,21 @@ def load_timing(path: str | Path) -> tuple[Timing | None, tuple[Note, ...]]:
 
 
 class _Object:
-    """A JSON object, and its place in the file."""
+    """A JSON object, and its path in the file."""
 
-    def __init__(self, value: object, place: str) -> None:
-        self._values: dict[str, Any] = expect(value, dict, place or "the file")
-        self._place = place
+    def __init__(self, value: object, path: str) -> None:
+        self._values: dict[str, Any] = expect(value, dict, path or "the file")
+        self._path = path
 
     def value(self, key: str, kind: type | Bounds) -> Any:
         """Return the value of a key that must be there."""
-        return expect(self._values.get(key), kind, f"{self._place}.{key}" if self._place else key)
+        path = f"{self._path}.{key}" if self._path else key
+        return expect(self._values.get(key), kind, path)
+
+    def text(self, key: str) -> str:
+        """Return the text of a key that must be there, cut where it is very long."""
+        text: str = self.value(key, str)
+        return text[:_MAX_TEXT]
 
     def optional(self, key: str, kind: type | Bounds, missing: Any = None) -> Any:
         """Return the value of a key, or ``missing`` for null, and where the key is not there."""
@@ -154,15 +161,12 @@ def _timing(path: Path, n_bytes: int, trace: _Object) -> Timing:
     timing = Timing(
         path=path,
         n_bytes=n_bytes,
-        written_by=(
-            trace.value("snapconv", str)[:_MAX_TEXT],
-            trace.value("torch", str)[:_MAX_TEXT],
-        ),
+        written_by=(trace.text("snapconv"), trace.text("torch")),
         clock=clock,
         is_simulated=trace.value("simulated", bool),
         device=trace.value("device", _COUNT),
-        device_name=trace.value("device_name", str)[:_MAX_TEXT],
-        project_root=trace.value("project_root", str)[:_MAX_TEXT],
+        device_name=trace.text("device_name"),
+        project_root=trace.text("project_root"),
         iterations=iterations,
         launch_bound=_launch_counts(trace),
         overflowed=trace.optional("overflowed", bool, missing=False),
@@ -189,12 +193,13 @@ def _iterations(trace: _Object) -> tuple[TimedIteration, ...]:
 
 def _launch_counts(trace: _Object) -> tuple[LaunchCounts, ...]:
     raw = trace.optional("launch_bound", dict, missing={})
-    rows = {phase: raw[phase] for phase in ("forward", "backward") if raw.get(phase) is not None}
-    objects = {phase: _Object(row, f"launch_bound.{phase}") for phase, row in rows.items()}
-    return tuple(
-        LaunchCounts(phase, row.value("n", _COUNT), row.value("n_waited_for", _COUNT))
-        for phase, row in objects.items()
-    )
+    counts = []
+    for phase in ("forward", "backward"):
+        if raw.get(phase) is not None:
+            row = _Object(raw[phase], f"launch_bound.{phase}")
+            n_calls = row.value("n", _COUNT)
+            counts.append(LaunchCounts(phase, n_calls, row.value("n_waited_for", _COUNT)))
+    return tuple(counts)
 
 
 # --- the columns of the calls
@@ -203,47 +208,64 @@ def _launch_counts(trace: _Object) -> tuple[LaunchCounts, ...]:
 def _call_table(
     raw: dict[str, object], iterations: Sequence[TimedIteration], n_stacks: int, texts: Interner
 ) -> CallTable:
-    columns = {
-        key: expect(raw.get(key), list, f"calls.{key}") for key in (*_INTS, *_TIMES, *_TEXTS)
-    }
+    columns = _call_columns(raw)
+    iteration = _numbers("iteration", columns["iteration"], _COUNT)
+    name_id = _text_ids(columns["name"], texts)
+    phase_ids = {phase: i for i, phase in enumerate(PHASES)}
+    phase = [phase_ids.get(name, -1) for name in columns["phase"]]
+    module_id = _text_ids(columns["module"], texts)
+    stack_id = _numbers("stack", columns["stack"], _INTS["stack"])
+    times = {key: _numbers(key, columns[key], _MILLISECONDS) for key in _TIMES}
+    table = CallTable(
+        iteration=iteration,
+        name_id=name_id,
+        phase=np.array(phase, np.int8),
+        module_id=module_id,
+        stack_id=stack_id.astype(np.int32),
+        **times,
+    )
+    # A call has a time of its own; only a row of phase backward is about nodes that no call made.
+    is_untimed = np.isnan(table.forward_ms) & (table.phase != PHASES.index("backward"))
+    timed_iterations = [row.iteration for row in iterations]
+    is_unknown = ~np.isin(table.iteration, timed_iterations)
+    checks = (
+        ("phase", table.phase < 0, f"one of {', '.join(PHASES)}"),
+        ("stack", table.stack_id >= n_stacks, f"-1 or one of {n_stacks} stacks"),
+        ("forward_ms", is_untimed, "a number"),
+        ("host_ms", np.isnan(table.host_ms), "a number"),
+        ("iteration", is_unknown, "the number of one of the iterations"),
+    )
+    for key, is_wrong, expected in checks:
+        if is_wrong.any():
+            i = int(is_wrong.argmax())
+            actual = shown(str(columns[key][i]))
+            raise MalformedSnapshotError(f"calls.{key}[{i}]: expected {expected}, got {actual}")
+    return read_only(table)
+
+
+def _call_columns(raw: dict[str, object]) -> dict[str, list[Any]]:
+    """Return the lists of values, all of one length, with texts where texts belong."""
+    columns = {}
+    for key in (*_INTS, *_TIMES, *_TEXTS):
+        columns[key] = expect(raw.get(key), list, f"calls.{key}")
     n_calls = len(columns["iteration"])
     for key, values in columns.items():
         if len(values) != n_calls:
             message = f"expected {n_calls} values as in calls.iteration, got {len(values)}"
             raise MalformedSnapshotError(f"calls.{key}: {message}")
     for key in _TEXTS:
-        if not set(map(type, columns[key])) <= ({str, type(None)} if key == "module" else {str}):
-            _refuse_first(key, columns[key], str, may_be_null=key == "module")
-    phase_ids = {phase: i for i, phase in enumerate(PHASES)}
-    table = CallTable(
-        iteration=_numbers("iteration", columns["iteration"], _COUNT),
-        name_id=_text_ids(columns["name"], texts),
-        phase=np.array([phase_ids.get(phase, -1) for phase in columns["phase"]], np.int8),
-        module_id=_text_ids(columns["module"], texts),
-        stack_id=_numbers("stack", columns["stack"], _INTS["stack"]).astype(np.int32),
-        **{key: _numbers(key, columns[key], _MILLISECONDS) for key in _TIMES},
-    )
-    # A call has a time of its own; only a row of phase backward is about nodes that no call made.
-    is_untimed = np.isnan(table.forward_ms) & (table.phase != PHASES.index("backward"))
-    is_unknown = ~np.isin(table.iteration, [iteration.iteration for iteration in iterations])
-    for key, wrong, expected in (
-        ("phase", table.phase < 0, f"one of {', '.join(PHASES)}"),
-        ("stack", table.stack_id >= n_stacks, f"-1 or one of {n_stacks} stacks"),
-        ("forward_ms", is_untimed, "a number"),
-        ("host_ms", np.isnan(table.host_ms), "a number"),
-        ("iteration", is_unknown, "the number of one of the iterations"),
-    ):
-        if wrong.any():
-            i = int(wrong.argmax())
-            got = shown(str(columns[key][i]))
-            raise MalformedSnapshotError(f"calls.{key}[{i}]: expected {expected}, got {got}")
-    return read_only(table)
+        may_be_null = key == "module"
+        types = {str, type(None)} if may_be_null else {str}
+        if not set(map(type, columns[key])) <= types:
+            _refuse_first(key, columns[key], str, may_be_null=may_be_null)
+    return columns
 
 
 def _numbers(key: str, values: list[Any], bounds: Bounds) -> NDArray[Any]:
     """Return numbers as a column: int64, or float64 with NaN for null."""
     is_time = float in bounds.types
-    if set(map(type, values)) <= {*bounds.types, *([type(None)] if is_time else [])}:
+    types = {*bounds.types, type(None)} if is_time else set(bounds.types)
+    if set(map(type, values)) <= types:
         with suppress(OverflowError):
             column = np.array(values, np.float64 if is_time else np.int64)
             # A comparison with NaN is false.
@@ -274,15 +296,16 @@ def _stacks(trace: _Object) -> tuple[StackTable, BoolColumn]:
     for i, stack in enumerate(trace.value("stacks", list)):
         frames = []
         for k, frame in enumerate(expect(stack, list, f"stacks[{i}]")):
-            where = f"stacks[{i}][{k}]"
-            if len(expect(frame, list, where)) != len(_FRAME):
+            path = f"stacks[{i}][{k}]"
+            if len(expect(frame, list, path)) != len(_FRAME):
                 raise MalformedSnapshotError(
-                    f"{where}: expected {len(_FRAME)} values, got {len(frame)}"
+                    f"{path}: expected {len(_FRAME)} values, got {len(frame)}"
                 )
             for n, (value, kind) in enumerate(zip(frame, _FRAME, strict=True)):
-                expect(value, kind, f"{where}[{n}]")
+                expect(value, kind, f"{path}[{n}]")
             file, line, name, is_of_module = frame
             frames.append((name[:_MAX_TEXT], file[:_MAX_TEXT], line, is_of_module))
         stacks.append(interner.ids(frames))
     rows = interner.values()
-    return stack_table([row[:3] for row in rows], stacks), np.array([row[3] for row in rows], bool)
+    table = stack_table([row[:3] for row in rows], stacks)
+    return table, np.array([row[3] for row in rows], bool)

@@ -11,13 +11,13 @@ from snapconv.snapshot.fields import BYTES, Interner, Rows, check_range, check_t
 from snapconv.units import shown
 
 
-def place(i: int) -> str:
+def row_path(i: int) -> str:
     return f"rows[{i}]"
 
 
 def rows(*values, key="n"):
     """One dictionary per value; an ellipsis stands for a missing key."""
-    return Rows([{} if value is ... else {key: value} for value in values], place)
+    return Rows([{} if value is ... else {key: value} for value in values], row_path)
 
 
 class TestInts:
@@ -78,17 +78,19 @@ class TestBounds:
             MalformedSnapshotError,
             match=rf"^rows\[1\]\.size: expected 0 to 2\^48 bytes, got {value}$",
         ):
-            check_range(np.array([512, value]), BYTES, "size", place=place)
+            check_range(np.array([512, value]), BYTES, "size", row_path=row_path)
 
     def test_sizes_within_the_bounds_pass(self):
-        check_range(np.array([0, 512, 2**48]), BYTES, "size", place=place)
-        check_range(None, BYTES, "size", place=place)
+        check_range(np.array([0, 512, 2**48]), BYTES, "size", row_path=row_path)
+        check_range(None, BYTES, "size", row_path=row_path)
 
     def test_only_the_marked_rows_are_looked_at(self):
         column = np.array([-1, 5, -1])
-        check_range(column, BYTES, "size", place=place, among=np.array([False, True, False]))
+        check_range(column, BYTES, "size", row_path=row_path, among=np.array([False, True, False]))
         with pytest.raises(MalformedSnapshotError, match=r"rows\[2\]"):
-            check_range(column, BYTES, "size", place=place, among=np.array([False, True, True]))
+            check_range(
+                column, BYTES, "size", row_path=row_path, among=np.array([False, True, True])
+            )
 
     def test_a_sum_that_could_overflow_is_refused(self):
         check_total(np.full(8192, 2**48), "rows")
@@ -176,7 +178,7 @@ class TestPools:
 class TestRows:
     def test_rows_must_be_dictionaries(self):
         with pytest.raises(MalformedSnapshotError, match=r"^rows\[1\]: expected dict, got list$"):
-            Rows([{}, []], place)
+            Rows([{}, []], row_path)
 
 
 class TestShared:
@@ -185,11 +187,11 @@ class TestShared:
         with pytest.raises(
             MalformedSnapshotError, match=r"^rows\[2\] is the same list as rows\[1\];"
         ):
-            reject_shared([[1], shared, shared], place)
+            reject_shared([[1], shared, shared], row_path)
 
     def test_equal_lists_and_one_empty_list_in_two_places_pass(self):
         empty = []
-        reject_shared([[1], [1], empty, empty], place)
+        reject_shared([[1], [1], empty, empty], row_path)
 
 
 @pytest.mark.parametrize(
