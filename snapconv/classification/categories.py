@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Flag, IntEnum, auto
-from functools import cache, reduce
-from operator import or_
+from functools import cache
 
 # Stands in every output where a rule's name would, of what no rule has decided.
 NO_RULE = "none"
@@ -34,23 +33,30 @@ class Category(_Words):
 
 
 class Trait(Flag):
-    """What may hold of a category. Whatever depends on the category elsewhere asks for those with a trait."""
+    """What may hold of a category: code that depends on the category asks for a trait."""
 
-    GROWS = auto()  # with the batch, as an engineer expects
-    COMPUTED = auto()  # forward and backward make it
-    SAVED = auto()  # autograd keeps it for backward; batches too, where no name keeps them
-    SKYLINE_ACTIVATION = (
-        auto()
-    )  # Skyline has no cache of keys and values: what modules made and keep
-    MADE_ONCE = (
-        auto()
-    )  # for a parameter, a kernel or a shape, on its first use, maybe in a later iteration
-    USUALLY_KEPT = auto()  # once it is made, however long that takes
-    READ_BY_EVERYTHING = auto()  # that a line reads it says nothing of that line
-    NO_SPARE_WEIGHT = auto()  # never a copy of the weights, whatever made it
-    # What a program does by itself, again and again. Of other categories neither was seen.
-    REPLACED = auto()  # by a line that makes the new value, then frees the one before
-    FREED_BY_LINE = auto()  # by lines that free nothing else
+    # It grows with the batch, as an engineer expects.
+    GROWS = auto()
+    # Forward and backward make it.
+    COMPUTED = auto()
+    # Autograd keeps it for backward; batches too, where no name keeps them.
+    SAVED = auto()
+    # Skyline has no cache of keys and values: it counts what modules made and keep.
+    SKYLINE_ACTIVATION = auto()
+    # It is made once for a parameter, a kernel or a shape: on its first use, maybe in a later
+    # iteration.
+    MADE_ONCE = auto()
+    # It stays once it is made, however long that takes.
+    USUALLY_KEPT = auto()
+    # That a line reads it says nothing of that line.
+    READ_BY_EVERYTHING = auto()
+    # It is never a copy of the weights, whatever made it.
+    NO_SPARE_WEIGHT = auto()
+    # A program does the last two by itself, again and again. Of other categories neither was seen.
+    # A line makes the new value, then frees the one before.
+    REPLACED = auto()
+    # Lines that free it free nothing else.
+    FREED_BY_LINE = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,84 +73,81 @@ class About:
     returned: str = "output"
 
 
-def _traits(names: str) -> Trait:
-    """Join the traits of these names."""
-    return reduce(or_, map(Trait.__getitem__, names.split()))
-
-
 # In the order in which they are stacked: what lives long lies low. The page of `snapconv view` has
 # the same colours (web/src/colors.ts), distinct for every kind of colour vision.
 ABOUT: dict[Category, About] = {
     Category.WEIGHT: About(
         "weights",
         "#164884",
-        _traits("MADE_ONCE USUALLY_KEPT READ_BY_EVERYTHING"),
+        Trait.MADE_ONCE | Trait.USUALLY_KEPT | Trait.READ_BY_EVERYTHING,
         "put on the device while a model was built, loaded or moved, and still there when forward "
-        "begins. "
-        "**Buffers too**: statistics of a batch norm, masks, tables of positions; and **copies** "
-        "that autocast casts and keeps, in its cache or for backward",
+        "begins. **Buffers too**: statistics of a batch norm, masks, tables of positions; and "
+        "**copies** that autocast casts and keeps, in its cache or for backward",
     ),
     Category.OPTIMIZER_STATE: About(
         "optimizer state",
         "#69b8e2",
-        _traits("MADE_ONCE USUALLY_KEPT READ_BY_EVERYTHING NO_SPARE_WEIGHT REPLACED"),
+        Trait.MADE_ONCE
+        | Trait.USUALLY_KEPT
+        | Trait.READ_BY_EVERYTHING
+        | Trait.NO_SPARE_WEIGHT
+        | Trait.REPLACED,
         "made in an optimizer step and kept after it",
     ),
     Category.GRADIENT: About(
         "gradients",
         "#ecad28",
-        _traits("USUALLY_KEPT READ_BY_EVERYTHING NO_SPARE_WEIGHT FREED_BY_LINE"),
+        Trait.USUALLY_KEPT | Trait.READ_BY_EVERYTHING | Trait.NO_SPARE_WEIGHT | Trait.FREED_BY_LINE,
         "made by backward and kept after it, or freed by `zero_grad`",
     ),
     Category.KV_CACHE: About(
         "KV cache",
         "#3a9b6c",
-        _traits("GROWS COMPUTED SKYLINE_ACTIVATION NO_SPARE_WEIGHT"),
+        Trait.GROWS | Trait.COMPUTED | Trait.SKYLINE_ACTIVATION | Trait.NO_SPARE_WEIGHT,
         "keys and values of earlier tokens, which inference keeps for the next ones: those of "
-        "vLLM, SGLang "
-        "and transformers, and memory kept in the same way, once or twice for every layer. In "
-        "Skyline's "
-        "tables it is an activation",
+        "vLLM, SGLang and transformers, and memory kept in the same way, once or twice for every "
+        "layer. In Skyline's tables it is an activation",
         returned="cache of keys and values",
     ),
     Category.INPUT: About(
         "inputs",
         "#d8df8a",
-        _traits("GROWS SAVED REPLACED FREED_BY_LINE"),
+        Trait.GROWS | Trait.SAVED | Trait.REPLACED | Trait.FREED_BY_LINE,
         "made outside of modules and used in forward: batches, and data kept on the device, such "
-        "as a replay "
-        "buffer",
+        "as a replay buffer",
         returned="batch",
     ),
     Category.COMMUNICATION: About(
-        "communication", "#5a3d28", _traits("COMPUTED"), "buffers of collectives"
+        "communication", "#5a3d28", Trait.COMPUTED, "buffers of collectives"
     ),
     Category.WORKSPACE: About(
         "workspaces",
         "#8f62b8",
-        _traits("COMPUTED MADE_ONCE USUALLY_KEPT"),
+        Trait.COMPUTED | Trait.MADE_ONCE | Trait.USUALLY_KEPT,
         "scratch memory of cuBLAS and cuDNN",
     ),
     Category.ACTIVATION: About(
         "activations",
         "#cb5839",
-        _traits("GROWS COMPUTED SAVED SKYLINE_ACTIVATION REPLACED FREED_BY_LINE"),
+        Trait.GROWS
+        | Trait.COMPUTED
+        | Trait.SAVED
+        | Trait.SKYLINE_ACTIVATION
+        | Trait.REPLACED
+        | Trait.FREED_BY_LINE,
         "made in forward and kept for backward. If the trace has no backward: also what forward "
-        "made and "
-        "nothing freed, and what the graph holds after the modules have returned. Saved by "
-        "autograd but "
-        "freed within the module's own forward, as in `cdist(a, b).argmin()`: `temporary`, "
-        "because no "
-        "backward can follow",
+        "made and nothing freed, and what the graph holds after the modules have returned. Saved "
+        "by autograd but freed within the module's own forward, as in `cdist(a, b).argmin()`: "
+        "`temporary`, because no backward can follow",
     ),
     Category.TEMPORARY: About(
         "temporary memory",
         "#edb0c8",
-        _traits("GROWS COMPUTED FREED_BY_LINE"),
+        Trait.GROWS | Trait.COMPUTED | Trait.FREED_BY_LINE,
         "made and freed within one phase; without a backward, also made in forward and freed later",
     ),
     Category.UNKNOWN: About(
-        "unknown", "#898e95", _traits("COMPUTED"), "there is no evidence for any of these"
+        "unknown", "#898e95", Trait.COMPUTED, "there is no evidence for any of these"
     ),
 }
 
@@ -156,7 +159,7 @@ def categories_with(trait: Trait) -> tuple[Category, ...]:
 
 
 class Certainty(_Words):
-    """How sure the category of an allocation is: what is likely is right as often as its probability says."""
+    """How sure a category is: what is likely is right as often as its probability says."""
 
     UNKNOWN = 0
     LIKELY = 1
