@@ -1,4 +1,4 @@
-"""The order of the classification: facts first, then the inventory of the job, then what is like others.
+"""The order of the classification: facts, the inventory of the job, then what is like others.
 
 The first stage that marks an allocation decides. An allocation that none marks stays ``unknown``.
 """
@@ -44,9 +44,10 @@ _MOST_PASSED_OVER = 32
 
 
 def _propagate(decided: Decided) -> Iterator[Proposal]:
-    """Propose what lines show whose other memory is known: the line that frees it, or makes its next value.
+    """Propose what lines show whose other memory is known.
 
-    It comes last of what is certain, and never feeds the inventory.
+    A line that frees memory, or makes its next value. It comes last of what is certain, and never
+    feeds the inventory.
     """
     if decided.features.phases.free_sites_known:
         yield from _replaced(decided)
@@ -54,69 +55,93 @@ def _propagate(decided: Decided) -> Iterator[Proposal]:
 
 
 def _replaced(decided: Decided) -> Iterator[Proposal]:
-    """Follow lines that give a variable a new value: they make it first, then free the one before."""
+    """Follow lines that give a variable a new value: they make it, then free the one before."""
     features = decided.features
-    table = decided.features.allocations
-    rows = rows_of(
-        ~features.is_traced & decided.is_open & features.is_freed & ~features.is_freed_by_engine
-    )
+    freed_by_program = features.is_freed & ~features.is_freed_by_engine
+    rows = rows_of(~features.is_traced & decided.is_open & freed_by_program)
     if not len(rows):
         return
-    found = np.zeros(len(features.alloc), np.int8)
-    new = features.is_traced & ~features.is_freed_by_engine
-    new &= is_among(features.sizes, distinct(features.sizes[rows]))
-    line = features.lines_of(table.free_stack_id)
-    stacks_with = stacks_by_frame(features.roles.stacks)
-    made = rows_of(new)
-    made = made[stable_order(table.stack_id[made])]
-    for here in grouped(rows[line[rows] >= 0], line):
-        wanted = stacks_with(int(line[here[0]]))
-        first, after = (
-            np.searchsorted(table.stack_id[made], wanted, side) for side in ("left", "right")
-        )
-        pieces = plain_rows(first, after)
-        of_line = np.concatenate([made[:0], *(made[begin:end] for begin, end in pieces)])
-        of_line = of_line[np.lexsort((features.alloc[of_line], features.sizes[of_line]))]
-        for row in here.tolist():
-            found[row] = _youngest_in_use(decided, of_line, row)
-    for category in categories_with(Trait.REPLACED):
-        yield Proposal(found == int(category), category, Evidence.FREE_SITE, _REPLACED)
+    category = np.zeros(len(features.alloc), np.int8)
+    line = features.lines_of(features.allocations.free_stack_id)
+    new_values = _NewValues(features, rows)
+    for line_rows in grouped(rows[line[rows] >= 0], line):
+        line_values = new_values.of_line(int(line[line_rows[0]]))
+        for row in line_rows.tolist():
+            category[row] = _youngest_in_use(decided, line_values, row)
+    for replaced in categories_with(Trait.REPLACED):
+        is_replaced = category == int(replaced)
+        yield Proposal(is_replaced, replaced, Evidence.FREE_SITE, _REPLACED)
 
 
-def _youngest_in_use(decided: Decided, made: Int64Column, row: int) -> int:
-    """Return the category of the youngest of a row's size that was made before its end and is in use then."""
+class _NewValues:
+    """The allocations of the trace that may be the new values of some rows, by the lines on stacks."""
+
+    def __init__(self, features: Features, rows: Int64Column) -> None:
+        self._features = features
+        self._stacks_with = stacks_by_frame(features.roles.stacks)
+        may_replace = features.is_traced & ~features.is_freed_by_engine
+        may_replace &= is_among(features.sizes, distinct(features.sizes[rows]))
+        new_rows = rows_of(may_replace)
+        stack_id = features.allocations.stack_id
+        self._rows = new_rows[stable_order(stack_id[new_rows])]
+        self._stack_id = stack_id[self._rows]
+
+    def of_line(self, line: int) -> Int64Column:
+        """Return those with a frame on their stacks, by size and then by age."""
+        stacks = self._stacks_with(line)
+        first = np.searchsorted(self._stack_id, stacks, "left")
+        after = np.searchsorted(self._stack_id, stacks, "right")
+        pieces = [self._rows[begin:end] for begin, end in plain_rows(first, after)]
+        rows = np.concatenate([self._rows[:0], *pieces])
+        features = self._features
+        return rows[np.lexsort((features.alloc[rows], features.sizes[rows]))]
+
+
+def _youngest_in_use(decided: Decided, new_values: Int64Column, row: int) -> int:
+    """Return the category of the youngest new value that was made before a row's end.
+
+    It has the row's size and is in use at that end; 0 where there is none.
+    """
     features = decided.features
     size = features.sizes[row]
     end = features.end[row]
-    first, last = (
-        int(np.searchsorted(features.sizes[made], size, side)) for side in ("left", "right")
-    )
-    place = first + int(np.searchsorted(features.alloc[made[first:last]], end))
-    for other in made[max(first, place - _MOST_PASSED_OVER) : place][::-1].tolist():
-        if features.end[other] > end:
-            return int(decided.category[other])
+    sizes = features.sizes[new_values]
+    first = int(np.searchsorted(sizes, size, "left"))
+    after = int(np.searchsorted(sizes, size, "right"))
+    n_earlier = int(np.searchsorted(features.alloc[new_values[first:after]], end))
+    begin = first + max(0, n_earlier - _MOST_PASSED_OVER)
+    for new_row in new_values[begin : first + n_earlier][::-1].tolist():
+        if features.end[new_row] > end:
+            return int(decided.category[new_row])
     return 0
 
 
 def _freed_by_line(decided: Decided) -> Iterator[Proposal]:
-    """Follow lines that free one category only; of temporaries, none that lived longer than its own."""
+    """Follow lines that free one category only.
+
+    A temporary did not live longer than the temporaries of its line.
+    """
     features = decided.features
-    site = decided.features.allocations.free_stack_id
-    category = decided.category
-    compiled = features.freed_through(Role.COMPILED) & features.is_freed_by_engine
-    by_program = features.is_freed & (~features.is_freed_by_engine | compiled) & (site >= 0)
-    older = by_program & ~features.is_traced & decided.is_open
+    free_site = features.allocations.free_stack_id
+    is_compiled = features.freed_through(Role.COMPILED) & features.is_freed_by_engine
+    is_by_program = features.is_freed & (~features.is_freed_by_engine | is_compiled)
+    is_by_program &= free_site >= 0
+    older = is_by_program & ~features.is_traced & decided.is_open
     if not older.any():
         return
-    seen = rows_of(by_program & features.is_traced & is_among(site, site[older]))
-    lived = features.end - features.alloc
-    for which in categories_with(Trait.FREED_BY_LINE):
-        is_which = category[seen] == int(which)
-        only = np.setdiff1d(site[seen[is_which]], site[seen[~is_which]])
-        where = older & is_among(site, only)
-        if which is Category.TEMPORARY and is_which.any():
-            where &= features.end <= lived[seen[is_which]].max()
-        yield Proposal(where, which, Evidence.FREE_SITE, _FREED_BY_LINE)
+    traced = is_by_program & features.is_traced & is_among(free_site, free_site[older])
+    traced_rows = rows_of(traced)
+    traced_category = decided.category[traced_rows]
+    lifetime = features.end - features.alloc
+    for category in categories_with(Trait.FREED_BY_LINE):
+        is_category = traced_category == int(category)
+        category_rows = traced_rows[is_category]
+        other_sites = free_site[traced_rows[~is_category]]
+        only_sites = np.setdiff1d(free_site[category_rows], other_sites)
+        marked = older & is_among(free_site, only_sites)
+        if category is Category.TEMPORARY and len(category_rows):
+            marked &= features.end <= lifetime[category_rows].max()
+        yield Proposal(marked, category, Evidence.FREE_SITE, _FREED_BY_LINE)
 
 
 # --- the order
@@ -143,12 +168,15 @@ REASONS: dict[str, str] = {
     _REPLACED: "pre-existing, freed by a line that had made its replacement of the same size",
     _FREED_BY_LINE: "pre-existing, freed by a line that frees only this category",
 }
-_OF_FRAMES = {rule.slug: (rule.reason, rule.seen) for rule in FRAME_RULES}
+_FRAME_REASONS = {rule.slug: (rule.reason, rule.seen) for rule in FRAME_RULES}
 
 
 def reason_of(slug: str) -> tuple[str, str]:
-    """Return one of our reasons, and the releases of torch it was seen in (empty: any), or KeyError."""
-    return _OF_FRAMES[slug] if slug in _OF_FRAMES else (REASONS[slug], "")
+    """Return one of our reasons, and the releases of torch it was seen in (empty: any).
+
+    Raises KeyError where there is no such reason.
+    """
+    return _FRAME_REASONS[slug] if slug in _FRAME_REASONS else (REASONS[slug], "")
 
 
 @stage
@@ -161,8 +189,8 @@ def classify(features: Features, order: tuple[Stage, ...] = ORDER) -> Classifica
 
 
 def _proposals(decided: Decided, order: tuple[Stage, ...]) -> Iterator[Proposal]:
-    for one in order:
-        for proposal in one(decided):
+    for propose in order:
+        for proposal in propose(decided):
             decided.add(proposal)
             yield proposal
 
@@ -172,4 +200,4 @@ def opinions(
 ) -> Iterator[tuple[int, Proposal]]:
     """Yield what every stage proposes for some allocations: the first about a row is what it is."""
     for proposal in _proposals(Decided(features), order):
-        yield from ((row, proposal) for row in rows[proposal.where[rows]].tolist())
+        yield from ((row, proposal) for row in rows[proposal.marked[rows]].tolist())

@@ -5,7 +5,8 @@ where its condition holds, the allocation gets its category, unless an earlier f
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -24,20 +25,22 @@ from snapconv.columns import (
 )
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 
-_Found = TypeVar("_Found")
+_Value = TypeVar("_Value")
 FloatColumn = NDArray[np.float32]
 
 # From these probabilities on a category is certain, or likely: below it is unknown.
 CERTAIN, LIKELY = 0.97, 0.7
 LIKELY_ONLY = "likely-only"
+# The user, or the recorder, has said what it is.
+_RECORDED_EVIDENCE = (Evidence.USER_RULE, Evidence.METADATA)
 
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """One entry per allocation: codes of Category, Evidence and Certainty, and a position in ``reasons``.
+    """One entry per allocation: its category, the evidence for it, and how sure it is, as codes.
 
-    ``probability``: 1 for a fact, 0 for what is unknown. ``explanation``: the sentence about the
-    job, or "".
+    ``reason_id`` is a position in ``reasons``. ``probability``: 1 for a fact, 0 for what is
+    unknown. ``explanation``: the sentence about the job, or "".
     """
 
     category: Int8Column
@@ -60,27 +63,35 @@ class Classification:
 
     def has_reason(self, *slugs: str) -> BoolColumn:
         """Mark what was decided for one of some reasons."""
-        return np.isin(
-            self.reason_id, [self.reasons.index(slug) for slug in slugs if slug in self.reasons]
-        )
+        reason_ids = [self.reasons.index(slug) for slug in slugs if slug in self.reasons]
+        return np.isin(self.reason_id, reason_ids)
 
     def only_certain(self) -> "Classification":
         """Count what is likely as unknown."""
-        if not self.is_likely.any():
+        is_likely = self.is_likely
+        if not is_likely.any():
             return self
-        found: dict[str, Any] = {
-            "reason_id": np.where(self.is_likely, np.int32(len(self.reasons)), self.reason_id)
-        }
-        for name in ("category", "evidence", "certainty", "probability"):
-            found[name] = getattr(self, name) * ~self.is_likely
-        return read_only(replace(self, **found, reasons=(*self.reasons, LIKELY_ONLY)))
+        stays = ~is_likely
+        certain = Classification(
+            category=self.category * stays,
+            evidence=self.evidence * stays,
+            reason_id=np.where(is_likely, np.int32(len(self.reasons)), self.reason_id),
+            reasons=(*self.reasons, LIKELY_ONLY),
+            certainty=self.certainty * stays,
+            probability=self.probability * stays,
+            explanation=self.explanation,
+        )
+        return read_only(certain)
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The category of the allocations that a stage marks, with a probability for each unless it is a fact."""
+    """The category of the allocations that a stage marks.
 
-    where: BoolColumn
+    ``probability`` has one entry per allocation; None where the category is a fact.
+    """
+
+    marked: BoolColumn
     category: Category
     evidence: Evidence
     slug: str
@@ -106,44 +117,53 @@ class Decided:
 
     def has(self, *categories: Category) -> BoolColumn:
         """Return the allocations that certainly have one of these categories."""
-        found = np.zeros(len(self.category), bool)
+        marked = np.zeros(len(self.category), bool)
         for category in categories:
-            found |= has_code(self.category, category)
-        return found & ~has_code(self._certainty, Certainty.LIKELY)
+            marked |= has_code(self.category, category)
+        return marked & ~has_code(self._certainty, Certainty.LIKELY)
 
-    def shared(self, find: Callable[["Decided"], _Found]) -> _Found:
-        """Return what several conditions share, made when the first of them needs it."""
+    def shared(self, find: Callable[["Decided"], _Value]) -> _Value:
+        """Return what several conditions share, computed when the first of them needs it."""
         if find not in self._shared:
             self._shared[find] = find(self)
-        found: _Found = self._shared[find]
-        return found
+        value: _Value = self._shared[find]
+        return value
 
     def add(self, proposal: Proposal) -> None:
         """Give a category to the proposed rows that are still open."""
-        rows = rows_of(proposal.where & self.is_open)
+        rows = rows_of(proposal.marked & self.is_open)
         if not len(rows):
             return
-        self.is_open[rows], self.category[rows] = False, int(proposal.category)
+        self.is_open[rows] = False
+        self.category[rows] = int(proposal.category)
         self._evidence[rows] = int(proposal.evidence)
         self._reason_id[rows] = self._reasons.setdefault(proposal.slug, len(self._reasons))
-        if proposal.category:
-            is_recorded = proposal.evidence in (Evidence.USER_RULE, Evidence.METADATA)
-            self._certainty[rows] = int(Certainty.RECORDED if is_recorded else Certainty.CERTAIN)
-            self._probability[rows] = (
-                1 if proposal.probability is None else proposal.probability[rows]
-            )
-            if proposal.probability is not None:
-                self._certainty[rows[proposal.probability[rows] < CERTAIN]] = int(Certainty.LIKELY)
+        if not proposal.category:
+            return
+        is_recorded = proposal.evidence in _RECORDED_EVIDENCE
+        self._certainty[rows] = int(Certainty.RECORDED if is_recorded else Certainty.CERTAIN)
+        if proposal.probability is None:
+            self._probability[rows] = 1
+        else:
+            probability = proposal.probability[rows]
+            self._probability[rows] = probability
+            self._certainty[rows[probability < CERTAIN]] = int(Certainty.LIKELY)
 
     def result(self) -> Classification:
         """Return the finished columns."""
-        columns = (self.category, self._evidence, self._reason_id)
-        reasons = tuple(self._reasons)
-        by_certainty = self._certainty, self._probability
-        return read_only(Classification(*columns, reasons, *by_certainty, self.explanation))
+        classification = Classification(
+            category=self.category,
+            evidence=self._evidence,
+            reason_id=self._reason_id,
+            reasons=tuple(self._reasons),
+            certainty=self._certainty,
+            probability=self._probability,
+            explanation=self.explanation,
+        )
+        return read_only(classification)
 
 
-# One place in the order of the classification: it yields what it has evidence for, strongest first.
+# A step of the classification: it yields what it has evidence for, strongest first.
 Stage = Callable[[Decided], Iterator[Proposal]]
 
 
@@ -153,51 +173,80 @@ class Condition:
 
     find: Callable[[Decided], BoolColumn | bool]
 
-    def of(self, decided: Decided) -> BoolColumn:
+    def column(self, decided: Decided) -> BoolColumn:
         """Compute the column."""
-        found = self.find(decided)
-        return (
-            found if isinstance(found, np.ndarray) else np.full(len(decided.category), found, bool)
-        )
+        holds = self.find(decided)
+        if isinstance(holds, np.ndarray):
+            return holds
+        return np.full(len(decided.category), holds, bool)
 
-    def __and__(self, other: "Condition") -> "Condition":
+    def __and__(self, second: "Condition") -> "Condition":
         def find(decided: Decided) -> BoolColumn | bool:
-            mine = self.find(decided)
-            return mine & other.find(decided) if np.count_nonzero(mine) else mine
+            holds = self.find(decided)
+            # The second is not computed where it cannot matter.
+            return holds & second.find(decided) if np.count_nonzero(holds) else holds
 
         return Condition(find)
 
-    def __or__(self, other: "Condition") -> "Condition":
-        return Condition(lambda decided: self.find(decided) | other.find(decided))
+    def __or__(self, second: "Condition") -> "Condition":
+        def find(decided: Decided) -> BoolColumn | bool:
+            return self.find(decided) | second.find(decided)
+
+        return Condition(find)
 
     def __invert__(self) -> "Condition":
-        return Condition(lambda decided: np.logical_not(self.find(decided)))
+        def find(decided: Decided) -> BoolColumn | bool:
+            return np.logical_not(self.find(decided))
+
+        return Condition(find)
 
 
-def atom(find: Callable[[Decided], BoolColumn | bool]) -> Condition:
-    """Make a condition of a function, found once: for what does not depend on other decisions."""
-    return Condition(lambda decided: decided.shared(find))
+def shared_condition(find: Callable[[Decided], BoolColumn | bool]) -> Condition:
+    """Make a condition that is computed once: it does not depend on other decisions."""
+
+    def find_once(decided: Decided) -> BoolColumn | bool:
+        return decided.shared(find)
+
+    return Condition(find_once)
 
 
-def made(role: Role) -> Condition:
+def feature_condition(find: Callable[[Features], BoolColumn | bool]) -> Condition:
+    """Make a condition of a function of the features alone."""
+
+    def find_in_features(decided: Decided) -> BoolColumn | bool:
+        return find(decided.features)
+
+    return Condition(find_in_features)
+
+
+def feature(column: object) -> Condition:
+    """Make a condition of a cached property of the features, such as ``Features.is_freed``."""
+    # mypy takes such a property for a function.
+    assert isinstance(column, cached_property), column
+
+    def find(decided: Decided) -> BoolColumn:
+        value: BoolColumn = column.__get__(decided.features)
+        return value
+
+    return Condition(find)
+
+
+def made_through(role: Role) -> Condition:
     """Allocated through code of a role."""
-    return Condition(lambda decided: decided.features.made_through(role))
+
+    def find(decided: Decided) -> BoolColumn:
+        return decided.features.made_through(role)
+
+    return Condition(find)
 
 
-def freed(role: Role) -> Condition:
+def freed_through(role: Role) -> Condition:
     """Freed from code of a role, where the file has the stacks of frees."""
-    return Condition(lambda decided: decided.features.freed_through(role))
 
+    def find(decided: Decided) -> BoolColumn:
+        return decided.features.freed_through(role)
 
-class _FeatureConditions:
-    """A condition for every feature, by its name."""
-
-    def __getattr__(self, name: str) -> Condition:
-        assert hasattr(Features, name) or name in Features.__annotations__, name
-        return Condition(lambda decided: getattr(decided.features, name))
-
-
-feature = _FeatureConditions()
+    return Condition(find)
 
 
 class Reason(NamedTuple):
@@ -211,54 +260,59 @@ class Reason(NamedTuple):
 class Fact:
     """A row of a table: the category of all rows for which a condition holds, and why.
 
-    ``by_phases``: it follows from phases, if not from sizes, and so has the evidence ``metadata``
-    where a recorder marked them. ``probability``: how often a row is right that is likely only.
+    ``follows_phases``: it follows from phases, if not from sizes, and so has the evidence
+    ``metadata`` where a recorder marked them. ``probability``: how often a row is right that is
+    likely only.
     """
 
     category: Category
     reason: Reason
-    where: Condition
+    condition: Condition
     evidence: Evidence = Evidence.LIFETIME
     probability: float | None = None
-    by_phases: bool = True
+    follows_phases: bool = True
 
     def __call__(self, decided: Decided) -> Iterator[Proposal]:
         """Propose the category for the allocations that the condition holds for."""
-        where = self.where.of(decided)
-        column = None
-        by_record = self.by_phases and decided.features.phases.is_recorded and not self.probability
-        by_record &= self.evidence not in (Evidence.SIZES, Evidence.NONE)
+        marked = self.condition.column(decided)
+        evidence = self.evidence
+        probability = None
         if self.probability:
-            column = np.full(len(where), self.probability, np.float32)
-        evidence = Evidence.METADATA if by_record else self.evidence
-        yield Proposal(where, self.category, evidence, self.reason.slug, column)
+            probability = np.full(len(marked), self.probability, np.float32)
+        elif self._follows_record(decided):
+            evidence = Evidence.METADATA
+        yield Proposal(marked, self.category, evidence, self.reason.slug, probability)
+
+    def _follows_record(self, decided: Decided) -> bool:
+        has_evidence = self.evidence not in (Evidence.SIZES, Evidence.NONE)
+        return has_evidence and self.follows_phases and decided.features.phases.is_recorded
 
 
 @dataclass(frozen=True, slots=True)
 class FrameFact:
-    """A row about the role of the stack that made or freed an allocation; the reason is the frame rule's."""
+    """A row about the role of a stack that made or freed memory; the frame rule has the reason."""
 
     category: Category
     role: Role
-    where: Condition
+    condition: Condition
     is_free_site: bool = False
 
     def __call__(self, decided: Decided) -> Iterator[Proposal]:
         """Yield what each frame rule of the role has evidence for."""
         features = decided.features
         table = features.allocations
-        roles = features.roles
         if self.is_free_site:
+            evidence = Evidence.FREE_SITE
             has_role = features.freed_through(self.role)
-            stack = table.free_stack_id
+            stack_id = table.free_stack_id
         else:
+            evidence = Evidence.FRAMES
             has_role = features.made_through(self.role)
-            stack = table.stack_id
+            stack_id = table.stack_id
         if not has_role.any():
             return
-        evidence = Evidence.FREE_SITE if self.is_free_site else Evidence.FRAMES
-        rows = rows_of(has_role & self.where.find(decided))
-        rule_ids = roles.rule_id[self.role][stack[rows]]
-        for number in distinct(rule_ids).tolist():
-            where = features.mask(rows[rule_ids == number])
-            yield Proposal(where, self.category, evidence, FRAME_RULES[number].slug)
+        rows = rows_of(has_role & self.condition.find(decided))
+        rule_ids = features.roles.rule_id[self.role][stack_id[rows]]
+        for rule_id in distinct(rule_ids).tolist():
+            marked = features.mask(rows[rule_ids == rule_id])
+            yield Proposal(marked, self.category, evidence, FRAME_RULES[rule_id].slug)

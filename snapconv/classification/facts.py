@@ -5,10 +5,67 @@ What ``FACTS`` leave, the inventory of the job explains; then come the rows of `
 evidence.
 """
 
-from snapconv.classification import atoms as a
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.decisions import Fact, FrameFact, Reason, freed, made
-from snapconv.classification.decisions import feature as f
+from snapconv.classification.conditions import (
+    always,
+    begins_in_backward,
+    cast_of_weight,
+    ends_before_next_phase,
+    ends_once_backward_may_free,
+    ends_out_of_memory,
+    ends_within_backward,
+    ends_within_run,
+    feeds_module,
+    freed_in_step,
+    freed_in_zero_grad,
+    has_cpp_frames,
+    has_next_backward,
+    has_no_frames,
+    in_use_when_memory_ran_out,
+    infers,
+    is_copied_or_filled,
+    is_freed,
+    is_freed_by_engine,
+    is_freed_in_own_forward,
+    is_live_at_dump,
+    is_older,
+    is_undecided,
+    kept_by_program,
+    lasts_throughout,
+    lengthened,
+    made_by_engine,
+    made_for_every_parameter,
+    made_in_annotated_step,
+    made_in_backward,
+    made_in_bulk,
+    made_in_forward,
+    made_in_last_run,
+    made_in_nested_constructors,
+    made_in_step,
+    made_mid_forward,
+    made_outside,
+    may_be_gradient,
+    may_be_input,
+    maybe_saves,
+    outlives_forward,
+    precedes_any_forward,
+    precedes_first_backward,
+    precedes_the_graph,
+    preexisting_in_forward,
+    preexisting_outside,
+    reaches_backward,
+    replaces_weights,
+    shows_phases,
+    size_of_new_state,
+    size_of_weight,
+    surely_saves,
+    trains,
+    twice_as_large,
+    used_in_backward,
+    used_in_forward,
+    workspace_size,
+)
+from snapconv.classification.decisions import Fact, FrameFact, Reason, freed_through, made_through
 from snapconv.torch_knowledge.frame_patterns import Role
 
 WEIGHT, GRADIENT, STATE = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
@@ -37,17 +94,17 @@ _BY_BACKWARD = Reason(
 )
 _BEFORE_BACKWARD = Reason("freed-before-backward", "made in forward, freed before backward")
 
-_by_backward = f.by_engine & a.in_backward
-_built = f.outside & a.before_first_backward
-_between_modules = f.mid_forward & (~f.feeds_module | f.has_cpp)
-_may_be_batch = f.may_be_input & f.is_freed
+_made_by_backward = made_by_engine & made_in_backward
+_built = made_outside & precedes_first_backward
+_made_between_modules = made_mid_forward & (~feeds_module | has_cpp_frames)
+_may_be_batch = may_be_input & is_freed
 _batch_still_there = (
-    (f.may_be_input | f.preexisting_outside) & f.is_live_at_dump & ~a.in_bulk & a.shows_phases
+    (may_be_input | preexisting_outside) & is_live_at_dump & ~made_in_bulk & shows_phases
 )
-_batch_still_there &= ~a.for_every_parameter
-# Of an unfinished forward, what was computed between modules is no data.
-_like_batch = (f.from_nothing & f.feeds_module) | (
-    (f.from_nothing | f.feeds_module) & (f.has_next_backward | a.before_any_forward)
+_batch_still_there &= ~made_for_every_parameter
+# In an unfinished forward, what was computed between modules is no data.
+_like_batch = (is_copied_or_filled & feeds_module) | (
+    (is_copied_or_filled | feeds_module) & (has_next_backward | precedes_any_forward)
 )
 
 # Reasons of copies of weights, which have no gradient, in forwards alone.
@@ -59,115 +116,117 @@ AUTOCAST_COPY = Fact(
     Reason(
         CAST_OF_WEIGHT,
         "cast by autocast, half as large as a weight, not freed in its own forward: a copy of the "
-        "weight, "
-        "kept by the cache or by the graph",
+        "weight, kept by the cache or by the graph",
     ),
-    a.cast_of_weight & ~f.is_freed_in_own_forward,
+    cast_of_weight & ~is_freed_in_own_forward,
     BY_FRAMES,
-    by_phases=False,
+    follows_phases=False,
 )
 
 FACTS = (
     # --- what its stack names
-    FrameFact(WORKSPACE, Role.WORKSPACE, a.everything),
-    FrameFact(Category.COMMUNICATION, Role.COMMUNICATION, a.everything),
-    FrameFact(WEIGHT, Role.REPLICA, a.everything),
-    FrameFact(INPUT, Role.SCATTERED, a.everything),
-    FrameFact(CACHE, Role.CACHE, a.everything),
+    FrameFact(WORKSPACE, Role.WORKSPACE, always),
+    FrameFact(Category.COMMUNICATION, Role.COMMUNICATION, always),
+    FrameFact(WEIGHT, Role.REPLICA, always),
+    FrameFact(INPUT, Role.SCATTERED, always),
+    FrameFact(CACHE, Role.CACHE, always),
     Fact(
         WORKSPACE,
         Reason(
             "cublas-workspace-size",
             "as large as cuBLAS's workspace, kept, and rare; only where no C++ frame names it",
         ),
-        a.workspace_size,
+        workspace_size,
         BY_SIZES,
     ),
     # --- who freed it
-    FrameFact(WEIGHT, Role.UNCACHED, a.everything, is_free_site=True),
+    FrameFact(WEIGHT, Role.UNCACHED, always, is_free_site=True),
     AUTOCAST_COPY,
     Fact(
         INPUT,
         _BATCH,
-        a.before_the_graph & f.feeds_module & f.may_be_input & f.is_freed_by_engine & ~a.in_bulk,
+        precedes_the_graph & feeds_module & may_be_input & is_freed_by_engine & ~made_in_bulk,
     ),
     FrameFact(
         ACTIVATION,
         Role.RELEASE,
-        ~made(Role.OPTIMIZER) & ~a.in_step & ~f.is_freed_in_own_forward,
+        ~made_through(Role.OPTIMIZER) & ~made_in_step & ~is_freed_in_own_forward,
         is_free_site=True,
     ),
     Fact(
-        GRADIENT, _ZERO_GRAD, a.may_be_gradient & a.freed_in_zero_grad, ANNOTATED, by_phases=False
+        GRADIENT, _ZERO_GRAD, may_be_gradient & freed_in_zero_grad, ANNOTATED, follows_phases=False
     ),
     Fact(
         GRADIENT,
         _ZERO_GRAD,
-        a.may_be_gradient & (freed(Role.ZERO_GRAD) | freed(Role.SET_GRAD)),
+        may_be_gradient & (freed_through(Role.ZERO_GRAD) | freed_through(Role.SET_GRAD)),
         BY_FREE,
-        by_phases=False,
+        follows_phases=False,
     ),
     # --- steps, optimizers and models that are built
     FrameFact(
         WEIGHT,
         Role.PLACEMENT,
-        ~f.by_engine & ~a.in_step & (f.is_live_at_dump | a.in_use_in_forward),
+        ~made_by_engine & ~made_in_step & (is_live_at_dump | used_in_forward),
     ),
     Fact(
         WEIGHT,
         Reason(
             "made-where-layers-are-built",
             "made before any forward by an `__init__` that another one calls, and in use in "
-            "forward: a "
-            "layer's weight",
+            "forward: a layer's weight",
         ),
-        a.in_nested_constructors
-        & f.outside
-        & a.before_any_forward
-        & (f.is_live_at_dump | a.in_use_in_forward),
+        made_in_nested_constructors
+        & made_outside
+        & precedes_any_forward
+        & (is_live_at_dump | used_in_forward),
         BY_FRAMES,
-        by_phases=False,
+        follows_phases=False,
     ),
     Fact(
         WEIGHT,
         Reason(
             "new-value-of-a-weight",
             "made in a step by a line whose results are freed as the weights before them were: a "
-            "weight's "
-            "new value",
+            "weight's new value",
         ),
-        a.replaces_weights & ~a.ends_within_run,
+        replaces_weights & ~ends_within_run,
         BY_FREE,
-        by_phases=False,
+        follows_phases=False,
     ),
-    Fact(STATE, _KEPT_IN_STEP, a.in_step & a.in_annotated_step & ~a.ends_within_run, ANNOTATED),
-    Fact(TEMPORARY, _FREED_IN_STEP, a.in_step & a.in_annotated_step & a.ends_within_run, ANNOTATED),
-    Fact(STATE, _KEPT_IN_STEP, a.in_step & ~a.ends_within_run, BY_FRAMES),
-    Fact(TEMPORARY, _FREED_IN_STEP, a.in_step & a.ends_within_run, BY_FRAMES),
-    FrameFact(STATE, Role.OPTIMIZER, a.older),
-    FrameFact(STATE, Role.STATES, f.is_live_at_dump | a.in_use_in_backward),
+    Fact(STATE, _KEPT_IN_STEP, made_in_step & made_in_annotated_step & ~ends_within_run, ANNOTATED),
+    Fact(
+        TEMPORARY,
+        _FREED_IN_STEP,
+        made_in_step & made_in_annotated_step & ends_within_run,
+        ANNOTATED,
+    ),
+    Fact(STATE, _KEPT_IN_STEP, made_in_step & ~ends_within_run, BY_FRAMES),
+    Fact(TEMPORARY, _FREED_IN_STEP, made_in_step & ends_within_run, BY_FRAMES),
+    FrameFact(STATE, Role.OPTIMIZER, is_older),
+    FrameFact(STATE, Role.STATES, is_live_at_dump | used_in_backward),
     Fact(
         STATE,
         Reason(
             "replaced-in-step",
             "freed in a step; from before the trace and as large as a state of it, or made before "
-            "any "
-            "backward",
+            "any backward",
         ),
-        a.freed_in_step
+        freed_in_step
         & (
-            (a.older & a.size_of_made_state) | (_built & ~f.mid_forward & ~a.in_nested_constructors)
+            (is_older & size_of_new_state)
+            | (_built & ~made_mid_forward & ~made_in_nested_constructors)
         ),
     ),
-    FrameFact(WEIGHT, Role.NAMED_WEIGHTS, a.kept_by_program),
-    FrameFact(CACHE, Role.NAMED_CACHE, a.kept_by_program & ~a.trains),
+    FrameFact(WEIGHT, Role.NAMED_WEIGHTS, kept_by_program),
+    FrameFact(CACHE, Role.NAMED_CACHE, kept_by_program & ~trains),
     # --- made by backward
     FrameFact(
         ACTIVATION,
         Role.RECOMPUTE,
-        ~made(Role.REENTERED)
-        & f.is_freed_by_engine
-        & (~freed(Role.RECOMPUTE) | freed(Role.REENTERED)),
+        ~made_through(Role.REENTERED)
+        & is_freed_by_engine
+        & (~freed_through(Role.RECOMPUTE) | freed_through(Role.REENTERED)),
     ),
     Fact(
         TEMPORARY,
@@ -176,7 +235,7 @@ FACTS = (
             "allocated by autograd's engine, freed in the same backward pass or before the step "
             "that follows",
         ),
-        _by_backward & a.ends_within_backward,
+        _made_by_backward & ends_within_backward,
     ),
     Fact(
         GRADIENT,
@@ -184,42 +243,45 @@ FACTS = (
             "kept-after-backward",
             "allocated by autograd's engine, kept after the backward pass, as large as a weight",
         ),
-        (_by_backward | (f.lasts_throughout & made(Role.ENGINE) & ~f.has_no_frames))
-        & a.size_of_weight,
+        (_made_by_backward | (lasts_throughout & made_through(Role.ENGINE) & ~has_no_frames))
+        & size_of_weight,
     ),
     Fact(
         TEMPORARY,
         Reason(
             "live-in-failed-backward",
             "allocated by autograd's engine, as large as no weight, in a backward pass that ran "
-            "out of "
-            "memory",
+            "out of memory",
         ),
-        _by_backward & f.is_live_at_dump & a.ends_out_of_memory & a.in_last_run,
+        _made_by_backward & is_live_at_dump & ends_out_of_memory & made_in_last_run,
     ),
     # --- made in forward
-    Fact(INPUT, _BATCH, _may_be_batch & f.from_nothing, BY_FRAMES),
+    Fact(INPUT, _BATCH, _may_be_batch & is_copied_or_filled, BY_FRAMES),
     Fact(
         ACTIVATION,
         _BY_BACKWARD,
-        f.is_freed_by_engine
-        & (f.in_forward | (f.outside & f.reaches_backward) | (a.older & a.after_forward_or_own)),
+        is_freed_by_engine
+        & (
+            made_in_forward
+            | (made_outside & reaches_backward)
+            | (is_older & ends_once_backward_may_free)
+        ),
         BY_FREE,
     ),
-    Fact(ACTIVATION, _INTO_BACKWARD, (f.in_forward | _between_modules) & f.reaches_backward),
+    Fact(ACTIVATION, _INTO_BACKWARD, (made_in_forward | _made_between_modules) & reaches_backward),
     Fact(
         CACHE,
         Reason(
             "cache-that-grew",
             "made anew by a cache of keys and values without a backward, and kept there",
         ),
-        made(Role.CACHE_UPDATE)
-        & ~f.has_next_backward
+        made_through(Role.CACHE_UPDATE)
+        & ~has_next_backward
         & (
-            a.outlives_forward
+            outlives_forward
             | (
-                a.infers
-                & ((f.in_forward & f.is_live_at_dump) | f.outside | f.preexisting_in_forward)
+                infers
+                & ((made_in_forward & is_live_at_dump) | made_outside | preexisting_in_forward)
             )
         ),
         BY_FRAMES,
@@ -231,7 +293,7 @@ FACTS = (
             "made anew by one line in forwards of an inference, each time longer by the same, and "
             "kept",
         ),
-        a.infers & a.lengthened & ~a.maybe_saves,
+        infers & lengthened & ~maybe_saves,
     ),
     Fact(
         ACTIVATION,
@@ -239,7 +301,7 @@ FACTS = (
             "made-in-forward-and-live-at-dump",
             "made in forward, never freed, and no backward follows",
         ),
-        f.in_forward & ~f.is_freed & f.is_live_at_dump & ~f.has_next_backward,
+        made_in_forward & ~is_freed & is_live_at_dump & ~has_next_backward,
     ),
     Fact(
         ACTIVATION,
@@ -247,23 +309,23 @@ FACTS = (
             "live-in-failed-forward",
             "made in a forward in which memory ran out, in use then, as most of what it had made",
         ),
-        a.in_use_when_memory_ran_out,
+        in_use_when_memory_ran_out,
     ),
     Fact(
         TEMPORARY,
         _BEFORE_BACKWARD,
-        f.in_forward & f.is_freed & ~f.is_freed_by_engine & ~f.reaches_backward,
+        made_in_forward & is_freed & ~is_freed_by_engine & ~reaches_backward,
     ),
     # --- made outside of modules
-    Fact(TEMPORARY, _BEFORE_BACKWARD, _between_modules & f.is_freed & ~f.reaches_backward),
+    Fact(TEMPORARY, _BEFORE_BACKWARD, _made_between_modules & is_freed & ~reaches_backward),
     Fact(
         INPUT,
         _BATCH,
         _may_be_batch
-        & f.feeds_module
-        & ~f.mid_forward
-        & ~a.for_every_parameter
-        & (made(Role.COLLECTED) | ~a.in_bulk),
+        & feeds_module
+        & ~made_mid_forward
+        & ~made_for_every_parameter
+        & (made_through(Role.COLLECTED) | ~made_in_bulk),
     ),
     Fact(
         TEMPORARY,
@@ -271,7 +333,7 @@ FACTS = (
             "freed-soon-outside-modules",
             "made outside of modules, freed before the next forward or backward",
         ),
-        f.outside & f.is_freed & a.ends_before_next_phase,
+        made_outside & is_freed & ends_before_next_phase,
     ),
 )
 
@@ -283,7 +345,7 @@ LATER = (
             "zeros-for-every-parameter",
             "kept, and filled with zeros by a line that makes one for every parameter: moments",
         ),
-        a.for_every_parameter & made(Role.ZEROS) & f.is_live_at_dump,
+        made_for_every_parameter & made_through(Role.ZEROS) & is_live_at_dump,
         BY_SIZES,
     ),
     Fact(
@@ -291,14 +353,13 @@ LATER = (
         Reason(
             "full-precision-of-every-parameter",
             "one for every parameter in full precision, made before the first backward and kept, "
-            "and states "
-            "are as large: the weights that the optimizer works on",
+            "and states are as large: the weights that the optimizer works on",
         ),
-        a.twice_as_large & a.before_first_backward & f.is_live_at_dump & a.size_of_made_state,
+        twice_as_large & precedes_first_backward & is_live_at_dump & size_of_new_state,
         BY_SIZES,
     ),
-    Fact(ACTIVATION, _INTO_BACKWARD, f.preexisting_in_forward),
-    Fact(INPUT, _BATCH, _batch_still_there & (_like_batch | (a.older & ~a.begins_in_backward))),
+    Fact(ACTIVATION, _INTO_BACKWARD, preexisting_in_forward),
+    Fact(INPUT, _BATCH, _batch_still_there & (_like_batch | (is_older & ~begins_in_backward))),
 )
 
 # Evaluated last: likely, as often right as stated (measured on 60 programs of the benchmark, in all
@@ -310,7 +371,7 @@ LIKELY = (
             "likely-freed-by-the-program",
             "made outside of modules after a forward began, and freed, with no backward after it",
         ),
-        f.outside & f.is_freed & ~f.has_next_backward & ~a.before_any_forward,
+        made_outside & is_freed & ~has_next_backward & ~precedes_any_forward,
         probability=0.95,
     ),
     Fact(
@@ -320,11 +381,11 @@ LIKELY = (
             "made outside of modules after a forward began, and still there, with no backward "
             "after it",
         ),
-        f.outside
-        & f.is_live_at_dump
-        & ~f.has_next_backward
-        & ~a.before_any_forward
-        & ~f.from_nothing,
+        made_outside
+        & is_live_at_dump
+        & ~has_next_backward
+        & ~precedes_any_forward
+        & ~is_copied_or_filled,
         probability=0.85,
     ),
     Fact(
@@ -333,7 +394,7 @@ LIKELY = (
             "likely-saved-before-the-trace",
             "pre-existing, and freed, where a forward keeps results for a backward",
         ),
-        a.older & f.is_freed & a.surely_saves,
+        is_older & is_freed & surely_saves,
         probability=0.8,
     ),
     # It may be weights, states or data: any purpose would be a guess.
@@ -342,10 +403,9 @@ LIKELY = (
         Reason(
             "persistent-since-before-the-recording",
             "there before the first event and at the dump; only its line, if it has one, may show "
-            "what it is "
-            "for",
+            "what it is for",
         ),
-        a.undecided & f.lasts_throughout,
+        is_undecided & lasts_throughout,
         Evidence.NONE,
     ),
 )
@@ -353,6 +413,6 @@ LIKELY = (
 # Pinned host memory may be pinned on any thread at any time: lifetimes and phases are no evidence
 # there.
 HOST_FACTS = (
-    FrameFact(INPUT, Role.PINNED_BATCH, a.everything),
-    FrameFact(ACTIVATION, Role.OFFLOADED, a.everything),
+    FrameFact(INPUT, Role.PINNED_BATCH, always),
+    FrameFact(ACTIVATION, Role.OFFLOADED, always),
 )

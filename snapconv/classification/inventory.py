@@ -23,7 +23,7 @@ from math import log2
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.classification.atoms import saves
+from snapconv.classification.conditions import saves
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.decisions import CERTAIN, LIKELY, Decided, FloatColumn, Proposal
 from snapconv.classification.other_sizes import OtherSizes
@@ -46,11 +46,9 @@ SLUG = "explained-by-the-job"
 GRADIENT_OR_STATE = "gradient-or-optimizer-state"
 REASONS = {
     SLUG: "one hypothesis about the whole job explains how often this size and the others occur: "
-    "so many "
-    "weights, states, gradients and copies of the model",
+    "so many weights, states, gradients and copies of the model",
     GRADIENT_OR_STATE: "a gradient or a state of the optimizer: as many of a size as both have, "
-    "and nothing "
-    "shows which",
+    "and nothing shows which",
 }
 # Sources that have all parameters of an optimizer.
 _HAS_ALL = (Source.WHOLE, Source.ADDED)

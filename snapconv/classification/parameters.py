@@ -11,7 +11,7 @@ import numpy as np
 
 from snapconv.classification.categories import Category
 from snapconv.classification.decisions import Decided
-from snapconv.classification.features import Features, of_fullest
+from snapconv.classification.features import Features, fullest_part
 from snapconv.columns import (
     EventColumn,
     Int8Column,
@@ -197,7 +197,7 @@ def _step_lines(decided: Decided) -> list[Sizes]:
     found = []
     for of_line in grouped(rows_of(step), features.allocations.stack_id):
         found.append(
-            counted(features.sizes[of_fullest(of_line, features.iteration, features.sizes)])
+            counted(features.sizes[fullest_part(of_line, features.iteration, features.sizes)])
         )
     return sorted(found, key=lambda made: -bytes_of(made))[:_MOST_LINES]
 

@@ -7,16 +7,22 @@ from functools import partial
 import numpy as np
 
 from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.conditions import (
+    is_copied_or_filled,
+    is_freed_in_own_forward,
+    made_outside,
+)
 from snapconv.classification.decisions import (
     Condition,
     Decided,
     Fact,
     Proposal,
     Reason,
-    feature,
-    made,
+    feature_condition,
+    made_through,
 )
 from snapconv.classification.facts import ACTIVATION, AUTOCAST_COPY, GRADIENT, INPUT, STATE, WEIGHT
+from snapconv.classification.features import Features
 from snapconv.columns import (
     BoolColumn,
     Int64Column,
@@ -24,8 +30,10 @@ from snapconv.columns import (
     has_code,
     is_among,
     last_before,
+    plain_rows,
     rows_of,
 )
+from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.recorded.metadata import Metadata
 from snapconv.torch_knowledge.frame_patterns import Role
@@ -38,75 +46,124 @@ _INTEGRAL = ("int", "uint", "bool")
 def user_rules(decided: Decided) -> Iterator[Proposal]:
     """Propose what each of the user's rules fits."""
     features = decided.features
-    for rule, has in zip(features.user_rules.rules, features.user_rules.has, strict=True):
-        where = np.append(has, np.False_)[features.allocations.stack_id]
-        yield Proposal(where, rule.category, Evidence.USER_RULE, rule.slug)
+    rules = features.user_rules
+    for rule, is_fitting in zip(rules.rules, rules.has, strict=True):
+        marked = np.append(is_fitting, np.False_)[features.allocations.stack_id]
+        yield Proposal(marked, rule.category, Evidence.USER_RULE, rule.slug)
 
 
-def _by_profiler(*names: str) -> Condition:
+def _categorized_by_profiler(*names: str) -> Condition:
     """Find what torch.profiler gave one of these categories."""
-    wanted = [CATEGORIES.index(name) for name in names]
+    category_ids = [CATEGORIES.index(name) for name in names]
 
     def find(decided: Decided) -> BoolColumn | bool:
-        positions = decided.features.profiled
-        return False if positions is None else np.isin(positions, wanted)
+        profiled = decided.features.profiled
+        return False if profiled is None else np.isin(profiled, category_ids)
 
     return Condition(find)
 
 
-def _named(kind: str, chosen: Callable[[Metadata], BoolColumn] | None = None) -> Condition:
-    """Find the allocations of a recorder's records of one kind, or of those chosen among them."""
+# --- the records of a recorder
+
+
+def _record_condition(find_rows: Callable[[RecordedMatches], Int64Column]) -> Condition:
+    """Make a condition of a function that returns the allocations of some records."""
 
     def find(decided: Decided) -> BoolColumn | bool:
         recorded = decided.features.recorded
         if recorded is None:
             return False
-        rows: Int64Column = getattr(recorded, kind)
-        rows = rows if chosen is None else rows[chosen(recorded.metadata)]
+        rows = find_rows(recorded)
         return decided.features.mask(rows[rows >= 0])
 
     return Condition(find)
 
 
+@_record_condition
+def _gradients(recorded: RecordedMatches) -> Int64Column:
+    return recorded.gradients
+
+
+@_record_condition
+def _states(recorded: RecordedMatches) -> Int64Column:
+    return recorded.states
+
+
+@_record_condition
+def _inputs(recorded: RecordedMatches) -> Int64Column:
+    return recorded.inputs
+
+
+@_record_condition
+def _saved(recorded: RecordedMatches) -> Int64Column:
+    return recorded.saved
+
+
 def _parameters(*, is_buffer: bool) -> Condition:
     """Find the memory of parameters or of buffers, or their memory before they got other memory."""
 
-    def were(metadata: Metadata) -> BoolColumn:
-        of_model = np.append(metadata.parameters.is_buffer, np.False_)
-        return np.asarray(of_model[metadata.earlier.parameter] == is_buffer)
+    @_record_condition
+    def has_parameter_now(recorded: RecordedMatches) -> Int64Column:
+        is_kind = recorded.metadata.parameters.is_buffer == is_buffer
+        return np.asarray(recorded.parameters[is_kind])
 
-    now = _named("parameters", lambda metadata: metadata.parameters.is_buffer == is_buffer)
-    return now | _named("earlier", were)
+    @_record_condition
+    def had_parameter(recorded: RecordedMatches) -> Int64Column:
+        metadata = recorded.metadata
+        is_buffer_of_model = np.append(metadata.parameters.is_buffer, np.False_)
+        is_kind = is_buffer_of_model[metadata.earlier.parameter] == is_buffer
+        return np.asarray(recorded.earlier[is_kind])
 
-
-def _without_history(metadata: Metadata) -> BoolColumn:
-    return metadata.saved.without_history
-
-
-def _integers(metadata: Metadata) -> BoolColumn:
-    is_integral = np.array(
-        [dtype.startswith(_INTEGRAL) for dtype in metadata.saved.dtypes], np.bool_
-    )
-    return _without_history(metadata) & is_integral
+    return has_parameter_now | had_parameter
 
 
-_in_forward = Condition(lambda decided: has_code(decided.features.alloc_phase, Phase.FORWARD))
+@_record_condition
+def _written_attributes(recorded: RecordedMatches) -> Int64Column:
+    return recorded.attributes[recorded.metadata.attributes.is_written]
 
 
-@Condition
-def _before_this_forward(decided: Decided) -> BoolColumn:
-    """No forward has run yet since the last backward or step."""
-    features = decided.features
-    forward = last_before(rows_of(has_code(features.phases.certain, Phase.FORWARD)), features.alloc)
-    return np.asarray(forward <= last_before(features.phases.events_of_training, features.alloc))
+@_record_condition
+def _unwritten_attributes(recorded: RecordedMatches) -> Int64Column:
+    return recorded.attributes[~recorded.metadata.attributes.is_written]
+
+
+@_record_condition
+def _saved_leaves(recorded: RecordedMatches) -> Int64Column:
+    """Find what autograd saved and no operation with a gradient has made."""
+    return recorded.saved[recorded.metadata.saved.without_history]
+
+
+@_record_condition
+def _saved_integer_leaves(recorded: RecordedMatches) -> Int64Column:
+    return recorded.saved[_is_integer_leaf(recorded.metadata)]
+
+
+def _is_integer_leaf(metadata: Metadata) -> BoolColumn:
+    is_integral = [dtype.startswith(_INTEGRAL) for dtype in metadata.saved.dtypes]
+    return metadata.saved.without_history & np.array(is_integral, np.bool_)
+
+
+@feature_condition
+def _is_forward(features: Features) -> BoolColumn:
+    """Made where an event shows forward."""
+    return has_code(features.alloc_phase, Phase.FORWARD)
+
+
+@feature_condition
+def _precedes_this_forward(features: Features) -> BoolColumn:
+    """Made where no forward has run yet since the last backward or step."""
+    forward_events = rows_of(has_code(features.phases.certain, Phase.FORWARD))
+    last_forward = last_before(forward_events, features.alloc)
+    last_training = last_before(features.phases.events_of_training, features.alloc)
+    return np.asarray(last_forward <= last_training)
 
 
 # A target was there before forward: what was computed after one, such as a teacher's answer, is
 # none. But integers may be copied to the device between the model and its loss.
-_target = _named("saved", _without_history) & feature.outside
-_target &= feature.from_nothing | _before_this_forward
-_target |= _named("saved", _integers) & _in_forward & made(Role.COPY)
-_target &= ~made(Role.MODULE_CALL)
+_target = _saved_leaves & made_outside
+_target &= is_copied_or_filled | _precedes_this_forward
+_target |= _saved_integer_leaves & _is_forward & made_through(Role.COPY)
+_target &= ~made_through(Role.MODULE_CALL)
 
 
 def _copies_of(category: Category) -> Condition:
@@ -117,14 +174,12 @@ def _copies_of(category: Category) -> Condition:
         if recorded is None:
             return False
         is_of_category = decided.has(category)
-        found = np.zeros(len(is_of_category), np.bool_)
+        is_copy = np.zeros(len(is_of_category), np.bool_)
         order = np.argsort(recorded.metadata.copies.recorded_us, kind="stable")
-        for original, copy in np.column_stack((recorded.originals, recorded.copies))[
-            order
-        ].tolist():
+        for original, copy in plain_rows(recorded.originals[order], recorded.copies[order]):
             if original >= 0 and copy >= 0:
-                found[copy] |= bool(is_of_category[original] or found[original])
-        return found
+                is_copy[copy] |= bool(is_of_category[original] or is_copy[original])
+        return is_copy
 
     return Condition(find)
 
@@ -137,39 +192,43 @@ def _like_inputs(decided: Decided) -> BoolColumn | bool:
         return False
     stack = features.allocations.stack_id
     is_input = decided.has(INPUT)
-    of_inputs = distinct(stack[features.has_stack & is_input])
-    of_others = distinct(stack[features.has_stack & ~is_input & ~decided.is_open])
-    by_same_code = is_among(stack, np.setdiff1d(of_inputs, of_others))
-    return by_same_code & features.is_traced & features.is_live_at_dump
+    input_stacks = distinct(stack[features.has_stack & is_input])
+    is_no_input = features.has_stack & ~is_input & ~decided.is_open
+    shared_stacks = distinct(stack[is_no_input])
+    has_input_code = is_among(stack, np.setdiff1d(input_stacks, shared_stacks))
+    return has_input_code & features.is_traced & features.is_live_at_dump
 
 
-def _written(metadata: Metadata) -> BoolColumn:
-    return metadata.attributes.is_written
+@feature_condition
+def _is_recorded(features: Features) -> bool:
+    return features.recorded is not None
 
 
-_is_recorded = Condition(lambda decided: decided.features.recorded is not None)
+# --- the tables
+
 _recorded = partial(Fact, evidence=Evidence.METADATA)
 _PROFILED = Reason(
     "named-by-profiler",
     "the category that torch.profiler gave it; its `autograd_detail` is temporary",
 )
-_BY_PROFILER = (
-    (WEIGHT, "parameter"),
-    (STATE, "optimizer_state"),
-    (GRADIENT, "gradient"),
-    (INPUT, "input"),
-    (ACTIVATION, "activation"),
-    (Category.TEMPORARY, "temporary", "autograd_detail"),
-)
 # What the profiler calls unknown stays so: its sums by category are kept.
 PROFILED = (
-    *(_recorded(category, _PROFILED, _by_profiler(*names)) for category, *names in _BY_PROFILER),
+    _recorded(WEIGHT, _PROFILED, _categorized_by_profiler("parameter")),
+    _recorded(STATE, _PROFILED, _categorized_by_profiler("optimizer_state")),
+    _recorded(GRADIENT, _PROFILED, _categorized_by_profiler("gradient")),
+    _recorded(INPUT, _PROFILED, _categorized_by_profiler("input")),
+    _recorded(ACTIVATION, _PROFILED, _categorized_by_profiler("activation")),
+    _recorded(
+        Category.TEMPORARY,
+        _PROFILED,
+        _categorized_by_profiler("temporary", "autograd_detail"),
+    ),
     Fact(
         Category.UNKNOWN,
         Reason("unknown-to-profiler", "torch.profiler gave it no category"),
-        _by_profiler("unknown"),
+        _categorized_by_profiler("unknown"),
         Evidence.NONE,
-        by_phases=False,
+        follows_phases=False,
     ),
 )
 _COPY = Reason("recorded-as-copy", "`deepcopy`, or autocast, made it from a weight or from a state")
@@ -192,36 +251,39 @@ RECORDED = (
     _recorded(
         GRADIENT,
         Reason("recorded-as-gradient", "it was the memory of a gradient"),
-        _named("gradients"),
+        _gradients,
     ),
     _recorded(
         STATE,
         Reason("recorded-as-optimizer-state", "it was the memory of an optimizer state"),
-        _named("states"),
+        _states,
     ),
     _recorded(
         INPUT,
         Reason("recorded-as-input", "the model was called with it, and no module made it"),
-        _named("inputs") & ~made(Role.MODULE_CALL),
+        _inputs & ~made_through(Role.MODULE_CALL),
     ),
     _recorded(
         INPUT,
         Reason(
             "recorded-as-saved-input",
             "autograd saved it, and it is an input: made by no module and by no operation that "
-            "has a "
-            "gradient",
+            "has a gradient",
         ),
         _target,
     ),
     _recorded(WEIGHT, _COPY, _copies_of(WEIGHT)),
-    replace(AUTOCAST_COPY, where=_is_recorded & AUTOCAST_COPY.where, evidence=Evidence.METADATA),
+    replace(
+        AUTOCAST_COPY,
+        condition=_is_recorded & AUTOCAST_COPY.condition,
+        evidence=Evidence.METADATA,
+    ),
     _recorded(
         ACTIVATION,
         Reason(
             "recorded-as-saved", "autograd saved it for backward, and forward did not free it again"
         ),
-        _named("saved") & ~feature.is_freed_in_own_forward,
+        _saved & ~is_freed_in_own_forward,
     ),
     _recorded(STATE, _COPY, _copies_of(STATE)),
     _recorded(
@@ -235,10 +297,6 @@ RECORDED = (
 )
 # After the facts: the program may use an attribute for anything.
 ATTRIBUTES = (
-    _recorded(ACTIVATION, _ATTRIBUTE, _named("attributes", _written) & feature.outside),
-    _recorded(
-        WEIGHT,
-        _ATTRIBUTE,
-        _named("attributes", lambda metadata: ~_written(metadata)) & feature.outside,
-    ),
+    _recorded(ACTIVATION, _ATTRIBUTE, _written_attributes & made_outside),
+    _recorded(WEIGHT, _ATTRIBUTE, _unwritten_attributes & made_outside),
 )

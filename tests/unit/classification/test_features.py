@@ -86,7 +86,7 @@ SAVED = {"hidden", "slice", "output"}
         ("outside", {"weight", "batch", "slice"}),
         ("mid_forward", {"slice"}),
         ("feeds_module", BEFORE | {"hidden", "scratch", "slice", "state"}),
-        ("from_nothing", {"batch"}),
+        ("is_copied_or_filled", {"batch"}),
         ("may_be_input", {"batch", "slice"}),
         ("has_no_frames", {"old unnamed"}),
         ("unrecorded", {"old unnamed"}),

@@ -1,0 +1,490 @@
+"""The named conditions that facts are made of, each about an allocation or about the recording.
+
+The role of code is a condition too: ``made_through(...)``, ``freed_through(...)``.
+"""
+
+import numpy as np
+
+from snapconv.classification import parameters
+from snapconv.classification.categories import Category
+from snapconv.classification.decisions import (
+    Condition,
+    Decided,
+    feature,
+    feature_condition,
+    made_through,
+    shared_condition,
+)
+from snapconv.classification.features import Features, at, first_before
+from snapconv.classification.parameters import is_training
+from snapconv.columns import (
+    BoolColumn,
+    distinct,
+    grouped,
+    has_code,
+    is_among,
+    next_of,
+    rows_by,
+    rows_of,
+    run_starts,
+)
+from snapconv.phases.trace_phases import Phase
+from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
+
+# cuBLAS has one workspace for every handle and stream: of so few there may be several, traced or
+# pre-existing.
+_MOST_WORKSPACES, _MOST_OLD_WORKSPACES = 4, 2
+# How often a line must lengthen its result, always by the same: fewer may be any two sizes.
+_LEAST_LENGTHENED = 2
+# Without frames that show autocast, its casts are of so many sizes: two were seen that were none.
+_LEAST_CAST = 3
+# Where more than this share of a forward's memory is in use when memory runs out, the forward is
+# trained. Inference keeps little.
+_LEAST_IN_USE = 0.4
+
+# --- features
+
+is_traced = feature(Features.is_traced)
+is_older = ~is_traced
+is_freed = feature(Features.is_freed)
+is_freed_by_engine = feature(Features.is_freed_by_engine)
+is_freed_in_own_forward = feature(Features.is_freed_in_own_forward)
+is_live_at_dump = feature(Features.is_live_at_dump)
+lasts_throughout = feature(Features.lasts_throughout)
+has_no_frames = feature(Features.has_no_frames)
+made_by_engine = feature(Features.by_engine)
+made_in_forward = feature(Features.in_forward)
+made_mid_forward = feature(Features.mid_forward)
+made_outside = feature(Features.outside)
+is_copied_or_filled = feature(Features.is_copied_or_filled)
+preexisting_in_forward = feature(Features.preexisting_in_forward)
+preexisting_outside = feature(Features.preexisting_outside)
+feeds_module = feature(Features.feeds_module)
+may_be_input = feature(Features.may_be_input)
+has_next_backward = feature(Features.has_next_backward)
+reaches_backward = feature(Features.reaches_backward)
+
+
+@Condition
+def always(decided: Decided) -> bool:
+    """Hold for every allocation."""
+    return True
+
+
+@Condition
+def is_undecided(decided: Decided) -> BoolColumn:
+    """No stage has decided it yet."""
+    return decided.is_open
+
+
+# --- who made it, and when
+
+
+@Condition
+def made_for_every_parameter(decided: Decided) -> BoolColumn:
+    """Made by a line that makes one for every parameter.
+
+    Of any size, and in full precision beside half.
+    """
+    return decided.shared(parameters.halves_of_every_parameter) > 0
+
+
+@Condition
+def twice_as_large(decided: Decided) -> BoolColumn:
+    """One for every parameter, and twice as large as it."""
+    halves = decided.shared(parameters.halves_of_every_parameter)
+    return has_code(halves, 4)
+
+
+@feature_condition
+def made_in_step(features: Features) -> BoolColumn:
+    """Made where an event shows an optimizer's step."""
+    return features.is_traced & has_code(features.alloc_phase, Phase.OPTIMIZER)
+
+
+@feature_condition
+def made_in_backward(features: Features) -> BoolColumn:
+    """Made where an event shows backward."""
+    return has_code(features.alloc_phase, Phase.BACKWARD)
+
+
+@feature_condition
+def made_in_annotated_step(features: Features) -> BoolColumn:
+    """Made in a range that torch wrote around a step."""
+    return np.asarray(at(features.phases.in_step, features.alloc))
+
+
+kept_by_program = is_live_at_dump & (made_outside | preexisting_outside)
+
+
+@feature_condition
+def precedes_first_backward(features: Features) -> BoolColumn:
+    """Made before the first event that shows backward."""
+    return features.alloc < features.phases.first(Phase.BACKWARD)
+
+
+@feature_condition
+def precedes_any_forward(features: Features) -> BoolColumn:
+    """Made before anything was made in forward."""
+    first_forward = features.alloc[features.in_forward].min(initial=features.n_events)
+    return np.asarray(features.alloc < first_forward)
+
+
+@feature_condition
+def made_in_last_run(features: Features) -> BoolColumn:
+    """Made in the run of a phase with which the trace ends."""
+    return has_code(features.alloc_run_last, features.n_events - 1)
+
+
+# --- who freed it, and when
+
+
+@feature_condition
+def freed_in_step(features: Features) -> BoolColumn:
+    """Freed where an event shows an optimizer's step."""
+    return has_code(features.end_phase, Phase.OPTIMIZER)
+
+
+@feature_condition
+def freed_in_zero_grad(features: Features) -> BoolColumn:
+    """Freed in a range that torch wrote around zero_grad."""
+    return np.asarray(at(features.phases.in_zero_grad, features.end))
+
+
+@feature_condition
+def ends_within_run(features: Features) -> BoolColumn:
+    """Freed in the run of a phase in which it was made."""
+    return features.end <= features.alloc_run_last
+
+
+@feature_condition
+def ends_within_backward(features: Features) -> BoolColumn:
+    """Freed in its run while that shows its phase, or before the step that follows."""
+    next_phase = at(features.phases.phase, features.alloc_run_last + 1)
+    is_shown = features.end <= features.alloc_run_end
+    is_within_run = features.end <= features.alloc_run_last
+    return is_within_run & (is_shown | has_code(next_phase, Phase.OPTIMIZER))
+
+
+@feature_condition
+def ends_before_next_phase(features: Features) -> BoolColumn:
+    """Freed before the next forward or backward."""
+    return np.asarray(features.end < np.minimum(features.next_forward, features.next_backward))
+
+
+@feature_condition
+def used_in_backward(features: Features) -> BoolColumn:
+    """In use when the next backward begins."""
+    return features.end >= features.next_backward
+
+
+@feature_condition
+def used_in_forward(features: Features) -> BoolColumn:
+    """In use when the next forward begins."""
+    return features.end >= features.next_forward
+
+
+@feature_condition
+def ends_after_first_forward(features: Features) -> BoolColumn:
+    """Freed after the first event that shows forward."""
+    return features.end > features.phases.first(Phase.FORWARD)
+
+
+# --- the recording
+
+
+@Condition
+def trains(decided: Decided) -> bool:
+    """Hold for all rows where the job trains."""
+    return is_training(decided)
+
+
+@feature_condition
+def has_cpp_frames(features: Features) -> bool:
+    """Stacks have C++ frames."""
+    return features.has_cpp
+
+
+@feature_condition
+def begins_in_backward(features: Features) -> bool:
+    """Begin with backward: the first event that shows a phase, by stacks that show it."""
+    phases = features.phases.certain
+    first_phase = np.append(phases[phases > 0], 0)[0]
+    return features.has_cpp and bool(first_phase == Phase.BACKWARD)
+
+
+@feature_condition
+def ends_out_of_memory(features: Features) -> bool:
+    """Nothing follows a failed allocation."""
+    return features.phases.ends_in_oom
+
+
+@feature_condition
+def shows_phases(features: Features) -> bool:
+    """There is a forward or a backward."""
+    return bool(features.in_forward.any() or features.has_next_backward.any())
+
+
+# --- what takes several steps to find
+
+
+@shared_condition
+def made_in_nested_constructors(decided: Decided) -> BoolColumn:
+    """Made by an ``__init__`` of the program's code that another one calls.
+
+    It is a layer that a model builds.
+    """
+    features = decided.features
+    stack_id = features.allocations.stack_id
+    stacks = features.roles.stacks
+    is_init = np.array([name == "__init__" for name in stacks.frames.names], bool)
+    innermost = features.lines_of(stack_id)
+    is_constructor: BoolColumn = (innermost >= 0) & np.append(is_init, np.False_)[innermost]
+    if not is_constructor.any():
+        return is_constructor
+    init_stacks = stacks.owners[stacks.with_frames(is_init)]
+    n_inits = np.bincount(init_stacks, minlength=len(stacks))
+    is_nested: BoolColumn = np.append(n_inits > 1, np.False_)[stack_id]
+    return is_constructor & is_nested
+
+
+@shared_condition
+def workspace_size(decided: Decided) -> BoolColumn:
+    """As large as cuBLAS's workspace, kept, and rare; only where no C++ frame names it."""
+    features = decided.features
+    fits = is_among(features.sizes, CUBLAS_WORKSPACE_BYTES) & features.is_live_at_dump
+    lacks_cpp = np.bool_(not features.has_cpp)
+    is_computed = has_code(features.alloc_phase, Phase.FORWARD) | features.by_engine
+    traced = fits & is_computed & lacks_cpp
+    older = fits & ~features.is_traced & (features.has_no_frames | lacks_cpp)
+    all_rows = np.ones(len(fits), bool)
+    workspaces = _rare(features, traced, traced, max_count=_MOST_WORKSPACES)
+    return workspaces | _rare(features, older, all_rows, max_count=_MOST_OLD_WORKSPACES)
+
+
+def _rare(
+    features: Features, rows: BoolColumn, compared: BoolColumn, *, max_count: int
+) -> BoolColumn:
+    """Leave those of the rows whose size occurs at most so often among the compared rows."""
+    if not rows.any():
+        return rows
+    sizes, counts = np.unique(features.sizes[compared], return_counts=True)
+    return rows & is_among(features.sizes, sizes[counts <= max_count])
+
+
+@Condition
+def made_in_bulk(decided: Decided) -> BoolColumn:
+    """As large as weights, or twice so, of a line that makes several in an iteration.
+
+    They are noise, or moments.
+    """
+    features = decided.features
+    is_model = decided.has(Category.WEIGHT) | features.made_through(Role.PLACEMENT)
+    model_sizes = distinct(features.sizes[is_model | features.unrecorded])
+    rows = rows_of(features.outside | features.preexisting_outside)
+    bulk_sizes = np.concatenate((model_sizes, 2 * model_sizes))
+    rows = rows[is_among(features.sizes[rows], bulk_sizes)]
+    # One number for stack and iteration, either of which may be -1.
+    stack = features.allocations.stack_id[rows].astype(np.int64)
+    group = stack * (features.phases.n_iterations + 1) + features.iteration[rows]
+    _, inverse, counts = np.unique(group, return_inverse=True, return_counts=True)
+    return features.mask(rows[counts[inverse] > 1])
+
+
+@shared_condition
+def precedes_the_graph(decided: Decided) -> BoolColumn:
+    """Made before the first module that keeps anything for the next backward."""
+    features = decided.features
+    saved = rows_of(features.by_module & features.is_freed_by_engine)
+    first = first_before(features.next_backward, features.alloc, saved, features.n_events)
+    return np.asarray(features.alloc < first)
+
+
+@shared_condition
+def may_be_gradient(decided: Decided) -> BoolColumn:
+    """Made by the engine, by the program after a backward, or pre-existing.
+
+    Not by a module, unless it is compiled.
+    """
+    features = decided.features
+    is_compiled = features.by_engine & features.made_through(Role.COMPILED)
+    is_of_module = features.made_through(Role.MODULE_CALL) & ~is_compiled
+    follows_backward = features.alloc > features.phases.first(Phase.BACKWARD)
+    is_of_program = features.outside & follows_backward
+    return (features.by_engine | is_of_program | ~features.is_traced) & ~is_of_module
+
+
+@Condition
+def like_weight(decided: Decided) -> BoolColumn:
+    """Be a weight; or be there throughout, so that it may be one, and not made by the engine."""
+    features = decided.features
+    may_be_weight = features.lasts_throughout & ~features.made_through(Role.ENGINE)
+    return decided.has(Category.WEIGHT) | may_be_weight
+
+
+@Condition
+def size_of_weight(decided: Decided) -> BoolColumn:
+    """As large as what is a weight, or like one."""
+    sizes = decided.features.sizes
+    return is_among(sizes, distinct(sizes[like_weight.column(decided)]))
+
+
+_weight_of_layers = like_weight | made_through(Role.PLACEMENT) | made_in_nested_constructors
+
+
+@Condition
+def cast_of_weight(decided: Decided) -> BoolColumn:
+    """Cast by autocast, half as large as a weight, and no input of the operation.
+
+    By its frames; without them it comes right before a result of its line. An operation casts its
+    input last: it is the third cast, or comes after one that is no smaller, as a bias is smaller
+    than its weight.
+    """
+    features = decided.features
+    sizes = features.sizes
+    stack = features.allocations.stack_id
+    is_repeated = features.in_forward & np.append(stack[1:] == stack[:-1], False)
+    may_be_cast = features.made_through(Role.CAST) if features.has_cpp else is_repeated
+    follows_cast = np.append(False, may_be_cast[1:] & (may_be_cast & is_repeated)[:-1])
+    is_last_cast = np.append(False, follows_cast[:-1] | (sizes[1:] <= sizes[:-1]))
+    is_input = follows_cast & is_last_cast
+    is_half = is_among(2 * sizes, distinct(sizes[_weight_of_layers.column(decided)]))
+    casts = features.in_forward & may_be_cast & is_half & ~is_input
+    if features.has_cpp or features.freed_through(Role.UNCACHED).any():
+        return np.asarray(casts)
+    n_sizes = len(distinct(sizes[casts]))
+    return np.asarray(casts & np.bool_(n_sizes >= _LEAST_CAST))
+
+
+@Condition
+def size_of_new_state(decided: Decided) -> BoolColumn:
+    """As large as a state that a step of the trace has made."""
+    features = decided.features
+    states = decided.has(Category.OPTIMIZER_STATE) & features.is_traced
+    return is_among(features.sizes, distinct(features.sizes[states]))
+
+
+@Condition
+def replaces_weights(decided: Decided) -> BoolColumn:
+    """Made in a step by a line whose results are freed there as the weights before them were."""
+    features = decided.features
+    former = decided.has(Category.WEIGHT) & features.is_freed
+    former &= has_code(features.end_phase, Phase.OPTIMIZER)
+    if not (features.phases.free_sites_known and former.any()):
+        return np.zeros(len(features.alloc), bool)
+    table = features.allocations
+    freeing_line = features.lines_of(table.free_stack_id)
+    line = features.lines_of(table.stack_id)
+    freeing_weights = distinct(freeing_line[former & (freeing_line >= 0)])
+    outlives_step = made_in_step.column(decided) & (features.end > features.alloc_run_last)
+    new_values = outlives_step & (line >= 0)
+    freed_likewise = new_values & features.is_freed & is_among(freeing_line, freeing_weights)
+    new_values &= is_among(features.sizes, distinct(features.sizes[former]))
+    return np.asarray(new_values & is_among(line, distinct(line[freed_likewise])))
+
+
+@Condition
+def infers(decided: Decided) -> bool:
+    """Tell whether there are forwards, nothing of training, and nothing kept for a backward."""
+    features = decided.features
+    if is_training(decided) or decided.shared(saves) == SURELY:
+        return False
+    return bool((features.in_forward | features.preexisting_in_forward).any())
+
+
+# How sure it is that forward keeps results for a backward that the trace does not have.
+NOT, MAYBE, SURELY = 0, 1, 2
+# Measured on forwards of 207 programs: what is trained keeps results of seven lines and more,
+# inference of three at most. Where one line makes all, its result is no sign.
+_SAVED_SHARE, _SAVED_LINES, _MAYBE_LINES = 0.4, 6, 4
+
+
+def saves(decided: Decided) -> int:
+    """Return how surely forward keeps results for a backward that the trace does not have.
+
+    Caches are no such results.
+    """
+    features = decided.features
+    is_cache = features.made_through(Role.CACHE_UPDATE) | lengthened.column(decided)
+    results = features.in_forward & ~is_cache
+    live = results & features.is_live_at_dump
+    if not live.any():
+        return NOT
+    share = features.sizes[live].sum() / max(1, features.sizes[results].sum())
+    n_lines = len(distinct(features.allocations.stack_id[live]))
+    if n_lines >= _SAVED_LINES or (n_lines > 1 and share > _SAVED_SHARE):
+        return SURELY
+    return MAYBE if n_lines >= _MAYBE_LINES else NOT
+
+
+@Condition
+def surely_saves(decided: Decided) -> bool:
+    """Forward keeps results for a backward."""
+    return decided.shared(saves) == SURELY
+
+
+@Condition
+def maybe_saves(decided: Decided) -> bool:
+    """Forward may keep results for a backward."""
+    return decided.shared(saves) != NOT
+
+
+@shared_condition
+def outlives_forward(decided: Decided) -> BoolColumn:
+    """Made in forward, and there when something is made outside of modules."""
+    features = decided.features
+    next_outside = next_of(features.alloc[features.outside], features.alloc, features.n_events)
+    return features.in_forward & (features.end > next_outside)
+
+
+@shared_condition
+def lengthened(decided: Decided) -> BoolColumn:
+    """Made anew by one stack, kept until then, and each time longer by the same."""
+    features = decided.features
+    stack = features.allocations.stack_id
+    is_unfinished = features.is_live_at_dump & ~features.has_next_backward
+    may_lengthen = features.in_forward & features.has_stack
+    may_lengthen &= outlives_forward.column(decided) | is_unfinished
+    rows = rows_by(features.alloc, rows_of(may_lengthen))
+    lengthening_stacks = []
+    for line_rows in grouped(rows, stack):
+        sizes = features.sizes[line_rows]
+        increases = np.diff(sizes[run_starts(sizes)])
+        increases = increases[increases > 0]  # it begins anew with every text
+        if len(increases) >= _LEAST_LENGTHENED and np.all(increases == increases[0]):
+            lengthening_stacks.append(stack[line_rows[0]])
+    return may_lengthen & is_among(stack, lengthening_stacks)
+
+
+@shared_condition
+def in_use_when_memory_ran_out(decided: Decided) -> BoolColumn:
+    """In use when memory ran out in its forward, as most of what that had made."""
+    features = decided.features
+    sizes = features.sizes
+    if not len(features.phases.oom_events):
+        return np.zeros(len(features.alloc), bool)
+    oom_event = next_of(features.phases.oom_events, features.alloc, features.n_events)
+    failed = features.in_forward & (oom_event <= features.alloc_run_last)
+    in_use = failed & (features.end > oom_event)
+    is_trained = sizes[in_use].sum() > _LEAST_IN_USE * sizes[failed].sum()
+    return in_use & np.bool_(is_trained)
+
+
+@shared_condition
+def freed_after_first_of_backward(decided: Decided) -> BoolColumn:
+    """Freed once backward has freed something that it was seen to make."""
+    features = decided.features
+    backward_memory = features.is_traced & features.by_engine & features.is_freed_by_engine
+    first_end = features.end[backward_memory].min(initial=features.n_events)
+    return np.asarray(features.end > first_end)
+
+
+@feature_condition
+def lacks_release_frames(features: Features) -> bool:
+    """No stack shows a backward node that frees what it saved."""
+    return not features.roles.has[Role.RELEASE].any()
+
+
+ends_once_backward_may_free = ends_after_first_forward | (
+    lacks_release_frames & freed_after_first_of_backward
+)
