@@ -1,4 +1,4 @@
-"""The inventory of the job: blocks from before the trace, explained by one hypothesis about all of them.
+"""The inventory of the job: one hypothesis explains all blocks from before the trace.
 
 A job has so many parameters of every size. A hypothesis says how many blocks there are for each:
 weights, states of an optimizer, gradients that are still there, a second model; whether the
@@ -9,22 +9,22 @@ size whose count it misses. A row's probabilities are the sum over all hypothese
 weight of 2 ** -bits.
 
 The bits, a table (``Bits``), were fitted on the first thirteen groups of blind programs of the
-benchmark:
-count these as seen.
+benchmark: count these as seen.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from math import log2
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.classification.conditions import saves
 from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.conditions import saves
 from snapconv.classification.decisions import CERTAIN, LIKELY, Decided, FloatColumn, Proposal
 from snapconv.classification.other_sizes import OtherSizes
 from snapconv.classification.parameters import (
@@ -80,29 +80,34 @@ class Bits:
     # So many states, 0 to 4, for every parameter, of an unknown optimizer: most are Adam's two
     # (2.5).
     states: tuple[float, ...] = (2.0, 3.5, 0.6, 5.0, 7.0)
-    no_state_yet: float = (
-        1.3  # of an unknown optimizer, where only forwards were seen, that save (2.2)
-    )
-    rare_state: float = 2.5  # a known optimizer may keep it, and rarely does (0.4)
-    impossible: float = 10.0  # what a known optimizer or known gradients contradict (0.9)
+    # No state of an unknown optimizer, where only forwards were seen, that save (2.2).
+    no_state_yet: float = 1.3
+    # A known optimizer may keep it, and rarely does (0.4).
+    rare_state: float = 2.5
+    # What a known optimizer or known gradients contradict (0.9).
+    impossible: float = 10.0
     # A second model, a teacher or an average; or states, maybe weights, in full precision beside
     # half (2.6).
     second: float = 3.0
-    start: float = (
-        2.0  # states or gradients where a first step reserves; neither, where none does (2.6)
-    )
-    trains_all: float = 4.0  # what had no gradient is trained too, by one optimizer (0.4)
+    # States or gradients where a first step reserves; neither, where none does (2.6).
+    start: float = 2.0
+    # What had no gradient is trained too, by one optimizer (0.4).
+    trains_all: float = 4.0
     # Nothing is trained, by whether forward saves for a backward: not, maybe, surely (0.2).
     untrained: tuple[float, float, float] = (0.0, 4.0, 9.0)
     # --- for a size whose blocks are not as many as the hypothesis says
-    more: float = 2.5  # more blocks (0.4)
-    fewer: float = 4.0  # fewer (0.5)
-    more_parameters: float = 0.8  # more parameters of a size than are known (3.7)
-    other_number: float = 3.0  # fewer, or more than are known for sure (1.3)
-    no_multiple: float = 2.0  # the hypothesis does not divide them without a rest (0.4)
-    per_layer: float = (
-        0.7  # for every doubling of the number in a layer; 1 in a model without layers (1.1)
-    )
+    # There are more blocks (0.4).
+    too_many: float = 2.5
+    # There are fewer blocks (0.5).
+    too_few: float = 4.0
+    # There are more parameters of a size than are known (3.7).
+    more_parameters: float = 0.8
+    # There are fewer, or more than are known for sure (1.3).
+    other_number: float = 3.0
+    # The hypothesis does not divide them without a remainder (0.4).
+    no_multiple: float = 2.0
+    # For every doubling of the number in a layer; 1 in a model without layers (1.1).
+    per_layer: float = 0.7
 
 
 BITS = Bits()
@@ -123,36 +128,40 @@ class Hypothesis:
     is_trained: bool = True
 
     @property
-    def of_each(self) -> Counts:
+    def block_counts(self) -> Counts:
         """The number of blocks for each parameter."""
         return 1 + self.copies, self.states, self.gradients
 
     @property
     def per_parameter(self) -> int:
         """Blocks of a parameter's size for each parameter."""
-        return sum(self.of_each) - (self.states if self.precision else 0)
+        return sum(self.block_counts) - (self.states if self.precision else 0)
 
     def __str__(self) -> str:
-        parts = (
-            "weights",
-            self.states and f"{self.states} state{'s' * (self.states > 1)}",
-            self.gradients and "gradients",
-            self.copies and "a copy of the model",
-            self.precision and "in full precision beside half",
-            self.trains_all and "also for sizes without a gradient",
-        )
-        return " + ".join(map(str, filter(None, parts))) + (
-            "" if self.is_trained else " (nothing is trained)"
-        )
+        parts = ["weights"]
+        if self.states:
+            parts.append(f"{self.states} state{'s' * (self.states > 1)}")
+        if self.gradients:
+            parts.append("gradients")
+        if self.copies:
+            parts.append("a copy of the model")
+        if self.precision:
+            parts.append("in full precision beside half")
+        if self.trains_all:
+            parts.append("also for sizes without a gradient")
+        return " + ".join(parts) + ("" if self.is_trained else " (nothing is trained)")
 
 
 @dataclass(frozen=True)
 class Job:
-    """What the recording shows of the job. ``n`` counts the open blocks, ``known`` what facts have named."""
+    """What the recording shows of the job.
+
+    ``counts`` has the open blocks by size, ``fact_counts`` the blocks that facts have named.
+    """
 
     parameters: Parameters
-    n: Sizes
-    known: dict[Category, Sizes]
+    counts: Sizes
+    fact_counts: dict[Category, Sizes]
     n_layers: int
     optimizers: Optimizers
     is_training: bool
@@ -169,59 +178,76 @@ class Job:
     @cached_property
     def has_gradients(self) -> bool:
         """Whether facts have named most gradients, and so all: what is open is none."""
-        return 2 * bytes_of(self.known[Category.GRADIENT] & self.sizes) > bytes_of(self.sizes)
+        gradients = self.fact_counts[Category.GRADIENT]
+        return 2 * bytes_of(gradients & self.sizes) > bytes_of(self.sizes)
 
-    def n_known(self, size: int) -> int:
+    def n_from_facts(self, size: int) -> int:
         """Weights, gradients and states of a size that facts have named."""
-        return sum(sizes[size] for sizes in self.known.values())
+        return sum(sizes[size] for sizes in self.fact_counts.values())
 
-    def left(self, size: int, counts: Iterable[int]) -> Counts:
+    def open_counts(self, size: int, weights: int, states: int, gradients: int) -> Counts:
         """Subtract what facts have named from the blocks of a size."""
-        weights, states, gradients = (
-            max(0, n - self.known[kind][size]) for kind, n in zip(_KINDS, counts, strict=True)
+        facts = self.fact_counts
+        return (
+            max(0, weights - facts[Category.WEIGHT][size]),
+            max(0, states - facts[Category.OPTIMIZER_STATE][size]),
+            max(0, gradients - facts[Category.GRADIENT][size]),
         )
-        return weights, states, gradients
 
-    def of_half(self, size: int) -> int:
+    def n_of_half(self, size: int) -> int:
         """Parameters of half a size."""
         return self.sizes[size // 2] if size % 2 == 0 else 0
 
     def explains(self, size: int, hypothesis: Hypothesis) -> bool:
-        """Whether parameters have this size, or half of it where the optimizer works in full precision."""
-        return bool(self.sizes[size] or (hypothesis.precision and self.of_half(size)))
+        """Whether parameters have this size, or half of it.
+
+        Half of it where the optimizer works in full precision.
+        """
+        return bool(self.sizes[size] or (hypothesis.precision and self.n_of_half(size)))
 
 
 def jobs(decided: Decided, rows: Int64Column) -> list[Job]:
     """Gather the evidence, once for each candidate for the parameters."""
     features = decided.features
-    found = candidates(decided, rows)
-    older = ~features.is_traced
-    newer = features.is_traced & features.is_live_at_dump
-    known = {Category.GRADIENT: counted(features.sizes[decided.has(Category.GRADIENT) & older])}
-    for category in (Category.WEIGHT, Category.OPTIMIZER_STATE):
-        mine = decided.has(category)
-        # A step may replace its states: those before and those after are the same.
-        known[category] = counted(features.sizes[mine & older]) | counted(
-            features.sizes[mine & newer]
-        )
+    best, *others = candidates(decided, rows)
     trains = is_training(decided)
-    first = Job(
-        parameters=found[0],
-        n=counted(features.sizes[rows]),
-        known=known,
+    is_forward = features.in_forward | features.preexisting_in_forward
+    job = Job(
+        parameters=best,
+        counts=counted(features.sizes[rows]),
+        fact_counts=_fact_counts(decided),
         n_layers=layers_that_ran(decided),
         optimizers=features.phases.optimizers,
         is_training=trains,
         saves=decided.shared(saves),
         has_step=bool(np.any(features.phases.certain == Phase.OPTIMIZER)),
-        infers=not trains and bool((features.in_forward | features.preexisting_in_forward).any()),
+        infers=not trains and bool(is_forward.any()),
         reserves_more=features.reserves_more,
     )
-    return [replace(first, parameters=parameters) for parameters in found]
+    return [job, *(replace(job, parameters=parameters) for parameters in others)]
+
+
+def _fact_counts(decided: Decided) -> dict[Category, Sizes]:
+    """Count the blocks that facts have named, by size."""
+    features = decided.features
+    older = ~features.is_traced
+    newer = features.is_traced & features.is_live_at_dump
+    old_gradients = decided.has(Category.GRADIENT) & older
+    counts = {Category.GRADIENT: counted(features.sizes[old_gradients])}
+    for category in (Category.WEIGHT, Category.OPTIMIZER_STATE):
+        is_category = decided.has(category)
+        old_counts = counted(features.sizes[is_category & older])
+        new_counts = counted(features.sizes[is_category & newer])
+        # A step may replace its states: those before and those after are the same.
+        counts[category] = old_counts | new_counts
+    return counts
 
 
 def layers_that_ran(decided: Decided) -> int:
-    """Return what divides how often every line of modules allocates that does so repeatedly in a forward."""
+    """Return what divides how often every line of modules allocates.
+
+    Of the lines that do so repeatedly in a forward.
+    """
     features = decided.features
     rows = rows_of(features.by_module)
     if not len(rows):
@@ -230,8 +256,8 @@ def layers_that_ran(decided: Decided) -> int:
     forward = np.searchsorted(outside, features.alloc[rows])
     rows = rows[forward == np.bincount(forward).argmax()]
     _, group = number_groups(features.allocations.stack_id[rows], features.sizes[rows])
-    n_made = np.bincount(group)
-    return int(np.gcd.reduce(n_made[n_made >= LEAST_REPEATED], initial=0))
+    counts = np.bincount(group)
+    return int(np.gcd.reduce(counts[counts >= LEAST_REPEATED], initial=0))
 
 
 # --- hypotheses and the bits of their rarity
@@ -240,7 +266,7 @@ def layers_that_ran(decided: Decided) -> int:
 def hypotheses(job: Job) -> Iterator[tuple[Hypothesis, float]]:
     """Go through the hypotheses, each with the bits of its rarity."""
     if job.sizes or job.is_training or job.saves:
-        yield from _of_training(job)
+        yield from _training_hypotheses(job)
     if job.is_training:
         return
     bits = BITS.untrained[job.saves]
@@ -248,51 +274,58 @@ def hypotheses(job: Job) -> Iterator[tuple[Hypothesis, float]]:
     yield Hypothesis(copies=1, is_trained=False), bits + BITS.second
 
 
-def _of_training(job: Job) -> Iterator[tuple[Hypothesis, float]]:
-    of_gradients = _bits_of_gradients(job)
-    of_all = BITS.trains_all
-    if job.optimizers.may_be_several or job.parameters.source is Source.BEFORE:
-        of_all = 0.0
-    # In full precision a block is twice as large as in half.
-    masters = Counter({2 * size: n for size, n in job.sizes.items()})
-    has_full = 2 * bytes_of(masters & job.n) >= bytes_of(job.sizes)
-    for (states, of_states), gradients, copies in product(
-        enumerate(_bits_of_states(job)), (0, 1), (0, 1)
-    ):
-        bits = of_states + of_gradients[gradients] + BITS.second * copies
+def _training_hypotheses(job: Job) -> Iterator[tuple[Hypothesis, float]]:
+    gradient_bits = _bits_of_gradients(job)
+    turns = job.optimizers.may_be_several or job.parameters.source is Source.BEFORE
+    trains_all_bits = 0.0 if turns else BITS.trains_all
+    precisions = (0, 1, 2) if _has_full_precision(job) else (0,)
+    states_and_bits = enumerate(_bits_of_states(job))
+    for (states, state_bits), gradients, copies in product(states_and_bits, (0, 1), (0, 1)):
+        bits = state_bits + gradient_bits[gradients] + BITS.second * copies
         if not job.has_step and job.reserves_more is bool(states or gradients):
             bits += BITS.start
         plain = Hypothesis(states, gradients, copies)
-        for precision in (0, 1, 2) if has_full else (0,):
+        for precision in precisions:
             if precision != 1 or states:
-                yield replace(plain, precision=precision), bits + BITS.second * (precision > 0)
+                precision_bits = BITS.second * (precision > 0)
+                yield replace(plain, precision=precision), bits + precision_bits
         if states and job.sizes:
-            yield replace(plain, trains_all=True), bits + of_all
+            yield replace(plain, trains_all=True), bits + trains_all_bits
+
+
+def _has_full_precision(job: Job) -> bool:
+    """Return whether half of the parameters may have blocks in full precision: twice as large."""
+    masters = Counter({2 * size: n for size, n in job.sizes.items()})
+    return 2 * bytes_of(masters & job.counts) >= bytes_of(job.sizes)
 
 
 def _bits_of_states(job: Job) -> list[float]:
     if not job.optimizers.states_range:
-        first = BITS.no_state_yet if job.saves and not job.sizes else BITS.states[0]
-        return [first, *BITS.states[1:]]
+        no_state = BITS.no_state_yet if job.saves and not job.sizes else BITS.states[0]
+        return [no_state, *BITS.states[1:]]
     low, high = job.optimizers.states_range
-    return [_bits_of_known(job, states, low, high) for states in range(len(BITS.states))]
+    return [_bits_in_range(job, states, low, high) for states in range(len(BITS.states))]
 
 
-def _bits_of_known(job: Job, states: int, low: int, high: int) -> float:
+def _bits_in_range(job: Job, states: int, low: int, high: int) -> float:
     """Return the bits of so many states where the optimizer is known."""
     if states == 0 < low and not job.has_step:
         return 0.0  # the first step may be still to come
     if low <= states <= high:
-        return BITS.rare_state * (states - low if low else states == 0)
+        n_rare = states - low if low else int(states == 0)
+        return BITS.rare_state * n_rare
     # Without a step nothing shows whether Adam keeps a maximum too.
-    return BITS.states[states] if states == high + 1 > 2 and not job.has_step else BITS.impossible
+    if states == high + 1 > 2 and not job.has_step:
+        return BITS.states[states]
+    return BITS.impossible
 
 
 def _bits_of_gradients(job: Job) -> tuple[float, float]:
     """Return the bits of no gradients from before the trace, and of gradients."""
-    if job.parameters.source in (Source.WHOLE, Source.SEVERAL):
+    source = job.parameters.source
+    if source in (Source.WHOLE, Source.SEVERAL):
         return 0.0, BITS.impossible
-    if job.parameters.source is Source.ADDED or (job.known[Category.GRADIENT] and job.sizes):
+    if source is Source.ADDED or (job.fact_counts[Category.GRADIENT] and job.sizes):
         return BITS.impossible, 0.0
     return 0.0, 0.0
 
@@ -302,94 +335,115 @@ def _bits_of_gradients(job: Job) -> tuple[float, float]:
 
 def predicted(hypothesis: Hypothesis, size: int, job: Job) -> Counts:
     """Return how many open blocks of a size there should be."""
-    n_half = job.of_half(size)
-    weights, states, gradients = (job.sizes[size] * times for times in hypothesis.of_each)
+    n_parameters = job.sizes[size]
+    weights, states, gradients = (n_parameters * n for n in hypothesis.block_counts)
     if hypothesis.precision:
+        n_half = job.n_of_half(size)
         states = n_half * (hypothesis.states + (hypothesis.precision == 1))
         weights += n_half * (hypothesis.precision == 2)
-    return job.left(size, (weights, states, 0 if job.has_gradients else gradients))
+    if job.has_gradients:
+        gradients = 0
+    return job.open_counts(size, weights, states, gradients)
 
 
-def without_gradient(hypothesis: Hypothesis, job: Job) -> int:
+def blocks_without_gradient(hypothesis: Hypothesis, job: Job) -> int:
     """Return how many blocks there are for each parameter that had no gradient."""
-    has = job.parameters.source in (Source.ADDED, Source.BEFORE) or not job.sizes
-    return 1 + hypothesis.copies + hypothesis.states + (hypothesis.gradients if has else 0)
+    n_blocks = 1 + hypothesis.copies + hypothesis.states
+    if job.parameters.source in (Source.ADDED, Source.BEFORE) or not job.sizes:
+        n_blocks += hypothesis.gradients
+    return n_blocks
 
 
 @lru_cache(_MOST_CACHED)
 def bits_of_count(n: int, n_layers: int) -> float:
-    """Return the bits of a model that has weights of one size so often: layers have the same sizes."""
+    """Return the bits of a model that has so many weights of one size: layers have the same."""
     bits = 1 + log2(n)
     if 1 < n_layers <= n:
-        per_layer, rest = divmod(n, n_layers)
-        bits = min(bits, BITS.per_layer * log2(per_layer) + rest)
+        per_layer, remainder = divmod(n, n_layers)
+        bits = min(bits, BITS.per_layer * log2(per_layer) + remainder)
     return bits
 
 
 def missed(hypothesis: Hypothesis, job: Job, n_layers: int, sizes: list[int]) -> tuple[float, int]:
     """Return the bits of all counts that a hypothesis misses, and the bytes that it explains."""
     bits = 0.0
-    explained = 0
-    every = max(1, bytes_of(job.n))
+    explained_bytes = 0
+    total_bytes = max(1, bytes_of(job.counts))
     for size in sizes:
-        n = job.n[size]
-        each = job.sizes[size]
+        n = job.counts[size]
         n_explained = 0
         if job.explains(size, hypothesis):
-            of_size, n_explained = _bits_of_size(hypothesis, job, size)
+            size_bits, n_explained = _bits_of_size(hypothesis, job, size)
         elif not n:
             continue
         elif job.sizes:
-            of_size = _bits_of_other_size(hypothesis, job, n, n_layers)
+            size_bits = _bits_of_other_size(hypothesis, job, n, n_layers)
         else:
-            of_size, n_explained = _bits_without_parameters(n, hypothesis.per_parameter, n_layers)
-        bits += (size * max(n, each) / every) ** _SHARE_POWER * of_size
-        explained += size * n_explained
-    return bits, explained
+            size_bits, n_explained = _bits_without_parameters(n, hypothesis.per_parameter, n_layers)
+        share = size * max(n, job.sizes[size]) / total_bytes
+        bits += share**_SHARE_POWER * size_bits
+        explained_bytes += size * n_explained
+    return bits, explained_bytes
 
 
 @lru_cache(_MOST_CACHED)
 def _bits_without_parameters(n: int, times: int, n_layers: int) -> tuple[float, int]:
-    """Return the bits of one size whose parameters are not known, and how many blocks are explained."""
-    each, rest = divmod(n, times)
-    if not rest:
-        return bits_of_count(each, n_layers), n
+    """Return the bits of one size whose parameters are not known.
+
+    Beside them, how many blocks are explained.
+    """
+    n_parameters, remainder = divmod(n, times)
+    if not remainder:
+        return bits_of_count(n_parameters, n_layers), n
     options = [(BITS.no_multiple + bits_of_count(n, 0), 0)]
-    if each:
-        of_rest = BITS.no_multiple + bits_of_count(rest, n_layers)
-        options.append((bits_of_count(each, n_layers) + of_rest, n - rest))
+    if n_parameters:
+        remainder_bits = BITS.no_multiple + bits_of_count(remainder, n_layers)
+        bits = bits_of_count(n_parameters, n_layers) + remainder_bits
+        options.append((bits, n - remainder))
     return min(options)
 
 
 def _bits_of_size(hypothesis: Hypothesis, job: Job, size: int) -> tuple[float, int]:
     """Return the bits of a size that parameters have, and how many blocks of it are explained."""
-    n = job.n[size]
-    each = job.sizes[size]
+    n = job.counts[size]
     expected = sum(predicted(hypothesis, size, job))
     if n == expected:
         return 0.0, n
     if n > expected:  # one block more, an ids tensor, spoils nothing
-        options = [(BITS.more + 0.5 * log2(1 + n - expected), expected)]
+        options = [(BITS.too_many + 0.5 * log2(1 + n - expected), expected)]
     else:
-        options = [(BITS.fewer + log2(1 + expected - n), 0)]
+        options = [(BITS.too_few + log2(1 + expected - n), 0)]
     if not hypothesis.precision:
-        times = hypothesis.per_parameter
-        more, rest = divmod(n + job.n_known(size), times)
-        if not rest and more > each:
-            # With all gradients of an iteration and one optimizer, no parameter is missing.
-            whole = job.parameters.source in _HAS_ALL and not job.optimizers.may_be_several
-            options.append((BITS.other_number if whole else BITS.more_parameters, n))
-        elif not rest and times > 1 and 0 < more < each:
-            options.append((BITS.other_number, n))
+        options += _bits_of_other_number(hypothesis, job, size)
     return min(options)
+
+
+def _bits_of_other_number(
+    hypothesis: Hypothesis, job: Job, size: int
+) -> Iterator[tuple[float, int]]:
+    """Yield the bits of another number of parameters of a size, if that leaves no remainder."""
+    n = job.counts[size]
+    times = hypothesis.per_parameter
+    n_known = job.sizes[size]
+    n_parameters, remainder = divmod(n + job.n_from_facts(size), times)
+    if remainder:
+        return
+    if n_parameters > n_known:
+        # With all gradients of an iteration and one optimizer, no parameter is missing.
+        is_complete = job.parameters.source in _HAS_ALL and not job.optimizers.may_be_several
+        yield (BITS.other_number if is_complete else BITS.more_parameters), n
+    elif times > 1 and 0 < n_parameters < n_known:
+        yield BITS.other_number, n
 
 
 def _bits_of_other_size(hypothesis: Hypothesis, job: Job, n: int, n_layers: int) -> float:
     """Return the bits of a size that no parameter has."""
     if not hypothesis.trains_all:
         return bits_of_count(n, n_layers)
-    each, rest = divmod(n, without_gradient(hypothesis, job))
-    return BITS.no_multiple + bits_of_count(n, n_layers) if rest else bits_of_count(each, n_layers)
+    n_parameters, remainder = divmod(n, blocks_without_gradient(hypothesis, job))
+    if remainder:
+        return BITS.no_multiple + bits_of_count(n, n_layers)
+    return bits_of_count(n_parameters, n_layers)
 
 
 # --- the posterior of every row
@@ -405,35 +459,57 @@ class Weighed:
     explained: float
 
 
-def weigh(of_jobs: list[Job]) -> list[Weighed]:
-    """Weigh all hypotheses, the most probable first."""
-    n_of = of_jobs[0].n
-    found = []
-    every = set(n_of).union(*({size, 2 * size} for job in of_jobs for size in job.sizes))
-    sizes = sorted(
-        (size for size in every if size >= SMALL_BYTES), key=lambda size: -size * n_of[size]
-    )
-    sizes = sizes[:_MOST_SIZES] or sorted(n_of)[:_MOST_SIZES]
-    total = max(1, bytes_of(n_of))
-    for number, job in enumerate(of_jobs):
-        layers = [job.n_layers] if job.n_layers > 1 else [0] if job.sizes else _possible_layers(job)
+def weigh(alternatives: list[Job]) -> list[Weighed]:
+    """Weigh all hypotheses about some jobs, the most probable first."""
+    counts = alternatives[0].counts
+    sizes = _sizes_to_weigh(alternatives)
+    total_bytes = max(1, bytes_of(counts))
+    candidates_by_bits = []
+    for number, job in enumerate(alternatives):
         for hypothesis, rarity in hypotheses(job):
-            bits, explained = min(
-                (missed(hypothesis, job, n, sizes) for n in layers), key=lambda found: found[0]
-            )
+            misses = [missed(hypothesis, job, n, sizes) for n in _possible_layers(job)]
+            missed_bits, explained_bytes = min(misses, key=itemgetter(0))
             # Parameters by a second source are rarer than those by the best.
-            found.append((rarity + bits + (number > 0), (hypothesis, job, explained / total)))
-    found.sort(key=lambda one: one[0])
-    weights = np.array([2.0 ** (found[0][0] - bits) for bits, _ in found])
+            bits = rarity + missed_bits + (number > 0)
+            share = explained_bytes / total_bytes
+            candidates_by_bits.append((bits, hypothesis, job, share))
+    candidates_by_bits.sort(key=itemgetter(0))
+    least_bits = candidates_by_bits[0][0]
+    weights = np.array([2.0 ** (least_bits - bits) for bits, *_ in candidates_by_bits])
     weights /= weights.sum()
-    return [Weighed(weight, *one) for weight, (_, one) in zip(weights.tolist(), found, strict=True)]
+    weighed = []
+    for weight, candidate in zip(weights.tolist(), candidates_by_bits, strict=True):
+        _, hypothesis, job, share = candidate
+        weighed.append(Weighed(weight, hypothesis, job, share))
+    return weighed
+
+
+def _sizes_to_weigh(alternatives: list[Job]) -> list[int]:
+    """Return the sizes of open blocks and of parameters, those with the most bytes first."""
+    counts = alternatives[0].counts
+    sizes = set(counts)
+    for job in alternatives:
+        for size in job.sizes:
+            sizes |= {size, 2 * size}
+
+    def negative_bytes(size: int) -> int:
+        return -size * counts[size]
+
+    large = sorted((size for size in sizes if size >= SMALL_BYTES), key=negative_bytes)
+    return large[:_MOST_SIZES] or sorted(counts)[:_MOST_SIZES]
 
 
 def _possible_layers(job: Job) -> list[int]:
-    found = {0}
-    for n in {n for size, n in job.n.items() if size >= SMALL_BYTES and n >= LEAST_REPEATED}:
-        found |= {n // times for times in (1, 2, 3, 4) if n % times == 0}
-    return sorted(found)[:_MOST_LAYERS]
+    """Return the numbers of layers that a model may have; 0 for none."""
+    if job.n_layers > 1:
+        return [job.n_layers]
+    if job.sizes:
+        return [0]
+    n_layers = {0}
+    for size, n in job.counts.items():
+        if size >= SMALL_BYTES and n >= LEAST_REPEATED:
+            n_layers |= {n // times for times in (1, 2, 3, 4) if n % times == 0}
+    return sorted(n_layers)[:_MOST_LAYERS]
 
 
 # Categories and how many blocks of each, in order of addresses, with the probability of that order.
@@ -449,49 +525,54 @@ def layouts(hypothesis: Hypothesis, job: Job, size: int, n: int) -> list[Layout]
     if not hypothesis.is_trained:
         return [(1.0, ((Category.WEIGHT, n),))]
     if not job.explains(size, hypothesis):
-        each, rest = divmod(n, without_gradient(hypothesis, job))
-        weights = each * (1 + hypothesis.copies) + rest
-        states = each * hypothesis.states
-        return _in_order((weights, states, n - weights - states), job)
+        n_parameters, remainder = divmod(n, blocks_without_gradient(hypothesis, job))
+        weights = n_parameters * (1 + hypothesis.copies) + remainder
+        states = n_parameters * hypothesis.states
+        return _ordered((weights, states, n - weights - states), job)
     counts = predicted(hypothesis, size, job)
-    more = n - sum(counts)
-    whole = (
-        _as_whole_copies(hypothesis, job, size, n, more)
-        if more and not hypothesis.precision
-        else None
-    )
-    if whole and more > 0 and job.parameters.source in _HAS_ALL:
-        # Parameters without a gradient this time, or no parameters.
-        both = (whole, _limited(counts, n))
-        return [(share / 2, layout) for one in both for share, layout in _in_order(one, job)]
-    return _in_order(whole or _limited(counts, n), job)
+    surplus = n - sum(counts)
+    whole_copies = None
+    if surplus and not hypothesis.precision:
+        whole_copies = _whole_copies(hypothesis, job, size, n, surplus)
+    limited = _limited(counts, n)
+    if not whole_copies:
+        return _ordered(limited, job)
+    if surplus < 0 or job.parameters.source not in _HAS_ALL:
+        return _ordered(whole_copies, job)
+    # Parameters without a gradient this time, or no parameters.
+    both = _ordered(whole_copies, job) + _ordered(limited, job)
+    return [(share / 2, layout) for share, layout in both]
 
 
-def _as_whole_copies(
-    hypothesis: Hypothesis, job: Job, size: int, n: int, more: int
+def _whole_copies(
+    hypothesis: Hypothesis, job: Job, size: int, n: int, surplus: int
 ) -> Counts | None:
-    """Count by another number of parameters of this size, if that leaves no rest."""
+    """Count by another number of parameters of this size, if that leaves no remainder."""
     times = hypothesis.per_parameter
-    n_every = n + job.n_known(size)
-    each, rest = divmod(n_every, times)
-    if rest or not (each > job.sizes[size] or (times > 1 and n_every and more < 0)):
+    n_blocks = n + job.n_from_facts(size)
+    n_parameters, remainder = divmod(n_blocks, times)
+    if remainder:
         return None
-    return job.left(size, (each * n_blocks for n_blocks in hypothesis.of_each))
+    is_possible = n_parameters > job.sizes[size] or (times > 1 and n_blocks and surplus < 0)
+    if not is_possible:
+        return None
+    weights, states, gradients = (n_parameters * count for count in hypothesis.block_counts)
+    return job.open_counts(size, weights, states, gradients)
 
 
 def _limited(counts: Counts, n: int) -> Counts:
-    """Add the blocks that are more to the weights; if there are fewer, gradients are missing first."""
+    """Fit the counts to ``n`` blocks: a surplus is weights; of too few, gradients lack first."""
     states = min(counts[1], n)
     weights = min(counts[0] + max(0, n - sum(counts)), n - states)
     return weights, states, n - states - weights
 
 
-def _in_order(counts: Counts, job: Job) -> list[Layout]:
+def _ordered(counts: Counts, job: Job) -> list[Layout]:
     weights, states, gradients = zip(_KINDS, counts, strict=True)
-    both = counts[1] + counts[2]
+    n_above = counts[1] + counts[2]
     if not (counts[1] and counts[2]) or job.optimizers.states_are_built:
         return [(1.0, (weights, states, gradients))]
-    return [(n / both, (weights, (kind, both))) for kind, n in (states, gradients)]
+    return [(n / n_above, (weights, (kind, n_above))) for kind, n in (states, gradients)]
 
 
 Probabilities = NDArray[np.float64]
@@ -500,45 +581,54 @@ Probabilities = NDArray[np.float64]
 def probabilities(decided: Decided, rows: Int64Column, weighed: list[Weighed]) -> Probabilities:
     """Return the probability of every category for the rows, summed over hypotheses."""
     features = decided.features
-    found = np.zeros((len(rows), len(Category)))
-    kept = [one for one in weighed if one.weight > _LEAST_WEIGHT]
-    of_jobs = {id(one.job): one.job for one in kept}
-    others = {key: OtherSizes(decided, job) for key, job in of_jobs.items()}
+    table = np.zeros((len(rows), len(Category)))
+    likely = [hypothesis for hypothesis in weighed if hypothesis.weight > _LEAST_WEIGHT]
+    other_sizes: dict[int, OtherSizes] = {}
+    for candidate in likely:
+        if id(candidate.job) not in other_sizes:
+            other_sizes[id(candidate.job)] = OtherSizes(decided, candidate.job)
     sizes = features.sizes[rows]
-    by_size = grouped(np.argsort(features.allocations.addr[rows], kind="stable"), sizes)
-    by_size.sort(key=lambda members: -int(sizes[members[0]]) * len(members))
-    for members in by_size[:_MOST_SIZES]:
-        for one in kept:
-            _mark_size(found, members, one, others[id(one.job)], int(sizes[members[0]]))
-    return found
+    address_order = np.argsort(features.allocations.addr[rows], kind="stable")
+
+    def negative_bytes(members: Int64Column) -> int:
+        return -int(sizes[members[0]]) * len(members)
+
+    size_groups = sorted(grouped(address_order, sizes), key=negative_bytes)
+    for members in size_groups[:_MOST_SIZES]:
+        size = int(sizes[members[0]])
+        for candidate in likely:
+            _mark_size(table, members, candidate, other_sizes[id(candidate.job)], size)
+    return table
 
 
 def _mark_size(
-    found: Probabilities, members: Int64Column, one: Weighed, others: OtherSizes, size: int
+    table: Probabilities, members: Int64Column, weighed: Weighed, other: OtherSizes, size: int
 ) -> None:
-    """Add what a hypothesis says of one size: of its rows, by ``others`` where they are no parameters."""
-    hypothesis = one.hypothesis
-    job = one.job
+    """Add what a hypothesis says of the rows of one size; ``other`` judges what is no parameter."""
+    hypothesis = weighed.hypothesis
+    job = weighed.job
     n = len(members)
-    of_model = layouts(hypothesis, job, size, n)
-    trains_it = hypothesis.trains_all and n % without_gradient(hypothesis, job) == 0
+    model = layouts(hypothesis, job, size, n)
+    trains_it = hypothesis.trains_all and n % blocks_without_gradient(hypothesis, job) == 0
     if trains_it or job.explains(size, hypothesis):
-        _mark(found, members, one.weight, of_model)
-    else:
-        judged = dict(others.judge(size))
-        if not job.sizes and hypothesis.is_trained and n >= hypothesis.per_parameter:
-            # Of the model, as the hypothesis divides it; or not of the model.
-            _mark(found, members, one.weight * judged.pop(Category.WEIGHT), of_model)
-        for category, probability in judged.items():
-            found[members, category] += one.weight * probability
+        _mark(table, members, weighed.weight, model)
+        return
+    judged = dict(other.judge(size))
+    if not job.sizes and hypothesis.is_trained and n >= hypothesis.per_parameter:
+        # It is part of the model, as the hypothesis divides it; or it is not.
+        _mark(table, members, weighed.weight * judged.pop(Category.WEIGHT), model)
+    for category, probability in judged.items():
+        table[members, category] += weighed.weight * probability
 
 
-def _mark(found: Probabilities, members: Int64Column, weight: float, of_size: list[Layout]) -> None:
-    for share, layout in of_size:
-        at = 0
+def _mark(
+    table: Probabilities, members: Int64Column, weight: float, size_layouts: list[Layout]
+) -> None:
+    for share, layout in size_layouts:
+        begin = 0
         for category, n in layout:
-            found[members[at : at + n], category] += weight * share
-            at += n
+            table[members[begin : begin + n], category] += weight * share
+            begin += n
 
 
 # --- the stage
@@ -559,30 +649,41 @@ _MOSTLY = 0.6
 
 
 def explain_by_job(decided: Decided) -> Iterator[Proposal]:
-    """Explain what is open, from before the trace, live and without frames; or say that it is one of two."""
-    features = decided.features
-    rows = rows_of(decided.is_open & features.unrecorded)
+    """Explain what is open, from before the trace, live and without frames.
+
+    Where two purposes are as probable, say that it is one of the two.
+    """
+    rows = rows_of(decided.is_open & decided.features.unrecorded)
     if not len(rows):
         return
-    of_jobs = jobs(decided, rows)
-    job = of_jobs[0]
+    alternatives = jobs(decided, rows)
+    job = alternatives[0]
     if not (job.sizes or job.is_training or job.infers or job.saves):
         return  # without an event, a dump at a peak looks like one at rest
-    weighed = weigh(of_jobs)
-    decided.explanation = sentence(weighed, bytes_of(job.n), job.optimizers.names)
-    found = probabilities(decided, rows, weighed)
-    best = found.argmax(1)
-    stated = np.interp(found.max(1), _STATED, _RIGHT[bool(job.sizes)])
+    weighed = weigh(alternatives)
+    decided.explanation = sentence(weighed, bytes_of(job.counts), job.optimizers.names)
+    table = probabilities(decided, rows, weighed)
+    stated = np.interp(table.max(1), _STATED, _RIGHT[bool(job.sizes)])
     if job.parameters.source is Source.BEFORE and weighed[0].explained < _MOSTLY:
         stated = np.minimum(stated, CERTAIN - 0.01)
+    yield from _likely_proposals(decided, rows, table, stated)
+
+
+def _likely_proposals(
+    decided: Decided, rows: Int64Column, table: Probabilities, stated: Probabilities
+) -> Iterator[Proposal]:
+    """Propose the best category of each row, where it is likely, as often right as stated."""
+    features = decided.features
     column: FloatColumn = np.zeros(len(decided.category), np.float32)
     column[rows] = stated
-    for code in distinct(best[stated >= LIKELY]).tolist():
-        where = features.mask(rows[(best == code) & (stated >= LIKELY)])
-        yield Proposal(where, Category(code), Evidence.SIZES, SLUG, column)
-    both = found[:, Category.GRADIENT] + found[:, Category.OPTIMIZER_STATE]
-    either = features.mask(rows[(both >= LIKELY) & (stated < LIKELY)])
-    yield Proposal(either, Category.UNKNOWN, Evidence.NONE, GRADIENT_OR_STATE)
+    best = table.argmax(1)
+    is_likely = stated >= LIKELY
+    for code in distinct(best[is_likely]).tolist():
+        marked = features.mask(rows[(best == code) & is_likely])
+        yield Proposal(marked, Category(code), Evidence.SIZES, SLUG, column)
+    either = table[:, Category.GRADIENT] + table[:, Category.OPTIMIZER_STATE]
+    marked = features.mask(rows[(either >= LIKELY) & ~is_likely])
+    yield Proposal(marked, Category.UNKNOWN, Evidence.NONE, GRADIENT_OR_STATE)
 
 
 # From here on, a hypothesis's probability is not worth a word.
@@ -590,14 +691,17 @@ _SURE = 0.995
 
 
 def sentence(weighed: list[Weighed], n_bytes: int, optimizers: tuple[str, ...]) -> str:
-    """Say what explains the job: "AdamW: weights + 2 states account for 98.7 % of 4.1 GiB made before …"."""
+    """Say what explains the job.
+
+    "AdamW: weights + 2 states account for 98.7 % of 4.1 GiB allocated before the recording".
+    """
     best = weighed[0]
     text = f"{', '.join(optimizers)}: " if optimizers else ""
     text += f"{best.hypothesis} account for {100 * best.explained:.1f} %"
     text += f" of {format_bytes(n_bytes)} allocated before the recording"
     if best.weight < _SURE:
         text += f" (right with a probability of {100 * best.weight:.0f} %)"
-    other = next((one for one in weighed if one.hypothesis != best.hypothesis), None)
-    return (
-        f"{text}; next best: {other.hypothesis}, {100 * other.explained:.1f} %" if other else text
-    )
+    for second in weighed:
+        if second.hypothesis != best.hypothesis:
+            return f"{text}; next best: {second.hypothesis}, {100 * second.explained:.1f} %"
+    return text

@@ -1,9 +1,10 @@
-"""Blocks of sizes that no known parameter has: frozen weights, data, caches of keys and values, states.
+"""Blocks of sizes that no known parameter has: frozen weights, data, caches, states.
 
-The blocks of one size are judged together, by additive evidence: each row of ``EVIDENCE`` that
-holds adds its bits to the categories, and the probabilities are proportional to 2 ** bits.
+The blocks of one size are judged together, by additive evidence: each sign that holds adds its bits
+to the categories, and the probabilities are proportional to 2 ** bits.
 """
 
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,72 +29,23 @@ _LEAST_WIDTH, _MOST_WIDTH, _MOST_WIDTHS = 64, 32768, 60
 _FROZEN_SHARE = 0.3
 
 
-class OtherSizes:
-    """Judges the sizes of the open rows of a job."""
+class Sign(Enum):
+    """What may be seen of the blocks of one size, or of their job."""
 
-    def __init__(self, decided: Decided, job: "Job") -> None:
-        features = decided.features
-        self._judged: dict[int, dict[Category, float]] = {}
-        self._job = job
-        weights = counted(features.sizes[decided.has(Category.WEIGHT)]) + job.n
-        repeated = [size for size, n in weights.items() if n >= LEAST_REPEATED]
-        self._widths = sorted(s for s in repeated if _LEAST_WIDTH <= s <= _MOST_WIDTH)[
-            -_MOST_WIDTHS:
-        ]
-        inputs = features.sizes[decided.has(Category.INPUT)]
-        self._inputs = np.unique(inputs[inputs >= _LEAST_WIDTH])[-_MOST_WIDTHS:]
-        self._n_layers = job.n_layers if job.n_layers > 1 else layers_by_counts(job.n)
-        n_open = {s: n for s, n in job.n.items() if n >= LEAST_REPEATED and not job.sizes[s]}
-        n_bytes = sum(s * n for s, n in n_open.items())
-        n_large = sum(size >= SMALL_BYTES for size in n_open)
-        self._has_frozen = (
-            n_large >= LEAST_REPEATED and n_bytes > _FROZEN_SHARE * bytes_of(job.sizes) > 0
-        )
-
-    def seen(self, size: int) -> dict[str, bool]:
-        """Say which of the ``EVIDENCE`` holds for the blocks of one size."""
-        job = self._job
-        n = self._job.n[size]
-        is_repeated = n >= LEAST_REPEATED
-        return {
-            "any size": True,
-            "one block": n == 1,
-            "three and more": is_repeated,
-            "so many for every layer": is_repeated
-            and self._n_layers > 1
-            and n % self._n_layers == 0,
-            "a matrix between widths of layers": self._is_matrix(size),
-            "several times an input": bool(
-                np.any((size % self._inputs == 0) & (size >= 2 * self._inputs))
-            ),
-            "in inference": job.infers and not job.saves,
-            "beside known parameters": bool(job.sizes),
-            "three and more beside known parameters": bool(job.sizes) and is_repeated,
-            "beside a model that is frozen": self._has_frozen,
-            "a forward saves for a backward": bool(
-                job.saves and not (job.sizes or job.is_training)
-            ),
-        }
-
-    def _is_matrix(self, size: int) -> bool:
-        """Whether a size is that of a vector of the model, or of a matrix between two."""
-        widths = self._widths
-        if not widths or size <= max(widths):
-            return size in widths
-        of_widths = set(widths)
-        return any(size % a == 0 and (b * size // a) in of_widths for a in widths for b in (4, 2))
-
-    def judge(self, size: int) -> dict[Category, float]:
-        """Return the probability of each category of the blocks of one size, found once for a job."""
-        if size not in self._judged:
-            bits = np.array(
-                [EVIDENCE[name] for name, holds in self.seen(size).items() if holds]
-            ).sum(0)
-            shares = np.exp2(np.append(bits, 0) - max(bits.max(), 0))
-            self._judged[size] = dict(
-                zip(CATEGORIES, (shares / shares.sum()).tolist(), strict=True)
-            )
-        return self._judged[size]
+    ANY_SIZE = auto()
+    ONE_BLOCK = auto()
+    THREE_AND_MORE = auto()
+    # So many for every layer.
+    SAME_FOR_EVERY_LAYER = auto()
+    # A matrix between widths of layers.
+    MATRIX_OF_WIDTHS = auto()
+    SEVERAL_TIMES_AN_INPUT = auto()
+    IN_INFERENCE = auto()
+    BESIDE_PARAMETERS = auto()
+    THREE_AND_MORE_BESIDE_PARAMETERS = auto()
+    BESIDE_FROZEN_MODEL = auto()
+    # A forward saves for a backward.
+    FORWARD_SAVES = auto()
 
 
 CATEGORIES = (
@@ -111,15 +63,88 @@ CATEGORIES = (
 # Where the parameters are not known, a weight stands for all of the model: its gradients and states
 # too.
 EVIDENCE = {
-    "any size": (3.6, 1.6, -1.0, -0.2),
-    "one block": (0.1, 1.7, -0.2, -0.3),
-    "three and more": (0.9, -0.6, 0.2, 0.5),
-    "so many for every layer": (0.8, 0.0, 0.5, -0.3),
-    "a matrix between widths of layers": (1.2, 0.3, -0.6, 0.2),
-    "several times an input": (0.1, 0.8, 0.3, -0.5),
-    "in inference": (1.2, -0.4, 0.8, -0.7),
-    "beside known parameters": (-0.4, 0.7, -0.8, 1.8),
-    "three and more beside known parameters": (-0.5, -0.4, -0.2, 1.4),
-    "beside a model that is frozen": (1.9, -1.6, -0.2, 0.5),
-    "a forward saves for a backward": (2.8, 1.3, -1.0, -1.4),
+    Sign.ANY_SIZE: (3.6, 1.6, -1.0, -0.2),
+    Sign.ONE_BLOCK: (0.1, 1.7, -0.2, -0.3),
+    Sign.THREE_AND_MORE: (0.9, -0.6, 0.2, 0.5),
+    Sign.SAME_FOR_EVERY_LAYER: (0.8, 0.0, 0.5, -0.3),
+    Sign.MATRIX_OF_WIDTHS: (1.2, 0.3, -0.6, 0.2),
+    Sign.SEVERAL_TIMES_AN_INPUT: (0.1, 0.8, 0.3, -0.5),
+    Sign.IN_INFERENCE: (1.2, -0.4, 0.8, -0.7),
+    Sign.BESIDE_PARAMETERS: (-0.4, 0.7, -0.8, 1.8),
+    Sign.THREE_AND_MORE_BESIDE_PARAMETERS: (-0.5, -0.4, -0.2, 1.4),
+    Sign.BESIDE_FROZEN_MODEL: (1.9, -1.6, -0.2, 0.5),
+    Sign.FORWARD_SAVES: (2.8, 1.3, -1.0, -1.4),
 }
+
+
+class OtherSizes:
+    """Judges the sizes of the open rows of a job."""
+
+    def __init__(self, decided: Decided, job: "Job") -> None:
+        features = decided.features
+        self._judged: dict[int, dict[Category, float]] = {}
+        self._job = job
+        weights = counted(features.sizes[decided.has(Category.WEIGHT)]) + job.counts
+        repeated = [size for size, n in weights.items() if n >= LEAST_REPEATED]
+        widths = sorted(size for size in repeated if _LEAST_WIDTH <= size <= _MOST_WIDTH)
+        self._widths = widths[-_MOST_WIDTHS:]
+        inputs = features.sizes[decided.has(Category.INPUT)]
+        self._inputs = np.unique(inputs[inputs >= _LEAST_WIDTH])[-_MOST_WIDTHS:]
+        self._n_layers = job.n_layers if job.n_layers > 1 else layers_by_counts(job.counts)
+        self._has_frozen = _has_frozen_model(job)
+
+    def _signs(self, size: int) -> list[Sign]:
+        """Return the signs that the blocks of one size have, in the order of ``EVIDENCE``."""
+        job = self._job
+        n = job.counts[size]
+        is_repeated = n >= LEAST_REPEATED
+        has_parameters = bool(job.sizes)
+        is_for_layers = is_repeated and self._n_layers > 1 and n % self._n_layers == 0
+        is_multiple = (size % self._inputs == 0) & (size >= 2 * self._inputs)
+        forward_saves = job.saves and not (has_parameters or job.is_training)
+        holds = {
+            Sign.ANY_SIZE: True,
+            Sign.ONE_BLOCK: n == 1,
+            Sign.THREE_AND_MORE: is_repeated,
+            Sign.SAME_FOR_EVERY_LAYER: is_for_layers,
+            Sign.MATRIX_OF_WIDTHS: self._is_matrix(size),
+            Sign.SEVERAL_TIMES_AN_INPUT: bool(np.any(is_multiple)),
+            Sign.IN_INFERENCE: job.infers and not job.saves,
+            Sign.BESIDE_PARAMETERS: has_parameters,
+            Sign.THREE_AND_MORE_BESIDE_PARAMETERS: has_parameters and is_repeated,
+            Sign.BESIDE_FROZEN_MODEL: self._has_frozen,
+            Sign.FORWARD_SAVES: forward_saves,
+        }
+        return [sign for sign in EVIDENCE if holds[sign]]
+
+    def _is_matrix(self, size: int) -> bool:
+        """Whether a size is that of a vector of the model, or of a matrix between two."""
+        widths = self._widths
+        if not widths or size <= max(widths):
+            return size in widths
+        distinct_widths = set(widths)
+        for width in widths:
+            quotient, remainder = divmod(size, width)
+            if not remainder and not distinct_widths.isdisjoint((4 * quotient, 2 * quotient)):
+                return True
+        return False
+
+    def judge(self, size: int) -> dict[Category, float]:
+        """Return the probability of each category of the blocks of one size, once for a job."""
+        if size not in self._judged:
+            bits = np.array([EVIDENCE[sign] for sign in self._signs(size)]).sum(0)
+            shares = np.exp2(np.append(bits, 0) - max(bits.max(), 0))
+            probabilities = (shares / shares.sum()).tolist()
+            self._judged[size] = dict(zip(CATEGORIES, probabilities, strict=True))
+        return self._judged[size]
+
+
+def _has_frozen_model(job: "Job") -> bool:
+    """Return whether the blocks of repeated sizes may be a model beside the trained one."""
+    counts = {}
+    for size, n in job.counts.items():
+        if n >= LEAST_REPEATED and not job.sizes[size]:
+            counts[size] = n
+    n_bytes = sum(size * n for size, n in counts.items())
+    n_large = sum(size >= SMALL_BYTES for size in counts)
+    return n_large >= LEAST_REPEATED and n_bytes > _FROZEN_SHARE * bytes_of(job.sizes) > 0

@@ -47,7 +47,7 @@ _MOST_LAYERS, _OF_LAYERS = 512, 0.8
 
 
 class Source(Enum):
-    """How the parameters are known."""
+    """What the parameters are known by."""
 
     NONE = "not known"
     RECORDED = "as recorded"
@@ -69,17 +69,21 @@ class Parameters:
 
 def counted(sizes: Int64Column) -> Sizes:
     """Count a column of sizes."""
-    found, counts = np.unique(sizes, return_counts=True)
-    return Counter(dict(plain_rows(found, counts)))
+    unique_sizes, counts = np.unique(sizes, return_counts=True)
+    return Counter(dict(plain_rows(unique_sizes, counts)))
 
 
 def most_at_once(sizes: Int64Column, alloc: EventColumn, end: EventColumn) -> Sizes:
-    """Count, for every size, the most that are in use at once, from the event ``alloc`` to ``end``."""
-    found: Sizes = Counter()
+    """Count, for every size, the most that are in use at once.
+
+    They are in use from the event ``alloc`` to ``end``.
+    """
+    counts: Sizes = Counter()
     for rows in grouped(np.arange(len(sizes)), sizes):
+        n_begun = np.arange(1, len(rows) + 1)
         n_ended = np.searchsorted(np.sort(end[rows]), np.sort(alloc[rows]), side="right")
-        found[int(sizes[rows[0]])] = int((np.arange(1, len(rows) + 1) - n_ended).max())
-    return found
+        counts[int(sizes[rows[0]])] = int((n_begun - n_ended).max())
+    return counts
 
 
 def bytes_of(sizes: Sizes) -> int:
@@ -93,140 +97,177 @@ def is_training(decided: Decided) -> bool:
     return shown or bool(decided.has(Category.OPTIMIZER_STATE, Category.GRADIENT).any())
 
 
-def layers_by_counts(n_of: Sizes) -> int:
+def layers_by_counts(counts: Sizes) -> int:
     """Return what divides how often nearly all repeated sizes of a model occur; 0 for none."""
-    many = {size: n for size, n in n_of.items() if n >= LEAST_REPEATED and size >= SMALL_BYTES}
-    total = bytes_of(Counter(many))
-    for n_layers in range(min(max(many.values(), default=1), _MOST_LAYERS), 1, -1):
-        if sum(size * n for size, n in many.items() if n % n_layers == 0) >= _OF_LAYERS * total:
+    repeated = Counter(
+        {size: n for size, n in counts.items() if n >= LEAST_REPEATED and size >= SMALL_BYTES}
+    )
+    least_bytes = _OF_LAYERS * bytes_of(repeated)
+    max_layers = min(max(repeated.values(), default=1), _MOST_LAYERS)
+    for n_layers in range(max_layers, 1, -1):
+        n_bytes = sum(size * n for size, n in repeated.items() if n % n_layers == 0)
+        if n_bytes >= least_bytes:
             return n_layers
     return 0
 
 
 def find_parameters(decided: Decided) -> Parameters:
-    """Find the parameters: as recorded, else by gradients, completed by what one stack of a step made."""
+    """Find the parameters: as recorded, else by gradients.
+
+    What one stack of a step made completes the gradients.
+    """
     recorded = decided.features.recorded
     if recorded is not None and len(recorded.metadata.parameters.is_buffer):
         parameters = recorded.metadata.parameters
-        return Parameters(counted(parameters.n_bytes[~parameters.is_buffer]), Source.RECORDED)
-    best = _by_gradients(decided)
-    if best.sizes and not decided.features.phases.optimizers.may_be_several:
-        for made in decided.shared(_step_lines):
-            has_all = bytes_of(made & best.sizes) >= _NEARLY * bytes_of(best.sizes)
-            if has_all and made.total() > best.sizes.total():
-                return Parameters(best.sizes + _without(made, best.sizes), best.source)
+        n_bytes = parameters.n_bytes[~parameters.is_buffer]
+        return Parameters(counted(n_bytes), Source.RECORDED)
+    best = _gradient_parameters(decided)
+    if not best.sizes or decided.features.phases.optimizers.may_be_several:
+        return best
+    least_bytes = _NEARLY * bytes_of(best.sizes)
+    for line_sizes in decided.shared(_step_lines):
+        has_all = bytes_of(line_sizes & best.sizes) >= least_bytes
+        if has_all and line_sizes.total() > best.sizes.total():
+            return Parameters(best.sizes + _without(line_sizes, best.sizes), best.source)
     return best
 
 
 def candidates(decided: Decided, rows: Int64Column) -> list[Parameters]:
-    """Find further parameters, after the best: of lines of steps of which the open rows have as many."""
+    """Find the parameters, the best first: then by lines of steps.
+
+    The open rows have as many blocks of each size as such a line makes.
+    """
     best = find_parameters(decided)
-    lines = decided.shared(_step_lines)
-    n_of = counted(decided.features.sizes[rows])
-    total = bytes_of(best.sizes)
-    found = {frozenset(best.sizes.items()): best}
-    union: Sizes = Counter()
-    for made in lines:
-        union |= made
-    for made in sorted([*lines, union], key=lambda made: -bytes_of(made)):
-        if sum(size * n for size, n in made.items() if n_of[size] >= n) < _NEARLY * bytes_of(made):
+    source = best.source if best.sizes else Source.STATES
+    counts = counted(decided.features.sizes[rows])
+    max_dropped = _MOST_DROPPED * bytes_of(best.sizes)
+    options = {frozenset(best.sizes.items()): best}
+    for line_sizes in _lines_and_union(decided.shared(_step_lines)):
+        n_matching = sum(size * n for size, n in line_sizes.items() if counts[size] >= n)
+        if n_matching < _NEARLY * bytes_of(line_sizes):
             continue
-        source = best.source if best.sizes else Source.STATES
-        is_whole = bytes_of(_without(best.sizes, made)) <= _MOST_DROPPED * total
-        for sizes in (best.sizes + _without(made, best.sizes), *([made] if is_whole else [])):
-            found.setdefault(frozenset(sizes.items()), Parameters(sizes, source))
-    return list(found.values())[:_MOST_CANDIDATES]
+        choices = [best.sizes + _without(line_sizes, best.sizes)]
+        if bytes_of(_without(best.sizes, line_sizes)) <= max_dropped:
+            choices.append(line_sizes)
+        for sizes in choices:
+            options.setdefault(frozenset(sizes.items()), Parameters(sizes, source))
+    return list(options.values())[:_MOST_CANDIDATES]
 
 
-def _without(sizes: Sizes, others: Sizes) -> Sizes:
-    return Counter({size: n for size, n in sizes.items() if size not in others})
+def _lines_and_union(lines: list[Sizes]) -> list[Sizes]:
+    """Return what lines make and what they make together, the largest first."""
+    union: Sizes = Counter()
+    for line_sizes in lines:
+        union |= line_sizes
+    return sorted([*lines, union], key=bytes_of, reverse=True)
 
 
-def _by_gradients(decided: Decided) -> Parameters:
-    """Count gradients: for every size the most of one run of backward, or of what is in use at once."""
+def _without(sizes: Sizes, excluded: Sizes) -> Sizes:
+    return Counter({size: n for size, n in sizes.items() if size not in excluded})
+
+
+def _gradient_parameters(decided: Decided) -> Parameters:
+    """Count gradients: for every size the most of one run of backward, or in use at once."""
     features = decided.features
-    gradients = decided.has(Category.GRADIENT)
-    made = rows_of(gradients & features.by_engine)
-    added = (
-        decided.has(Category.TEMPORARY)
-        & features.by_engine
-        & features.freed_through(Role.ACCUMULATION)
+    is_gradient = decided.has(Category.GRADIENT)
+    is_added = decided.has(Category.TEMPORARY) & features.by_engine
+    is_added &= features.freed_through(Role.ACCUMULATION)
+    gradient_rows = rows_of(is_gradient & features.by_engine)
+    run_sizes = _fullest_run(features, gradient_rows)
+    added_sizes = _fullest_run(features, rows_of(is_added))
+    live_sizes = most_at_once(
+        features.sizes[is_gradient], features.alloc[is_gradient], features.end[is_gradient]
     )
-    by_run = [_fullest_run(features, rows) for rows in (made, rows_of(added))]
-    there = most_at_once(
-        features.sizes[gradients], features.alloc[gradients], features.end[gradients]
-    )
-    if bytes_of(by_run[1]) > bytes_of(by_run[0]):
-        return Parameters(by_run[1] | there, Source.ADDED)
-    sizes = by_run[0] | there
+    if bytes_of(added_sizes) > bytes_of(run_sizes):
+        return Parameters(added_sizes | live_sizes, Source.ADDED)
+    sizes = run_sizes | live_sizes
+    return Parameters(sizes, _gradient_source(decided, sizes, gradient_rows))
+
+
+def _gradient_source(decided: Decided, sizes: Sizes, gradient_rows: Int64Column) -> Source:
+    features = decided.features
     if not sizes:
-        return Parameters(sizes, Source.NONE)
-    if not len(made):
-        return Parameters(sizes, Source.BEFORE)
+        return Source.NONE
+    if not len(gradient_rows):
+        return Source.BEFORE
     if features.phases.optimizers.may_be_several:
-        return Parameters(sizes, Source.SEVERAL)
-    is_whole = is_among(features.iteration[made], decided.shared(_whole_iterations)).any()
-    return Parameters(sizes, Source.WHOLE if is_whole else Source.PART)
+        return Source.SEVERAL
+    iterations = features.iteration[gradient_rows]
+    is_whole = is_among(iterations, decided.shared(_whole_iterations)).any()
+    return Source.WHOLE if is_whole else Source.PART
 
 
 def _fullest_run(features: Features, rows: Int64Column) -> Sizes:
     """Count, for every size, the most of one run of backward."""
     if not len(rows):
         return Counter()
-    sizes, of_size = np.unique(features.sizes[rows], return_inverse=True)
+    sizes, size_id = np.unique(features.sizes[rows], return_inverse=True)
     n_events = features.n_events + 1
-    keys, counts = np.unique(of_size * n_events + features.alloc_run_last[rows], return_counts=True)
-    most = np.maximum.reduceat(counts, run_starts(keys // n_events))
-    return Counter(dict(plain_rows(sizes, most)))
+    runs = size_id * n_events + features.alloc_run_last[rows]
+    run_ids, counts = np.unique(runs, return_counts=True)
+    max_counts = np.maximum.reduceat(counts, run_starts(run_ids // n_events))
+    return Counter(dict(plain_rows(sizes, max_counts)))
 
 
 def _whole_iterations(decided: Decided) -> Int32Column:
-    """Find the iterations whose backward the trace has from its beginning: a forward comes before it."""
+    """Find the iterations whose backward the trace has from its beginning.
+
+    A forward comes before it.
+    """
     shown = decided.features.phases.certain
     iteration = decided.features.phases.iteration
     backward = rows_of(has_code(shown, Phase.BACKWARD))
     first = backward[run_starts(iteration[backward])]
     forward = last_before(rows_of(has_code(shown, Phase.FORWARD)), first)
-    return np.asarray(iteration[first[(forward >= 0) & (iteration[forward] == iteration[first])]])
+    is_whole = (forward >= 0) & (iteration[forward] == iteration[first])
+    return np.asarray(iteration[first[is_whole]])
 
 
 def _step_lines(decided: Decided) -> list[Sizes]:
-    """Count what every stack of a step makes, in the iteration in which it makes most; the largest first."""
+    """Count what every stack of a step makes, the largest first.
+
+    In the iteration in which it makes most.
+    """
     features = decided.features
-    step = features.is_traced & has_code(features.alloc_phase, Phase.OPTIMIZER) & features.has_stack
-    found = []
-    for of_line in grouped(rows_of(step), features.allocations.stack_id):
-        found.append(
-            counted(features.sizes[fullest_part(of_line, features.iteration, features.sizes)])
-        )
-    return sorted(found, key=lambda made: -bytes_of(made))[:_MOST_LINES]
+    is_step = has_code(features.alloc_phase, Phase.OPTIMIZER)
+    rows = rows_of(features.is_traced & is_step & features.has_stack)
+    lines = []
+    for line_rows in grouped(rows, features.allocations.stack_id):
+        fullest_rows = fullest_part(line_rows, features.iteration, features.sizes)
+        lines.append(counted(features.sizes[fullest_rows]))
+    return sorted(lines, key=bytes_of, reverse=True)[:_MOST_LINES]
 
 
 def halves_of_every_parameter(decided: Decided) -> Int8Column:
-    """Find what a line outside of modules makes in an iteration for every parameter: the halves of its size.
+    """Find what a line outside of modules makes in an iteration for every parameter.
 
-    0 for all else, where not nearly all bytes agree, and where they are of one size, as any two may
-    be equal.
+    Returns the halves of a parameter's size; 0 for all else, where not nearly all bytes agree, and
+    where the parameters are of one size, as any two may be equal.
     """
     features = decided.features
-    wanted = find_parameters(decided).sizes
-    found = np.zeros(len(features.alloc), np.int8)
-    if len(wanted) < 2:
-        return found
-    scaled = {
-        halves: Counter({size * halves // 2: n for size, n in wanted.items()})
-        for halves in (1, 2, 4)
-    }
-    known = [(halves, sizes, bytes_of(sizes)) for halves, sizes in scaled.items()]
+    parameters = find_parameters(decided).sizes
+    column = np.zeros(len(features.alloc), np.int8)
+    if len(parameters) < 2:
+        return column
+    expected = {halves: _scaled(parameters, halves) for halves in (1, 2, 4)}
     rows = rows_of((features.outside | features.preexisting_outside) & features.has_stack)
     stack = features.allocations.stack_id.astype(np.int64)
-    for of_line in grouped(
-        rows, stack * (features.phases.n_iterations + 2) + features.iteration + 1
-    ):
-        n_made = int(features.sizes[of_line].sum())
-        for halves, sizes, n_wanted in known if len(of_line) > 1 else ():
-            if _NEARLY * n_wanted <= n_made <= n_wanted / _NEARLY:
-                agreeing = bytes_of(counted(features.sizes[of_line]) & sizes)
-                if agreeing >= _NEARLY * n_wanted:
-                    found[of_line] = halves
-    return found
+    line_id = stack * (features.phases.n_iterations + 2) + features.iteration + 1
+    for line_rows in grouped(rows, line_id, least=2):
+        line_bytes = features.sizes[line_rows]
+        for halves, sizes in expected.items():
+            if _nearly_agree(line_bytes, sizes):
+                column[line_rows] = halves
+    return column
+
+
+def _scaled(sizes: Sizes, halves: int) -> Sizes:
+    return Counter({size * halves // 2: n for size, n in sizes.items()})
+
+
+def _nearly_agree(n_bytes: Int64Column, sizes: Sizes) -> bool:
+    """Return whether nearly all bytes of blocks and of counted sizes are the same."""
+    expected_bytes = bytes_of(sizes)
+    if not _NEARLY * expected_bytes <= int(n_bytes.sum()) <= expected_bytes / _NEARLY:
+        return False
+    return bytes_of(counted(n_bytes) & sizes) >= _NEARLY * expected_bytes
