@@ -693,14 +693,14 @@ _KINDS = (
     MessageKind(
         "TensorFlow's small pool",
         seen=(
-            "oom when allocating tensor (?:with|of) shape<shape> and type <type> on "
-            r"\S{0,80}?gpu:<device>",
+            "oom when allocating tensor (?:with|of) shape<shape> and type <type>"
+            r"(?: on \S{0,80}?gpu:<device> by)?",
             r"allocator \(?gpu_\d{1,2}_bfc\)? ran out of memory trying to allocate <tried> "
             r"?(?:\(rounded to <rounded>\))?(?!.{0,12}?(?:the caller indicates|with freed_by_count))",
         ),
-        needs=(r"limit: \d{1,9}inuse",),
+        needs=(r"limit: \d{1,9}inuse.{0,4000}?gpu",),
         also=(
-            "ran out of memory trying to allocate <tried>",
+            "ran out of memory trying to allocate <tried>(?!.{0,60}?caller indicates)",
             "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
         ),
         means="TensorFlow's own pool on the GPU is very small: it found little free memory when it started, "
@@ -713,11 +713,11 @@ _KINDS = (
         "a variable of TensorFlow",
         seen=(
             "oom when allocating tensor (?:with|of) shape<shape>(?: and type <type>)?"
-            r"(?:on \S{0,80}?:<device> by)?.{0,300}?(?:/adam\w{0,3}|/momentum|/rmsprop\w{0,3})?/initializer/",
+            r"(?:on \S{0,80}?:<device> by)?.{0,300}?/(?:initializer/|initial_value)",
         ),
         needs=("gpu",),
         also=(
-            "ran out of memory trying to allocate <tried>",
+            "ran out of memory trying to allocate <tried>(?!.{0,60}?caller indicates)",
             "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
         ),
         means="TensorFlow's own allocator found no memory for a variable, a weight or what the optimizer "
@@ -743,7 +743,7 @@ _KINDS = (
             r"external/(?:org_tensorflow|xla|tsl)/\S{0,80}?bfc_allocator|failed to allocate request for",
         ),
         also=(
-            "ran out of memory trying to allocate <tried>",
+            "ran out of memory trying to allocate <tried>(?!.{0,60}?caller indicates)",
             "tensor<type: <type> shape: <shape>",
             "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
         ),
@@ -2680,7 +2680,7 @@ _KINDS = (
         backend="NPU",
         seen=(
             # Not the end of a name such as model0004.
-            r"el0004: ?(?:\[pid|\d{4}-|failed)",
+            r"el0004\)?: ?(?:\[pid|\d{4}-|failed)",
             r"rtmalloc fail, \S{0,60}?size:<tried>, device_id:<device>",
             r"rtmalloc\S{0,110}?fail",
             "error code (?:is )?207001",
@@ -3124,6 +3124,7 @@ _KINDS = (
         "Redis's limit",
         backend="host",
         seen=("oom command not allowed when used memory > ?['\u2019]?maxmemory",),
+        also=(r"used_memory: ?(?P<used>\d{1,15})", r"maxmemory: ?(?P<limit>[1-9]\d{3,15})"),
         means="Redis holds as much data as its own limit, maxmemory, allows, and its policy found nothing to "
         "delete: the machine's memory is not full",
         next_step="a larger maxmemory, or a maxmemory-policy that deletes old keys (allkeys-lru); `redis-cli "
@@ -3303,7 +3304,7 @@ _KINDS = (
         "a new process",
         backend="host",
         seen=(
-            r"(?:os\.fork\(\)|_fork\w{0,6}\(|forking_?pickler).{0,200}?cannot allocate memory",
+            r"(?:os\.fork\(\)|_fork\w{0,6}\(|fork_exec\(|forking_?pickler).{0,200}?cannot allocate memory",
             "fork(?:ing)?(?: failed)?: cannot allocate memory",
             r"_execute_child.{0,400}?\[errno 12\] cannot allocate memory",
         ),
@@ -3391,6 +3392,17 @@ _KINDS = (
         next_step="smaller buffers (read the file in pieces, as a stream), fewer at once, or more memory; "
         "--max-old-space-size does not help",
         cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a small request of the program",
+        backend="host",
+        seen=(r"(?<!cuda)(?<!hip)(?:re|m|c)alloc of size (?P<tried>\d{1,4}) failed",),
+        means="the program got no memory even for a few bytes: all of it was in use before, by this process "
+        "or by others, or the allocator refused for another reason (an alignment, a damaged heap, a build "
+        "for other memory pages)",
+        next_step="`free -g` while it runs: if the memory is not full, another release of the package, or "
+        "another allocator (ARROW_DEFAULT_MEMORY_POOL=system for Arrow); if it is, less data at once",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "an allocation of the program",
@@ -3601,6 +3613,30 @@ _KINDS = (
         next_step="a higher resources.limits.memory of the container, or less host memory: fewer processes "
         "or DataLoader workers, a smaller prefetch_factor; `kubectl describe pod` shows the limit",
         cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "DuckDB, refused by the system",
+        backend="host",
+        seen=(r"out of memory.?error: failed to allocate block of <tried>(?: \(bad allocation\))?",),
+        means="the system gave DuckDB no more memory, before its own limit (memory_limit) was reached: other "
+        "programs hold the rest, or a limit of the process, the container or the kernel (vm.max_map_count) "
+        "is lower",
+        next_step="SET memory_limit to well below what the machine or the container has, fewer threads (SET "
+        "threads), or preserve_insertion_order=false; `free -g` while it runs",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "DuckDB's limit",
+        backend="host",
+        seen=(
+            r"failed to change memory limit to (?P<limit>\d{1,15}(?:\.\d{1,3}[kmgt]i?b)?)\S{0,40}?could not "
+            r"free "
+            "up enough memory",
+        ),
+        means="a new limit (memory_limit) is lower than what DuckDB holds already: memory itself did not run "
+        "out",
+        next_step="a higher memory_limit; or set it at the start, before data is read",
+        cause=OomCause.LIMIT,
     ),
     MessageKind(
         "DuckDB's limit",

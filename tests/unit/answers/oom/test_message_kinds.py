@@ -4473,6 +4473,85 @@ TEXTS = (
         {"tried": 3 * MIB},
         "fewer MPI ranks",
     ),
+    (
+        "Limit:  8716288\nInUse:  8017152\nMaxInUse:  8458496\nResource exhausted: OOM when allocating "
+        "tensor "
+        'of shape [1,399,532,3] and type float\n[[Node: mul = Const[_device="/device:GPU:0"]()]]',
+        "TensorFlow's small pool",
+        FULL,
+        {
+            "tried": 4 * 399 * 532 * 3,
+            "shape": "[1,399,532,3]",
+            "type": "float",
+            "allowed": 8716288,
+            "allocated": 8017152,
+            "allocated at most": 8458496,
+        },
+        "stop the other processes",
+    ),
+    (
+        "OOM when allocating tensor of shape [171164,200] and type float\n[[Node: "
+        'training/Adam/Variable_1/initial_value = Const[_device="/device:GPU:0"]()]]',
+        "a variable of TensorFlow",
+        FULL,
+        {"tried": 4 * 171164 * 200, "shape": "[171164,200]", "type": "float"},
+        "stop the other processes",
+    ),
+    # What a warning asked for is not what failed.
+    (
+        "OOM when allocating tensor with shape[123008,500]\nAllocator (GPU_0_bfc) ran out of memory trying "
+        "to "
+        "allocate 84.60MiB. The caller indicates that this is not a failure, but may mean",
+        "TensorFlow",
+        FULL,
+        {"shape": "[123008,500]"},
+        "a smaller batch",
+    ),
+    (
+        "return _posixsubprocess.fork_exec(\nOSError: [Errno 12] Cannot allocate memory",
+        "a new process",
+        HOST,
+        {},
+        "fewer DataLoader workers",
+    ),
+    (
+        "2026-04-09-21:56:40 Memory_Allocation_Failure(EL0004): Failed to allocate memory requested by GE "
+        "module.",
+        "the Ascend driver",
+        FULL,
+        {},
+        "stop the other processes",
+    ),
+    (
+        "pyarrow.lib.ArrowMemoryError: malloc of size 128 failed",
+        "a small request of the program",
+        UNKNOWN,
+        {"tried": 128},
+        "`free -g`",
+    ),
+    (
+        "Out of Memory Error: Failed to allocate block of 13230080 bytes (bad allocation)",
+        "DuckDB, refused by the system",
+        HOST,
+        {"tried": 13230080},
+        "SET memory_limit",
+    ),
+    (
+        "Out of Memory Error: Failed to change memory limit to 128000000: could not free up enough memory "
+        "for "
+        "the new limit",
+        "DuckDB's limit",
+        LIMITED,
+        {"the limit": 128_000_000},
+        "a higher memory_limit",
+    ),
+    (
+        "used_memory:15772568\nmaxmemory:20971520\nOOM command not allowed when used memory > 'maxmemory'.",
+        "Redis's limit",
+        LIMITED,
+        {"used": 15772568, "the limit": 20971520},
+        "a larger maxmemory",
+    ),
 )
 NOUNS = {
     "free": "free on the device",
