@@ -26,7 +26,7 @@ _SIGNS = (
     "bad_alloc|buffer size|bus error|calloc|crashed|cuda execution|cuda graph|device memory|"
     "dimension sizes|dispatched on|dnn library|el0004|enough|error (2)|error code|error: 39|"
     "error: 40|error=2|died|exceed|excessive|exhaust|exit|handle|sufficient|is allocated|kill|kv cache|"
-    "lack of|larger than buffer|llama runner|memory slot|signal 7|sigbus|-byte buffer|"
+    "in allocate: 2|lack of|larger than buffer|llama runner|memory slot|signal 7|sigbus|-byte buffer|"
     "large alloc|limit|low on |make_resident|malloc|memlimit|memory error|memory on device|"
     "memory on node|memory on the node|mem_buffer|be allocated|"
     "request too large|more gpu memory|vram usage|recommended size|swap space|"

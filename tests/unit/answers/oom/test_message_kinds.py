@@ -3546,10 +3546,10 @@ TEXTS = (
     ),
     (
         "out of memory in ./Connections/ConnGrowth_d.cu at line 34",
-        "RELION",
+        "a program on the GPU",
         FULL,
         {},
-        "fewer MPI ranks",
+        "stop the other processes",
     ),
     (
         "onnxruntime\\core\\providers\\dml\\DmlExecutionProvider\\src\\ExecutionProvider.cpp(962): "
