@@ -158,7 +158,7 @@ class MemorySummary:
     @property
     def has_waited(self) -> bool:
         """Whether a notable part of what was active waited for a stream."""
-        return self.waited_bytes >= _LEAST_NOTABLE * max(self.peak_active_bytes or 0, 1)
+        return self.waited_bytes >= _LEAST_NOTABLE * (self.peak_active_bytes or 1)
 
     @property
     def empty_segment_bytes(self) -> int:
@@ -558,11 +558,7 @@ def _phase_step(text: str, start: int) -> str:
     traceback = text[max(start - _MOST_OF_TRACEBACK, 0) : start]
     if _TRACEBACK not in traceback:
         traceback += text[start : start + _MOST_OF_TRACEBACK].partition(_TRACEBACK)[2]
-    ends = (
-        (match.end(), step)
-        for words, step in PHASES
-        for match in squeezed(words).finditer(traceback)
-    )
+    ends = ((match.end(), step) for words, step in PHASES for match in squeezed(words).finditer(traceback))
     return max(ends, default=(0, LESS))[1]
 
 

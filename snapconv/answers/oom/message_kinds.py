@@ -4127,6 +4127,25 @@ _KINDS = (
         cause=OomCause.WARNING,
     ),
     MessageKind(
+        "torch's allocator, in other words",
+        level=1.4,
+        seen=(r"outofmemoryerror: tried to allocate <tried>.{0,24}?had <free> free",),
+        means="torch's allocator found no memory for this request; the text does not say who holds the rest "
+        "of the device",
+        next_step="a smaller batch, shorter sequences or smaller images; `nvidia-smi` shows what other "
+        "programs hold",
+    ),
+    MessageKind(
+        "torch's allocator, in other words",
+        level=1.4,
+        seen=(r"outofmemoryerror: tried to allocate <tried>(?!.{0,24}?had \d)",),
+        means="torch's allocator found no memory for this request; the rest of its message, which has the "
+        "other figures, is not in the text",
+        next_step="look at the whole message in the log; else a smaller batch, shorter sequences or smaller "
+        "images; `nvidia-smi` shows what other programs hold",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "a search for a batch size",
         level=1.25,
         seen=(

@@ -681,6 +681,10 @@ TRACEBACK = 'File "/site-packages/torch/{}", line 915, in {}\n    return f(x)\n'
             "load the weights in fewer",
         ),
         (
+            (("chat.py", "<module>\n    model = AutoModel.from_pretrained('m', torch_dtype='auto')"),),
+            "load the weights in fewer",
+        ),
+        (
             (("diffusers/models/autoencoders/autoencoder_kl.py", "decode"), ("nn/functional.py", "conv2d")),
             "decode the image in tiles",
         ),

@@ -160,6 +160,20 @@ TEXTS = (
         "a smaller batch, input or model",
     ),
     (
+        "torch.OutOfMemoryError: Tried to allocate 3.50 GiB. GPU had 3.25 GiB free of 40",
+        "torch's allocator, in other words",
+        FULL,
+        {"tried": gib(3.5), "free": gib(3.25)},
+        "a smaller batch",
+    ),
+    (
+        "torch.OutOfMemoryError: Tried to allocate 3.50 GiB on rank 3",
+        "torch's allocator, in other words",
+        UNKNOWN,
+        {"tried": gib(3.5)},
+        "look at the whole message",
+    ),
+    (
         "AutoBatch: Computing optimal batch size for imgsz=320\nCUDA out of memory\n"
         "AutoBatch: WARNING \u26a0\ufe0f CUDA anomaly detected, using default batch-size 8.",
         "a search for a batch size",
