@@ -356,7 +356,8 @@ def read_message(text: str) -> OomMessage:
         if (n_bytes := _bytes_of(size)) < _NO_LIMIT
     ]
     in_use = _minus(values.get("total_bytes"), values.get("free_bytes")) or math.inf
-    besides_torch = in_use - values.get("reserved_bytes", 0) + _ROUNDING_BYTES
+    # Its context takes 100 MiB or more: here less, since the figures are rounded.
+    besides_torch = in_use - values.get("reserved_bytes", 0) - 4 * _ROUNDING_BYTES
     own = [row for row in others if row[1] > besides_torch]
     if own and "process_bytes" not in values:
         # In a container, torch does not know its own process: the one that holds more than is left beside it.

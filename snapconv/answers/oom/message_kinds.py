@@ -1878,6 +1878,17 @@ _KINDS = (
         cause=OomCause.WARNING,
     ),
     MessageKind(
+        "Ollama's runner, without a reason",
+        level=1.5,
+        seen=("llama runner process has terminated: exit status",),
+        needs=("memory|vram",),
+        means="Ollama's runner ended, and its exit status does not say why: memory, or something else",
+        next_step="look for the first error above in the server's log (`journalctl -u ollama`); without one, "
+        "a smaller model, a shorter context (num_ctx) or fewer layers on the GPU (num_gpu) shows whether it "
+        "was memory",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "Ollama's runner",
         seen=(
             r"llama runner (?:exited|process no longer running|process has terminated).{0,60}?(?:enough|"
@@ -2242,11 +2253,19 @@ _KINDS = (
     MessageKind(
         "TensorRT-LLM",
         level=1,
-        seen=(r"tensorrt_llm[/\\][\w/\\]{1,80}\.py\"?,line\d|trtllm-serve",),
+        seen=(r"tensorrt_llm[/\\][\w/\\]{1,80}\.py\"?,line\d|trtllm-serve|max tokens in paged kv cache",),
         needs=(_OUT_OF_MEMORY,),
         means="the weights, the KV cache or a step of TensorRT-LLM did not fit",
         next_step="lower free_gpu_memory_fraction of the KV cache (--kv_cache_free_gpu_memory_fraction), "
         "max_num_tokens or max_batch_size; while weights are loaded, a quantized model or more GPUs",
+        leads=True,
+    ),
+    MessageKind(
+        "a model in InvokeAI",
+        seen=(r"insufficient gpu memory to load model\. aborting",),
+        means="InvokeAI caught torch's out of memory while it moved a model to the GPU",
+        next_step="enable_partial_loading: true in invokeai.yaml, or a smaller or quantized model; stop the "
+        "other programs that `nvidia-smi` shows",
         leads=True,
     ),
     MessageKind(
@@ -2793,6 +2812,21 @@ _KINDS = (
         next_step="a larger max_locks_per_transaction (or max_pred_locks_per_transaction, if the hint names "
         "it) in postgresql.conf, and a restart; or fewer tables, partitions or savepoints in one transaction",
         cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "Triton's shared memory",
+        backend="host",
+        level=-0.5,
+        seen=(
+            r"failed to increase the shared memory pool size(?: for key \W\w{1,60}\W)?(?: to <pool>)?",
+            r"unable to initialize shared memory key \W\w{1,60}\W(?: to requested size \(<tried>\))?",
+            "model instance .{1,80}?because it run out of shared memory",
+        ),
+        means="Triton's Python backend passes tensors through /dev/shm, which is most likely full: host "
+        "memory, not the GPU's",
+        next_step="a larger --shm-size (docker), or a larger /dev/shm of the pod: 64 MiB or more for each "
+        "instance of a Python model, and room for its largest tensors; fewer instances or smaller batches",
+        cause=OomCause.HOST,
     ),
     MessageKind(
         "/dev/shm",
@@ -3986,7 +4020,9 @@ _KINDS = (
             r"(?:it/s|s/it|[=>\u2588]|\|)\]?killed|killed(?:\(\w{1,30}\))?\w{1,32}@[\w.-]{1,64}:",
             _KILLED + r"(?:`{3}|$)|\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
             "get\u00f6tet|\uc8fd\uc5c8\uc74c",
-            r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\.?\d)|line \d{1,6}: \d{2,8} killed",
+            r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\.?\d)",
+            # The shell's `line 5: 12 Killed`, in any language.
+            r"[^\W\d]{4,6} \d{1,6}: \d{2,8} killed",
             "terminated by the operating system.{0,80}memory|(?:zsh|bash|fish): killed",
         ),
         unless=(

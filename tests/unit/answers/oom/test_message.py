@@ -949,6 +949,11 @@ def test_a_process_that_cannot_stand_beside_torchs_memory_is_torchs_own():
     others = process(41, 400 * MIB) + process(43, 340 * MIB)
     message = explain_message(from_2_1(*row, processes=others + process(42, 79 * GIB))).message
     assert (message.process_bytes, message.other_processes) == (79 * GIB, ((41, 400 * MIB), (43, 340 * MIB)))
+    # Torch has nothing yet but its context, for which the only other process leaves no room.
+    row = (2 * MIB, 80 * GIB, 2 * MIB, 0, 0)
+    message = explain_message(from_2_1(*row, processes=process(42, 80 * GIB))).message
+    assert (message.process_bytes, message.other_processes) == (80 * GIB, ())
+    row = (128 * MIB, 80 * GIB, 16 * MIB, 69 * GIB, 70 * GIB)
     # It may be another one, beside 70 GiB of torch's.
     message = explain_message(from_2_1(*row, processes=process(42, 9 * GIB))).message
     assert (message.process_bytes, message.other_processes) == (None, ((42, 9 * GIB),))

@@ -1060,6 +1060,11 @@ TEXTS = (
                 "load the weights in fewer bytes",
             ),
             ('File "/lmdeploy/pytorch/engine/e.py", line 3', "LMDeploy", "lower cache_max_entry_count"),
+            (
+                "Memory usage when calculating max tokens in paged kv cache: total: 22.19 GiB",
+                "TensorRT-LLM",
+                "lower free_gpu_memory_fraction",
+            ),
             ('File "/tensorrt_llm/_torch/x.py", line 3', "TensorRT-LLM", "lower free_gpu_memory_fraction"),
             ('File "/invokeai/app/x.py", line 3', "InvokeAI", "enable_partial_loading: true"),
             ('File "/Fooocus/modules/patch.py", line 3', "Fooocus", "a smaller image; start with --always"),
@@ -1180,6 +1185,47 @@ TEXTS = (
         {},
         "nothing, if the models load",
     ),
+    (
+        "tritonclient.utils.ServerException: Failed to increase the shared memory pool size for key "
+        "'triton_python_backend_shm_region_2' to 67108864 bytes. If you are running Triton inside docker, "
+        "use '--shm-size' flag to control the shared memory region size. Error: No space left on device",
+        "Triton's shared memory",
+        HOST,
+        {"held by the pool": 64 * MIB},
+        "a larger --shm-size",
+    ),
+    (
+        "Unable to initialize shared memory key 'triton_python_backend_shm_region_3' to requested size "
+        "(67108864 bytes).",
+        "Triton's shared memory",
+        HOST,
+        {"tried": 64 * MIB},
+        "a larger --shm-size",
+    ),
+    (
+        "Failed to initialize the model instance python_int8_0 because it run out of shared memory. Increase "
+        "the shared memory size to fix this error.",
+        "Triton's shared memory",
+        HOST,
+        {},
+        "a larger --shm-size",
+    ),
+    (
+        "[ModelManagerService]::WARNING --> Insufficient GPU memory to load model. Aborting",
+        "a model in InvokeAI",
+        FULL,
+        {},
+        "enable_partial_loading: true",
+    ),
+    (
+        'level=ERROR source=sched.go:455 msg="error loading llama server" error="llama runner process has '
+        'terminated: exit status 2"\nmsg="gpu VRAM usage didn\'t recover within timeout"',
+        "Ollama's runner, without a reason",
+        UNKNOWN,
+        {},
+        "look for the first error",
+    ),
+    ("./invoke.sh: riga 24:  8612 Killed    python invoke.py", "a killed process", HOST, {}, "less host"),
     (
         "[Memory Management] Target: JointTextEncoder, Free GPU: 3000.00 MB, Model Require: 512.00 MB, "
         "Previously Loaded: 0.00 MB, Inference Require: 1024.00 MB, Remaining: -64.00 MB, All loaded\n"
