@@ -772,6 +772,15 @@ _KINDS = (
         cause=OomCause.WARNING,
     ),
     MessageKind(
+        "a wrong size at TensorFlow's start",
+        seen=(r"failed to allocate \d{2,5}(?:\.\d{1,2})?tib? \(<tried>\) from device",),
+        means="TensorFlow or JAX asked for more than any GPU has: it read the size of the GPU's memory "
+        "wrongly, most often because its build does not fit the driver or the release of ROCm or CUDA",
+        next_step="the release of ROCm or CUDA, and the driver, that this TensorFlow was built for; else a "
+        "limit of its own (memory_limit in tf.config.LogicalDeviceConfiguration)",
+        cause=OomCause.TOO_LARGE,
+    ),
+    MessageKind(
         "TensorFlow's start",
         seen=(
             # The first request after the line of the device.
@@ -1324,6 +1333,15 @@ _KINDS = (
         "close other programs that use the GPU",
     ),
     MessageKind(
+        "a lost device of WebGPU",
+        seen=(r"device was lost(?: during reload)?\. this can happen due to insufficient memory",),
+        means="the browser lost the GPU: its memory ran out, or the driver stopped or reset it; the program "
+        "cannot tell which",
+        next_step="a smaller or more strongly quantized model, or a shorter context; close other tabs and "
+        "programs that use the GPU; if little is in use, a newer driver or browser",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "Vulkan's limit of allocations",
         seen=(r"vkallocatememory failed -10(?!\d)",),
         means="the program holds as many allocations as the Vulkan driver allows (often 4096), however much "
@@ -1519,6 +1537,20 @@ _KINDS = (
         means="the GPU's memory ran out, or RMM's pool on it: not the machine's memory",
         next_step="less data at once (smaller partitions); or cudf's spilling, or "
         "rmm.reinitialize(managed_memory=True)",
+    ),
+    MessageKind(
+        "a warning of CUDA.jl",
+        level=2,
+        seen=("cuda memory allocation failed; attempting to free up memory",),
+        also=(
+            r"effective gpu memory usage: [\d.]{1,6}% \(<used>/<total>\)",
+            r"memory pool usage: <allocated> \(<pool> reserved\)",
+        ),
+        means="a warning: the GPU was full, and CUDA.jl frees what Julia's garbage collector finds to be no "
+        "longer in use, which is slow; it goes on where that is enough",
+        next_step="nothing, if it is fast enough; else CUDA.unsafe_free!() for arrays no longer needed, or "
+        "smaller arrays",
+        cause=OomCause.WARNING,
     ),
     MessageKind(
         "CUDA.jl's limit",
@@ -2468,6 +2500,19 @@ _KINDS = (
         seen=("memory not available to allocate buffer: <tried>",),
         means="MIOpen, AMD's library for convolutions, found no memory on the GPU",
         next_step="a smaller batch or input; stop the other processes that `amd-smi process` shows",
+    ),
+    MessageKind(
+        "pinned memory of HIP",
+        backend="host",
+        seen=(
+            r"hiphost(?:register|malloc)\S{0,120}?(?:hiperroroutofmemory|code:2(?!\d)|out of memory)",
+            r"hiperroroutofmemory\S{0,120}?hiphost(?:register|malloc)",
+        ),
+        means="the driver could not pin memory of the host: the machine's memory, or what may be locked of "
+        "it, is used up, or the address was not valid; the GPU's own memory did not run out",
+        next_step="pin less at once; `free -g` and `ulimit -l` while it runs; check the pointer and the size "
+        "that the program passes",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "a HIP call outside torch's allocator",
@@ -3567,6 +3612,7 @@ _KINDS = (
             "file-rss: ?(?!0kb)<file_pages>",
             "shmem-rss: ?(?!0kb)<shared_pages>",
             "pgtables: ?(?!0kb)<page_tables>(?<=b)",
+            r"memory\.peak = (?P<used>[\d.]{1,12}[kmgt])",
         ),
         means="the kernel killed a process because its control group (a container, a pod, a job or a "
         "service) had used up its limit of host memory, whatever the machine has free",
@@ -3815,7 +3861,9 @@ _KINDS = (
         "R",
         backend="host",
         seen=(
-            "cannot allocate (?:a )?(?:vector|memory block) of size <tried>",
+            "cannot (?:not )?allocate (?:a )?(?:vector|memory block) of size <tried>",
+            r"['\u2018](?:re|c)alloc['\u2019] could not (?:re-?)?allocate memory(?: "
+            r"\((?P<tried>\d{1,15})bytes\))?",
             r"vector memory (?:exhausted|limit of <limit> reached)",
         ),
         also=("reached total allocation of <limit>",),

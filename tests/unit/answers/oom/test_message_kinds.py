@@ -4612,6 +4612,47 @@ TEXTS = (
         {"used": 15772568, "the limit": 20971520},
         "a larger maxmemory",
     ),
+    (
+        "Error in asMethod(object) : 'Realloc' could not re-allocate memory (562272000 bytes)",
+        "R",
+        HOST,
+        {"tried": 562272000},
+        "use less memory",
+    ),
+    ("'Calloc' could not allocate memory (298833518 of 8 bytes)", "R", HOST, {}, "use less memory"),
+    (
+        "rocm_driver.cc:606] failed to allocate 127.99TiB (140729850295296 bytes) from device: "
+        "HIP_ERROR_OutOfMemory",
+        "a wrong size at TensorFlow's start",
+        LARGER,
+        {"tried": 140729850295296},
+        "the release of ROCm or CUDA",
+    ),
+    (
+        "WARNING: CUDA memory allocation failed; attempting to free up memory...\n... running a quick GC\n"
+        "Effective GPU memory usage: 99.55% (11.500 GiB/11.750 GiB)\nMemory pool usage: 8.500 GiB (10.500 "
+        "GiB "
+        "reserved)",
+        "a warning of CUDA.jl",
+        WARNING,
+        {"used": gib(11.5), "total": gib(11.75), "allocated": gib(8.5), "held by the pool": gib(10.5)},
+        "nothing",
+    ),
+    ("Err: hipHostRegister failed with code: 2.", "pinned memory of HIP", UNKNOWN, {}, "pin less"),
+    (
+        "Device was lost during reload. This can happen due to insufficient memory or other GPU constraints.",
+        "a lost device of WebGPU",
+        UNKNOWN,
+        {},
+        "a smaller or more strongly quantized model",
+    ),
+    (
+        "ERROR: oom: Memory cgroup out of memory: killed 1 task on n7.\nERROR: oom: memory.peak = 1.5G",
+        "a control group's limit",
+        HOST,
+        {"used": gib(1.5)},
+        "a higher limit",
+    ),
 )
 NOUNS = {
     "free": "free on the device",
