@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -44,9 +45,9 @@ class Budgets:
 
     @classmethod
     def read(cls, **limits: object) -> "Budgets":
-        """Read limits as the command line has them: ``Budgets.read(max_peak="38GiB", fail_over="2%")``.
+        """Read limits as the command line has them.
 
-        A size is text or a number of bytes, ``max_category`` a mapping such as ``{"activation":
+        Such as ``Budgets.read(max_peak="38GiB", fail_over="2%")``. A size is text or a number of bytes, ``max_category`` a mapping such as ``{"activation":
         "20GiB"}``. Raises ValueError for anything else.
         """
         return cls(**{name: read_limit(name, value) for name, value in limits.items()})
@@ -65,12 +66,12 @@ def read_limit(name: str, value: object) -> Any:
 
 
 def parse_allowance(value: object) -> float:
-    """Read the allowed increase over a baseline, such as ``2%``; raises ValueError for anything else."""
-    if not isinstance(value, str) or not (found := _PER_CENT.fullmatch(value.strip())):
-        raise ValueError(
-            f'expected a part in per cent, such as "2%", got {shortened(str(value), 40)!r}'
-        )
-    return float(found[1])
+    """Read the allowed increase over a baseline, such as ``2%``; raises ValueError for others."""
+    match = _PER_CENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        text = shortened(str(value), 40)
+        raise ValueError(f'expected a part in per cent, such as "2%", got {text!r}')
+    return float(match[1])
 
 
 def _read_size(value: object) -> int:
@@ -90,28 +91,28 @@ def _read_categories(value: object) -> dict[Category, int]:
         value = dict(text.split("=", 1) for text in value)
     if not isinstance(value, Mapping):
         raise ValueError('expected a table, such as {activation = "20GiB"}')
-    by_label = {category.label: category for category in Category}
-    found = {}
+    categories = {category.label: category for category in Category}
+    sizes = {}
     for name, size in value.items():
-        if (label := str(name).strip()) not in by_label:
-            raise ValueError(
-                f"there is no category {str(name)!r}; there are: {', '.join(by_label)}"
-            )
+        category = categories.get(str(name).strip())
+        if category is None:
+            labels = ", ".join(categories)
+            raise ValueError(f"there is no category {str(name)!r}; there are: {labels}")
         try:
-            found[by_label[label]] = _read_size(size)
+            sizes[category] = _read_size(size)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-    return found
+    return sizes
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One limit and what there is.
+    """A limit and the figure that it is for.
 
-    ``limit_is`` says where the limit comes from, if it was not given as it is. ``unknown`` says why
-    the true figure may be larger than ``actual_bytes``, ``most_bytes`` how large at most (None: no
-    bound). Where it may be over the limit, the limit does not hold. ``remark`` says more of the
-    figure.
+    ``what`` names the figure. ``limit_is`` says where the limit comes from, if it was not given as
+    it is. ``unknown`` says why the true figure may be larger than ``actual_bytes``, ``most_bytes``
+    how large at most (None: no bound). Where it may be over the limit, the limit does not hold.
+    ``remark`` says more of the figure.
     """
 
     what: str
@@ -130,26 +131,29 @@ class Check:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether what is not known decides: what is known keeps the limit, and there may be more."""
+        """Whether unknown memory decides: known memory keeps the limit, and there may be more."""
         may_exceed = self.most_bytes is None or self.most_bytes > self.limit_bytes
         return bool(self.unknown) and may_exceed and self.actual_bytes <= self.limit_bytes
 
     @property
     def sentence(self) -> str:
         """The outcome in a line."""
-        of = f"{self.what} of {device_name(self.device)}"
+        name = f"{self.what} of {device_name(self.device)}"
         actual = format_bytes(self.actual_bytes)
-        limit = format_bytes(self.limit_bytes) + (f" ({self.limit_is})" if self.limit_is else "")
+        limit = format_bytes(self.limit_bytes)
+        if self.limit_is:
+            limit += f" ({self.limit_is})"
         if self.is_unknown:
-            known = f"at least {actual}, limit {limit}; " if self.actual_bytes else ""
-            return f"{of} is not known: {known}{self.unknown}"
-        end = f"; {self.remark}" if self.remark else ""
+            lower_bound = f"at least {actual}, limit {limit}; " if self.actual_bytes else ""
+            return f"{name} is not known: {lower_bound}{self.unknown}"
+        remark = f"; {self.remark}" if self.remark else ""
         if self.holds:
-            most = f"between {actual} and {format_bytes(self.most_bytes or 0)}"
-            return f"{of}: {most if self.unknown else actual}, limit {limit}{end}"
-        more = format_bytes(self.actual_bytes - self.limit_bytes)
-        least = "at least " if self.unknown else ""
-        return f"{of}: {least}{actual}, {more} over the limit of {limit}{end}"
+            if self.unknown:
+                actual = f"between {actual} and {format_bytes(self.most_bytes or 0)}"
+            return f"{name}: {actual}, limit {limit}{remark}"
+        excess = format_bytes(self.actual_bytes - self.limit_bytes)
+        bound = "at least " if self.unknown else ""
+        return f"{name}: {bound}{actual}, {excess} over the limit of {limit}{remark}"
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
@@ -170,9 +174,12 @@ def outcome(file: str, checks: Sequence[Check]) -> str:
     n_unknown = sum(check.is_unknown for check in checks)
     limits = counted(len(checks), "limit")
     n_exceeded = sum(not check.holds for check in checks) - n_unknown
-    counts = ((n_exceeded, "did not hold"), (n_unknown, "could not be checked"))
-    found = [f"{n} of {limits} {what}" for n, what in counts if n]
-    return f"{file}: {', '.join(found) or f'{limits} held'}"
+    counts = []
+    if n_exceeded:
+        counts.append(f"{n_exceeded} of {limits} did not hold")
+    if n_unknown:
+        counts.append(f"{n_unknown} of {limits} could not be checked")
+    return f"{file}: {', '.join(counts) or f'{limits} held'}"
 
 
 def check_budgets(
@@ -182,14 +189,16 @@ def check_budgets(
     baseline: tuple[DeviceAnalysis, ...] | None = None,
 ) -> tuple[Check, ...]:
     """Check every limit on every device; raises InputError where all is pinned host memory."""
-    found = [device for device in devices if not device.device.is_host]
-    if not found:
+    gpus = [analysis for analysis in devices if not analysis.device.is_host]
+    if not gpus:
         raise InputError(f"{devices[0].snapshot.path} has no memory of a GPU that could be checked")
-    checks = [check for device in found for check in _of_device(device, budgets)]
+    checks: list[Check] = []
+    for analysis in gpus:
+        checks += _device_checks(analysis, budgets)
     if budgets.fail_over is not None and baseline is not None:
-        checks += _against(budgets, budgets.fail_over, baseline, devices)
+        checks += _baseline_checks(budgets, budgets.fail_over, baseline, devices)
     if budgets.no_faults_above is not None:
-        checks += _faults(budgets, baseline or (), found)
+        checks += _fault_checks(budgets, baseline or (), gpus)
     return tuple(checks)
 
 
@@ -198,79 +207,86 @@ _BEFORE = {
     Verdict.TRUNCATED: "the oldest events are lost: record with a larger max_entries",
     Verdict.STARTED_LATE: "recording began after the program had allocated: record from its start",
 }
-# What the failed request was for would have come on top.
+# The memory of the failed request would have come on top.
 _RAN_OUT = "memory ran out before the program was over: record with more memory"
 
 
-def _of_device(found: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:
-    device = found.device.device
-    replay = found.replay
-    limits = (
-        (_PEAK, budgets.max_peak, "allocated"),
-        ("peak reserved", budgets.max_reserved, "reserved"),
-    )
-    for what, limit, name in limits:
-        if limit is not None:
-            unknown, remark = _coverage(found, budgets, name)
-            yield Check(what, device, limit, getattr(replay, name).peak, unknown, remark=remark)
-    live = found.live_at_peak
+def _device_checks(analysis: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:
+    device = analysis.device.device
+    if budgets.max_peak is not None:
+        unknown, remark = _coverage(analysis, budgets)
+        peak = analysis.replay.allocated.peak
+        yield Check(_PEAK, device, budgets.max_peak, peak, unknown, remark=remark)
+    if budgets.max_reserved is not None:
+        unknown, remark = _coverage(analysis, budgets, "reserved")
+        peak = analysis.replay.reserved.peak
+        yield Check("peak reserved", device, budgets.max_reserved, peak, unknown, remark=remark)
+    live = analysis.live_at_peak
     for category in budgets.max_category:
-        yield _of_category(found, live, category, budgets)
+        yield _category_check(analysis, live, category, budgets)
     if budgets.max_growth is not None:
-        adds = sum(one.bytes_per_iteration for one in find_growth(found))
-        yield Check("growth per iteration", device, budgets.max_growth, adds, why_unknown(found))
+        growth = sum(line.bytes_per_iteration for line in find_growth(analysis))
+        unknown = why_unknown(analysis)
+        yield Check("growth per iteration", device, budgets.max_growth, growth, unknown)
 
 
-def _coverage(found: DeviceAnalysis, budgets: Budgets, curve: str = "allocated") -> tuple[str, str]:
-    """Say why the true peak of a curve may be higher, and what a limit for the trace alone leaves out."""
-    verdict = found.history.verdict
+def _coverage(
+    analysis: DeviceAnalysis, budgets: Budgets, curve: str = "allocated"
+) -> tuple[str, str]:
+    """Say why the true peak of a curve may be higher, or that the limit is for the trace alone."""
+    verdict = analysis.history.verdict
     if verdict is Verdict.NO_TRACE:
         return "the file has no events, so only the memory at the dump is known", ""
-    if curve in found.replay.at_least:
+    if curve in analysis.replay.at_least:
         return "the file does not show all segments: this is a lower bound", ""
-    before = _BEFORE.get(verdict, _RAN_OUT if found.phases.ends_in_oom else "")
-    if budgets.in_trace and before:
+    reason = _BEFORE.get(verdict, _RAN_OUT if analysis.phases.ends_in_oom else "")
+    if not reason:
+        return "", ""
+    if budgets.in_trace:
         return "", "in this trace"
-    return before and f"{before}, or check this trace alone with --in-trace", ""
+    return f"{reason}, or check this trace alone with --in-trace", ""
 
 
-def _of_category(
-    found: DeviceAnalysis, live: BoolColumn, category: Category, budgets: Budgets
+def _category_check(
+    analysis: DeviceAnalysis, live: BoolColumn, category: Category, budgets: Budgets
 ) -> Check:
-    """Check what a category certainly has at the peak, and what it may have beside.
+    """Check the certain memory of a category at the peak, and the memory that it may have beside.
 
-    It may have what is unknown, and what is likely of another category; what is likely its own may
-    not be. A gradient or an optimizer state is none of the other categories.
+    Unknown memory may be of the category, and memory that is likely of another one; memory that is
+    likely of this category may not be. A gradient or an optimizer state is none of the other
+    categories.
     """
-    totals = {row.category: row for row in totals_by_category(found, live)}
-    own = totals[category.label]
+    totals = {row.category: row for row in totals_by_category(analysis, live)}
+    total = totals[category.label]
     unknown = totals[Category.UNKNOWN.label].block_bytes
     if category not in (Category.GRADIENT, Category.OPTIMIZER_STATE):
-        unknown -= total_of_either(found, live).block_bytes
-    likely = sum(row.likely_bytes for row in totals.values()) - own.likely_bytes
+        unknown -= total_of_either(analysis, live).block_bytes
+    likely = sum(row.likely_bytes for row in totals.values()) - total.likely_bytes
     if category is Category.UNKNOWN:
-        unknown = likely = 0
-    parts = (
-        (own.likely_bytes, f"are only likely {category.label}"),
+        unknown = 0
+        likely = 0
+    doubts = (
+        (total.likely_bytes, f"are only likely {category.label}"),
         (unknown, "have no known category"),
         (likely, "are likely another category"),
     )
-    more = [f"{format_bytes(n_bytes)} {what}" for n_bytes, what in parts if n_bytes]
-    most = own.block_bytes + unknown + likely
-    why = f"{', '.join(more)}; --rules FILE gives lines a category" if more else ""
-    other_peak, remark = _coverage(found, budgets)
+    doubt = ", ".join(f"{format_bytes(n_bytes)} {text}" for n_bytes, text in doubts if n_bytes)
+    if doubt:
+        doubt += "; --rules FILE gives lines a category"
+    other_peak, remark = _coverage(analysis, budgets)
+    most_bytes = total.block_bytes + unknown + likely
     return Check(
         f"{category.label} at the peak",
-        found.device.device,
+        analysis.device.device,
         budgets.max_category[category],
-        own.block_bytes - own.likely_bytes,
-        other_peak or why,
+        total.block_bytes - total.likely_bytes,
+        other_peak or doubt,
         remark=remark,
-        most_bytes=None if other_peak else most,
+        most_bytes=None if other_peak else most_bytes,
     )
 
 
-def _against(
+def _baseline_checks(
     budgets: Budgets,
     per_cent: float,
     baseline: tuple[DeviceAnalysis, ...],
@@ -280,50 +296,51 @@ def _against(
     pairs, _, only_new = paired(baseline, devices)
     for old, new in pairs:
         if not new.device.is_host:
-            before = old.replay.allocated.peak
-            actual = new.replay.allocated.peak
-            limit_is = f"{format_bytes(before)} of the baseline, and {per_cent:g} %"
-            limit = before + int(before * per_cent / 100)
+            old_peak = old.replay.allocated.peak
+            peak = new.replay.allocated.peak
+            limit_is = f"{format_bytes(old_peak)} of the baseline, and {per_cent:g} %"
+            limit = old_peak + int(old_peak * per_cent / 100)
             is_alike = new.history.verdict is old.history.verdict
             is_alike &= old.phases.ends_in_oom or not new.phases.ends_in_oom
-            unknown, remark = _coverage(
-                new, replace(budgets, in_trace=budgets.in_trace or is_alike)
-            )
-            yield Check(_PEAK, new.device.device, limit, actual, unknown, limit_is, remark)
-    for found in devices:
-        if found.device.device in only_new and not found.device.is_host:
-            yield Check(_PEAK, found.device.device, 0, 0, "the baseline has no such device")
+            in_trace = budgets.in_trace or is_alike
+            unknown, remark = _coverage(new, replace(budgets, in_trace=in_trace))
+            yield Check(_PEAK, new.device.device, limit, peak, unknown, limit_is, remark)
+    for analysis in devices:
+        device = analysis.device.device
+        if device in only_new and not analysis.device.is_host:
+            yield Check(_PEAK, device, 0, 0, "the baseline has no such device")
 
 
-def _faults(
+def _fault_checks(
     budgets: Budgets, baseline: tuple[DeviceAnalysis, ...], devices: Sequence[DeviceAnalysis]
 ) -> Iterator[Check]:
     """Check the largest fault of every device that the baseline does not have."""
-    known = {
-        _fault_key(fault) for found in baseline for fault in advise(found, replays=False).faults
-    }
-    what = "largest new fault" if baseline else "largest fault"
-    for found in devices:
-        faults = [
-            fault for fault in advise(found, replays=False).faults if _fault_key(fault) not in known
-        ]
-        largest = max(faults, key=lambda fault: fault.held_bytes, default=None)
-        held = largest.held_bytes if largest else 0
-        limit = budgets.no_faults_above or 0
-        unknown, remark = _coverage(found, budgets)
-        remark = largest.what.removesuffix(".") if largest else remark
-        if not _shows_frees(found):
-            unknown = (
-                unknown or "the trace does not record what freed its blocks, which shows faults"
-            )
-        yield Check(what, found.device.device, limit, held, unknown, remark=remark)
+    old_keys: set[tuple[str, str, str]] = set()
+    for analysis in baseline:
+        old_keys.update(map(_fault_key, advise(analysis, replays=False).faults))
+    name = "largest new fault" if baseline else "largest fault"
+    limit = budgets.no_faults_above or 0
+    for analysis in devices:
+        faults = advise(analysis, replays=False).faults
+        new_faults = [fault for fault in faults if _fault_key(fault) not in old_keys]
+        largest = max(new_faults, key=attrgetter("held_bytes"), default=None)
+        unknown, remark = _coverage(analysis, budgets)
+        n_held = 0
+        if largest:
+            n_held = largest.held_bytes
+            remark = largest.what.removesuffix(".")
+        if not unknown and not _shows_frees(analysis):
+            unknown = "the trace does not record what freed its blocks, which shows faults"
+        yield Check(name, analysis.device.device, limit, n_held, unknown, remark=remark)
 
 
-def _shows_frees(found: DeviceAnalysis) -> bool:
-    """Return whether frees have stacks of their own, where there are any: faults are found by them."""
-    stacks = found.allocations.free_stack_id[found.allocations.freed_event >= 0]
-    is_empty = np.append(found.features.roles.is_empty, True)[stacks]
-    return found.phases.free_sites_known and not (len(stacks) and bool(is_empty.all()))
+def _shows_frees(analysis: DeviceAnalysis) -> bool:
+    """Return whether frees have stacks of their own, if there are any: faults are found by them."""
+    allocations = analysis.allocations
+    stacks = allocations.free_stack_id[allocations.freed_event >= 0]
+    is_empty = np.append(analysis.features.roles.is_empty, True)[stacks]
+    has_stacks = not len(stacks) or not bool(is_empty.all())
+    return analysis.phases.free_sites_known and has_stacks
 
 
 def _fault_key(fault: Finding) -> tuple[str, str, str]:

@@ -1,5 +1,6 @@
-"""Memory in reference cycles: made in several steps, and freed together when Python's collector runs.
+"""Memory in reference cycles, freed when Python's collector runs.
 
+It was allocated in several steps, and goes in one burst.
 Python frees a tensor with its last name; what objects in a cycle hold waits for the collector,
 which runs wherever a program makes objects. So blocks of several steps go in one burst, each time
 at another place, also within backward. A list that is cleared, the outputs of an epoch and a cache
@@ -46,13 +47,12 @@ class Garbage:
     @property
     def sentence(self) -> str:
         """Say what stays, and until when."""
-        place = self.line.place if self.line else "library code"
+        line = self.line.place if self.line else "library code"
         size = format_bytes(self.most_bytes)
         runs = counted(self.n_collections, "time")
         return (
             f"up to {size} of earlier steps stays in reference cycles until Python's garbage "
-            f"collector runs "
-            f"({runs} in this trace; {self.certainty}); {place} made most of it"
+            f"collector runs ({runs} in this trace; {self.certainty}); {line} made most of it"
         )
 
     @property
@@ -66,37 +66,43 @@ class Garbage:
 
 
 def find_garbage(analysis: DeviceAnalysis) -> Garbage | None:
-    """Find the stacks whose memory of several steps nothing but the collector frees so; None for none."""
+    """Find the stacks whose memory of several steps only the collector frees; None for none."""
     table = analysis.allocations
     features = analysis.features
     steps = _steps(analysis)
     if not analysis.phases.free_sites_known or not len(steps):
         return None
-    made = at(steps, table.alloc_event, -1)
-    freed = at(steps, table.freed_event, int(steps[-1]) + 1)
-    outlives = ~features.has_no_frames & (made >= 0) & (freed > made)
+    alloc_step = at(steps, table.alloc_event, -1)
+    free_step = at(steps, table.freed_event, int(steps[-1]) + 1)
+    outlives = ~features.has_no_frames & (alloc_step >= 0) & (free_step > alloc_step)
     # A burst is of frees without an allocation between them.
-    burst = at(np.cumsum(has_code(analysis.device.events.action, Action.ALLOC)), table.freed_event)
-    collected = _collected(analysis, rows_of(outlives & features.is_freed), made, burst)
+    is_alloc = has_code(analysis.device.events.action, Action.ALLOC)
+    burst = at(np.cumsum(is_alloc), table.freed_event)
+    collected = _collected(analysis, rows_of(outlives & features.is_freed), alloc_step, burst)
     if not len(collected):
         return None
     rows = rows_of(outlives & is_among(table.stack_id, table.stack_id[collected]))
-    ends = np.searchsorted(steps, made[rows], side="right")
-    n_bytes = table.block_bytes[rows]
-    n = len(steps) + 1
-    change = sums_by(ends, n_bytes, n) - sums_by(features.end[rows], n_bytes, n)
+    ends = np.searchsorted(steps, alloc_step[rows], side="right")
+    is_certain = features.freed_through(Role.COLLECTOR)[collected].any()
     return Garbage(
         rows,
         ends,
         analysis.main_line(rows),
-        most_bytes=int(change.cumsum().max()),
+        most_bytes=_most_bytes(table.block_bytes[rows], ends, features.end[rows]),
         n_collections=len(distinct(burst[collected])),
-        is_certain=bool(features.freed_through(Role.COLLECTOR)[collected].any()),
+        is_certain=bool(is_certain),
     )
 
 
+def _most_bytes(n_bytes: Int64Column, starts: NDArray[Any], ends: NDArray[Any]) -> int:
+    """Return the greatest sum of bytes that count from an event until another."""
+    n_events = int(max(starts.max(), ends.max())) + 1
+    change = sums_by(starts, n_bytes, n_events) - sums_by(ends, n_bytes, n_events)
+    return int(change.cumsum().max())
+
+
 def _collected(
-    analysis: DeviceAnalysis, rows: Int64Column, made: NDArray[Any], burst: NDArray[Any]
+    analysis: DeviceAnalysis, rows: Int64Column, alloc_step: NDArray[Any], burst: NDArray[Any]
 ) -> Int64Column:
     """Return one allocation of each stack and burst of several steps that the collector freed.
 
@@ -104,21 +110,26 @@ def _collected(
     """
     features = analysis.features
     stack = analysis.allocations.stack_id.astype(np.int64)
-    place = features.lines_of(analysis.allocations.free_stack_id)
+    free_line = features.lines_of(analysis.allocations.free_stack_id)
     is_torch = features.freed_through(Role.OPTIMIZER) | features.freed_through(Role.ZERO_GRAD)
     is_torch |= features.is_freed_by_engine
-    n_more = np.where(features.freed_through(Role.COLLECTOR), _LEAST_PLACES, is_torch)
-    bursts = grouped(rows, stack * (int(burst.max(initial=0)) + 1) + burst, least=2)
-    first = [same[0] for same in bursts if made[same[0]] < made[same[-1]]]
-    chosen = [rows[:0]]
-    for same in grouped(np.array(first, np.int64), stack):
-        if len(distinct(place[same])) + n_more[same].max() >= _LEAST_PLACES:
-            chosen.append(same)
-    return np.concatenate(chosen)
+    # What the free site counts for, in places.
+    n_extra = np.where(features.freed_through(Role.COLLECTOR), _LEAST_PLACES, is_torch)
+    n_bursts = int(burst.max(initial=0)) + 1
+    first_rows = []
+    for burst_rows in grouped(rows, stack * n_bursts + burst, least=2):
+        if alloc_step[burst_rows[0]] < alloc_step[burst_rows[-1]]:
+            first_rows.append(burst_rows[0])
+    collected = [rows[:0]]
+    for stack_rows in grouped(np.array(first_rows, np.int64), stack):
+        n_places = len(distinct(free_line[stack_rows])) + n_extra[stack_rows].max()
+        if n_places >= _LEAST_PLACES:
+            collected.append(stack_rows)
+    return np.concatenate(collected)
 
 
 def _steps(analysis: DeviceAnalysis) -> Int64Column:
-    """Return the number of the step of each event: its iteration, or else the forwards that began before."""
+    """Return the step of each event: its iteration, or else the number of forwards begun before."""
     phases = analysis.phases
     if phases.n_iterations > 1:
         return phases.iteration.astype(np.int64)

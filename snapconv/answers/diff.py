@@ -1,17 +1,15 @@
-"""Differences of two files: the peaks by category, line, module and operation, iterations and settings.
+"""Differences of two files: their peaks, iterations and settings.
 
-They may be of two versions of a program, of two runs, or of two programs. Nothing is matched by
-address. Lines are matched by file, function and order: they move when something is inserted above
-them, files when a project is cloned elsewhere or a folder is renamed. Nothing is read but the two
-snapshots: no source files.
+Peaks are compared by category, line, module and operation. The files may be of two versions of a
+program, of two runs, or of two programs. Nothing is matched by address. Lines are matched by file,
+function and order: they move when something is inserted above them, files when a project is cloned
+elsewhere or a folder is renamed. Nothing is read but the two snapshots: no source files.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import product
-from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -19,6 +17,7 @@ import numpy as np
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.peak import NOTHING, Sum, sums_by_name
 from snapconv.classification.categories import Category, Evidence
+from snapconv.columns import number_groups, plain_rows
 from snapconv.replay.history_verdict import Verdict
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine, line_values
 from snapconv.units import Device, device_kind
@@ -84,19 +83,16 @@ class Change(Generic[_Key]):
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
+        names: dict[str, object] = {"name": self.name}
         if isinstance(self.name, tuple):
-            old, new = (
-                line_values(one) if isinstance(one, SourceLine) else None for one in self.name
-            )
-            named: dict[str, object] = {
-                "old": old,
-                "new": new,
+            old, new = self.name
+            names = {
+                "old": line_values(old) if isinstance(old, SourceLine) else None,
+                "new": line_values(new) if isinstance(new, SourceLine) else None,
                 "has_stack": NO_STACK not in self.name,
             }
-        else:
-            named = {"name": self.name}
         counts = {"n_old": self.n_old, "n_new": self.n_new}
-        return named | {"difference": self.difference.value} | self.figures | counts
+        return names | {"difference": self.difference.value} | self.figures | counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +118,7 @@ class DeviceDiff:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        return {
+        values: dict[str, object] = {
             "old_device": self.old_device,
             "new_device": self.new_device,
             "kind": device_kind(self.new_device),
@@ -131,78 +127,83 @@ class DeviceDiff:
             "likely_at_peak": self.likely.figures,
             "old_iteration_peaks": list(self.old_iterations),
             "new_iteration_peaks": list(self.new_iterations),
-            **{name: [row.to_json() for row in getattr(self, name)] for name in _TABLES},
         }
+        for name in _TABLES:
+            values[name] = [row.to_json() for row in getattr(self, name)]
+        return values
 
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
-    """Two files compared. ``only_old`` and ``only_new`` are devices that the other file does not have.
+    """Two files compared.
 
-    ``by_urgency`` are the positions of ``devices`` as a reader wants them: those that ran out of
-    memory in one of the files, then by peak. ``settings`` are those of the allocator that differ,
-    and the torch that wrote the files: by name, in the old and in the new file; None where a file
-    does not have it.
+    ``only_old`` and ``only_new`` are devices that the other file does not have. ``display_order``
+    are the positions of ``devices`` as a reader wants them: those that ran out of memory in one of
+    the files, then by peak. ``settings`` are those of the allocator that differ, and the torch that
+    wrote the files: by name, in the old and in the new file; None where a file does not have it.
     """
 
     old_name: str
     new_name: str
     devices: tuple[DeviceDiff, ...]
-    by_urgency: tuple[int, ...]
+    display_order: tuple[int, ...]
     only_old: tuple[Device, ...]
     only_new: tuple[Device, ...]
     settings: tuple[tuple[str, str | None, str | None], ...]
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values in bytes; docs/reference/json.md has the schema."""
+        settings = [{"name": name, "old": old, "new": new} for name, old, new in self.settings]
         return {
             "old": self.old_name,
             "new": self.new_name,
             "devices": [device.to_json() for device in self.devices],
             "only_old": list(self.only_old),
             "only_new": list(self.only_new),
-            "settings": [
-                {"name": name, "old": old, "new": new} for name, old, new in self.settings
-            ],
+            "settings": settings,
         }
 
 
 def compare_files(old: Analysis, new: Analysis) -> FileDiff:
     """Compare two files."""
     pairs, only_old, only_new = paired(old.devices, new.devices)
-    urgencies = [min(one.urgency for one in pair) for pair in pairs]
-    before, after = (
-        {"written by": side.snapshot.written_by, **dict(side.snapshot.settings_entries)}
-        for side in (old, new)
-    )
+    urgencies = [min(old_device.urgency, new_device.urgency) for old_device, new_device in pairs]
     return FileDiff(
         old_name=str(old.snapshot.path),
         new_name=str(new.snapshot.path),
         devices=tuple(_compared(*pair) for pair in pairs),
-        by_urgency=tuple(sorted(range(len(pairs)), key=urgencies.__getitem__)),
+        display_order=tuple(sorted(range(len(pairs)), key=urgencies.__getitem__)),
         only_old=tuple(only_old),
         only_new=tuple(only_new),
-        settings=tuple(
-            (name, before.get(name), after.get(name))
-            for name in dict.fromkeys((*before, *after))
-            if (before.get(name) or None) != (after.get(name) or None)
-        ),
+        settings=tuple(_changed_settings(_settings(old), _settings(new))),
     )
+
+
+def _settings(analysis: Analysis) -> dict[str, str]:
+    snapshot = analysis.snapshot
+    return {"written by": snapshot.written_by, **dict(snapshot.settings_entries)}
+
+
+def _changed_settings(
+    old: Mapping[str, str], new: Mapping[str, str]
+) -> Iterator[tuple[str, str | None, str | None]]:
+    for name in dict.fromkeys((*old, *new)):
+        before = old.get(name)
+        after = new.get(name)
+        if (before or None) != (after or None):
+            yield name, before, after
 
 
 def _compared(old: DeviceAnalysis, new: DeviceAnalysis) -> DeviceDiff:
     categories, modules, operations = zip(_sums_at_peak(old), _sums_at_peak(new), strict=True)
-    likely = (sum(one.likely_bytes for one in side.values()) for side in categories)
-    is_dump = (one.history.verdict is Verdict.NO_TRACE for one in (old, new))
-    names = ("allocated at the dump" if is_it else "peak allocated" for is_it in is_dump)
+    old_likely, new_likely = map(_likely_bytes, categories)
+    peak_name = " → ".join(dict.fromkeys((_peak_name(old), _peak_name(new))))
     return DeviceDiff(
         old_device=old.device.device,
         new_device=new.device.device,
-        allocated=Change(
-            " → ".join(dict.fromkeys(names)), old.replay.allocated.peak, new.replay.allocated.peak
-        ),
+        allocated=Change(peak_name, old.replay.allocated.peak, new.replay.allocated.peak),
         reserved=Change("peak reserved", old.replay.reserved.peak, new.replay.reserved.peak),
-        likely=Change("likely at the peak", *likely),
+        likely=Change("likely at the peak", old_likely, new_likely),
         old_iterations=tuple(iteration.peak_bytes for iteration in old.iterations),
         new_iterations=tuple(iteration.peak_bytes for iteration in new.iterations),
         categories=_changes(*categories, order=str),
@@ -212,72 +213,91 @@ def _compared(old: DeviceAnalysis, new: DeviceAnalysis) -> DeviceDiff:
     )
 
 
+def _likely_bytes(sums: Mapping[str, Sum]) -> int:
+    return sum(total.likely_bytes for total in sums.values())
+
+
+def _peak_name(analysis: DeviceAnalysis) -> str:
+    is_dump = analysis.history.verdict is Verdict.NO_TRACE
+    return "allocated at the dump" if is_dump else "peak allocated"
+
+
 def _sums_at_peak(
     analysis: DeviceAnalysis,
 ) -> tuple[dict[str, Sum], dict[str, Sum], dict[str, Sum]]:
     """Sum up the peak by category, by module with a recorded path, and by operation."""
     live = analysis.live_at_peak
+    codes = analysis.classification.category
     modules = analysis.modules
-    has_path = np.array([*(one is Evidence.METADATA for one in modules.evidence), False])[
-        modules.module_id
-    ]
+    is_path = [evidence is Evidence.METADATA for evidence in modules.evidence]
+    is_path.append(False)  # what is in no module has the number -1
+    has_path = np.array(is_path)[modules.module_id]
     return (
-        sums_by_name(
-            analysis, live, lambda code: Category(code).label, analysis.classification.category
-        ),
+        sums_by_name(analysis, live, _category_label, codes),
         sums_by_name(analysis, live & has_path, modules.names.__getitem__, modules.module_id),
         sums_by_name(analysis, live, analysis.operations.__getitem__, analysis.operation_id),
     )
 
 
+def _category_label(code: int) -> str:
+    return Category(code).label
+
+
 def _changes(
     old: Mapping[_Key, Sum], new: Mapping[_Key, Sum], *, order: Callable[[_Key], Any]
 ) -> tuple[Change[_Key], ...]:
-    """Bring the sums of one name together, the largest changes first, those without memory left out."""
-    both = [
-        (name, old.get(name, NOTHING), new.get(name, NOTHING))
-        for name in dict.fromkeys((*old, *new))
-    ]
-    found = [
-        Change(
-            name, before.block_bytes, after.block_bytes, before.n_allocations, after.n_allocations
-        )
-        for name, before, after in both
-        if before.n_allocations or after.n_allocations
-    ]
-    return tuple(
-        sorted(found, key=lambda one: (-abs(one.more_bytes), -one.new_bytes, order(one.name)))
-    )
+    """Bring the sums of one name together, largest changes first; leave out empty ones."""
+    changes: list[Change[_Key]] = []
+    for name in dict.fromkeys((*old, *new)):
+        n_old, old_bytes, _ = old.get(name, NOTHING)
+        n_new, new_bytes, _ = new.get(name, NOTHING)
+        if n_old or n_new:
+            changes.append(Change(name, old_bytes, new_bytes, n_old, n_new))
+
+    def largest_first(change: Change[_Key]) -> tuple[Any, ...]:
+        return -abs(change.more_bytes), -change.new_bytes, order(change.name)
+
+    return tuple(sorted(changes, key=largest_first))
 
 
 def _lines(old: DeviceAnalysis, new: DeviceAnalysis) -> tuple[Change[Match], ...]:
     """Compare the lines of the project at the peaks; memory that no line made has rows too."""
     reasons: list[Match] = [(reason, reason) for reason in (LIBRARY_ONLY, NO_STACK)]
     matches = [*reasons, *match_lines(_contents(old), _contents(new))]
-    sides = []
-    for side, one in enumerate((old, new)):
-        live = one.live_at_peak
-        sums = sums_by_name(one, live, one.lines.line_or_reason, one.allocations.stack_id)
-        sides.append({match: sums.get(name, NOTHING) for match in matches if (name := match[side])})
+    old_sums = _line_sums(old)
+    new_sums = _line_sums(new)
+    old_side: dict[Match, Sum] = {}
+    new_side: dict[Match, Sum] = {}
+    for match in matches:
+        old_line, new_line = match
+        if old_line:
+            old_side[match] = old_sums.get(old_line, NOTHING)
+        if new_line:
+            new_side[match] = new_sums.get(new_line, NOTHING)
+    return _changes(old_side, new_side, order=_match_place)
 
-    def place(match: Match) -> tuple[str, int]:
-        line = match[1] or match[0]
-        return (line.file_path, line.line_number) if isinstance(line, SourceLine) else ("", 0)
 
-    return _changes(*sides, order=place)
+def _line_sums(analysis: DeviceAnalysis) -> dict[SourceLine | str, Sum]:
+    """Sum up the peak by the line of the project, or the reason why there is none."""
+    stack_id = analysis.allocations.stack_id
+    return sums_by_name(analysis, analysis.live_at_peak, analysis.lines.line_or_reason, stack_id)
+
+
+def _match_place(match: Match) -> tuple[str, int]:
+    line = match[1] or match[0]
+    return (line.file_path, line.line_number) if isinstance(line, SourceLine) else ("", 0)
 
 
 def _contents(analysis: DeviceAnalysis) -> Contents:
-    """Find what every line of the project allocates at any time: the operations, and the categories."""
-    everything = np.ones(len(analysis.allocations), bool)
-    category = analysis.classification.category
-    innermost = analysis.lines.innermost
+    """Find the operations and the categories that every line allocates at any time."""
     names: dict[SourceLine, set[str]] = defaultdict(set)
-    columns = (analysis.allocations.stack_id, analysis.operation_id, category)
-    for stack, operation, code in sums_by_name(analysis, everything, lambda *key: key, *columns):
-        if line := innermost(stack):
-            names[line] |= {analysis.operations[operation], f"category {Category(code).label}"}
-    return {line: frozenset(found) for line, found in names.items()}
+    key = (analysis.allocations.stack_id, analysis.operation_id, analysis.classification.category)
+    first, _ = number_groups(*key)
+    for stack, operation, code in plain_rows(*(column[first] for column in key)):
+        line = analysis.lines.innermost(stack)
+        if line:
+            names[line] |= {analysis.operations[operation], f"category {_category_label(code)}"}
+    return {line: frozenset(contents) for line, contents in names.items()}
 
 
 def paired(
@@ -287,15 +307,17 @@ def paired(
 
     Where each has one, beside pinned host memory, they are a pair whatever their ordinals are.
     """
-    left, right = ({one.device.device: one for one in side} for side in (old, new))
-    on_old, on_new = (
-        [number for number in side if not side[number].device.is_host] for side in (left, right)
-    )
+    old_devices = {analysis.device.device: analysis for analysis in old}
+    new_devices = {analysis.device.device: analysis for analysis in new}
     pairs = []
-    if len(on_old) == len(on_new) == 1:
-        pairs.append((left.pop(on_old[0]), right.pop(on_new[0])))
-    pairs += [(left.pop(number), right.pop(number)) for number in list(left) if number in right]
-    return pairs, list(left), list(right)
+    old_gpus = [analysis.device.device for analysis in old if not analysis.device.is_host]
+    new_gpus = [analysis.device.device for analysis in new if not analysis.device.is_host]
+    if len(old_gpus) == len(new_gpus) == 1:
+        pairs.append((old_devices.pop(old_gpus[0]), new_devices.pop(new_gpus[0])))
+    for device in list(old_devices):
+        if device in new_devices:
+            pairs.append((old_devices.pop(device), new_devices.pop(device)))
+    return pairs, list(old_devices), list(new_devices)
 
 
 def match_lines(old: Contents, new: Contents) -> list[Match]:
@@ -311,60 +333,112 @@ def match_lines(old: Contents, new: Contents) -> list[Match]:
         for line in sorted(lines):
             file = renamed[side].get(line.file_path, line.file_path)
             functions[file, line.function][side].append(line)
-    return [match for both in functions.values() for match in _aligned(*both, old, new)]
+    matches: list[Match] = []
+    for old_lines, new_lines in functions.values():
+        matches += _aligned(old_lines, new_lines, old, new)
+    return matches
 
 
 def _renamed_files(old: Contents, new: Contents) -> dict[str, str]:
     """Find the files of the old version that have another path in the new one."""
-    sides: list[dict[str, set[str]]] = []  # the functions of every file
-    for lines in (old, new):
-        sides.append(defaultdict(set))
-        for line in lines:
-            sides[-1][line.file_path].add(line.function)
-    same_name: dict[str, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
-    for side in (0, 1):
-        for file in sides[side].keys() - sides[1 - side].keys():
-            same_name[file.replace("\\", "/").rpartition("/")[2]][side].append(file)
-    return {
-        gone[0]: come[0]
-        for gone, come in same_name.values()
-        if len(gone) == len(come) == 1 and sides[0][gone[0]] & sides[1][come[0]]
-    }
+    old_functions = _functions_by_file(old)
+    new_functions = _functions_by_file(new)
+    old_paths = _paths_by_name(old_functions.keys() - new_functions.keys())
+    new_paths = _paths_by_name(new_functions.keys() - old_functions.keys())
+    renamed = {}
+    for name in old_paths.keys() & new_paths.keys():
+        if len(old_paths[name]) == len(new_paths[name]) == 1:
+            old_path = old_paths[name][0]
+            new_path = new_paths[name][0]
+            if old_functions[old_path] & new_functions[new_path]:
+                renamed[old_path] = new_path
+    return renamed
+
+
+def _functions_by_file(lines: Contents) -> dict[str, set[str]]:
+    functions: dict[str, set[str]] = defaultdict(set)
+    for line in lines:
+        functions[line.file_path].add(line.function)
+    return functions
+
+
+def _paths_by_name(paths: Iterable[str]) -> dict[str, list[str]]:
+    """Group paths by the name of the file, without its folders."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        names[path.replace("\\", "/").rpartition("/")[2]].append(path)
+    return names
 
 
 def _aligned(
-    old: Sequence[SourceLine], new: Sequence[SourceLine], in_old: Contents, in_new: Contents
+    old: Sequence[SourceLine],
+    new: Sequence[SourceLine],
+    old_contents: Contents,
+    new_contents: Contents,
 ) -> list[Match]:
     """Pair the lines of one function in their order, so that most of them allocate the same."""
     if len(old) * len(new) > _MOST_PAIRS:
-        numbers = {line.line_number: line for line in new}
-        pairs: list[Match] = [(line, numbers.pop(line.line_number, None)) for line in old]
-        return pairs + [(None, line) for line in numbers.values()]
-    # By the place in both: the most likeness of all that follows, and how many lines of each come
-    # next.
-    steps: dict[tuple[int, int], tuple[float, int, int]] = {}
-    for i, j in product(range(len(old), -1, -1), range(len(new), -1, -1)):
-        is_within = i < len(old) and j < len(new)
-        likeness = _likeness(old[i], new[j], in_old, in_new) if is_within else 0.0
-        choices = ((1, 1, likeness), (1, 0, 0.0), (0, 1, 0.0))[not likeness :]
-        rests = ((steps.get((i + m, j + n)), more, m, n) for m, n, more in choices)
-        totals = [(rest[0] + more, m, n) for rest, more, m, n in rests if rest]
-        steps[i, j] = max(totals, key=itemgetter(0), default=(0.0, 0, 0))
+        return _matches_by_number(old, new)
+    likenesses = []
+    for line in old:
+        likenesses.append([_likeness(line, target, old_contents, new_contents) for target in new])
+    return list(_best_path(old, new, likenesses))
+
+
+def _best_path(
+    old: Sequence[SourceLine], new: Sequence[SourceLine], likenesses: Sequence[Sequence[float]]
+) -> Iterator[Match]:
+    """Yield the matches in order that are most alike in sum.
+
+    ``likenesses`` has a row for every old line, with a value for every new one.
+    """
+    totals = _best_totals(likenesses, len(old), len(new))
     i = 0
     j = 0
-    matches: list[Match] = []
-    while i < len(old) or j < len(new):
-        _, m, n = steps[i, j]
-        matches.append((old[i] if m else None, new[j] if n else None))
-        i = i + m
-        j = j + n
-    return matches
+    while i < len(old) and j < len(new):
+        likeness = likenesses[i][j]
+        if likeness and totals[i][j] == totals[i + 1][j + 1] + likeness:
+            yield old[i], new[j]
+            i += 1
+            j += 1
+        elif totals[i + 1][j] >= totals[i][j + 1]:
+            yield old[i], None
+            i += 1
+        else:
+            yield None, new[j]
+            j += 1
+    yield from ((line, None) for line in old[i:])
+    yield from ((None, line) for line in new[j:])
 
 
-def _likeness(old: SourceLine, new: SourceLine, in_old: Contents, in_new: Contents) -> float:
+def _best_totals(
+    likenesses: Sequence[Sequence[float]], n_old: int, n_new: int
+) -> list[list[float]]:
+    """Return the greatest sum from a line of each version to the ends of both."""
+    totals = [[0.0] * (n_new + 1) for _ in range(n_old + 1)]
+    for i in reversed(range(n_old)):
+        for j in reversed(range(n_new)):
+            best = max(totals[i + 1][j], totals[i][j + 1])
+            if likenesses[i][j]:
+                best = max(best, totals[i + 1][j + 1] + likenesses[i][j])
+            totals[i][j] = best
+    return totals
+
+
+def _likeness(
+    old: SourceLine, new: SourceLine, old_contents: Contents, new_contents: Contents
+) -> float:
     """Score how likely two lines of one function are the same, by the contents that both have."""
-    both = in_old[old] & in_new[new]
+    shared = old_contents[old] & new_contents[new]
     is_same_number = old.line_number == new.line_number
-    if not both:
+    if not shared:
         return 0.25 * is_same_number
-    return 1.0 + len(both) / len(in_old[old] | in_new[new]) + 0.5 * is_same_number
+    n_contents = len(old_contents[old] | new_contents[new])
+    return 1.0 + len(shared) / n_contents + 0.5 * is_same_number
+
+
+def _matches_by_number(old: Sequence[SourceLine], new: Sequence[SourceLine]) -> list[Match]:
+    """Match lines that have the same number."""
+    numbers = {line.line_number: line for line in new}
+    matches: list[Match] = [(line, numbers.pop(line.line_number, None)) for line in old]
+    return matches + [(None, line) for line in numbers.values()]

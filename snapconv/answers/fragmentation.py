@@ -1,5 +1,6 @@
-"""Fragmentation: reserved memory that is not used, in free segments and in pieces of others, and its lines.
+"""Fragmentation: reserved memory that is not used, and the lines that keep it reserved.
 
+It lies in free segments and in pieces of partly used ones.
 The layout of a moment shows what ``empty_cache()`` would give back, and what it could not. Where in
 an expandable segment its pages lie is an inference: they are taken to begin where the segment does.
 """
@@ -15,7 +16,7 @@ from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEG
 from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import find_moment
-from snapconv.answers.peak import LineTotal, sums_by_name, totals_by_line
+from snapconv.answers.peak import LineTotal, Sum, sums_by_name, totals_by_line
 from snapconv.columns import (
     BoolColumn,
     Int32Column,
@@ -71,9 +72,10 @@ class FreeMemory:
 
 @dataclass(frozen=True, slots=True)
 class PoolMemory:
-    """The segments of one pool, stream and size: no block of one is ever cut from the segments of another.
+    """The segments of one pool, stream and size.
 
-    ``returnable_bytes`` are in segments without a block, or in whole free pages of expandable ones.
+    No block is ever cut from the segments of another pool, stream or size. ``returnable_bytes`` are
+    in segments without a block, or in whole free pages of expandable ones.
     """
 
     pool: tuple[int, int] | None
@@ -88,9 +90,10 @@ class PoolMemory:
 
 @dataclass(frozen=True, slots=True)
 class SegmentHolder:
-    """A line of the project whose blocks keep segments open; None: library code only, or no stack recorded.
+    """A line of the project whose blocks keep segments open.
 
-    A segment's free bytes count for the line that has the most bytes in it.
+    ``line`` is None for library code only, and where no stack is recorded. A segment's free bytes
+    count for the line that has the most bytes in it.
     """
 
     line: SourceLine | None
@@ -103,11 +106,12 @@ class SegmentHolder:
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """The fragmentation of a device at some moments; ``pools`` and ``holders`` are those of ``details_at``.
+    """The fragmentation of a device at some moments.
 
-    ``n_conflicts`` counts what in the trace contradicts the segments: with any, figures of moments
-    before the dump are approximate. ``has_expandable``: what can be returned depends on where pages
-    lie. ``conclusion`` says whether memory is wasted, and where it lies.
+    ``pools`` and ``holders`` are those of ``details_at``. ``n_conflicts`` counts what in the trace
+    contradicts the segments: with any, figures of moments before the dump are approximate.
+    ``has_expandable``: what can be returned depends on where pages lie. ``conclusion`` says whether
+    memory is wasted, and where it lies.
     """
 
     device: Device
@@ -123,17 +127,24 @@ class Fragmentation:
 
 
 def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> Fragmentation:
-    """Find what is reserved and not in use at a moment, and why; by default at several, and why at the first.
+    """Find the memory that is reserved and not in use at a moment, and why.
 
-    These are the first failed request, the dump, the peak, the worst moment. Raises as
-    ``find_moment`` does.
+    Without a moment, find it at several, and why at the first of them. These are the first failed
+    request, the dump, the peak, the worst moment. Raises as ``find_moment`` does.
     """
     analysis.require_allocator()
-    usual = ("oom", "end", "peak", "worst")[not analysis.ran_out :]
-    moments = [find_moment(analysis, each) for each in ((moment,) if moment else usual)]
-    found = layouts(analysis.device, analysis.allocations, [moment.event for moment in moments])
-    detailed = found[moments[0].event]
-    rows = tuple(free_memory(analysis, found[m.event], m.name) for m in moments)
+    names = ["end", "peak", "worst"]
+    if analysis.ran_out:
+        names.insert(0, "oom")
+    if moment:
+        names = [moment]
+    moments = [find_moment(analysis, name) for name in names]
+    layout_by_event = layouts(
+        analysis.device, analysis.allocations, [moment.event for moment in moments]
+    )
+    detailed = layout_by_event[moments[0].event]
+    rows = tuple(free_memory(analysis, layout_by_event[m.event], m.name) for m in moments)
+    all_layouts = layout_by_event.values()
     return Fragmentation(
         device=analysis.device.device,
         conclusion=_conclusion(analysis, rows, is_one_moment=moment is not None),
@@ -141,8 +152,8 @@ def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> F
         details_at=moments[0].name,
         pools=tuple(pool_memory(analysis.snapshot, detailed)),
         holders=_holders(analysis, detailed),
-        n_conflicts=max(layout.n_conflicts for layout in found.values()),
-        has_expandable=any(bool(layout.segments.is_expandable.any()) for layout in found.values()),
+        n_conflicts=max(layout.n_conflicts for layout in all_layouts),
+        has_expandable=any(bool(layout.segments.is_expandable.any()) for layout in all_layouts),
         history_verdict=analysis.history.verdict.value,
         history_reason=analysis.history.reason,
     )
@@ -151,10 +162,9 @@ def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> F
 def _conclusion(
     analysis: DeviceAnalysis, moments: Sequence[FreeMemory], *, is_one_moment: bool
 ) -> str:
-    """Say how much more is reserved than ever in use, whether that is a problem, and where most lies."""
+    """Say how much more is reserved than ever in use, if that is a problem, and where it lies."""
     replayed = analysis.replay
     first = moments[0]
-    most = "most of it"
     unknown = "unknown how much of the reserved memory was not in use"
     if "reserved" in replayed.at_least:
         return (
@@ -164,41 +174,52 @@ def _conclusion(
     if replayed.allocated.peak > replayed.reserved.peak:
         return f"{unknown}: the trace contradicts the file's segments"
     if analysis.ran_out and not is_one_moment:
-        return _at_failure(analysis, first)
+        return _failure_sentence(analysis, first)
     if is_one_moment or first.event is None:
-        worst = first
         wasted = first.free_bytes
         reserved = first.reserved_bytes
         share = f"{_share(wasted, reserved)} is free at {first.moment}"
-    else:
-        reserved = replayed.reserved.peak
-        wasted = max(reserved - replayed.active.peak, 0)
-        more = format_bytes(wasted, like=reserved)
-        share = (
-            f"{format_bytes(reserved)} reserved at most, {more} more than was ever in use at once"
+        return _waste_sentence(share, wasted, reserved, moments) or (
+            f"{share}; most of it was in {_main_location(first)}"
         )
-        # At the worst moment much is free that the peak uses: it shows the waste only if the peak
-        # does not.
-        worst = moments[1]
-        most = "at the peak, most free memory"
-        if 2 * worst.free_bytes < wasted:
-            worst = max(moments, key=attrgetter("free_bytes"))
-            most = "when most was free, most of it"
-    much = much_waste(reserved)
+    reserved = replayed.reserved.peak
+    wasted = max(reserved - replayed.active.peak, 0)
+    excess = format_bytes(wasted, like=reserved)
+    share = f"{format_bytes(reserved)} reserved at most, {excess} more than was ever in use at once"
+    harmless = _waste_sentence(share, wasted, reserved, moments)
+    if harmless:
+        return harmless
+    # At the worst moment much is free that the peak uses: it shows the waste only if the peak
+    # does not.
+    peak = moments[1]
+    if 2 * peak.free_bytes < wasted:
+        worst = max(moments, key=attrgetter("free_bytes"))
+        return f"{share}; when most was free, most of it was in {_main_location(worst)}"
+    return f"{share}; at the peak, most free memory was in {_main_location(peak)}"
+
+
+def _waste_sentence(
+    share: str, wasted: int, reserved: int, moments: Sequence[FreeMemory]
+) -> str | None:
+    """Say why wasted memory is no problem, or which memory is one instead; None where it is."""
+    limit = much_waste(reserved)
+    if wasted >= limit:
+        return None
     waiting = max(memory.pending_bytes for memory in moments)
-    if wasted < much <= waiting:
-        return (
-            f"{share}; {format_bytes(waiting, like=reserved)} was freed and waited for another "
-            f"stream"
-        )
-    if wasted < much:
+    if waiting < limit:
         return f"{share}: no problem"
-    parts = (
-        (worst.returnable_bytes, "empty segments, which empty_cache() returns"),
-        (worst.private_bytes, "empty segments of private pools"),
-        (worst.enclosed_bytes, "partly used segments, which empty_cache() cannot return"),
+    size = format_bytes(waiting, like=reserved)
+    return f"{share}; {size} was freed and waited for another stream"
+
+
+def _main_location(memory: FreeMemory) -> str:
+    """Name the kind of segments in which most free memory lies."""
+    sizes = (
+        (memory.returnable_bytes, "empty segments, which empty_cache() returns"),
+        (memory.private_bytes, "empty segments of private pools"),
+        (memory.enclosed_bytes, "partly used segments, which empty_cache() cannot return"),
     )
-    return f"{share}; {most} was in {max(parts)[1]}"
+    return max(sizes)[1]
 
 
 def much_waste(reserved: int) -> float:
@@ -210,7 +231,7 @@ def _share(wasted: int, reserved: int) -> str:
     return f"{format_bytes(wasted, like=reserved)} of {format_bytes(reserved)} reserved"
 
 
-def _at_failure(analysis: DeviceAnalysis, memory: FreeMemory) -> str:
+def _failure_sentence(analysis: DeviceAnalysis, memory: FreeMemory) -> str:
     """Say whether what was free inside would have served the request that failed."""
     requested = int(analysis.device.events.size[analysis.phases.oom_events[0]])
     share = _share(memory.free_bytes, memory.reserved_bytes)
@@ -255,22 +276,25 @@ def pool_memory(snapshot: Snapshot, layout: MemoryLayout) -> list[PoolMemory]:
     first, group = number_groups(*keys)
     kinds = plain_rows(*(key[first] for key in keys))
     n = len(first)
-    of_free = group[free.segment]
+    free_group = group[free.segment]
     largest = np.zeros(n, np.int64)
-    np.maximum.at(largest, of_free, free.n_bytes)
+    np.maximum.at(largest, free_group, free.n_bytes)
     columns = (
         sums_by(group, segments.total_bytes, n),
-        sums_by(of_free, free.n_bytes, n),
-        np.bincount(of_free, minlength=n),
+        sums_by(free_group, free.n_bytes, n),
+        np.bincount(free_group, minlength=n),
         largest,
-        sums_by(of_free, whole_pages(layout), n),
+        sums_by(free_group, whole_pages(layout), n),
     )
-    figures = plain_rows(*columns)
-    rows = [
-        PoolMemory(snapshot.pools[pool] if pool >= 0 else None, stream, is_small, *more)
-        for (pool, stream, is_small), more in zip(kinds, figures, strict=True)
-    ]
-    return sorted(rows, key=lambda row: (-row.free_bytes, -row.reserved_bytes, row.stream))
+    rows = []
+    for (pool_id, stream, is_small), figures in zip(kinds, plain_rows(*columns), strict=True):
+        pool = snapshot.pools[pool_id] if pool_id >= 0 else None
+        rows.append(PoolMemory(pool, stream, is_small, *figures))
+    return sorted(rows, key=_pool_order)
+
+
+def _pool_order(row: PoolMemory) -> tuple[int, int, int]:
+    return -row.free_bytes, -row.reserved_bytes, row.stream
 
 
 def is_of_private_pool(snapshot: Snapshot, pool_id: Int32Column) -> BoolColumn:
@@ -280,15 +304,20 @@ def is_of_private_pool(snapshot: Snapshot, pool_id: Int32Column) -> BoolColumn:
 
 
 def whole_pages(layout: MemoryLayout) -> Int64Column:
-    """Of every free piece, the bytes that could be returned: all of a free segment, or whole free pages."""
+    """Return how many bytes of every free piece could be returned.
+
+    These are all of a free segment, and the whole free pages of an expandable one.
+    """
     segments = layout.segments
     free = layout.free
     start = free.addr - segments.addr[free.segment]
     end = start + free.n_bytes
     page = np.where(segments.is_small[free.segment], SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES)
-    pages = np.maximum(end // page * page - -(-start // page) * page, 0)
-    of_others = np.where(segments.is_expandable[free.segment], pages, 0)
-    return np.where(free.n_bytes == segments.total_bytes[free.segment], free.n_bytes, of_others)
+    first_page = -(-start // page)
+    n_pages = np.maximum(end // page - first_page, 0)
+    is_free = free.n_bytes == segments.total_bytes[free.segment]
+    page_bytes = np.where(segments.is_expandable[free.segment], n_pages * page, 0)
+    return np.where(is_free, free.n_bytes, page_bytes)
 
 
 def _holders(analysis: DeviceAnalysis, layout: MemoryLayout) -> tuple[SegmentHolder, ...]:
@@ -300,14 +329,31 @@ def _holders(analysis: DeviceAnalysis, layout: MemoryLayout) -> tuple[SegmentHol
     segment = unknown_column(len(analysis.allocations))
     segment[blocks.allocation] = np.where(enclosed[blocks.segment] > 0, blocks.segment, -1)
 
-    def maker(segment: int, stack: int) -> tuple[int, _Maker]:
+    def segment_and_maker(segment: int, stack: int) -> tuple[int, _Maker]:
         return segment, (lines.innermost(stack), lines.has_frames(stack))
 
-    sums = sums_by_name(analysis, segment >= 0, maker, segment, analysis.allocations.stack_id)
-    ascending = sorted(sums.items(), key=lambda item: (item[1].block_bytes, str(item[0][1])))
-    largest = {number: (one, found) for (number, one), found in ascending}
+    sums = sums_by_name(
+        analysis, segment >= 0, segment_and_maker, segment, analysis.allocations.stack_id
+    )
     totals: dict[_Maker, Int64Column] = defaultdict(lambda: np.zeros(4, np.int64))
-    for number, (one, found) in largest.items():
-        totals[one] += (1, found.n_allocations, found.block_bytes, enclosed[number])
-    rows = [SegmentHolder(*one, *figures.tolist()) for one, figures in totals.items()]
-    return tuple(sorted(rows, key=lambda row: (-row.enclosed_bytes, str(row.line))))
+    for number, (maker, total) in _largest_makers(sums).items():
+        totals[maker] += (1, total.n_allocations, total.block_bytes, enclosed[number])
+    rows = [SegmentHolder(*maker, *figures.tolist()) for maker, figures in totals.items()]
+    return tuple(sorted(rows, key=_holder_order))
+
+
+def _largest_makers(sums: dict[tuple[int, _Maker], Sum]) -> dict[int, tuple[_Maker, Sum]]:
+    """Return the maker that has most bytes in each segment, with these bytes."""
+
+    def size_and_name(key: tuple[int, _Maker]) -> tuple[int, str]:
+        return sums[key].block_bytes, str(key[1])
+
+    largest = {}
+    for key in sorted(sums, key=size_and_name):
+        segment, maker = key
+        largest[segment] = (maker, sums[key])
+    return largest
+
+
+def _holder_order(row: SegmentHolder) -> tuple[int, str]:
+    return -row.enclosed_bytes, str(row.line)

@@ -1,4 +1,4 @@
-"""All that is live at one moment of a device: how much, for what, by which lines, modules and operations.
+"""The memory that is live at one moment of a device, by category, line, module and operation.
 
 The peak is one moment among others: what is said of it can be said of every event. ``live`` marks
 the allocations of a sum, as ``AllocationTable.live_at`` does. Rows with the most bytes come first,
@@ -81,20 +81,24 @@ def sums_by_name(
     values = plain_rows(*(key[rows[first]] for key in keys))
     figures = _figures_by(analysis, rows, group, len(first))
     for key, (n, _, n_bytes, n_likely) in zip(values, figures, strict=True):
-        named = name(*key)
-        n_before, bytes_before, likely_before = sums.get(named, NOTHING)
-        sums[named] = Sum(n_before + n, bytes_before + n_bytes, likely_before + n_likely)
+        label = name(*key)
+        n_before, bytes_before, likely_before = sums.get(label, NOTHING)
+        sums[label] = Sum(n_before + n, bytes_before + n_bytes, likely_before + n_likely)
     return sums
 
 
-def most_first(rows: Iterable[_Row], of_equal: Callable[[_Row], Any]) -> tuple[_Row, ...]:
+def most_first(rows: Iterable[_Row], tie_break: Callable[[_Row], Any]) -> tuple[_Row, ...]:
     """Order rows by their ``block_bytes``, the largest first, and equal ones by a name."""
-    return tuple(sorted(rows, key=lambda row: (-row.block_bytes, of_equal(row))))
+
+    def largest_first(row: _Row) -> tuple[int, Any]:
+        return -row.block_bytes, tie_break(row)
+
+    return tuple(sorted(rows, key=largest_first))
 
 
 @dataclass(frozen=True, slots=True)
 class CategoryTotal:
-    """The bytes of one category; ``likely_bytes``: those of them that are likely, and not certain."""
+    """The bytes of one category; ``likely_bytes`` are those that are likely, and not certain."""
 
     category: str
     n_allocations: int
@@ -117,29 +121,28 @@ def totals_by_category(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[Cate
     order = (*list(Category)[1:], Category.UNKNOWN)
     rows = rows_of(live)
     figures = _figures_by(analysis, rows, analysis.classification.category[rows], len(order))
-    return tuple(CategoryTotal(one.label, *figures[one]) for one in order)
+    return tuple(CategoryTotal(category.label, *figures[category]) for category in order)
 
 
 def total_of_either(analysis: DeviceAnalysis, live: BoolColumn) -> CategoryTotal:
-    """Sum what is a gradient or an optimizer state, of which nothing shows which; it counts as unknown."""
+    """Sum the memory that is a gradient or an optimizer state; by category it is unknown."""
     rows = rows_of(live & is_either(analysis))
-    return CategoryTotal(
-        EITHER_LABEL, *_figures_by(analysis, rows, np.zeros(len(rows), np.int8), 1)[0]
-    )
+    (figures,) = _figures_by(analysis, rows, np.zeros(len(rows), np.int8), 1)
+    return CategoryTotal(EITHER_LABEL, *figures)
 
 
 def summary_totals(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[CategoryTotal, ...]:
-    """Sum every category, and in a row of its own what is a gradient or an optimizer state."""
+    """Sum every category, and gradients or optimizer states in a row of their own."""
     return rows_of_summary(totals_by_category(analysis, live), total_of_either(analysis, live))
 
 
 def rows_of_summary(
-    categories: tuple[CategoryTotal, ...], either: CategoryTotal
+    categories: tuple[CategoryTotal, ...], undecided: CategoryTotal
 ) -> tuple[CategoryTotal, ...]:
-    """Take what is one of two categories out of the unknown, which is the last, as a row of its own."""
-    *known, unknown = categories
-    less = {name: getattr(unknown, name) - getattr(either, name) for name in _FIGURES}
-    return (*known, replace(unknown, **less), either)
+    """Take gradients or optimizer states out of the unknown memory, which is the last category."""
+    *decided, unknown = categories
+    remaining = {name: getattr(unknown, name) - getattr(undecided, name) for name in _FIGURES}
+    return (*decided, replace(unknown, **remaining), undecided)
 
 
 def is_either(analysis: DeviceAnalysis) -> BoolColumn:
@@ -148,7 +151,7 @@ def is_either(analysis: DeviceAnalysis) -> BoolColumn:
 
 
 def job_sentence(analysis: DeviceAnalysis) -> str | None:
-    """Say which hypothesis about the job explains the memory from before the trace; None: no part."""
+    """Return the hypothesis about the job that explains memory from before the trace, or None."""
     explanation = analysis.classification.explanation
     reasons = analysis.classification.reasons
     has_decided = not {SLUG, GRADIENT_OR_STATE}.isdisjoint(reasons)
@@ -158,7 +161,7 @@ def job_sentence(analysis: DeviceAnalysis) -> str | None:
 def _figures_by(
     analysis: DeviceAnalysis, rows: Int64Column, group: NDArray[np.integer[Any]], n_groups: int
 ) -> list[tuple[int, ...]]:
-    """Sum allocations by group: their number, requested bytes, block bytes, and those that are likely."""
+    """Sum allocations by group: their number, requested, block and likely bytes."""
     allocations = analysis.allocations
     is_likely = analysis.classification.is_likely
     n_bytes = allocations.block_bytes[rows]
@@ -172,7 +175,7 @@ def _figures_by(
 
 
 def likely_words(block_bytes: int, likely_bytes: int) -> str:
-    """Say how much of a sum is likely: ``likely``, or so many bytes; empty for next to nothing of it."""
+    """Say how much of a sum is likely: ``likely``, or so many bytes; empty for very little."""
     if likely_bytes <= _NEXT_TO_NOTHING * block_bytes:
         return ""
     is_all = likely_bytes >= (1 - _NEXT_TO_NOTHING) * block_bytes
@@ -228,9 +231,9 @@ def totals_by_module(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[Module
     """Sum by module; what is of no known module is in no row."""
     modules = analysis.modules
     sums = sums_by_name(analysis, live & (modules.module_id >= 0), int, modules.module_id)
-    names = modules.names
-    evidence = modules.evidence
-    rows = (ModuleTotal(names[i], evidence[i].label, *total[:2]) for i, total in sums.items())
+    rows = []
+    for i, total in sums.items():
+        rows.append(ModuleTotal(modules.names[i], modules.evidence[i].label, *total[:2]))
     return most_first(rows, attrgetter("module"))
 
 
@@ -247,20 +250,24 @@ def totals_by_pool(
     """Sum by memory pool and stream; a block whose events name no pool has that of its segment."""
     allocations = analysis.allocations
     pools = analysis.snapshot.pools
-    of_segment = unknown_column(len(allocations))
-    of_segment[layout.blocks.allocation] = layout.segments.pool_id[layout.blocks.segment]
-    pool_id = first_known(allocations.pool_id.astype(np.int64), of_segment)
+    segment_pools = unknown_column(len(allocations))
+    segment_pools[layout.blocks.allocation] = layout.segments.pool_id[layout.blocks.segment]
+    pool_id = first_known(allocations.pool_id.astype(np.int64), segment_pools)
 
-    def place(pool: int, stream: int) -> tuple[tuple[int, int] | None, int]:
+    def pool_and_stream(pool: int, stream: int) -> tuple[tuple[int, int] | None, int]:
         return pools[pool] if pool >= 0 else None, stream
 
-    sums = sums_by_name(analysis, live, place, pool_id, allocations.stream)
-    rows = (PoolTotal(*where, *figures[:2]) for where, figures in sums.items())
-    return most_first(rows, lambda row: (str(row.pool), row.stream))
+    sums = sums_by_name(analysis, live, pool_and_stream, pool_id, allocations.stream)
+    rows = [PoolTotal(pool, stream, *sums[pool, stream][:2]) for pool, stream in sums]
+    return most_first(rows, _pool_name)
+
+
+def _pool_name(row: PoolTotal) -> tuple[str, int]:
+    return str(row.pool), row.stream
 
 
 def group_modules(modules: Sequence[ModuleTotal]) -> list[tuple[int, str]]:
-    """Put modules whose paths differ in numbers alone, and that are equal, into a row; most bytes first.
+    """Put equal modules whose paths differ in numbers alone into one row; most bytes first.
 
     A row is what all have together, and a path with the number of modules that it stands for. A
     module whose name is not a recorded path has a row of its own.
@@ -270,15 +277,22 @@ def group_modules(modules: Sequence[ModuleTotal]) -> list[tuple[int, str]]:
         is_path = row.evidence == Evidence.METADATA.label
         pattern = _NUMBER.sub(_ANY_NUMBER, row.module) if is_path else row.module
         groups[pattern, is_path, row.n_allocations, row.block_bytes].append(row)
-    rows = []
-    for (_, is_path, _, n_bytes), same in groups.items():
-        name = same[0].module
-        if is_path and len(same) > 1:
-            parts = zip(*(row.module.split(".") for row in same), strict=True)
-            path = ".".join(part[0] if len(set(part)) == 1 else _ANY_NUMBER for part in parts)
-            name = f"{path}, {counted(len(same), 'module')}"
-        rows.append((n_bytes * len(same), name))
-    return sorted(rows, key=lambda row: (-row[0], row[1]))
+    totals = []
+    for (_, is_path, _, n_bytes), equal_modules in groups.items():
+        name = equal_modules[0].module
+        if is_path and len(equal_modules) > 1:
+            path = _common_path([row.module for row in equal_modules])
+            name = f"{path}, {counted(len(equal_modules), 'module')}"
+        totals.append((-n_bytes * len(equal_modules), name))
+    return [(-negative_bytes, name) for negative_bytes, name in sorted(totals)]
+
+
+def _common_path(paths: Sequence[str]) -> str:
+    """Return the path that paths have in common, with a sign for the parts in which they differ."""
+    parts = []
+    for words in zip(*(path.split(".") for path in paths), strict=True):
+        parts.append(words[0] if len(set(words)) == 1 else _ANY_NUMBER)
+    return ".".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,15 +370,18 @@ def state_at(
     device_total: int | None = None,
     layout: MemoryLayout | None = None,
 ) -> MomentState:
-    """Describe the memory of one device just after a moment's event; ``device_total`` is all that it has.
+    """Describe the memory of one device just after a moment's event.
 
-    ``layout`` is that of the event, where it is known already.
+    ``device_total`` are the bytes of the device. ``layout`` is that of the event, where it is known
+    already.
     """
     event = moment.event
     events = analysis.device.events
     replay = analysis.replay
-    live, waiting = analysis.allocations.live_at(event), analysis.allocations.waiting_at(event)
-    layout = layout or layout_at(analysis.device, analysis.allocations, event)
+    allocations = analysis.allocations
+    live = allocations.live_at(event)
+    waiting = allocations.waiting_at(event)
+    layout = layout or layout_at(analysis.device, allocations, event)
     return MomentState(
         device=analysis.device.device,
         moment=moment.name,
@@ -391,8 +408,8 @@ def state_at(
         history_verdict=analysis.history.verdict.value,
         history_reason=analysis.history.reason,
         memory=device_memory(analysis, event, given_total=device_total),
-        no_stack_bytes=analysis.allocations.bytes_of(live & (analysis.project_frame < -1)),
-        waiting_bytes=analysis.allocations.bytes_of(waiting),
+        no_stack_bytes=allocations.bytes_of(live & (analysis.project_frame < -1)),
+        waiting_bytes=allocations.bytes_of(waiting),
         waiting_lines=totals_by_line(analysis, waiting),
         at_least=tuple(sorted(replay.at_least)),
     )
@@ -401,13 +418,16 @@ def state_at(
 def device_memory(
     analysis: DeviceAnalysis, event: int, *, given_total: int | None = None
 ) -> DeviceMemory:
-    """Find what of the device is not torch's, just after an event, or at the failed allocation before it."""
+    """Find the memory outside torch just after an event, or at the failed allocation before it."""
     total = _device_total(analysis) if given_total is None else given_total
     reserved = analysis.replay.reserved
     failed = analysis.phases.oom_events
-    measured = next(map(int, (*failed[failed <= event][-1:], *failed[:1])), None)
-    free = outside = None
-    if measured is not None:
+    measured = None
+    free = None
+    outside = None
+    if len(failed):
+        earlier = failed[failed <= event]
+        measured = int(earlier[-1]) if len(earlier) else int(failed[0])
         free = int(analysis.device.events.addr[measured])
         if total is not None and "reserved" not in analysis.replay.at_least:
             outside = max(total - free - reserved.at(measured), 0)
@@ -431,7 +451,8 @@ def _device_total(analysis: DeviceAnalysis) -> int | None:
     from snapconv.answers.oom.message import read_message
     from snapconv.answers.oom.message_text import compacted
 
+    recorded = metadata.device_bytes.get(device)
+    if recorded:
+        return recorded
     message = read_message(compacted(metadata.ended_detail).text)
-    return metadata.device_bytes.get(device) or (
-        message.total_bytes if message.device == device else None
-    )
+    return message.total_bytes if message.device == device else None

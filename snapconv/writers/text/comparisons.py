@@ -14,7 +14,7 @@ AnyChange = Change[str] | Change[Match]
 
 def diff_lines(report: FileDiff) -> Iterator[str]:
     """Show the differences, device by device."""
-    for number, position in enumerate(report.by_urgency):
+    for number, position in enumerate(report.display_order):
         yield from [""] * bool(number)
         yield from _device_lines(report.devices[position])
     if not report.devices:
