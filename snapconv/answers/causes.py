@@ -1,4 +1,4 @@
-"""The largest causes of live memory: what it is for, and its line, or what is known instead of a line."""
+"""The largest causes of live memory: its purpose, and its line or the library that made it."""
 
 from dataclasses import dataclass, replace
 
@@ -33,7 +33,7 @@ _LIBRARY_FRAME = -1
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A part of the memory that the verdict is about: what it is for, and the line that allocated it.
+    """A part of the memory that the verdict is about, with its purpose and its line.
 
     ``category`` may be *gradient or optimizer state*. ``likely_bytes``: those of ``block_bytes``
     that are likely, and not certain. ``library``: of memory that library code allocated, what is
@@ -62,7 +62,7 @@ def largest_causes(
     waiting: BoolColumn | None = None,
     n_most: int = N_CAUSES,
 ) -> tuple[Cause, ...]:
-    """Find the largest parts of the live memory, and of what is ``waiting``, by category and line."""
+    """Find the largest parts of the live and of the ``waiting`` memory, by category and line."""
     lines = analysis.lines
     frames = analysis.project_frame
     codes = np.where(is_either(analysis), np.int8(_EITHER_CODE), analysis.classification.category)
@@ -73,20 +73,21 @@ def largest_causes(
     def part(code: int, frame: int) -> tuple[str, SourceLine | None, bool]:
         return _LABELS[code], lines.of_frame(frame), frame >= _LIBRARY_FRAME
 
-    causes = [
-        Cause(total.block_bytes, total.n_allocations, category, line, total.likely_bytes, has_stack)
-        for (category, line, has_stack), total in sums_by_name(
-            analysis, live, part, codes, frames
-        ).items()
-    ]
+    causes = []
+    for key, (n, n_bytes, n_likely) in sums_by_name(analysis, live, part, codes, frames).items():
+        category, line, has_stack = key
+        causes.append(Cause(n_bytes, n, category, line, n_likely, has_stack))
     largest = []
-    ordered = most_first(causes, lambda cause: str((cause.category, cause.line, cause.has_stack)))
-    for cause in ordered[:n_most]:
+    for cause in most_first(causes, _cause_name)[:n_most]:
         if cause.has_stack and cause.line is None:
             is_cause = live & (frames == _LIBRARY_FRAME) & (codes == _CODES[cause.category])
             cause = replace(cause, library=_library_origin(analysis, is_cause))
         largest.append(cause)
     return tuple(largest)
+
+
+def _cause_name(cause: Cause) -> str:
+    return str((cause.category, cause.line, cause.has_stack))
 
 
 def _library_origin(analysis: DeviceAnalysis, is_library: BoolColumn) -> str:
@@ -106,9 +107,10 @@ def _library_origin(analysis: DeviceAnalysis, is_library: BoolColumn) -> str:
 
 
 def _backward_origin(analysis: DeviceAnalysis, event: int) -> str:
-    """Name the backward that an event is in by the project's last operation before it, as a rule the loss.
+    """Name the backward that an event is in by the project's last operation before it.
 
-    Autograd runs it in threads of its own, which have no line of the project.
+    That is as a rule the loss. Autograd runs it in threads of its own, which have no line of the
+    project.
     """
     table = analysis.allocations
     last_of_run = analysis.phases.run_last

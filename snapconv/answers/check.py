@@ -47,8 +47,9 @@ class Budgets:
     def read(cls, **limits: object) -> "Budgets":
         """Read limits as the command line has them.
 
-        Such as ``Budgets.read(max_peak="38GiB", fail_over="2%")``. A size is text or a number of bytes, ``max_category`` a mapping such as ``{"activation":
-        "20GiB"}``. Raises ValueError for anything else.
+        Such as ``Budgets.read(max_peak="38GiB", fail_over="2%")``. A size is text or a number of
+        bytes, ``max_category`` a mapping such as ``{"activation": "20GiB"}``. Raises ValueError for
+        anything else.
         """
         return cls(**{name: read_limit(name, value) for name, value in limits.items()})
 

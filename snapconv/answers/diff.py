@@ -303,7 +303,7 @@ def _contents(analysis: DeviceAnalysis) -> Contents:
 def paired(
     old: Sequence[DeviceAnalysis], new: Sequence[DeviceAnalysis]
 ) -> tuple[list[tuple[DeviceAnalysis, DeviceAnalysis]], list[Device], list[Device]]:
-    """Pair the devices of the same ordinal; list those that only the old file has, or only the new one.
+    """Pair the devices of the same ordinal; list those that only one of the files has.
 
     Where each has one, beside pinned host memory, they are a pair whatever their ordinals are.
     """

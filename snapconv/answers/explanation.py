@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -40,21 +40,24 @@ _QUESTION = re.compile(r"#?(?P<event>[0-9]{1,18})|0[xX](?P<address>[0-9a-fA-F]{1
 
 
 def parse_question(text: str) -> tuple[int | None, int]:
-    """Read an event, or else an address as tables have it (negative from 2^63 on); ValueError for others."""
-    found = _QUESTION.fullmatch(text.strip())
-    if not found:
+    """Read an event, or else an address as tables have it; raises ValueError for others.
+
+    An address from 2^63 on is negative in tables.
+    """
+    match = _QUESTION.fullmatch(text.strip())
+    if match is None:
         raise ValueError(
             f"expected an address such as 0x7f3c40001000 or an event such as #1234, got {text!r}"
         )
-    if found["event"]:
-        return int(found["event"]), 0
-    number = int(found["address"], 16)
+    if match["event"]:
+        return int(match["event"]), 0
+    number = int(match["address"], 16)
     return None, number - (1 << 64) if number >= 1 << 63 else number
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The answer: the requested allocation, or all that had the address, the likeliest one first."""
+    """The answer: the requested allocation, or all that had the address, the likeliest first."""
 
     question: str
     n_allocations: int
@@ -69,75 +72,76 @@ def explain(analysis: Analysis, question: str) -> Explanation:
     there is none.
     """
     event, address = parse_question(question)
-    devices = sorted(analysis.devices, key=lambda one: one.urgency)
-    found = [(device, _rows(device, event, address)) for device in devices]
-    n_found = sum(len(rows) for _, rows in found)
-    if not n_found:
+    n_allocations = 0
+    allocations: list[Values] = []
+    for device in sorted(analysis.devices, key=attrgetter("urgency")):
+        rows = _rows(device, event, address)
+        n_allocations += len(rows)
+        allocations += _explain_allocations(device, rows[:_MOST_EXPLAINED])
+    if not n_allocations:
         reasons = dict.fromkeys(_why_nothing(device, event, address) for device in analysis.devices)
         raise InputError(f"{analysis.snapshot.path}: {'; '.join(reasons)}")
-    by_device = (_explain_allocations(device, rows[:_MOST_EXPLAINED]) for device, rows in found)
-    return Explanation(question, n_found, tuple(chain.from_iterable(by_device)))
+    return Explanation(question, n_allocations, tuple(allocations))
 
 
 def _unsigned(addr: int) -> str:
     return hex(addr & (1 << 64) - 1)
 
 
-def _contains_addr(addr: Int64Column, n_bytes: Int64Column, wanted: int) -> BoolColumn:
-    return np.asarray((addr <= wanted) & (wanted <= addr + (n_bytes - 1)))
+def _contains_addr(addr: Int64Column, n_bytes: Int64Column, target: int) -> BoolColumn:
+    last = addr + (n_bytes - 1)
+    return np.asarray((addr <= target) & (target <= last))
 
 
 def _rows(analysis: DeviceAnalysis, event: int | None, address: int) -> Int64Column:
-    """Return the allocations that are meant, in the order of the answer."""
+    """Return the requested allocations, in the order of the answer."""
     table = analysis.allocations
     if event is not None:
         columns = (table.alloc_event, table.free_requested_event, table.free_completed_event)
         return rows_of(np.any([column == event for column in columns], axis=0))
     rows = rows_of(_contains_addr(table.addr, table.block_bytes, address))
     is_live = analysis.live_at_peak[rows]
-    order = np.lexsort((-table.alloc_event[rows], ~is_live, table.addr[rows] != address))
+    is_inside = table.addr[rows] != address
+    order = np.lexsort((-table.alloc_event[rows], ~is_live, is_inside))
     return np.asarray(rows[order])
 
 
 def _why_nothing(analysis: DeviceAnalysis, event: int | None, address: int) -> str:
     """Say what there is in place of the requested allocation."""
     device = analysis.device
-    where = device_name(analysis.device.device)
+    device_label = device_name(analysis.device.device)
     n_events = len(device.events)
     if event is None:
-        return (
-            f"no allocation of {where} has {_unsigned(address)}; "
-            f"{'; '.join(_nearest(analysis, address))}"
-        )
+        neighbours = "; ".join(_nearest(analysis, address))
+        return f"no allocation of {device_label} has {_unsigned(address)}; {neighbours}"
     if event >= n_events:
         last = f", the last is #{n_events - 1}" if n_events else ""
-        return f"{where} has no event #{event}; it has {counted(n_events, 'event')}{last}"
+        return f"{device_label} has no event #{event}; it has {counted(n_events, 'event')}{last}"
     action = Action(int(device.events.action[event]))
     file = shlex.quote(str(analysis.snapshot.path))
     size = format_bytes(int(device.events.size[event]))
-    said = f"event #{event} of {where} is {action.name.lower()} of {size}"
+    event_text = f"event #{event} of {device_label} is {action.name.lower()} of {size}"
     if action is Action.OOM:
-        return f"{said}, a request that failed: snapconv oom {file} explains it"
+        return f"{event_text}, a request that failed: snapconv oom {file} explains it"
     allocs = rows_of(device.events.action == Action.ALLOC)
     if not len(allocs):
-        return f"{said}, and no event of the trace is an allocation"
+        return f"{event_text}, and no event of the trace is an allocation"
     nearest = int(allocs[np.abs(allocs - event).argmin()])
     return (
-        f"{said}, no allocation; the nearest one is event {nearest}: snapconv explain {file} "
+        f"{event_text}, no allocation; the nearest one is event {nearest}: snapconv explain {file} "
         f"'#{nearest}'"
     )
 
 
-def _nearest(analysis: DeviceAnalysis, wanted: int) -> Iterator[str]:
+def _nearest(analysis: DeviceAnalysis, address: int) -> Iterator[str]:
     """Say what is around an address that no allocation has."""
     starts = analysis.allocations.addr
     segments = analysis.device.segments
-    for segment in segments.addr[
-        _contains_addr(segments.addr, segments.total_bytes, wanted)
-    ].tolist():
+    contains = _contains_addr(segments.addr, segments.total_bytes, address)
+    for segment in segments.addr[contains].tolist():
         yield f"it is in the segment at {_unsigned(segment)}"
-    below = starts[starts < wanted]
-    above = starts[starts > wanted]
+    below = starts[starts < address]
+    above = starts[starts > address]
     if len(below):
         yield f"the next one below is at {_unsigned(int(below.max()))}"
     if len(above):
@@ -149,13 +153,15 @@ def _nearest(analysis: DeviceAnalysis, wanted: int) -> Iterator[str]:
 def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterator[Values]:
     opinions: dict[int, list[Values]] = {row: [] for row in rows.tolist()}
     order = HOST_ORDER if analysis.device.is_host else ORDER
-    for row, found in opinions_of(analysis.features, rows, order):
-        opinions[row].append(_opinion(analysis, found.category, found.evidence, found.slug))
+    for row, rule in opinions_of(analysis.features, rows, order):
+        opinion = _opinion(analysis, rule.category, rule.evidence, rule.slug)
+        opinions[row].append(opinion)
     table = analysis.allocations
     names = tensor_names(analysis.weights, analysis.recorded, analysis.lines)
-    is_live_at_peak = analysis.live_at_peak
-    for row, others in opinions.items():
+    for row, row_opinions in opinions.items():
         allocation = values_at(table, row)
+        is_live_at_peak = bool(analysis.live_at_peak[row])
+        decision = values_at(analysis.classification, row)
         yield {
             "device": analysis.device.device,
             "id": row,
@@ -164,11 +170,11 @@ def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterato
             "requested_bytes": allocation.requested_bytes,
             "block_bytes": allocation.block_bytes,
             "is_exact": allocation.is_exact,
-            "place": _place(analysis, allocation),
-            "lifetime": _lifetime(analysis, allocation, is_live_at_peak=bool(is_live_at_peak[row])),
+            "place": _location(analysis, allocation),
+            "lifetime": _lifetime(analysis, allocation, is_live_at_peak=is_live_at_peak),
             "annotations": list(_annotations(analysis, allocation)),
             "origin": _origin(analysis, allocation, int(analysis.operation_id[row])),
-            "verdict": _verdict(analysis, values_at(analysis.classification, row), others),
+            "verdict": _verdict(analysis, decision, row_opinions),
         }
 
 
@@ -176,8 +182,13 @@ def _opinion(analysis: DeviceAnalysis, category: Category, evidence: Evidence, s
     """Return the category that one rule gives, with the reason of that rule."""
     is_of_user = slug in {rule.slug for rule in analysis.features.user_rules.rules}
     reason, torch = ("a rule of yours", "") if is_of_user else reason_of(slug)
-    named = {"category": category.label, "evidence": evidence.label, "rule": slug}
-    return named | {"reason": reason, "torch": torch or None}
+    return {
+        "category": category.label,
+        "evidence": evidence.label,
+        "rule": slug,
+        "reason": reason,
+        "torch": torch or None,
+    }
 
 
 def _lifetime(analysis: DeviceAnalysis, allocation: Any, *, is_live_at_peak: bool) -> Values:
@@ -220,25 +231,34 @@ def _duration(analysis: DeviceAnalysis, first: int, last: int) -> int | None:
 
 
 def _annotations(analysis: DeviceAnalysis, allocation: Any) -> Iterator[Values]:
-    """Yield the annotations of its alloc (_set_memory_metadata, or the allocator), and later ones."""
+    """Yield the annotations of an allocation's first event, and later ones.
+
+    Those of the first are from ``_set_memory_metadata``, or from the allocator.
+    """
     events = analysis.device.events
     texts = analysis.snapshot.texts
     alloc = allocation.alloc_event
     end = allocation.end_event
     is_later = has_code(events.action, Action.ANNOTATE) & (events.addr == allocation.addr)
     is_later[: alloc + 1] = False
-    later = rows_of(is_later[: end if end >= 0 else None])[:_MOST_ANNOTATIONS].tolist()
-    for event in [alloc, *later] if alloc >= 0 else later:
-        for ids, is_internal in (
-            (events.user_metadata_id, False),
-            (events.internal_metadata_id, True),
-        ):
+    if end >= 0:
+        is_later[end:] = False
+    annotated = rows_of(is_later)[:_MOST_ANNOTATIONS].tolist()
+    if alloc >= 0:
+        annotated.insert(0, alloc)
+    metadata = ((events.user_metadata_id, False), (events.internal_metadata_id, True))
+    for event in annotated:
+        for ids, is_internal in metadata:
             if ids is not None and ids[event] >= 0 and texts[ids[event]]:
                 yield {"event": event, "text": texts[ids[event]], "is_internal": is_internal}
 
 
-def _place(analysis: DeviceAnalysis, allocation: Any) -> Values:
-    """Find its segment: that returned to the driver after the alloc, or else that at the dump."""
+def _location(analysis: DeviceAnalysis, allocation: Any) -> Values:
+    """Find the segment of an allocation, its pool and its stream.
+
+    The segment is the first that was returned to the driver after the alloc, or else that at the
+    dump.
+    """
     events = analysis.device.events
     segments = analysis.device.segments
     pools = analysis.snapshot.pools
@@ -246,13 +266,16 @@ def _place(analysis: DeviceAnalysis, allocation: Any) -> Values:
     addr = allocation.addr
     is_return = is_among(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
     is_return[: allocation.alloc_event + 1] = False
+    returned = rows_of(is_return & _contains_addr(events.addr, events.size, addr))
+    final = rows_of(_contains_addr(segments.addr, segments.total_bytes, addr))
     segment: Values | None = None
-    for event in rows_of(is_return & _contains_addr(events.addr, events.size, addr))[:1].tolist():
+    if len(returned):
+        event = int(returned[0])
         segment = _segment(event, int(events.addr[event]), int(events.size[event]))
-    there = rows_of(_contains_addr(segments.addr, segments.total_bytes, addr))[:1].tolist()
-    for place in there if segment is None else ():
-        segment = _segment(None, int(segments.addr[place]), int(segments.total_bytes[place]))
-        pool = pool if pool >= 0 else int(segments.pool_id[place])
+    elif len(final):
+        row = final[0]
+        segment = _segment(None, int(segments.addr[row]), int(segments.total_bytes[row]))
+        pool = pool if pool >= 0 else int(segments.pool_id[row])
     return {
         "segment": segment,
         "pool": pools[pool] if pool >= 0 else None,
@@ -266,45 +289,46 @@ def _segment(freed: int | None, addr: int, n_bytes: int) -> Values:
 
 def _origin(analysis: DeviceAnalysis, allocation: Any, operation_id: int) -> Values:
     operation = analysis.operations[operation_id]
+    free_stack = allocation.free_stack_id if analysis.phases.free_sites_known else -1
     return {
         "operation": None if operation == UNNAMED else operation,
         "stack": _stack(analysis, allocation.stack_id),
-        "free_stack": _stack(
-            analysis, allocation.free_stack_id if analysis.phases.free_sites_known else -1
-        ),
+        "free_stack": _stack(analysis, free_stack),
     }
 
 
 def _stack(analysis: DeviceAnalysis, stack: int) -> list[Values]:
     stacks = analysis.snapshot.stacks
+    frames = stacks.frames
     project = analysis.project
     return [
         {
-            "function": stacks.frames.names[frame],
+            "function": frames.names[frame],
             "file": project.relative_paths[frame],
-            "line": int(stacks.frames.lines[frame]) or None,
+            "line": int(frames.lines[frame]) or None,
             "is_project": bool(project.is_project[frame]),
         }
         for frame in both_ends(stacks.frames_of(stack).tolist(), _FRAMES_OF_AN_END)
     ]
 
 
-def _verdict(analysis: DeviceAnalysis, decided: Any, opinions: list[Values]) -> Values:
-    category = Category(decided.category)
-    evidence = Evidence(decided.evidence)
-    rule = analysis.classification.reasons[decided.reason_id]
+def _verdict(analysis: DeviceAnalysis, decision: Any, opinions: list[Values]) -> Values:
+    category = Category(decision.category)
+    evidence = Evidence(decision.evidence)
+    rule = analysis.classification.reasons[decision.reason_id]
     follows_from, is_wrong_when = EVIDENCE_WORTH[evidence]
     # Without its records a rule gives the same category with weaker evidence: that is no other
     # opinion.
-    same = (category.label, rule)
+    decided = (category.label, rule)
+    other_opinions = [
+        opinion for opinion in opinions if (opinion["category"], opinion["rule"]) != decided
+    ]
     return {
         "decision": _opinion(analysis, category, evidence, rule),
-        "certainty": Certainty(decided.certainty).label,
-        "probability": round(decided.probability, 3) or None,
+        "certainty": Certainty(decision.certainty).label,
+        "probability": round(decision.probability, 3) or None,
         "job": job_sentence(analysis) if rule in (SLUG, GRADIENT_OR_STATE) else None,
         "follows_from": follows_from,
         "is_wrong_when": is_wrong_when,
-        "others": [
-            opinion for opinion in opinions if (opinion["category"], opinion["rule"]) != same
-        ],
+        "others": other_opinions,
     }

@@ -1,4 +1,4 @@
-"""Facts of a file, without an analysis: torch, devices, events, settings, history; for ``snapconv info``."""
+"""Facts of a file, without an analysis: torch, devices, events, settings, history."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +27,11 @@ def describe(path: Path, *, progress: Progress | None = None) -> tuple[Facts, tu
     container = snapshot.container
     starts = snapshot.annotations.name_id[snapshot.annotations.is_start]
     names, counts = np.unique(starts[starts >= 0], return_counts=True)
-    notes = (*snapshot.notes, *(note for replayed in replays for note in replayed.notes))
+    notes = list(snapshot.notes)
+    device_facts = []
+    for device, replayed in zip(devices, replays, strict=True):
+        notes += replayed.notes
+        device_facts.append(_device_facts(snapshot, device, replayed))
     facts = {
         "path": str(path),
         "format": container.description,
@@ -36,7 +40,7 @@ def describe(path: Path, *, progress: Progress | None = None) -> tuple[Facts, tu
         "pickle_protocol": container.pickle_protocol,
         "written_by": snapshot.written_by,
         "n_visible_devices": snapshot.n_visible_devices,
-        "devices": [_device_facts(snapshot, *both) for both in zip(devices, replays, strict=True)],
+        "devices": device_facts,
         "n_stacks": len(snapshot.stacks),
         "n_frames": len(snapshot.stacks.frames),
         "settings": dict(snapshot.settings_entries),
@@ -44,7 +48,7 @@ def describe(path: Path, *, progress: Progress | None = None) -> tuple[Facts, tu
         "recorder": snapshot.facts,
         "notes": list(map(asdict, notes)),
     }
-    return facts, notes
+    return facts, tuple(notes)
 
 
 def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) -> Facts:

@@ -1,4 +1,4 @@
-"""The contents of one device's memory report, with nothing left for a writer to compute: ``MemoryReport``.
+"""The contents of one device's memory report, computed and ready to be written.
 
 Its ``analysis`` holds the columns, its other fields what is counted, named and sorted: tuples where
 a report has tens of rows, NumPy columns where it has millions.
@@ -23,7 +23,7 @@ from snapconv.answers.moments import FoundMoment
 from snapconv.answers.notes import device_notes
 from snapconv.answers.oom.failed_allocation import FailedAllocation, failed_allocations
 from snapconv.answers.peak import MomentState, state_at
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, distinct
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, distinct, plain_rows
 from snapconv.files import most_bytes_of_part
 from snapconv.naming.weight_table import weight_names
 from snapconv.notes import Note
@@ -151,8 +151,8 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
     return MemoryReport(
         analysis=analysis,
         peak=state_at(analysis, FoundMoment(analysis.peak_event, "the peak")),
-        weights=with_fewer_frames(weights, n_frames),
-        activations=with_fewer_frames(activations, n_frames),
+        weights=cut_frames(weights, n_frames),
+        activations=cut_frames(activations, n_frames),
         source=_source(analysis.snapshot, analysis.project),
         notes=(*device_notes(analysis, growth), *left_out),
         moments=tuple(_moments(analysis)),
@@ -171,10 +171,8 @@ def _weights(analysis: DeviceAnalysis) -> Iterator[WeightEntry]:
     table = analysis.weights
     lines = analysis.lines
     names = weight_names(table.names, table.stack_id, lines)
-    columns = (
-        column.tolist() for column in (table.size_bytes, table.gradient_bytes, table.stack_id)
-    )
-    for name, size_bytes, gradient_bytes, stack_id in zip(names, *columns, strict=True):
+    figures = plain_rows(table.size_bytes, table.gradient_bytes, table.stack_id)
+    for name, (size_bytes, gradient_bytes, stack_id) in zip(names, figures, strict=True):
         yield WeightEntry(name, size_bytes, gradient_bytes, lines.of(stack_id))
 
 
@@ -203,10 +201,8 @@ def _source(snapshot: Snapshot, project: Project) -> tuple[tuple[str, str], ...]
     if container.pickle_protocol is not None:
         rows.append(("pickle_protocol", str(container.pickle_protocol)))
     rows += [(f"recorder.{key}", text) for key, text in snapshot.facts.items()]
-    return (
-        *rows,
-        *((f"allocator_settings.{key}", text) for key, text in snapshot.settings_entries),
-    )
+    rows += [(f"allocator_settings.{key}", text) for key, text in snapshot.settings_entries]
+    return tuple(rows)
 
 
 def _moments(analysis: DeviceAnalysis) -> Iterator[Moment]:
@@ -214,8 +210,9 @@ def _moments(analysis: DeviceAnalysis) -> Iterator[Moment]:
     events = analysis.device.events
     for name in CURVES:
         curve = getattr(analysis.replay, name)
-        for which, event in (("start", -1), ("peak", curve.peak_event), ("end", len(events) - 1)):
-            yield Moment(f"{which}_{name}", event, events.time_at(event), curve.at(event))
+        moments = (("start", -1), ("peak", curve.peak_event), ("end", len(events) - 1))
+        for moment, event in moments:
+            yield Moment(f"{moment}_{name}", event, events.time_at(event), curve.at(event))
     n_bytes = analysis.allocations.bytes_of(analysis.activation_rows)
     event = analysis.activation_event
     yield Moment(PEAK_ACTIVATIONS, event, events.time_at(event), n_bytes)
@@ -230,18 +227,19 @@ def _own_stacks(snapshot: Snapshot, device: DeviceSnapshot) -> Int64Column:
 
 
 def report_stacks(stacks: StackTable, ids: Int64Column, is_project: BoolColumn) -> ReportStacks:
-    """Take some of the stacks of a file, and the frames that they have; of all stacks, all frames."""
+    """Take some of the stacks of a file, and their frames; of all stacks, all frames."""
     table = stacks.take(ids)
-    is_whole = len(table) == len(stacks)
+    if len(table) == len(stacks):
+        frame_id = np.arange(len(table.frames))
+    else:
+        frame_id = distinct(table.frame_ids).astype(np.int64)
     return ReportStacks(
         stack_id=ids,
         table=table,
         n_frames=np.diff(table.offsets),
         innermost_frame_id=table.innermost,
         project_frame_id=table.only(is_project).innermost,
-        frame_id=np.arange(len(table.frames))
-        if is_whole
-        else distinct(table.frame_ids).astype(np.int64),
+        frame_id=frame_id,
         is_project=is_project,
     )
 
@@ -249,34 +247,39 @@ def report_stacks(stacks: StackTable, ids: Int64Column, is_project: BoolColumn) 
 def fitting_frames(
     entries: Sequence[Any], n_bytes: int, *, n_cut_stacks: int, device: int
 ) -> tuple[int, tuple[Note, ...]]:
-    """Return how many frames an entry keeps of each end of its stack, and a note if some are left out.
+    """Return how many frames an entry keeps of each end of its stack, and a note.
 
-    All entries stay proportional to the file size ``n_bytes``. The note has ``n_cut_stacks`` cut
-    stacks too.
+    There is a note if some frames are left out. All entries stay proportional to the file size
+    ``n_bytes``. The note has ``n_cut_stacks`` cut stacks too.
     """
     uses = Counter(entry.frames for entry in entries)
     size_of = cache(lambda line: _ROW_BYTES + len(line.file_path.encode("utf-8", "surrogatepass")))
     allowed = most_bytes_of_part(n_bytes)
 
     def total(n: int) -> int:
-        return sum(
-            n_uses * sum(map(size_of, both_ends(frames, n))) for frames, n_uses in uses.items()
-        )
+        n_total = 0
+        for frames, n_uses in uses.items():
+            n_total += n_uses * sum(map(size_of, both_ends(frames, n)))
+        return n_total
 
     n = next(n for n in _NUMBERS if total(n) <= allowed)
     ends = f"the {n} innermost and the {n} outermost" if n else "none"
     message = (
         f"of the frames of an entry {ends} are written: all would be many times the size of "
-        f"the file"
+        "the file"
     )
     if n == MAX_LINES_OF_AN_END:
-        message = (
-            f"of {n_cut_stacks} deep stacks only {ends} lines are shown" if n_cut_stacks else ""
-        )
-    return n, (Note("left-out", message, device),) if message else ()
+        if not n_cut_stacks:
+            return n, ()
+        message = f"of {n_cut_stacks} deep stacks only {ends} lines are shown"
+    return n, (Note("left-out", message, device),)
 
 
-def with_fewer_frames(entries: Iterable[_Entry], n_of_an_end: int) -> tuple[_Entry, ...]:
+def cut_frames(entries: Iterable[_Entry], n_of_an_end: int) -> tuple[_Entry, ...]:
     """Return the entries with no more than so many frames of each end."""
-    fewer = cache(lambda frames: tuple(both_ends(frames, n_of_an_end)))
-    return tuple(replace(entry, frames=fewer(entry.frames)) for entry in entries)
+
+    @cache
+    def cut(frames: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]:
+        return tuple(both_ends(frames, n_of_an_end))
+
+    return tuple(replace(entry, frames=cut(entry.frames)) for entry in entries)

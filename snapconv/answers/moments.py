@@ -1,4 +1,4 @@
-"""The moment that a question is about: its text, read in one place, and the event that it means on a device.
+"""Moments that questions are about: their texts, and the events that they mean on a device.
 
     peak · start · end · worst · oom · oom:2 · iteration:3 · annotation:NAME · largest activations ·
     1234
@@ -8,6 +8,7 @@ the activations it is their own peak.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +31,7 @@ FEW_EVENTS = 10
 
 @dataclass(frozen=True, slots=True)
 class FoundMoment:
-    """A moment of one device: what is counted is counted after its event (-1: before the first one)."""
+    """A moment of one device, just after its event (-1: before the first one)."""
 
     event: int
     name: str
@@ -53,36 +54,30 @@ def parse_moment(text: str) -> tuple[str, int, str]:
         return words, 1, ""
     if words.startswith("annotation:") and words != "annotation:":
         return "annotation", 1, text.strip().removeprefix("annotation:")
-    if found := _NUMBERED.fullmatch(words):
-        kind = found["kind"] or "event"
-        number = int(found["number"] or found["event"])
+    match = _NUMBERED.fullmatch(words)
+    if match:
+        kind = match["kind"] or "event"
+        number = int(match["number"] or match["event"])
         if kind != "oom" or number >= 1:
             return kind, number, ""
     raise ValueError(f"expected {EXPECTED}; got {text!r}")
 
 
 def find_moment(analysis: DeviceAnalysis, text: str) -> FoundMoment:
-    """Find the event that is meant on a device; raises InputError where it has none, with what it has."""
-    (kind, number, name), n_events = parse_moment(text), analysis.n_events
-    failed = analysis.phases.oom_events.tolist()
-    iterations = analysis.iterations
+    """Find the event that a text means on a device.
+
+    Raises InputError where the device has none, and says what it has.
+    """
+    kind, number, name = parse_moment(text)
+    n_events = analysis.n_events
     match kind:
         case "oom":
-            if number > len(failed):
-                has = (
-                    counted(len(failed), "failed allocation") if failed else "no failed allocation"
-                )
-                raise _nothing(analysis, f"oom:{number}", has)
-            return FoundMoment(failed[number - 1], f"failed allocation {number} of {len(failed)}")
+            return _failed_allocation(analysis, number)
         case "iteration":
-            if number >= len(iterations):
-                last = len(iterations) - 1
-                has = f"iterations 0 to {last}" if last else "iteration 0"
-                raise _nothing(analysis, f"iteration {number}", has)
-            return FoundMoment(iterations[number].peak_event, f"the peak of iteration {number}")
+            return _iteration(analysis, number)
         case "event":
             if number >= n_events:
-                raise _nothing(analysis, f"event {number}", counted(n_events, "event"))
+                raise _missing(analysis, f"event {number}", counted(n_events, "event"))
             return FoundMoment(number, f"event {number}")
         case "annotation":
             return _annotation(analysis, name)
@@ -98,35 +93,64 @@ def find_moment(analysis: DeviceAnalysis, text: str) -> FoundMoment:
 
 
 def worst_event(analysis: DeviceAnalysis) -> int:
-    """Return the first event after which the most is reserved and not in use; -1: before the first event."""
+    """Return the first event after which most memory is reserved and not in use.
+
+    It is -1 for the moment before the first event.
+    """
     reserved = analysis.replay.reserved
     active = analysis.replay.active
-    return Curve(reserved.start - active.start, lambda: reserved.after - active.after).peak_event
+    unused = Curve(reserved.start - active.start, lambda: reserved.after - active.after)
+    return unused.peak_event
+
+
+def _failed_allocation(analysis: DeviceAnalysis, number: int) -> FoundMoment:
+    failed = analysis.phases.oom_events.tolist()
+    if number > len(failed):
+        has = counted(len(failed), "failed allocation") if failed else "no failed allocation"
+        raise _missing(analysis, f"oom:{number}", has)
+    return FoundMoment(failed[number - 1], f"failed allocation {number} of {len(failed)}")
+
+
+def _iteration(analysis: DeviceAnalysis, number: int) -> FoundMoment:
+    iterations = analysis.iterations
+    if number >= len(iterations):
+        last = len(iterations) - 1
+        has = f"iterations 0 to {last}" if last else "iteration 0"
+        raise _missing(analysis, f"iteration {number}", has)
+    return FoundMoment(iterations[number].peak_event, f"the peak of iteration {number}")
 
 
 def _annotation(analysis: DeviceAnalysis, name: str) -> FoundMoment:
     spans = find_spans(analysis.snapshot, analysis.device)
     texts = analysis.snapshot.texts
+    names = [texts[i] for i in spans.name_id.tolist()]
     shown = shortened(name, _MOST_OF_NAME)
-    named = np.flatnonzero([texts[i] == name for i in spans.name_id.tolist()])
-    if not len(named):
-        names = list(dict.fromkeys(texts[i] for i in spans.name_id.tolist()))
-        listed = ", ".join(shortened(name, _MOST_OF_NAME) for name in names[:_MOST_NAMES])
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        has = f"the annotations {listed}{more}" if names else "no annotations"
-        raise _nothing(analysis, f"annotation {shown!r}", has)
+    rows = np.flatnonzero([span_name == name for span_name in names])
+    if not len(rows):
+        raise _missing(analysis, f"annotation {shown!r}", _annotation_list(names))
     # Levels before the first event, and after each: a span has that of before it, and those of its
     # events.
     levels = np.append(analysis.replay.allocated.start, analysis.replay.allocated.after)
-    first = spans.first_event[named]
-    last = spans.last_event[named]
-    change = np.bincount(first, minlength=len(levels) + 1)
-    change -= np.bincount(np.maximum(last + 2, first + 1), minlength=len(levels) + 1)
-    is_inside = np.cumsum(change)[: len(levels)] > 0
-    several = f" (of {len(named)})" if len(named) > 1 else ""
+    n_levels = len(levels)
+    first = spans.first_event[rows]
+    end = np.maximum(spans.last_event[rows] + 2, first + 1)
+    change = np.bincount(first, minlength=n_levels + 1)
+    change -= np.bincount(end, minlength=n_levels + 1)
+    is_inside = np.cumsum(change)[:n_levels] > 0
     event = int(np.where(is_inside, levels, -1).argmax()) - 1
-    return FoundMoment(event, f"the peak of annotation {shown}{several}")
+    number = f" (of {len(rows)})" if len(rows) > 1 else ""
+    return FoundMoment(event, f"the peak of annotation {shown}{number}")
 
 
-def _nothing(analysis: DeviceAnalysis, wanted: str, has: str) -> InputError:
-    return InputError(f"{device_name(analysis.device.device)} has no {wanted}; it has {has}")
+def _annotation_list(span_names: Sequence[str]) -> str:
+    """List the first names of annotations, each once, and count the others."""
+    names = list(dict.fromkeys(span_names))
+    if not names:
+        return "no annotations"
+    listed = ", ".join(shortened(name, _MOST_OF_NAME) for name in names[:_MOST_NAMES])
+    n_more = len(names) - _MOST_NAMES
+    return f"the annotations {listed}{f' and {n_more} more' if n_more > 0 else ''}"
+
+
+def _missing(analysis: DeviceAnalysis, moment: str, has: str) -> InputError:
+    return InputError(f"{device_name(analysis.device.device)} has no {moment}; it has {has}")

@@ -10,7 +10,6 @@ as were mapped.
 """
 
 from bisect import bisect_right, insort
-from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -43,15 +42,15 @@ class TimelineLevel:
     """Bins of ``events_per_bin`` events each (the last may have fewer), one row per bin.
 
     ``max_event`` is the first event of the bin after which allocated bytes are maximal within it,
-    and ``min_event`` likewise; ``at_max`` and ``at_min`` (bins x categories) are the allocated
-    bytes by category just then.
+    and ``min_event`` likewise; ``max_categories`` and ``min_categories`` (bins x categories) are
+    the allocated bytes by category just then.
     """
 
     events_per_bin: int
     max_event: Int64Column
     min_event: Int64Column
-    at_max: Int64Column
-    at_min: Int64Column
+    max_categories: Int64Column
+    min_categories: Int64Column
     active_max: Int64Column
     reserved_max: Int64Column
 
@@ -59,9 +58,9 @@ class TimelineLevel:
 def bytes_by_category(
     allocations: AllocationTable, category: Int8Column, events: Int64Column
 ) -> Int64Column:
-    """Allocated bytes by category just after each of these events (ascending; -1: before the first).
+    """Return the allocated bytes by category just after each of some events.
 
-    One row per event, one column per Category.
+    The events ascend; -1 is before the first. One row per event, one column per Category.
     """
     n_categories = len(Category)
     freed = allocations.freed_event
@@ -69,10 +68,10 @@ def bytes_by_category(
     begins_at = np.searchsorted(events, allocations.alloc_event)
     ends_at = np.searchsorted(events, freed[ends])
     n_cells = (len(events) + 1) * n_categories
-    change = sums_by(begins_at * n_categories + category, allocations.block_bytes, n_cells)
-    change -= sums_by(
-        ends_at * n_categories + category[ends], allocations.block_bytes[ends], n_cells
-    )
+    begin_cell = begins_at * n_categories + category
+    end_cell = ends_at * n_categories + category[ends]
+    change = sums_by(begin_cell, allocations.block_bytes, n_cells)
+    change -= sums_by(end_cell, allocations.block_bytes[ends], n_cells)
     return np.cumsum(change.reshape(-1, n_categories), axis=0)[: len(events)]
 
 
@@ -85,32 +84,33 @@ def timeline_level(replay: Replay, category: Int8Column, *, most_bins: int) -> T
     starts = np.arange(0, n_events, events_per_bin)
     max_event = _first_extremes(replay.allocated.after, events_per_bin)
     min_event = _first_extremes(-replay.allocated.after, events_per_bin)
-    wanted = distinct(np.concatenate((max_event, min_event)))
-    by_category = bytes_by_category(replay.allocations, category, wanted)
-    return read_only(
-        TimelineLevel(
-            events_per_bin=events_per_bin,
-            max_event=max_event,
-            min_event=min_event,
-            at_max=by_category[np.searchsorted(wanted, max_event)],
-            at_min=by_category[np.searchsorted(wanted, min_event)],
-            active_max=_most(replay.active, starts),
-            reserved_max=_most(replay.reserved, starts),
-        )
+    events = distinct(np.concatenate((max_event, min_event)))
+    n_bytes = bytes_by_category(replay.allocations, category, events)
+    level = TimelineLevel(
+        events_per_bin=events_per_bin,
+        max_event=max_event,
+        min_event=min_event,
+        max_categories=n_bytes[np.searchsorted(events, max_event)],
+        min_categories=n_bytes[np.searchsorted(events, min_event)],
+        active_max=_maxima(replay.active, starts),
+        reserved_max=_maxima(replay.reserved, starts),
     )
+    return read_only(level)
 
 
 def _first_extremes(values: Int64Column, events_per_bin: int) -> Int64Column:
     """Return the first event of every bin with its greatest value."""
-    n_whole = len(values) // events_per_bin
-    whole = values[: n_whole * events_per_bin].reshape(n_whole, events_per_bin)
-    first = np.arange(n_whole, dtype=np.int64) * events_per_bin
-    found = first + whole.argmax(axis=1) if n_whole else first
-    rest = values[n_whole * events_per_bin :]
-    return np.append(found, n_whole * events_per_bin + rest.argmax()) if len(rest) else found
+    n_full = len(values) // events_per_bin
+    n_in_full = n_full * events_per_bin
+    extremes = np.arange(n_full, dtype=np.int64) * events_per_bin
+    if n_full:
+        full_bins = values[:n_in_full].reshape(n_full, events_per_bin)
+        extremes += full_bins.argmax(axis=1)
+    last_bin = values[n_in_full:]
+    return np.append(extremes, n_in_full + last_bin.argmax()) if len(last_bin) else extremes
 
 
-def _most(curve: Curve, starts: Int64Column) -> Int64Column:
+def _maxima(curve: Curve, starts: Int64Column) -> Int64Column:
     return np.maximum.reduceat(curve.after, starts) if len(starts) else starts
 
 
@@ -134,46 +134,57 @@ _ADDR = attrgetter("addr")
 
 
 def find_segment_lifetimes(device: DeviceSnapshot) -> "np.recarray[Any, Any]":
-    """Walk the segment events of one device backwards from its final segments, a row per piece by address.
+    """Walk the segment events of one device backwards from its final segments.
 
-    ``begin_event`` is -1 for what was there before the first event, ``end_event`` -1 for what is
-    there at the dump, ``pool_id`` -1 where the file does not have it.
+    The result has a row per piece, by address. ``begin_event`` is -1 for what was there before the
+    first event, ``end_event`` -1 for what is there at the dump, ``pool_id`` -1 where the file does
+    not have it.
     """
     segments = device.segments
     events = real_events(device.events)
     final = (segments.addr, segments.total_bytes, segments.stream, segments.pool_id)
     kinds = (segments.is_small, segments.is_expandable)
-    there = [_Piece(*row) for row in plain_rows(*final, *kinds)]
-    found: list[_Piece] = []
+    reserved = [_Piece(*row) for row in plain_rows(*final, *kinds)]
+    pieces: list[_Piece] = []
     rows = rows_of(np.isin(events.action, (*_ADDS, *_REMOVES)))[::-1]
-    pools = events.pool_id if events.pool_id is not None else unknown_column(len(events), np.int32)
-    columns = (events.action, events.addr, events.size, events.stream, pools)
-    values = plain_rows(*(column[rows] for column in columns))
-    for event, (action, addr, n_bytes, stream, pool) in zip(rows.tolist(), values, strict=True):
+    pools = events.pool_id
+    if pools is None:
+        pools = unknown_column(len(events), np.int32)
+    columns = (rows, events.action, events.addr, events.size, events.stream, pools)
+    changes = plain_rows(columns[0], *(column[rows] for column in columns[1:]))
+    for event, action, addr, n_bytes, stream, pool in changes:
         if action in _ADDS:
-            found += _take_away(there, addr, addr + n_bytes, event)
+            pieces += _take_away(reserved, addr, addr + n_bytes, event)
             continue
         grows = action == Action.SEGMENT_UNMAP
         is_small = is_small_segment(n_bytes, is_expandable=grows)
-        insort(there, _Piece(addr, n_bytes, stream, pool, is_small, grows, -1, event), key=_ADDR)
-    # What is still there was there before the first event.
-    found = sorted((*found, *there), key=lambda piece: (piece.addr, piece.begin_event))
+        piece = _Piece(addr, n_bytes, stream, pool, is_small, grows, end_event=event)
+        insort(reserved, piece, key=_ADDR)
+    # The remaining pieces were reserved before the first event.
+    pieces += reserved
+    pieces.sort(key=attrgetter("addr", "begin_event"))
     types = ("i8", "i8", "i8", "i4", "?", "?", "i8", "i8")
-    return np.array(found, list(zip(_Piece._fields, types, strict=True))).view(np.recarray)
+    return np.array(pieces, list(zip(_Piece._fields, types, strict=True))).view(np.recarray)
 
 
-def _take_away(there: list[_Piece], addr: int, end: int, event: int) -> Iterator[_Piece]:
-    """Undo that memory was added by an event: yield the parts of what is there, which began with it."""
-    place = max(bisect_right(there, addr, key=_ADDR) - 1, 0)
-    while place < len(there) and there[place].addr < end:
-        piece = there[place]
+def _take_away(reserved: list[_Piece], addr: int, end: int, event: int) -> list[_Piece]:
+    """Undo that an event added memory: remove it from the reserved pieces, and return its parts."""
+    removed = []
+    position = max(bisect_right(reserved, addr, key=_ADDR) - 1, 0)
+    while position < len(reserved) and reserved[position].addr < end:
+        piece = reserved[position]
         piece_end = piece.addr + piece.n_bytes
         if piece_end <= addr:
-            place += 1
+            position += 1
             continue
         first = max(piece.addr, addr)
         last = min(piece_end, end)
-        yield piece.part(first, last, event)
-        rest = [piece.part(a, b) for a, b in ((piece.addr, first), (last, piece_end)) if a < b]
-        there[place : place + 1] = rest
-        place += len(rest)
+        removed.append(piece.part(first, last, event))
+        remaining = []
+        if piece.addr < first:
+            remaining.append(piece.part(piece.addr, first))
+        if last < piece_end:
+            remaining.append(piece.part(last, piece_end))
+        reserved[position : position + 1] = remaining
+        position += len(remaining)
+    return removed

@@ -13,9 +13,9 @@ import numpy as np
 from snapconv.analysis import AnalysisOptions
 from snapconv.answers.memory_report import (
     ReportStacks,
+    cut_frames,
     fitting_frames,
     report_stacks,
-    with_fewer_frames,
 )
 from snapconv.columns import Int32Column, MsColumn, grouped, rows_of, unknown_column, values_at
 from snapconv.files import timing_file
@@ -86,9 +86,8 @@ class IterationTimes:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        return asdict(self.measured) | {
-            f"{phase}_coverage": part for phase, part in self.coverage.items()
-        }
+        coverage = {f"{phase}_coverage": part for phase, part in self.coverage.items()}
+        return asdict(self.measured) | coverage
 
 
 def _part(rows_ms: float, phase_ms: float | None) -> float | None:
@@ -98,7 +97,7 @@ def _part(rows_ms: float, phase_ms: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class TimeTotal(Generic[_Name]):
-    """What the calls of one operation, module (empty: none) or line took in the reported iteration."""
+    """The time of the calls of one operation, module (empty: none) or line in an iteration."""
 
     name: _Name
     n_calls: int
@@ -203,15 +202,16 @@ def build_time_report(timing: Timing, project: Project) -> TimeReport:
     n_frames, left_out = fitting_frames(
         entries, timing.n_bytes, n_cut_stacks=len(lines.cut_stacks), device=timing.device
     )
+    remarks = [Note(*remark, timing.device) for remark in _remarks(timing, entries)]
     return TimeReport(
         timing=timing,
         project=project,
         reported=reported,
-        entries=with_fewer_frames(entries, n_frames),
+        entries=cut_frames(entries, n_frames),
         iterations=iterations,
         operations=_totals(timing, number, timing.calls.name_id),
         lines=_lines(entries),
-        notes=(*(Note(*remark, timing.device) for remark in _remarks(timing, entries)), *left_out),
+        notes=(*remarks, *left_out),
     )
 
 
@@ -226,21 +226,25 @@ def _iterations(timing: Timing) -> Iterator[IterationTimes]:
 def _entries(timing: Timing, lines: ProjectLines, iteration: int) -> Iterator[RunTimeEntry]:
     """Yield the forward calls of an iteration that have a frame of the project, in their order."""
     calls = timing.calls
-    for call in rows_of((calls.iteration == iteration) & (calls.phase == _FORWARD)).tolist():
-        one = values_at(calls, call)
-        if frames := lines.of(one.stack_id):
-            backward_ms = None if math.isnan(one.backward_ms) else one.backward_ms
-            yield RunTimeEntry(timing.texts[one.name_id], one.forward_ms, backward_ms, frames, call)
+    is_reported = (calls.iteration == iteration) & (calls.phase == _FORWARD)
+    for row in rows_of(is_reported).tolist():
+        call = values_at(calls, row)
+        frames = lines.of(call.stack_id)
+        if frames:
+            name = timing.texts[call.name_id]
+            backward_ms = None if math.isnan(call.backward_ms) else call.backward_ms
+            yield RunTimeEntry(name, call.forward_ms, backward_ms, frames, row)
 
 
-def _chosen(timing: Timing, mine: list[int]) -> list[int]:
+def _chosen(timing: Timing, project_frames: list[int]) -> list[int]:
     """Return the frames that a call's row has, of those of the project.
 
     Skyline keeps those whose ``self`` is a module. Where a call has none of them, as a loss that
     the training loop computes, it has all frames of the project.
     """
-    mine = [frame for frame in mine if timing.stacks.frames.lines[frame] >= 1]
-    return [frame for frame in mine if timing.is_of_module[frame]] or mine
+    lines = timing.stacks.frames.lines
+    numbered = [frame for frame in project_frames if lines[frame] >= 1]
+    return [frame for frame in numbered if timing.is_of_module[frame]] or numbered
 
 
 def _totals(timing: Timing, iteration: int, ids: Int32Column) -> tuple[TimeTotal[str], ...]:
@@ -250,16 +254,13 @@ def _totals(timing: Timing, iteration: int, ids: Int32Column) -> tuple[TimeTotal
     """
     calls = timing.calls
     is_forward = calls.phase == _FORWARD
-    rows = rows_of((calls.iteration == iteration) & (is_forward | ~np.isnan(calls.backward_ms)))
-    totals = [
-        TimeTotal(
-            timing.texts[ids[own[0]]] if ids[own[0]] >= 0 else "",
-            n_calls=len(own),
-            forward_ms=_sum(calls.forward_ms[own[is_forward[own]]]),
-            backward_ms=_sum(calls.backward_ms[own]),
-        )
-        for own in grouped(rows, ids)
-    ]
+    has_time = is_forward | ~np.isnan(calls.backward_ms)
+    totals = []
+    for rows in grouped(rows_of((calls.iteration == iteration) & has_time), ids):
+        name_id = ids[rows[0]]
+        name = timing.texts[name_id] if name_id >= 0 else ""
+        forward_ms = _sum(calls.forward_ms[rows[is_forward[rows]]])
+        totals.append(TimeTotal(name, len(rows), forward_ms, _sum(calls.backward_ms[rows])))
     return _most_first(totals)
 
 
@@ -269,30 +270,28 @@ def module_times(report: TimeReport) -> tuple[TimeTotal[str], ...]:
 
 
 def forward_times(path: Path, device: int) -> dict[str, float]:
-    """Read the milliseconds of every module's forward from a capture; empty where it has no times."""
+    """Read the milliseconds of every module's forward from a capture; empty without times."""
     timing, _ = times_of_device(path, device)
     if timing is None:
         return {}
-    rows = rows_of((timing.calls.phase == _FORWARD) & (timing.calls.module_id >= 0))
-    return {
-        timing.texts[timing.calls.module_id[own[0]]]: _sum(timing.calls.forward_ms[own])
-        for own in grouped(rows, timing.calls.module_id)
-    }
+    calls = timing.calls
+    forward_rows = rows_of((calls.phase == _FORWARD) & (calls.module_id >= 0))
+    times = {}
+    for rows in grouped(forward_rows, calls.module_id):
+        module = timing.texts[calls.module_id[rows[0]]]
+        times[module] = _sum(calls.forward_ms[rows])
+    return times
 
 
 def _lines(entries: Iterable[RunTimeEntry]) -> tuple[TimeTotal[SourceLine], ...]:
-    by_line: dict[SourceLine, list[RunTimeEntry]] = defaultdict(list)
+    line_entries: dict[SourceLine, list[RunTimeEntry]] = defaultdict(list)
     for entry in entries:
-        by_line[entry.frames[0]].append(entry)
-    totals = [
-        TimeTotal(
-            line,
-            len(own),
-            sum(one.forward_ms for one in own),
-            sum(one.backward_ms or 0.0 for one in own),
-        )
-        for line, own in by_line.items()
-    ]
+        line_entries[entry.frames[0]].append(entry)
+    totals = []
+    for line, calls in line_entries.items():
+        forward_ms = sum(call.forward_ms for call in calls)
+        backward_ms = sum(call.backward_ms or 0.0 for call in calls)
+        totals.append(TimeTotal(line, len(calls), forward_ms, backward_ms))
     return _most_first(totals)
 
 
@@ -318,8 +317,7 @@ def _remarks(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[tupl
             yield (
                 "launch-bound",
                 f"the device came to {share} of the {count.phase} operations before the host had "
-                f"launched "
-                "all of their work: their times include the wait for it",
+                "launched all of their work: their times include the wait for it",
             )
     if timing.overflowed:
         yield (
@@ -330,8 +328,7 @@ def _remarks(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[tupl
         yield (
             "no-timed-lines",
             "no timed operation was called from a file of the project, so that the run time "
-            "report is empty; "
-            "name the project's folder with --project-root",
+            "report is empty; name the project's folder with --project-root",
         )
 
 

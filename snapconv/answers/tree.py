@@ -1,4 +1,4 @@
-"""The live memory of a moment as a tree of calls: what every line, and all that it called, has allocated.
+"""The live memory of a moment as a tree of calls, with the bytes of every line and its callees.
 
 The lines are the project's, outermost first. By module, operation or category, these are the roots.
 """
@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.peak import sums_by_name
 from snapconv.classification.categories import Category
+from snapconv.columns import unknown_column
 from snapconv.files import most_bytes_of_part
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.stacks.stack_facts import WITHIN
@@ -33,7 +36,7 @@ _Path = tuple[str, ...]
 
 @dataclass(slots=True)
 class TreeNode:
-    """One place in the tree: ``block_bytes`` and ``n_blocks`` with all below it, ``self_bytes`` without."""
+    """A node: ``block_bytes`` and ``n_blocks`` count all below it, ``self_bytes`` do not."""
 
     depth: int
     name: str
@@ -44,13 +47,12 @@ class TreeNode:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTree:
-    """The tree of one device at a moment; in ``nodes`` stands a node, then what is below it, largest first.
+    """The tree of one device at a moment.
 
-    A node's parent is the last node before it whose depth is one less. Nodes of depth 0 sum to the
-    whole. ``n_cut_stacks`` stacks with little memory are cut, as the tree would be many times as
-    large as
-    the file:
-    their memory counts for the last line that is left.
+    In ``nodes`` stands a node, then the nodes below it, largest first. A node's parent is the last
+    node before it whose depth is one less. Nodes of depth 0 sum to the whole. ``n_cut_stacks``
+    stacks with little memory are cut, as the tree would be many times as large as the file: their
+    memory counts for the last line that is left.
     """
 
     device: Device
@@ -63,13 +65,13 @@ class MemoryTree:
     n_cut_stacks: int = 0
 
     def largest(self, n_most: int | None) -> "MemoryTree":
-        """Return the tree with its largest nodes alone; none is without the one that it is below."""
+        """Return the tree with its largest nodes alone, none of them without its parent."""
         if n_most is None:
             return self
-        by_size = sorted(
-            range(len(self.nodes)), key=lambda number: (-self.nodes[number].block_bytes, number)
-        )
-        return replace(self, nodes=tuple(self.nodes[number] for number in sorted(by_size[:n_most])))
+        numbers = list(range(len(self.nodes)))
+        numbers.sort(key=lambda number: -self.nodes[number].block_bytes)  # equal ones in order
+        largest = sorted(numbers[:n_most])
+        return replace(self, nodes=tuple(self.nodes[number] for number in largest))
 
 
 def find_tree(
@@ -82,11 +84,13 @@ def find_tree(
     live = analysis.allocations.live_at(moment.event)
     stacks = analysis.allocations.stack_id
     groups, path_of = _levels(analysis, by, _lines(analysis, all_frames=all_frames))
-    by_stack = np.full(len(stacks), -1) if by == "module" else stacks
-    sums = sums_by_name(analysis, live, lambda *key: key, groups, by_stack)
+    if by == "module":
+        stacks = unknown_column(len(stacks))
+    sums = sums_by_name(analysis, live, _group_and_stack, groups, stacks)
     tree = _Tree(most_bytes_of_part(analysis.snapshot.container.n_unpacked_bytes))
-    for (group, stack), one in sorted(sums.items(), key=lambda item: -item[1].block_bytes):
-        tree.add(path_of(group, stack), one.block_bytes, one.n_allocations)
+    for group, stack in sorted(sums, key=lambda key: -sums[key].block_bytes):
+        total = sums[group, stack]
+        tree.add(path_of(group, stack), total.block_bytes, total.n_allocations)
     return MemoryTree(
         device=analysis.device.device,
         moment=moment.name,
@@ -99,8 +103,12 @@ def find_tree(
     )
 
 
+def _group_and_stack(group: int, stack: int) -> tuple[int, int]:
+    return group, stack
+
+
 class _Tree:
-    """The whole tree, which takes new places as long as they have room."""
+    """The tree, which takes new nodes as long as they have room."""
 
     def __init__(self, n_bytes: int) -> None:
         self.root = TreeNode(-1, "")
@@ -109,55 +117,64 @@ class _Tree:
         self.n_cut_stacks = 0
 
     def add(self, path: _Path, n_bytes: int, n_blocks: int) -> None:
-        """Count memory for every place on a path; without room, it is that of the last one there is."""
-        way = [self.root]
+        """Count memory for every node on a path; without room, for those that there are."""
+        nodes = [self.root]
         for name in path:
-            below = self._below[id(way[-1])]
+            below = self._below[id(nodes[-1])]
             if name not in below:
                 self._room -= _NODE_BYTES + len(name)
-                if self._room < 0 and len(way) > 1:
+                if self._room < 0 and len(nodes) > 1:
                     self.n_cut_stacks += 1
                     break
-                below[name] = TreeNode(len(way) - 1, name)
-            way.append(below[name])
-        for place in way:
-            place.block_bytes += n_bytes
-            place.n_blocks += n_blocks
-        way[-1].self_bytes += n_bytes
+                below[name] = TreeNode(len(nodes) - 1, name)
+            nodes.append(below[name])
+        for node in nodes:
+            node.block_bytes += n_bytes
+            node.n_blocks += n_blocks
+        nodes[-1].self_bytes += n_bytes
 
     def nodes(self) -> Iterator[TreeNode]:
-        """All that is below it in order; without recursion, since stacks can be deep."""
+        """Yield all nodes in order; without recursion, since stacks can be deep."""
         waiting = [self.root]
         while waiting:
             node = waiting.pop()
             if node is not self.root:
                 yield node
             below = self._below.get(id(node), {}).values()
-            waiting += sorted(below, key=lambda one: (one.block_bytes, one.name))
+            waiting += sorted(below, key=attrgetter("block_bytes", "name"))
 
 
 def _levels(
     analysis: DeviceAnalysis, by: str, lines: Callable[[int], _Path]
 ) -> tuple[NDArray[np.integer[Any]], Callable[[int, int], _Path]]:
-    """Return a number for what every allocation is grouped by; and the names on the way to it and a stack."""
+    """Return the group of every allocation, and a function: group and stack -> path."""
     names = analysis.modules.names
     operations = analysis.operations
-    found = analysis.classification
+    classification = analysis.classification
+
+    def line_path(group: int, stack: int) -> _Path:
+        return lines(stack)
+
+    def module_path(group: int, stack: int) -> _Path:
+        return _module_path(names[group]) if group >= 0 else (NO_MODULE,)
+
+    def operation_path(group: int, stack: int) -> _Path:
+        return operations[group] or UNNAMED, *lines(stack)
+
+    def category_path(group: int, stack: int) -> _Path:
+        code, is_likely = divmod(group, 2)
+        return f"{Category(code).label}{' (likely)' * is_likely}", *lines(stack)
+
     match by:
         case "line":
-            return np.zeros(len(found.category), np.int64), lambda _, stack: lines(stack)
+            return np.zeros(len(classification.category), np.int64), line_path
         case "module":
-            ids = analysis.modules.module_id
-            return ids, lambda group, _: _module_path(names[group]) if group >= 0 else (NO_MODULE,)
+            return analysis.modules.module_id, module_path
         case "operation":
-            return analysis.operation_id, lambda group, stack: (
-                operations[group] or UNNAMED,
-                *lines(stack),
-            )
+            return analysis.operation_id, operation_path
         case "category":
-            labels = [f"{one.label}{likely}" for one in Category for likely in ("", " (likely)")]
-            codes = 2 * found.category.astype(np.int64) + found.is_likely
-            return codes, lambda group, stack: (labels[group], *lines(stack))
+            codes = 2 * classification.category.astype(np.int64) + classification.is_likely
+            return codes, category_path
     raise ValueError(f"expected line, module, operation or category, got {by!r}")
 
 
@@ -168,10 +185,12 @@ def _lines(analysis: DeviceAnalysis, *, all_frames: bool) -> Callable[[int], _Pa
 
     @cache
     def line(frame: int) -> str:
+        file = project.relative_paths[frame][-_MOST_OF_NAME:]
         number = int(frames.lines[frame])
-        file = f"{project.relative_paths[frame][-_MOST_OF_NAME:]}{f':{number}' if number else ''}"
+        if number:
+            file += f":{number}"
         function = shortened(frames.names[frame], _MOST_OF_NAME)
-        return f"{file} in {function}" if file not in ("", "??") else function
+        return function if file in ("", "??") else f"{file} in {function}"
 
     def lines(stack: int) -> _Path:
         ids = analysis.snapshot.stacks.frames_of(stack).tolist()[::-1]
@@ -182,10 +201,12 @@ def _lines(analysis: DeviceAnalysis, *, all_frames: bool) -> Callable[[int], _Pa
 
 
 def _module_path(name: str) -> _Path:
-    """Return the modules around a module, and itself: by the dots of its path, or the lines of its calls."""
+    """Return the modules around a module, and itself.
+
+    They follow from the dots of its path, or the lines of its calls.
+    """
     if ".py" in name:
-        return tuple(shortened(part, _MOST_OF_NAME) for part in reversed(name.split(WITHIN)))
-    parts = name.split(".", _MOST_OF_MODULES)
-    return tuple(
-        shortened(".".join(parts[: depth + 1]), _MOST_OF_NAME) for depth in range(len(parts))
-    )
+        modules = name.split(WITHIN)[::-1]
+    else:
+        modules = list(accumulate(name.split(".", _MOST_OF_MODULES), "{}.{}".format))
+    return tuple(shortened(module, _MOST_OF_NAME) for module in modules)

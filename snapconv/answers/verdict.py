@@ -35,11 +35,11 @@ _NOUNS = {category.label: shown.noun for category, shown in ABOUT.items()}
 
 @dataclass(frozen=True, slots=True)
 class FileVerdict:
-    """The most important fact of a device's memory; ``command`` is the next one to type, before the file.
+    """The most important fact of a device's memory.
 
-    If it is ``record``, it goes before the program. ``also`` are further sentences of less weight.
-    ``faults`` are those that ``advise`` finds, in its order, with the bytes that each holds at the
-    peak.
+    ``command`` is the next one to type, before the file. If it is ``record``, it goes before the
+    program. ``also`` are further sentences of less weight. ``faults`` are those that ``advise``
+    finds, in its order, with the bytes that each holds at the peak.
     """
 
     device: Device
@@ -67,7 +67,7 @@ _MOMENTS = {
 def find_verdict(
     analysis: DeviceAnalysis, growing: Sequence[Growth] | None = None, *, n_causes: int = N_CAUSES
 ) -> FileVerdict:
-    """Find what matters most about one device; ``growing``: what grows there, if that is known already."""
+    """Find the most important fact of one device; ``growing`` is its growth, if known already."""
     reserve = _reserve(analysis)
     about, sentence, live = (
         _out_of_memory(analysis)
@@ -129,24 +129,30 @@ def _fault_sentence(faults: Sequence[Finding]) -> str:
     size = f"{format_bytes(first.held_bytes)} {moment}"
     if not first.held_bytes:
         size = f"saves {format_bytes(first.saved_bytes)} with others: snapconv advise"
-    more = f" ({n_more} more: snapconv advise)" if n_more else ""
-    sure = "" if first.is_certain else "likely "
-    return f"{sure}fault: {first.what.removesuffix('.')} ({size}). {first.how[0]}{more}"
+    further = f" ({n_more} more: snapconv advise)" if n_more else ""
+    certainty = "" if first.is_certain else "likely "
+    fault = first.what.removesuffix(".")
+    return f"{certainty}fault: {fault} ({size}). {first.how[0]}{further}"
 
 
 def _waiting(analysis: DeviceAnalysis, about: str) -> BoolColumn | None:
-    """Mark what waits for another stream at the moment of a fact; None for one that is about no moment."""
+    """Mark blocks that wait for another stream at a fact's moment; None where it has no moment."""
+    if about == "growth":
+        return None
     event = int(analysis.phases.oom_events[0]) if about == "oom" else analysis.peak_event
-    return None if about == "growth" else analysis.allocations.waiting_at(event)
+    return analysis.allocations.waiting_at(event)
 
 
 def _out_of_memory(analysis: DeviceAnalysis) -> _Fact | None:
-    found = find_out_of_memory(analysis) if analysis.ran_out else None
-    if found is None or (verdict := found.verdict) is None or (request := found.request) is None:
+    if not analysis.ran_out:
         return None
-    where = f" at {request.lines[0].place}" if request.lines else ""
-    inferred = " (inferred)" if verdict.is_inferred else ""
-    sentence = f"out of memory{where}: {verdict.sentence}{inferred}"
+    failure = find_out_of_memory(analysis)
+    if failure.verdict is None or failure.request is None:
+        return None
+    request = failure.request
+    location = f" at {request.lines[0].place}" if request.lines else ""
+    inferred = " (inferred)" if failure.verdict.is_inferred else ""
+    sentence = f"out of memory{location}: {failure.verdict.sentence}{inferred}"
     return "oom", sentence, analysis.allocations.live_at(request.event)
 
 
@@ -154,15 +160,15 @@ def _grows(analysis: DeviceAnalysis, growing: Sequence[Growth]) -> _Fact | None:
     """Report growth to the end of the trace, where it is enough for a note."""
     if not any(growth_notes(analysis, growing)):
         return None
-    per_iteration = sum(one.bytes_per_iteration for one in growing)
-    where = optional(", most of it at {0.place}", growing[0].line)
-    grown = analysis.features.mask(np.concatenate([one.rows for one in growing]))
+    n_added = sum(growth.bytes_per_iteration for growth in growing)
+    location = optional(", most of it at {0.place}", growing[0].line)
+    grown = analysis.features.mask(np.concatenate([growth.rows for growth in growing]))
     live = grown & analysis.allocations.live_at(analysis.n_events - 1)
-    return "growth", f"memory grows by {format_bytes(per_iteration)} per iteration{where}", live
+    return "growth", f"memory grows by {format_bytes(n_added)} per iteration{location}", live
 
 
 def _unused(analysis: DeviceAnalysis, reserve: str) -> _Fact | None:
-    """Much that is reserved and never used, on a device that is nearly full of it."""
+    """Report reserved memory that is never used, on a device that is nearly full of it."""
     total = device_memory(analysis, analysis.peak_event).total_bytes
     if not reserve or total is None or analysis.replay.reserved.peak < _NEARLY_FULL * total:
         return None
@@ -170,10 +176,10 @@ def _unused(analysis: DeviceAnalysis, reserve: str) -> _Fact | None:
 
 
 def _reserve(analysis: DeviceAnalysis) -> str:
-    """Say how much of what is reserved was never used, and where it was at worst; empty for little."""
+    """Say how much reserved memory was never used, and where it was at worst; empty for little."""
     reserved = analysis.replay.reserved.peak
-    used = analysis.replay.active.peak
-    if reserved - used < much_waste(reserved):
+    active = analysis.replay.active.peak
+    if reserved - active < much_waste(reserved):
         return ""
     layout = layout_at(analysis.device, analysis.allocations, worst_event(analysis))
     free = free_memory(analysis, layout, "")
@@ -182,10 +188,10 @@ def _reserve(analysis: DeviceAnalysis) -> str:
         (free.private_bytes, "in empty segments of private pools"),
         (free.enclosed_bytes, "in partly used ones"),
     )
-    shown = [f"{format_bytes(n_bytes)} {where}" for n_bytes, where in parts if n_bytes]
+    shown = [f"{format_bytes(n_bytes)} {location}" for n_bytes, location in parts if n_bytes]
     return (
-        f"PyTorch reserved {format_bytes(reserved)} and used at most {format_bytes(used)}"
-        f"{_in_this_trace(analysis)}. At worst {' and '.join(shown)} lay unused"
+        f"PyTorch reserved {format_bytes(reserved)} and used at most {format_bytes(active)}"
+        f"{_trace_limit(analysis)}. At worst {' and '.join(shown)} lay unused"
     )
 
 
@@ -193,39 +199,39 @@ def _peak(analysis: DeviceAnalysis, reserve: str) -> _Fact:
     allocated = analysis.replay.allocated.peak
     reserved = analysis.replay.reserved.peak
     live = analysis.live_at_peak
-    contradicts = (
-        allocated > reserved
-    )  # events that do not fit the segments: a note has their number
-    held = f"{format_bytes(allocated)} allocated at the dump"
-    if _has_trace(analysis):
+    has_trace = _has_trace(analysis)
+    # Some events do not fit the segments: a note has their number.
+    contradicts = allocated > reserved
+    size = f"{format_bytes(allocated)} allocated at the dump"
+    if has_trace:
         shown = curve_bytes("allocated", allocated, analysis.replay.at_least)
-        held = f"peak {'about ' * contradicts}{shown}{_in_this_trace(analysis)}"
-    beside = ""
+        size = f"peak {'about ' * contradicts}{shown}{_trace_limit(analysis)}"
+    remark = ""
     waiting = analysis.allocations.bytes_of(analysis.allocations.waiting_at(analysis.peak_event))
     if waiting * _LEAST_SHOWN >= max(allocated, 1):
-        beside = f"; {format_bytes(waiting)} more were freed and waited for another stream"
+        remark = f"; {format_bytes(waiting)} more were freed and waited for another stream"
     if contradicts:
-        beside += f"; approximate, as its segments have only {format_bytes(reserved)}"
+        remark += f"; approximate, as its segments have only {format_bytes(reserved)}"
     elif analysis.has_allocator and not reserve:
-        most = "at most " if _has_trace(analysis) else ""
-        most = "at least " if "reserved" in analysis.replay.at_least else most
-        beside += f"; PyTorch reserved {most}{format_bytes(reserved)}"
-    return "peak", f"{held}{_shares(summary_totals(analysis, live), allocated)}{beside}", live
+        bound = "at most " if has_trace else ""
+        if "reserved" in analysis.replay.at_least:
+            bound = "at least "
+        remark += f"; PyTorch reserved {bound}{format_bytes(reserved)}"
+    return "peak", f"{size}{_shares(summary_totals(analysis, live), allocated)}{remark}", live
 
 
-def _in_this_trace(analysis: DeviceAnalysis) -> str:
+def _trace_limit(analysis: DeviceAnalysis) -> str:
     """Limit a sentence about a peak to the trace, where this is a part of the run."""
     return "" if analysis.history.verdict is Verdict.COMPLETE else " in this trace"
 
 
-def _shares(rows: Sequence[CategoryTotal], whole: int) -> str:
-    """Say what the peak is made of: the largest categories, and last what is unknown."""
+def _shares(rows: Sequence[CategoryTotal], allocated: int) -> str:
+    """Say what the peak is made of: the largest categories, and last the unknown memory."""
     unknown = Category.UNKNOWN.label
-    ordered = sorted(rows, key=lambda row: (row.category == unknown, -row.block_bytes))
-    named = [
-        f"{100 * row.block_bytes / whole:.0f} % {_NOUNS.get(row.category, row.category)}"
-        f"{optional(' ({})', row.certainty)}"
-        for row in ordered
-        if row.block_bytes * _LEAST_SHOWN >= max(whole, 1)
-    ]
-    return optional(": {}", ", ".join(named))
+    shares = []
+    for row in sorted(rows, key=lambda row: (row.category == unknown, -row.block_bytes)):
+        if row.block_bytes * _LEAST_SHOWN >= max(allocated, 1):
+            noun = _NOUNS.get(row.category, row.category)
+            certainty = optional(" ({})", row.certainty)
+            shares.append(f"{100 * row.block_bytes / allocated:.0f} % {noun}{certainty}")
+    return optional(": {}", ", ".join(shares))

@@ -17,7 +17,7 @@ from snapconv.answers.advice.changes import Change, combined, freed_from, joined
 from snapconv.answers.advice.evidence import Detected, Evidence
 from snapconv.answers.advice.references import ends_without_graph
 from snapconv.answers.cycles import find_garbage
-from snapconv.answers.growth import Fate, growth_by_line, find_growth, growth_notes
+from snapconv.answers.growth import Fate, find_growth, growth_by_line, growth_notes
 from snapconv.classification.categories import ABOUT, Category
 from snapconv.classification.features import at, first_before
 from snapconv.columns import (

@@ -177,9 +177,9 @@ def _level_columns(level: TimelineLevel) -> Columns:
         "level_active_max": encode_column(level.active_max, differences=True),
         "level_reserved_max": encode_column(level.reserved_max, differences=True),
     }
-    extremes = {"max": (level.max_event, level.at_max)}
+    extremes = {"max": (level.max_event, level.max_categories)}
     if level.events_per_bin > 1:  # else they are the same
-        extremes["min"] = (level.min_event, level.at_min)
+        extremes["min"] = (level.min_event, level.min_categories)
     for name, (event, at_event) in extremes.items():
         columns[f"level_{name}_event"] = encode_column(event, differences=True)
         for category in Category:

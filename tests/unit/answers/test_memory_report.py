@@ -11,8 +11,8 @@ from snapconv.answers.memory_report import (
     ActivationEntry,
     WeightEntry,
     build_memory_report,
+    cut_frames,
     fitting_frames,
-    with_fewer_frames,
 )
 from snapconv.answers.peak import LineTotal, ModuleTotal
 from snapconv.classification.categories import Category
@@ -258,7 +258,7 @@ def test_an_entry_keeps_as_many_frames_of_each_end_as_are_in_proportion_to_the_f
 ):
     many = entries(n, n_frames)
     n_of_an_end, notes = fitting_frames(many, n_bytes, n_cut_stacks=0, device=1)
-    kept = with_fewer_frames(many, n_of_an_end)
+    kept = cut_frames(many, n_of_an_end)
     assert [frame.line_number for frame in kept[-1].frames] == list(lines)
     assert [(note.slug, note.device) for note in notes] == [("left-out", 1)] * (
         len(lines) < n_frames

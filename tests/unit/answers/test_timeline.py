@@ -60,16 +60,16 @@ def test_a_bin_has_the_extremes_of_its_events_and_what_they_consist_of(replayed,
     assert len(level.max_event) <= most_bins
     for i in range(len(level.max_event)):
         within = after[i * level.events_per_bin : (i + 1) * level.events_per_bin]
-        assert int(after[level.max_event[i]]) == within.max() == level.at_max[i].sum()
-        assert int(after[level.min_event[i]]) == within.min() == level.at_min[i].sum()
-        assert level.at_max[i].tolist() == by_hand(found, category, int(level.max_event[i]))
+        assert int(after[level.max_event[i]]) == within.max() == level.max_categories[i].sum()
+        assert int(after[level.min_event[i]]) == within.min() == level.min_categories[i].sum()
+        assert level.max_categories[i].tolist() == by_hand(found, category, int(level.max_event[i]))
 
 
 def test_the_peak_is_in_every_level(replayed):
     found = replayed(trace_of(50))
     for most_bins in (1, 3, 10, 64):
         level = timeline_level(found, alternating(found), most_bins=most_bins)
-        assert level.at_max.sum(axis=1).max() == found.allocated.peak
+        assert level.max_categories.sum(axis=1).max() == found.allocated.peak
         assert found.allocated.peak_event in level.max_event
         assert level.active_max.max() == found.active.peak
         assert level.reserved_max.max() == found.reserved.peak
@@ -79,13 +79,13 @@ def test_a_trace_with_fewer_events_than_bins_has_each_in_its_own(replayed):
     found = replayed(TraceBuilder().segment().alloc(512).free())
     level = timeline_level(found, alternating(found), most_bins=100)
     assert level.events_per_bin == 1
-    assert level.at_max.sum(axis=1).tolist() == [0, 512, 0, 0]
+    assert level.max_categories.sum(axis=1).tolist() == [0, 512, 0, 0]
 
 
 def test_without_events_there_are_no_bins(replayed):
     found = replayed(TraceBuilder().segment(traced=False).alloc(512, traced=False))
     level = timeline_level(found, alternating(found), most_bins=100)
-    assert (len(level.max_event), len(level.active_max), level.at_max.shape) == (
+    assert (len(level.max_event), len(level.active_max), level.max_categories.shape) == (
         0,
         0,
         (0, len(Category)),
