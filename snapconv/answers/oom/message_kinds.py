@@ -1196,9 +1196,8 @@ _KINDS = (
             r"openmm\S{0,200}?cuda_(?:error_)?out_of_memory",
         ),
         means="OpenMM got no GPU memory for an array",
-        next_step="fewer Contexts at once (replicas, states), a smaller system, or a coarser PME grid; stop "
-        "the "
-        "other processes that `nvidia-smi` shows",
+        next_step="fewer Contexts at once (replicas, states), a smaller system, or a coarser PME "
+        "grid; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "RELION",
@@ -1208,18 +1207,16 @@ _KINDS = (
         ),
         also=("largestcontinuousfreespace: <largest>", "totalfreespace: <available>"),
         means="RELION's pool on the GPU had no room for one more array; particles that align badly need more",
-        next_step="fewer MPI ranks and threads (--j) on each GPU, fewer classes, a smaller box or more "
-        "binning; "
-        "stop the other processes that `nvidia-smi` shows",
+        next_step="fewer MPI ranks and threads (--j) on each GPU, fewer classes, a smaller box "
+        "or more binning; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "RELION, on the host",
         backend="host",
         seen=("allocate: ?no space left(?!on)",),
         means="RELION got no memory of the machine for an array, or a limit of the process was reached",
-        next_step="fewer MPI ranks on a machine, a smaller box or more binning, or more memory; `free -g` "
-        "while "
-        "it runs",
+        next_step="fewer MPI ranks on a machine, a smaller box or more binning, or more memory; "
+        "`free -g` while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -1237,9 +1234,8 @@ _KINDS = (
             "nv_enc_err_out_of_memory",
             "create(?:bitstream|input)buffer failed: out of memory|initializeencoder failed: out of memory",
         ),
-        means="NVENC, the GPU's video encoder, opened no session or buffer: drivers of GeForce cards allow "
-        "a few "
-        "sessions at once, whatever memory is free; else GPU memory is full",
+        means="NVENC, the GPU's video encoder, opened no session or buffer: drivers of GeForce "
+        "cards allow a few sessions at once, whatever memory is free; else GPU memory is full",
         next_step="fewer encodings at once, also those of other programs; fewer surfaces (-surfaces 8 in "
         "FFmpeg) or smaller pictures; `nvidia-smi` shows whether GPU memory is full",
         cause=OomCause.UNKNOWN,
@@ -1250,9 +1246,8 @@ _KINDS = (
             r"wgpu.{0,600}?not enough memory left",
             r"(?:wgpu.{0,600}?)?allocationerror\(outofmemory\(device\)\)",
         ),
-        means="wgpu, through which the program uses the GPU, got no memory for a buffer or a texture: the "
-        "GPU is "
-        "full, or one buffer is larger than its driver allows",
+        means="wgpu, through which the program uses the GPU, got no memory for a buffer or a "
+        "texture: the GPU is full, or one buffer is larger than its driver allows",
         next_step="a smaller model, batch or image; close other programs that use the GPU",
     ),
     MessageKind(
@@ -1265,9 +1260,8 @@ _KINDS = (
         ),
         needs=("tinygrad|metal oom|no memory is available",),
         means="tinygrad got no memory of the device that it computes on: the GPU, where that is one",
-        next_step="a smaller batch, context or model, or weights in fewer bits; stop the other programs "
-        "that use "
-        "the device",
+        next_step="a smaller batch, context or model, or weights in fewer bits; stop the other "
+        "programs that use the device",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -1286,13 +1280,12 @@ _KINDS = (
             r"failed to malloc npu memory ?!?, size: (?P<tried>\d{1,15})",
             "rknn_err_malloc_fail",
         ),
-        means="the driver of Rockchip's NPU got no memory for the model: the board's memory is used up, or "
-        "the "
-        "range that the NPU can address (4 GiB; a small reserved part where its IOMMU is off)",
+        means="the driver of Rockchip's NPU got no memory for the model: the board's memory is "
+        "used up, or the range that the NPU can address (4 GiB; a small reserved part where its "
+        "IOMMU is off)",
         next_step="a smaller or more strongly quantized model, or a shorter context; in rkllm, "
-        "base_domain_id = "
-        "1 for one of several models; `dmesg | grep -i npu` shows whether the IOMMU is off; a newer NPU "
-        "driver",
+        "base_domain_id = 1 for one of several models; `dmesg | grep -i npu` shows whether the "
+        "IOMMU is off; a newer NPU driver",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -1354,8 +1347,7 @@ _KINDS = (
         "Vulkan's import of memory",
         seen=(r"vkallocatememory failed -1000072003(?!\d)",),
         means="the Vulkan driver refused to use memory of the host as its own "
-        "(VK_ERROR_INVALID_EXTERNAL_HANDLE)"
-        ": memory is not full",
+        "(VK_ERROR_INVALID_EXTERNAL_HANDLE): memory is not full",
         next_step="a newer driver of the GPU, or another release of the program",
         cause=OomCause.OTHER_MEMORY,
     ),
@@ -1659,12 +1651,11 @@ _KINDS = (
             r"(?:invalid (?:context|value|handle)|illegal address|launch \w{4,8}|unknown error) in "
             r"cu\w{3,40}\(.{0,600}?system is out of gpu (?:and shared host )?memory",
         ),
-        means="an earlier call to the GPU's driver failed, after which Blender also says that memory is "
-        "full: "
-        "that may not be so",
+        means="an earlier call to the GPU's driver failed, after which Blender also says that "
+        "memory is full: that may not be so",
         next_step="look at the first error in the log; restart Blender with a simple scene, with "
-        "`nvidia-smi` "
-        "beside it: if that works and memory fills, a smaller scene, else a driver that fits this Blender",
+        "`nvidia-smi` beside it: if that works and memory fills, a smaller scene, else a driver "
+        "that fits this Blender",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -2601,9 +2592,8 @@ _KINDS = (
         ),
         means="no memory ran out: macOS stopped a GPU command that took too long, because the screen needed "
         "the GPU",
-        next_step="less work in one command (a shorter prompt, smaller steps of the prompt, a smaller "
-        "batch), "
-        "and fewer other programs that draw; else a newer release of the program",
+        next_step="less work in one command (a shorter prompt, smaller steps of the prompt, a "
+        "smaller batch), and fewer other programs that draw; else a newer release of the program",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -2734,9 +2724,8 @@ _KINDS = (
             r"aclrt(?:hostregister|mallochost)\S{0,200}?(?:207001|register ptr failed)",
         ),
         means="the driver of the NPU could not pin that much memory of the host for it: memory may be free",
-        next_step="pin less: a smaller cache in the machine's memory (max_local_cpu_size in LMCache), or "
-        "fewer "
-        "processes that pin; `ulimit -l` and the job's memory limit",
+        next_step="pin less: a smaller cache in the machine's memory (max_local_cpu_size in "
+        "LMCache), or fewer processes that pin; `ulimit -l` and the job's memory limit",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -3099,9 +3088,8 @@ _KINDS = (
             r"out of memory.{0,120}?failed on request of size (?P<tried>\d{1,15})(?!\d)",
             r"failed on request of size (?P<tried>\d{1,15}) in memory context",
         ),
-        means="a process of PostgreSQL got no memory: the machine's is used up, or a limit is reached (of "
-        "its "
-        "container, `ulimit -v`, or vm.overcommit_memory=2)",
+        means="a process of PostgreSQL got no memory: the machine's is used up, or a limit is "
+        "reached (of its container, `ulimit -v`, or vm.overcommit_memory=2)",
         next_step="fewer connections and queries at once, or a smaller work_mem (maintenance_work_mem for "
         "vacuum and indexes); or more memory; PostgreSQL's log lists what each memory context held",
         cause=OomCause.HOST,
@@ -3110,9 +3098,8 @@ _KINDS = (
         "PostgreSQL's largest request",
         backend="host",
         seen=(r"invalid memory alloc request size (?P<tried>\d{1,20})",),
-        means="PostgreSQL refuses a request of 1 GiB or more, whatever memory is free: one value or a list "
-        "in "
-        "the query is too large, or stored data is damaged",
+        means="PostgreSQL refuses a request of 1 GiB or more, whatever memory is free: one value "
+        "or a list in the query is too large, or stored data is damaged",
         next_step="smaller values or results (split large texts, bytea and arrays, aggregate fewer rows); if "
         "the query only reads stored rows, look for damage: `pg_dump -t TABLE`, and amcheck",
         cause=OomCause.LIMIT,
@@ -3193,10 +3180,9 @@ _KINDS = (
             r"|memory_limit_exceeded)",
         ),
         means="ClickHouse reached one of its own limits: of the server ('total'), of a query or of a user",
-        next_step="for a query, max_bytes_before_external_group_by and max_bytes_before_external_sort (it "
-        "then "
-        "uses the disk), or a larger max_memory_usage; for the server, fewer queries at once or a larger "
-        "max_server_memory_usage",
+        next_step="for a query, max_bytes_before_external_group_by and "
+        "max_bytes_before_external_sort (it then uses the disk), or a larger max_memory_usage; "
+        "for the server, fewer queries at once or a larger max_server_memory_usage",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -3224,10 +3210,9 @@ _KINDS = (
         also=(r"bytes_wanted\W{1,4}(?P<needed>\d{1,15})", r"bytes_limit\W{1,4}(?P<limit>\d{1,15})"),
         means="a circuit breaker of Elasticsearch (or OpenSearch) refused the request, which would have used "
         "more of Java's heap than its limit: the machine's memory is not full",
-        next_step="a larger heap (-Xms and -Xmx, up to half of the machine's memory), or less at once: "
-        "smaller "
-        "bulk requests, fewer buckets in aggregations, fewer shards; `GET _nodes/stats/breaker` shows which "
-        "breaker is full",
+        next_step="a larger heap (-Xms and -Xmx, up to half of the machine's memory), or less at "
+        "once: smaller bulk requests, fewer buckets in aggregations, fewer shards; `GET "
+        "_nodes/stats/breaker` shows which breaker is full",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -3531,9 +3516,8 @@ _KINDS = (
             "memory",
         ),
         means="a compiler ran out of host memory, not the GPU's",
-        next_step="fewer jobs at once (MAX_JOBS=1, make -j1, go build -p 1), more memory or swap, or a "
-        "prebuilt "
-        "package",
+        next_step="fewer jobs at once (MAX_JOBS=1, make -j1, go build -p 1), more memory or "
+        "swap, or a prebuilt package",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3546,9 +3530,9 @@ _KINDS = (
         ),
         means="most likely the kernel killed a compiler because host memory ran out: the machine's, or the "
         "limit of a container",
-        next_step="fewer jobs at once (cargo build -j 1, go build -p 1), no link-time optimization (lto), "
-        "more "
-        "memory or swap, or a prebuilt package; `dmesg | grep -i kill` confirms it",
+        next_step="fewer jobs at once (cargo build -j 1, go build -p 1), no link-time "
+        "optimization (lto), more memory or swap, or a prebuilt package; `dmesg | grep -i kill` "
+        "confirms it",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4043,11 +4027,9 @@ _KINDS = (
             "oom[-_]kill event|oomkilled(?!\\W{1,4}false)|killed process \\d|out of memory|invoked oom",
             "memory cgroup|used up",
         ),
-        means="SIGKILL ended the process: the kernel's, because host memory ran out, or that of whatever "
-        "stops "
-        "the container (`docker stop` after its grace period, a failed probe, a scheduler), of which the "
-        "text "
-        "has a sign",
+        means="SIGKILL ended the process: the kernel's, because host memory ran out, or that of "
+        "whatever stops the container (`docker stop` after its grace period, a failed probe, a "
+        "scheduler), of which the text has a sign",
         next_step="`dmesg | grep -i kill` on the host, and `docker inspect` (OOMKilled) or `kubectl describe "
         "pod` (Last State, Events), show which: if memory ran out, use less host memory; if not, look for "
         "what stopped it",
