@@ -170,6 +170,15 @@ _KINDS = (
         cause=OomCause.LIMIT,
     ),
     MessageKind(
+        "vLLM's encoder cache",
+        seen=(r"item with length <length>, which exceeds the pre-allocated encoder cache size <fits>",),
+        means="one image, video or audio has more tokens than vLLM's cache for them, whose size is fixed at "
+        "the start: no memory ran out",
+        next_step="a smaller input, such as fewer pixels (--mm-processor-kwargs); or a larger cache: "
+        "--max-num-batched-tokens above the item's length, or its sizes in --limit-mm-per-prompt",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
         "vLLM's Mamba cache",
         seen=(r"max_num_seqs \(<most_sequences>\) exceeds available mamba cache blocks \(<blocks>\)",),
         means="each sequence needs a block of the Mamba cache, and vLLM's share of the GPU has room for "
@@ -2193,6 +2202,17 @@ _KINDS = (
         leads=True,
     ),
     MessageKind(
+        "weights in vLLM",
+        level=0.5,
+        seen=(r"loading safetensors checkpoint shards: \d{1,2}% completed(?!.{0,9000}?100% completed)",),
+        needs=(_OUT_OF_MEMORY,),
+        unless=("sglang",),
+        means="it was loading the weights",
+        next_step="load the weights in fewer bytes (a quantized model, --dtype), or spread them over more "
+        "GPUs (--tensor-parallel-size)",
+        leads=True,
+    ),
+    MessageKind(
         "weights in SGLang",
         seen=(
             r"sglang[/\\]\S{0,80}?\.py\"?,line\d{1,6},in load_model",
@@ -2428,6 +2448,15 @@ _KINDS = (
         means="the trial run did not fit: it has as many tokens as the server allows at once",
         next_step="lower --max-batch-tokens; or --dtype float16",
         leads=True,
+    ),
+    MessageKind(
+        "text-generation-inference's KV cache",
+        seen=("out of available cache blocks: asked <pages>, only <free_slots> free",),
+        means="text-generation-inference's pool of blocks for the KV cache is full: its router let in more "
+        "requests than the server has blocks for",
+        next_step="a newer release, in which the router counts the blocks itself; else lower "
+        "--max-batch-total-tokens or --max-batch-prefill-tokens",
+        cause=OomCause.LIMIT,
     ),
     MessageKind(
         "graph capture in text-generation-inference",

@@ -1069,6 +1069,11 @@ TEXTS = (
             ('File "/invokeai/app/x.py", line 3', "InvokeAI", "enable_partial_loading: true"),
             ('File "/Fooocus/modules/patch.py", line 3', "Fooocus", "a smaller image; start with --always"),
             ('File "C:\\ai\\modules\\processing.py", line 3', "Stable Diffusion's web UI", "a smaller image"),
+            (
+                "Loading safetensors checkpoint shards:   3% Completed | 1/37 [00:02<01:39,  2.77s/it]",
+                "weights in vLLM",
+                "load the weights in fewer bytes",
+            ),
             ('File "/ComfyUI/execution.py", line 3', "ComfyUI", "a smaller image, fewer frames"),
             ("Prompt executed in 188.48 seconds", "ComfyUI", "a smaller image, fewer frames"),
             ("ERROR 2024-11-28 13:24:44 infinity_emb ERROR:", "Infinity's server", "lower --batch-size"),
@@ -1226,6 +1231,21 @@ TEXTS = (
         "look for the first error",
     ),
     ("./invoke.sh: riga 24:  8612 Killed    python invoke.py", "a killed process", HOST, {}, "less host"),
+    (
+        "Server error: Out of available cache blocks: asked 107, only 4 free blocks",
+        "text-generation-inference's KV cache",
+        LIMITED,
+        {"pages needed": 107, "free slots": 4},
+        "a newer release",
+    ),
+    (
+        "The decoder prompt contains a(n) image item with length 6042, which exceeds the pre-allocated "
+        "encoder cache size 4800. Please reduce the input size",
+        "vLLM's encoder cache",
+        LIMITED,
+        {"requested": 6042, "fit": 4800},
+        "a smaller input",
+    ),
     (
         "[Memory Management] Target: JointTextEncoder, Free GPU: 3000.00 MB, Model Require: 512.00 MB, "
         "Previously Loaded: 0.00 MB, Inference Require: 1024.00 MB, Remaining: -64.00 MB, All loaded\n"
