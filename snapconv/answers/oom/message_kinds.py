@@ -677,7 +677,11 @@ _KINDS = (
     MessageKind(
         "TensorFlow, without its device",
         backend="device",
-        seen=("oom when allocating tensor (?:with|of) shape<shape>(?: and type <type>)?",),
+        seen=(
+            "oom when allocating tensor (?:with|of) shape<shape>(?: and type <type>)?",
+            "resource_?exhausted: failed to allocate memory",
+            "resourceexhaustederror.{0,400}?failed to allocate memory",
+        ),
         unless=("gpu|cpu:|dml:|xpu:|cuda|nvidia|[gr]tx",),
         means="TensorFlow's own allocator found no memory: the text does not say whether of the GPU or of "
         "the host",
@@ -740,7 +744,7 @@ _KINDS = (
             "oom when allocating tensor with shape<shape> and type <type>(?: on "
             r"\S{0,80}?:<device> by)?",
             "oom when allocating tensor (?:with|of) shape<shape>(?: and type <type>)?",
-            "resource exhausted: failed to allocate memory",
+            "resource_?exhausted: failed to allocate memory",
             r"allocator \(?\S{0,30}?\)? ?ran out of memory trying to allocate <tried> "
             r"?(?:\(rounded to <rounded>\))?(?!.{0,12}?(?:the caller indicates|with "
             "freed_by_count))",
@@ -2493,6 +2497,7 @@ _KINDS = (
         level=1.5,
         seen=(
             r"cuda driver error: (?:2 \()?out of memory",
+            r"curesult error:? result=2(?!\d)",
             r"cuda_(?:error_)?out_of_memory(?! \(may not be an issue)|cumem\w{1,30} failed: out of memory",
         ),
         unless=("failed to allocate request for",),
@@ -3593,6 +3598,18 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "systemd-oomd, in systemd's words",
+        backend="host",
+        level=2,
+        seen=(r"systemd-oomd killed \d{1,6} process",),
+        means="systemd-oomd killed all processes of a unit because programs waited too long for host memory, "
+        "or because the swap was nearly full: not the GPU's memory",
+        next_step="use less host memory: fewer processes or DataLoader workers, less data at once; `oomctl` "
+        "shows the limits (ManagedOOMMemoryPressureLimit= and ManagedOOMSwap= of a unit). A program started "
+        "with `systemd-run --user --scope` is in a unit of its own",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "systemd-oomd",
         backend="host",
         level=2,
@@ -3910,6 +3927,49 @@ _KINDS = (
         next_step="smaller arrays (single instead of double, sparse, tall arrays), or clear what is no "
         "longer needed; the limit is in the preferences (MATLAB > Workspace)",
         cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "Cloud Run's limit",
+        backend="host",
+        seen=(
+            r"memory limit of (?P<limit>\d{1,7}[mg](?:ib)?) exceeded with (?P<used>\d{1,7}[mg](?:ib)?) used",
+        ),
+        means="Cloud Run (or Cloud Functions) stopped the instance because it used more memory than its "
+        "limit, which counts files in /tmp too",
+        next_step="a larger limit (gcloud run services update NAME --memory 2Gi), fewer requests at once in "
+        "an instance (--concurrency), or less data at once",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "Heroku's limit",
+        backend="host",
+        seen=(r"error r15 \(memory quota vastly exceeded",),
+        also=(r"process running mem=(?P<used>\d{1,7}[mg])\((?:[2-9]\d\d|\d{4})",),
+        means="Heroku stopped the dyno because it used far more memory than its type has, swap included",
+        next_step="fewer processes (WEB_CONCURRENCY), less data at once, or a larger type of dyno",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a warning of Heroku",
+        backend="host",
+        level=1,
+        seen=(r"error r14 \(memory quota exceeded",),
+        also=(r"process running mem=(?P<used>\d{1,7}[mg])\(",),
+        means="a warning: the dyno uses more memory than its type has, and swaps, which is slow; Heroku "
+        "stops it at a far larger use",
+        next_step="fewer processes (WEB_CONCURRENCY), less data at once, or a larger type of dyno",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "the number of mappings",
+        backend="host",
+        level=1,
+        seen=(r"vm\.max_map_count \[\d{1,9}\] (?:is|likely) too low",),
+        means="no memory ran out: Elasticsearch (or OpenSearch) does not start, because the kernel allows a "
+        "process fewer mappings than it wants",
+        next_step="`sudo sysctl -w vm.max_map_count=262144` on the host, and the same line in "
+        "/etc/sysctl.conf",
+        cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
         "AWS Lambda",

@@ -4166,8 +4166,8 @@ TEXTS = (
     ),
     (
         "  (1) Resource exhausted: failed to allocate memory\n[[{{node mul_89}}]]",
-        "TensorFlow",
-        FULL,
+        "TensorFlow, without its device",
+        UNKNOWN,
         {},
         "a smaller batch",
     ),
@@ -4672,6 +4672,62 @@ TEXTS = (
         HOST,
         {"used": gib(1.5)},
         "a higher limit",
+    ),
+    (
+        "device:GPU:0 RESOURCE_EXHAUSTED: failed to allocate memory",
+        "TensorFlow",
+        FULL,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "[torch_memory_saver.cpp] CUresult error  result=2 file=torch_memory_saver.cpp func=cu_mem_create",
+        "the CUDA driver",
+        FULL,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "systemd[1075]: app-x.scope: systemd-oomd killed 2104 process(es) in this unit.",
+        "systemd-oomd, in systemd's words",
+        HOST,
+        {},
+        "use less host memory",
+    ),
+    *(
+        (
+            f"Memory limit of {limit} exceeded with {used} used. Consider increasing the memory limit",
+            "Cloud Run's limit",
+            HOST,
+            {"the limit": n_limit * MIB, "used": n_used * MIB},
+            "a larger limit",
+        )
+        for limit, used, n_limit, n_used in (
+            ("512 MiB", "516 MiB", 512, 516),
+            ("256M", "343M", 256, 343),
+        )
+    ),
+    (
+        "heroku[w.1]: Error R14 (Memory quota exceeded)\nheroku[w.1]: Process running mem=1214M(237.2%)\n"
+        "heroku[w.1]: Error R15 (Memory quota vastly exceeded)\nProcess exited with status 137",
+        "Heroku's limit",
+        HOST,
+        {"used": 1214 * MIB},
+        "fewer processes",
+    ),
+    (
+        "heroku[w.1]: Process running mem=807M(157.7%)\nheroku[w.1]: Error R14 (Memory quota exceeded)",
+        "a warning of Heroku",
+        WARNING,
+        {"used": 807 * MIB},
+        "fewer processes",
+    ),
+    (
+        "max virtual memory areas vm.max_map_count [65530] is too low, increase to at least [262144]",
+        "the number of mappings",
+        OTHER_MEMORY,
+        {},
+        "`sudo sysctl",
     ),
 )
 NOUNS = {
