@@ -27,9 +27,8 @@ SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
 MIN_OWN_SEGMENT_BYTES = 10 * MIB  # from here on, a request gets a segment of its own size
 SEGMENT_GRANULE_BYTES = 2 * MIB
-NPU_PADDING_BYTES = (
-    32  # what torch_npu adds to every request (round_size in NPUCachingAllocator.cpp)
-)
+# torch_npu adds these to every request (round_size in NPUCachingAllocator.cpp).
+NPU_PADDING_BYTES = 32
 
 N_ROUNDUP_INTERVALS = 16  # 1 MiB, 2 MiB, 4 MiB … 32 GiB and above
 NO_ROUNDUP = (0,) * N_ROUNDUP_INTERVALS
@@ -37,10 +36,12 @@ _MAX_DIVISIONS = 2**31 - 1  # torch reads them with stoi
 _MAX_UNSIGNED = 2**64 - 1
 _INTEGER = re.compile(r"^([+-]?)0*(\d{1,20})(?!\d)")
 _TOKEN = re.compile(r"[,:\[\]]|[^,:\[\]]+")
-# A key and a value, which may be a list, and what stands between and after them.
+# A key, a token for the colon, a value, which may be a list, and a token for the comma.
 _ENTRY = re.compile(
-    r"([,:\[\]]|[^,:\[\]]+)(?:(?:[,:\[\]]|[^,:\[\]]+)(\[[^\]]*\]?|[,:\]]|[^,:\[\]]+)?(?:[,:\[\]]"
-    r"|[^,:\[\]]+)?)?"
+    r"([,:\[\]]|[^,:\[\]]+)"
+    r"(?:(?:[,:\[\]]|[^,:\[\]]+)"
+    r"(\[[^\]]*\]?|[,:\]]|[^,:\[\]]+)?"
+    r"(?:[,:\[\]]|[^,:\[\]]+)?)?"
 )
 
 
@@ -79,33 +80,34 @@ class AllocatorSettings:
         Options that do not move blocks are skipped. Raises SettingError for a value that torch
         refuses, unless such a value alone is to be skipped.
         """
-        found = replace(self, conf=conf)
+        settings = replace(self, conf=conf)
         pairs = split_conf(conf)
         for name, fields in _FIELDS.items():
             for key, text in pairs:
                 with suppress(*skipped):
                     if key == name:
-                        found = replace(found, **dict.fromkeys(fields, _read(name, text, found)))
-        return found
+                        value = _read(name, text, settings)
+                        settings = replace(settings, **dict.fromkeys(fields, value))
+        return settings
 
     def conf_with(self, conf: str) -> str:
         """Return the text of these settings with those replaced that another text names."""
         pairs = dict(split_conf(self.conf) + split_conf(conf))
         return ",".join(map(":".join, pairs.items()))
 
-    def with_snapshot_values(self, values: Mapping[str, object]) -> "AllocatorSettings":
+    def read_snapshot_values(self, values: Mapping[str, object]) -> "AllocatorSettings":
         """Return these settings with the values that a snapshot has under its keys for them.
 
         Raises ValueError with the path below ``values``, as in ``max_split_size: expected int, got
         str``.
         """
         threshold = values.get("garbage_collection_threshold")
+        if not isinstance(threshold, float) or not 0 <= threshold < 1:
+            threshold = 0.0
         return replace(
             self,
             max_split_size_bytes=_split_size_of_snapshot(values.get("max_split_size")),
-            garbage_collection_threshold=(
-                threshold if isinstance(threshold, float) and 0 <= threshold < 1 else 0.0
-            ),
+            garbage_collection_threshold=threshold,
             expandable_segments=values.get("expandable_segments") is True,
             roundup_power2_divisions=_divisions_of_snapshot(values.get("roundup_power2_divisions")),
         )
@@ -115,12 +117,11 @@ class AllocatorSettings:
         n_bytes += self.padding_bytes
         if n_bytes < MIN_BLOCK_BYTES:
             return MIN_BLOCK_BYTES
-        # Everything below 2 MiB falls into the first interval, everything from 32 GiB into the
-        # last.
+        # All below 2 MiB falls into the first interval, all from 32 GiB into the last.
         interval = min(max(n_bytes.bit_length() - MIB.bit_length(), 0), N_ROUNDUP_INTERVALS - 1)
         divisions = self.roundup_power2_divisions[interval]
         if divisions > 1 and n_bytes > MIN_BLOCK_BYTES * divisions:
-            # To the next of as many equal steps, of 512 bytes or more, between two powers of two.
+            # The space between two powers of two has so many equal steps, of 512 bytes or more.
             return _round_up(n_bytes, (1 << (n_bytes.bit_length() - 1)) // divisions)
         return _round_up(n_bytes, MIN_BLOCK_BYTES)
 
@@ -154,6 +155,8 @@ class AllocatorSettings:
     def as_snapshot(self) -> dict[str, object]:
         """Write the settings as the ``allocator_settings`` of torch 2.13."""
         limit = self.max_split_size_bytes
+        powers = [str(1 << i) for i in range(N_ROUNDUP_INTERVALS)]
+        divisions = dict(zip(powers, self.roundup_power2_divisions, strict=True))
         values = {
             "PYTORCH_CUDA_ALLOC_CONF": self.conf,
             "max_split_size": -1 if limit is None else _signed(limit),
@@ -163,16 +166,15 @@ class AllocatorSettings:
             "release_lock_on_cudamalloc": False,
             "pinned_use_cuda_host_register": False,
             "graph_capture_record_stream_reuse": False,
-            "roundup_power2_divisions": {
-                str(1 << i): divisions for i, divisions in enumerate(self.roundup_power2_divisions)
-            },
+            "roundup_power2_divisions": divisions,
             "max_round_threshold": -1,
             "max_cached_size": -1,
         }
         for name, text in split_conf(self.conf):
-            if name in OPTIONS and (key := OPTIONS[name].shown):
+            option = OPTIONS.get(name)
+            if option and option.shown:
                 value = _read(name, text, self)
-                values[key] = _signed(value) if OPTIONS[name].kind == "size" else value
+                values[option.shown] = _signed(value) if option.kind == "size" else value
         return values
 
 
@@ -199,8 +201,7 @@ def require_taken(conf: str, release: str) -> None:
     if release_key(release) < (2, 10) and not BEFORE_2_10.fullmatch(conf.replace(" ", "")):
         raise SettingError(
             f"allocator settings: torch {release} refuses {conf!r}: before 2.10 it takes "
-            f"key:value pairs "
-            "with commas between them, sizes above 20 MiB and integers below 2^31"
+            "key:value pairs with commas between them, sizes above 20 MiB and integers below 2^31"
         )
     for name, text in split_conf(conf):
         if name not in OPTIONS or release_key(release) < release_key(OPTIONS[name].since):
@@ -215,11 +216,9 @@ def _read(name: str, text: str, settings: AllocatorSettings) -> Any:
     value = pattern.fullmatch(text)
     if value is None:
         raise _refused(name, expected, text)
-    return (
-        _READERS[kind](name, value[1], settings)
-        if kind in _READERS
-        else LITERALS.get(value[1], value[1])
-    )
+    if kind in _READERS:
+        return _READERS[kind](name, value[1], settings)
+    return LITERALS.get(value[1], value[1])
 
 
 def _refused(name: str, expected: str, text: object) -> SettingError:
@@ -227,15 +226,15 @@ def _refused(name: str, expected: str, text: object) -> SettingError:
 
 
 def _size(name: str, text: str, settings: AllocatorSettings) -> int:
-    least = OPTIONS[name].least or settings.large_segment_bytes // MIB
+    minimum = OPTIONS[name].minimum or settings.large_segment_bytes // MIB
     megabytes = _integer(name, text)
-    if megabytes < least:
-        raise _refused(name, f"{least} or more", megabytes)
+    if megabytes < minimum:
+        raise _refused(name, f"{minimum} or more", megabytes)
     return min(megabytes, _MAX_UNSIGNED // MIB) * MIB
 
 
 def _integer(name: str, text: str) -> int:
-    """Read the integer that a text begins with, a negative one as 64 unsigned bits have it (stoull)."""
+    """Read the integer at the start of a text; a negative one becomes 64 unsigned bits (stoull)."""
     digits = _INTEGER.match(text)
     number = int(f"{digits[1]}{digits[2]}") if digits else _MAX_UNSIGNED + 1
     if abs(number) > _MAX_UNSIGNED:
@@ -261,7 +260,7 @@ def _divisions(name: str, text: str, settings: AllocatorSettings) -> tuple[int, 
     the last one named (that one included before torch 2.10), and other sizes keep what they have.
     """
     if not text.startswith("["):
-        return (_power_of_2(name, text, least=1),) * N_ROUNDUP_INTERVALS
+        return (_power_of_2(name, text, minimum=1),) * N_ROUNDUP_INTERVALS
     tokens = _TOKEN.findall(text)[1:]
     divisions = list(settings.roundup_power2_divisions)
     start = last = 0
@@ -271,17 +270,17 @@ def _divisions(name: str, text: str, settings: AllocatorSettings) -> tuple[int, 
         count = _power_of_2(name, value)
         begin, end = last + 1, N_ROUNDUP_INTERVALS
         if bound != ">":
-            end = min(_power_of_2(name, bound, least=1).bit_length(), end)
+            end = min(_power_of_2(name, bound, minimum=1).bit_length(), end)
             last = end - 1
             begin, start = min(start, last), N_ROUNDUP_INTERVALS
         divisions[begin:end] = [count] * (end - begin)
     return tuple(divisions)
 
 
-def _power_of_2(name: str, text: str, *, least: int = 0) -> int:
+def _power_of_2(name: str, text: str, *, minimum: int = 0) -> int:
     number = _integer(name, text)
-    if number < least or number & (number - 1):
-        raise _refused(name, f"{least}, or a larger power of 2", number)
+    if number < minimum or number & (number - 1):
+        raise _refused(name, f"{minimum}, or a larger power of 2", number)
     return number
 
 
@@ -314,7 +313,7 @@ def _divisions_of_snapshot(value: object) -> tuple[int, ...]:
     return tuple(divisions)
 
 
-# --- the readers of a text, by kind of value; fields are read in this order, all other options move no blocks
+# --- the readers of a text
 
 _READERS: dict[str, Callable[[str, str, AllocatorSettings], Any]] = {
     "size": _size,
@@ -322,6 +321,7 @@ _READERS: dict[str, Callable[[str, str, AllocatorSettings], Any]] = {
     "threshold": _fraction,
     "divisions": _divisions,
 }
+# The fields of options that move blocks, in the order in which they are read.
 _FIELDS = {
     # The size of blocks that are not split follows that of large segments.
     "large_segment_size_mb": ("large_segment_bytes", "max_non_split_rounding_bytes"),

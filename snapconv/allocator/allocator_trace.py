@@ -29,9 +29,10 @@ class RecordedEvent:
 
     def as_entry(self) -> dict[str, object]:
         """Write the trace entry as torch 2.12 does; ``frames`` is absent where there were none."""
+        addr_key = "device_free" if self.action == "oom" else "addr"
         entry: dict[str, object] = {
             "action": self.action,
-            "device_free" if self.action == "oom" else "addr": self.addr,
+            addr_key: self.addr,
             "size": self.size,
             "stream": self.stream,
             "time_us": self.time_us,
@@ -69,7 +70,7 @@ class Ledger:
         return self.capacity is None or self.reserved_bytes + n_bytes <= self.capacity
 
     def memory_taken(self, n_bytes: int, *, is_mapped: bool = False) -> None:
-        """Count a segment or pages that were got from the device."""
+        """Count a segment or pages that the device has given."""
         self.reserved_bytes += n_bytes
         self.max_reserved_bytes = max(self.max_reserved_bytes, self.reserved_bytes)
         if is_mapped:
@@ -99,6 +100,5 @@ class Ledger:
         """Pass an event on, with the counters as they stand now: change them first."""
         if self.listener is None:
             return
-        self.listener(
-            RecordedEvent(action, addr, size, stream, pool, self.clock(), frames, block_bytes)
-        )
+        time_us = self.clock()
+        self.listener(RecordedEvent(action, addr, size, stream, pool, time_us, frames, block_bytes))

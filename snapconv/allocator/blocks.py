@@ -8,7 +8,7 @@ it happens.
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate, takewhile
+from itertools import takewhile
 from operator import attrgetter
 from typing import Any
 
@@ -83,32 +83,28 @@ class Block:
         return front
 
     def cut_back(self, size: int) -> "Block":
-        """Split off and return the rest; this block keeps the first ``size`` bytes."""
-        rest = self.size - size
+        """Split off and return the bytes behind the first ``size``, which this block keeps."""
+        addr = self.addr + size
+        n_bytes = self.size - size
         back = Block(
-            self.addr + size,
-            rest,
-            self.stream,
-            self.pool,
-            self.reservation,
-            is_mapped=self.is_mapped,
+            addr, n_bytes, self.stream, self.pool, self.reservation, is_mapped=self.is_mapped
         )
         back.link(self, self.after)
         self.size = size
         return back
 
-    def absorb(self, other: "Block | None") -> None:
-        """Merge a free neighbour in the same state of mapping into this block (try_merge_blocks)."""
-        if other is None or other.is_active or other.is_mapped != self.is_mapped:
+    def absorb(self, neighbour: "Block | None") -> None:
+        """Merge a free neighbour into this block, if both are mapped or neither (try_merge_blocks)."""
+        if neighbour is None or neighbour.is_active or neighbour.is_mapped != self.is_mapped:
             return
-        other.pool.discard(other)
-        if self.before is other:
-            self.addr = other.addr
-            self.segment_frames = other.segment_frames
-            self.link(other.before, self.after)
+        neighbour.pool.discard(neighbour)
+        if self.before is neighbour:
+            self.addr = neighbour.addr
+            self.segment_frames = neighbour.segment_frames
+            self.link(neighbour.before, self.after)
         else:
-            self.link(self.before, other.after)
-        self.size += other.size
+            self.link(self.before, neighbour.after)
+        self.size += neighbour.size
 
     def rejoin(self) -> None:
         """Merge the free neighbours into this block, and put it into its pool."""
@@ -137,9 +133,11 @@ class BlockPool:
         """Take in a free or unmapped block."""
         if block.is_mapped:
             block.gc_base = self.n_searches
-            insort(self._free.setdefault(block.stream, []), (block.size, block.addr, block))
+            free = self._free.setdefault(block.stream, [])
+            insort(free, (block.size, block.addr, block))
         else:
-            insort(self._unmapped.setdefault(block.stream, []), (block.addr, block))
+            unmapped = self._unmapped.setdefault(block.stream, [])
+            insort(unmapped, (block.addr, block))
 
     def discard(self, block: Block) -> None:
         """Take out a block, whose address and size must be as they were at insertion."""
@@ -151,12 +149,18 @@ class BlockPool:
             del unmapped[bisect_left(unmapped, (block.addr,))]
 
     def free_of(self, stream: int) -> list[tuple[int, int, Block]]:
-        """Return the stream's free blocks with sizes and addresses, best fit first; not to be changed."""
+        """Return the stream's free blocks with sizes and addresses, best fit first.
+
+        Callers do not change the list.
+        """
         return self._free.get(stream, [])
 
     def free_blocks(self) -> list[Block]:
         """List all free blocks by stream, size and address: the order in which torch frees them."""
-        return [block for stream in sorted(self._free) for _, _, block in self._free[stream]]
+        blocks: list[Block] = []
+        for stream in sorted(self._free):
+            blocks += [block for _, _, block in self._free[stream]]
+        return blocks
 
     def unmapped_blocks(self, stream: int) -> list[Block]:
         """List the stream's unmapped blocks by address."""
@@ -172,10 +176,10 @@ def neighbours_from(block: Block) -> Iterator[Block]:
 
 
 class AddressSpace:
-    """The driver's part: lowest gap first, in granules of 2 MiB, so that an address is soon used again.
+    """The driver's part: ranges of whole granules of 2 MiB, from the lowest gap that is large enough.
 
-    The real driver's choice is unknown and irrelevant to the allocator; re-use and neighbouring
-    segments are what readers of a trace must cope with.
+    So an address is soon used again. The real driver's choice is unknown and irrelevant to the
+    allocator; re-use and neighbouring segments are what readers of a trace must cope with.
     """
 
     def __init__(self, base_addr: int = 0x7F00_0000_0000) -> None:
@@ -186,29 +190,36 @@ class AddressSpace:
         """Return the address of a range of that size."""
         size = -(-n_bytes // SEGMENT_GRANULE_BYTES) * SEGMENT_GRANULE_BYTES
         for i, (addr, gap) in enumerate(self._gaps):
-            if gap >= size:
-                self._gaps[i : i + 1] = [(addr + size, gap - size)] if gap > size else []
+            if gap > size:
+                self._gaps[i] = (addr + size, gap - size)
+                return addr
+            if gap == size:
+                del self._gaps[i]
                 return addr
         addr = self._end
-        self._end = self._end + size
+        self._end += size
         return addr
 
     def give_back(self, addr: int, n_bytes: int) -> None:
         """Make a range available again, joined with the gaps beside it."""
         size = -(-n_bytes // SEGMENT_GRANULE_BYTES) * SEGMENT_GRANULE_BYTES
         first = last = bisect_left(self._gaps, (addr,))
-        if first and sum(self._gaps[first - 1]) == addr:
-            first -= 1
-            addr = self._gaps[first][0]
-            size = self._gaps[first][1] + size
-        if last < len(self._gaps) and self._gaps[last][0] == addr + size:
-            size += self._gaps[last][1]
-            last += 1
+        if first:
+            gap_addr, gap = self._gaps[first - 1]
+            if gap_addr + gap == addr:
+                first -= 1
+                addr = gap_addr
+                size += gap
+        if last < len(self._gaps):
+            gap_addr, gap = self._gaps[last]
+            if gap_addr == addr + size:
+                last += 1
+                size += gap
         self._gaps[first:last] = [(addr, size)]
 
 
-def old_segments(pool: BlockPool, wanted: int) -> list[Block]:
-    """Choose the oldest unsplit free segments of a pool until they have the bytes that are wanted.
+def old_segments(pool: BlockPool, min_bytes: int) -> list[Block]:
+    """Choose the oldest unsplit free segments of a pool until they have enough bytes.
 
     A block's age is the number of searches in its pool since it was freed; those of average age and
     more go at once.
@@ -217,31 +228,41 @@ def old_segments(pool: BlockPool, wanted: int) -> list[Block]:
     def age(block: Block) -> int:
         return pool.n_searches - block.gc_base
 
-    left = [block for block in pool.free_blocks() if block.is_whole_segment]
+    candidates = [block for block in pool.free_blocks() if block.is_whole_segment]
     chosen: list[Block] = []
-    while left and sum(block.size for block in chosen) < wanted:
-        average = sum(map(age, left)) / len(left)
-        kept = [block for block in left if block.reservation is not None or age(block) < average]
-        if len(kept) == len(left):
+    while candidates and sum(block.size for block in chosen) < min_bytes:
+        average = sum(map(age, candidates)) / len(candidates)
+        young = []
+        n_chosen = len(chosen)
+        for block in candidates:
+            if block.reservation is None and age(block) >= average:
+                chosen.append(block)
+            else:
+                young.append(block)
+        if len(chosen) == n_chosen:
             break
-        chosen += [block for block in left if block.reservation is None and age(block) >= average]
-        left = kept
+        candidates = young
     return chosen
 
 
-def oversize_segments(pool: BlockPool, stream: int, *, wanted: int, limit: int) -> list[Block]:
-    """Choose oversize blocks of a stream: the smallest that is enough, or the largest until they are.
+def oversize_segments(pool: BlockPool, stream: int, *, min_bytes: int, limit: int) -> list[Block]:
+    """Choose oversize blocks of a stream: the smallest that is enough, else the largest ones.
 
-    ``limit`` is max_split_size. What is chosen may have less than is wanted.
+    ``limit`` is max_split_size. The chosen blocks together may have less than ``min_bytes``.
     """
     free = [block for _, _, block in pool.free_of(stream)]
-    candidates = [block for block in free if block.size >= wanted][:1]
+    candidates = [block for block in free if block.size >= min_bytes][:1]
     if not candidates or candidates[0].reservation is not None:
-        candidates = [block for block in reversed(free) if limit <= block.size < wanted]
-    # torch counts on oversize blocks being whole segments; expandable ones it skips since 2.5.
-    whole = [block for block in candidates if block.reservation is None and block.is_whole_segment]
-    released = accumulate((block.size for block in whole), initial=0)
-    return [block for block, n_bytes in zip(whole, released, strict=False) if n_bytes < wanted]
+        candidates = [block for block in reversed(free) if limit <= block.size < min_bytes]
+    chosen = []
+    chosen_bytes = 0
+    for block in candidates:
+        # torch counts on oversize blocks being whole segments; expandable ones it skips since 2.5.
+        can_go = block.reservation is None and block.is_whole_segment
+        if can_go and chosen_bytes < min_bytes:
+            chosen.append(block)
+            chosen_bytes += block.size
+    return chosen
 
 
 # --- layouts, and the dicts of segments
@@ -297,7 +318,7 @@ def raw_segment(head: Block, *, device: int) -> dict[str, Any]:
 
 
 def layout_blocks(layout: SegmentLayout, pool: BlockPool) -> Iterator[Block]:
-    """Link up the live and the free blocks of a segment, in order; put none of them anywhere."""
+    """Link up the live and the free blocks of a segment, in order; put none of them into a pool."""
     addr = layout.addr
     end = layout.addr + layout.size
     before: Block | None = None
@@ -320,10 +341,15 @@ def layout_blocks(layout: SegmentLayout, pool: BlockPool) -> Iterator[Block]:
 
 
 def _raw_block(block: Block) -> dict[str, Any]:
+    state = INACTIVE
+    if block.is_allocated:
+        state = ALLOCATED
+    elif block.is_pending:
+        state = PENDING_FREE
     return {
         "address": block.addr,
         "size": block.size,
         "requested_size": block.requested_size,
-        "state": ALLOCATED if block.is_allocated else PENDING_FREE if block.is_active else INACTIVE,
+        "state": state,
         "frames": block.frames or [],
     }

@@ -1,4 +1,4 @@
-"""malloc and free -> the segments and events that torch would have, without torch and without a GPU.
+"""malloc and free -> the segments and events that torch would have, without torch or a GPU.
 
 A model of torch's CUDACachingAllocator (c10/cuda/CUDACachingAllocator.cpp, torch 2.1 to 2.13): same
 block sizes, same placement, same events in the same order. Of a device it knows only the capacity.
@@ -8,6 +8,8 @@ Left out: graph capture's deferral of frees, checkpointed pools.
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
@@ -59,10 +61,11 @@ def _format(n_bytes: int) -> str:
     """Write bytes as torch's format_size does, which has no unit above GiB."""
     if n_bytes <= 1024:
         return f"{n_bytes} bytes"
-    unit, shift = (
-        ("KiB", 10) if n_bytes <= 1 << 20 else ("MiB", 20) if n_bytes <= 1 << 30 else ("GiB", 30)
-    )
-    return f"{n_bytes / (1 << shift):.2f} {unit}"
+    if n_bytes <= 1 << 20:
+        return f"{n_bytes / (1 << 10):.2f} KiB"
+    if n_bytes <= 1 << 30:
+        return f"{n_bytes / (1 << 20):.2f} MiB"
+    return f"{n_bytes / (1 << 30):.2f} GiB"
 
 
 class CachingAllocator:
@@ -113,14 +116,19 @@ class CachingAllocator:
         if n_bytes == 0:
             return 0
         size = self.settings.round_size(n_bytes)
-        found = self.pool(pool, is_small=size <= SMALL_REQUEST_BYTES)
-        return self.take(found, stream, size, n_bytes, frames).addr
+        block_pool = self.pool(pool, is_small=size <= SMALL_REQUEST_BYTES)
+        return self.take(block_pool, stream, size, n_bytes, frames).addr
 
     def take(
         self, pool: BlockPool, stream: int, size: int, n_bytes: int, frames: Frames | None = None
     ) -> Block:
-        """Allocate a block of ``size`` bytes, rounded already, for a request of ``n_bytes``; see malloc."""
-        block = self._best_fit(pool, stream, size) or self._grow(pool, stream, size, frames)
+        """Allocate a block of ``size`` bytes, rounded already, for a request of ``n_bytes``.
+
+        Raises as ``malloc`` does.
+        """
+        block = self._best_fit(pool, stream, size)
+        if block is None:
+            block = self._grow(pool, stream, size, frames)
         if block is None:
             raise self._out_of_memory(pool, stream, size, frames)
         return self._hand_out(block, size, n_bytes, frames)
@@ -140,7 +148,10 @@ class CachingAllocator:
         self._complete(block, frames)
 
     def give_back_later(self, block: Block, frames: Frames | None = None) -> None:
-        """Free an allocated block that stays active until ``complete``, or until all pending frees do."""
+        """Free an allocated block that stays active until its free completes.
+
+        ``complete`` does that, and so does all that completes every pending free.
+        """
         self._request_free(block, frames)
         block.is_pending = True
         self._waiting[block.addr] = block
@@ -152,7 +163,7 @@ class CachingAllocator:
             self._record("free_requested", block, frames)
 
     def complete(self, block: Block, frames: Frames | None = None) -> None:
-        """Complete such a free, where it is not complete yet."""
+        """Complete a pending free, where it is not complete yet."""
         if self._waiting.get(block.addr) is block:
             del self._waiting[block.addr]
             block.is_pending = False
@@ -181,23 +192,23 @@ class CachingAllocator:
             )
 
     def adopt_layout(self, layouts: Iterable[SegmentLayout]) -> dict[int, Block]:
-        """Take over segments as the present state, recording nothing; return the live blocks by address.
+        """Take over segments as the present state, recording nothing; return the live blocks.
 
-        Pending frees wait for ``complete``. Where expandable segments may grow is assumed: see
-        ExpandableMemory.adopt.
+        They are returned by address. Pending frees wait for ``complete``. The address space of
+        expandable segments is assumed: see ExpandableMemory.adopt.
         """
-        ranges = [
-            (
-                layout,
-                list(layout_blocks(layout, self.pool(layout.pool_id, is_small=layout.is_small))),
-            )
-            for layout in sorted(layouts, key=lambda layout: layout.is_expandable)
-        ]
-        self._expandable.adopt(
-            [blocks for layout, blocks in ranges if layout.is_expandable and blocks]
-        )
+        ordinary: list[Block] = []
+        expandable: list[list[Block]] = []
+        for layout in sorted(layouts, key=attrgetter("is_expandable")):
+            pool = self.pool(layout.pool_id, is_small=layout.is_small)
+            blocks = list(layout_blocks(layout, pool))
+            if layout.is_expandable and blocks:
+                expandable.append(blocks)
+            else:
+                ordinary += blocks
+        self._expandable.adopt(expandable)
         ledger = self.ledger
-        for block in (block for _, blocks in ranges for block in blocks):
+        for block in chain(ordinary, *expandable):
             ledger.reserved_bytes += block.size
             if not block.is_active:
                 block.pool.insert(block)
@@ -220,15 +231,12 @@ class CachingAllocator:
     def segments(self) -> list[dict[str, Any]]:
         """List the segments and their blocks as torch's snapshot does, by address."""
         # One segment per contiguous mapped range.
-        heads = [
-            block
-            for block in self.all_blocks()
-            if block.before is None or not block.before.is_mapped
-        ]
-        return [
-            raw_segment(head, device=self.device)
-            for head in sorted(heads, key=lambda block: block.addr)
-        ]
+        heads = []
+        for block in self.all_blocks():
+            if block.before is None or not block.before.is_mapped:
+                heads.append(block)
+        heads.sort(key=attrgetter("addr"))
+        return [raw_segment(head, device=self.device) for head in heads]
 
     def note_snapshot(self) -> None:
         """Record that a snapshot was taken, with what was active then."""
@@ -241,13 +249,13 @@ class CachingAllocator:
         return block
 
     def pool(self, pool_id: PoolId, *, is_small: bool) -> BlockPool:
-        """Return one of the two pools with that id, made at first use."""
+        """Return one of the two pools with that id; the first use creates it."""
         if (pool_id, is_small) not in self._pools:
             self._pools[pool_id, is_small] = BlockPool(pool_id, is_small=is_small)
         return self._pools[pool_id, is_small]
 
     def _releasable_pools(self) -> list[BlockPool]:
-        """Return the default pools, as torch empties them; those of CUDA graphs and MemPools it spares."""
+        """Return the default pools, which torch empties, unlike those of CUDA graphs and MemPools."""
         return [self.pool(DEFAULT_POOL, is_small=is_small) for is_small in (False, True)]
 
     def _best_fit(self, pool: BlockPool, stream: int, size: int) -> Block | None:
@@ -287,8 +295,8 @@ class CachingAllocator:
         threshold = self.settings.garbage_collection_threshold
         if self.limit is None or not threshold:
             return
-        wanted = self.ledger.reserved_bytes - int(threshold * self.limit)
-        for block in old_segments(self.pool(DEFAULT_POOL, is_small=False), wanted):
+        excess = self.ledger.reserved_bytes - int(threshold * self.limit)
+        for block in old_segments(self.pool(DEFAULT_POOL, is_small=False), excess):
             self._release_segment(block, frames)
 
     def _new_block(
@@ -302,17 +310,18 @@ class CachingAllocator:
             return self._expandable.allocate(pool, stream=stream, size=size, frames=frames)
         if not self.ledger.has_room(n_bytes):
             return None
-        block = Block(self._addresses.take(n_bytes), n_bytes, stream, pool, segment_frames=frames)
+        addr = self._addresses.take(n_bytes)
+        block = Block(addr, n_bytes, stream, pool, segment_frames=frames)
         self.ledger.memory_taken(n_bytes)
         self._record_segment("segment_alloc", block, frames)
         return block
 
     def _hand_out(self, block: Block, size: int, n_bytes: int, frames: Frames | None) -> Block:
-        """Split the found block if the rule requires it, and mark it allocated (alloc_found_block)."""
+        """Split the block if the rule requires it, and mark it allocated (alloc_found_block)."""
         if self.settings.should_split(block.size, size, is_small=block.pool.is_small):
-            rest = block
+            remainder = block
             block = block.cut_front(size)
-            rest.pool.insert(rest)
+            remainder.pool.insert(remainder)
         block.is_allocated = True
         block.requested_size = n_bytes
         block.frames = frames
@@ -339,11 +348,11 @@ class CachingAllocator:
         limit = self.settings.max_split_size_bytes
         if limit is None:
             return False
-        wanted = max(size, limit)
-        chosen = oversize_segments(pool, stream, wanted=wanted, limit=limit)
+        min_bytes = max(size, limit)
+        chosen = oversize_segments(pool, stream, min_bytes=min_bytes, limit=limit)
         for block in chosen:
             self._release_segment(block, frames)
-        return sum(block.size for block in chosen) >= wanted
+        return sum(block.size for block in chosen) >= min_bytes
 
     def _release_segment(self, block: Block, frames: Frames | None) -> None:
         """Give an unsplit segment back to the device (release_block)."""
@@ -371,14 +380,13 @@ class CachingAllocator:
         )
 
     def _record_segment(self, action: str, block: Block, frames: Frames | None) -> None:
-        own = block.segment_frames if frames is None else frames
         self.ledger.record(
             action,
             addr=block.addr,
             size=block.size,
             stream=block.stream,
             pool=block.pool.id,
-            frames=own,
+            frames=block.segment_frames if frames is None else frames,
         )
 
     def _record(self, action: str, block: Block, frames: Frames | None) -> None:

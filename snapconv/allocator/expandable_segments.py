@@ -6,7 +6,6 @@ large_segment_size (20 MiB); a page is backed by memory as a whole or not at all
 """
 
 from bisect import bisect_left
-from itertools import accumulate, takewhile
 
 from snapconv.allocator.allocator_settings import SMALL_SEGMENT_BYTES, AllocatorSettings
 from snapconv.allocator.allocator_trace import Frames, Ledger
@@ -39,7 +38,10 @@ class ExpandableMemory:
             return None
         while block.size < size:
             hole = block.after
-            if hole is None or not self._map(hole, min(size - block.size, hole.size), frames):
+            if hole is None:
+                return None
+            missing = min(size - block.size, hole.size)
+            if not self._map(hole, missing, frames):
                 return None
             block = hole
         pool.discard(block)
@@ -48,82 +50,83 @@ class ExpandableMemory:
     def release(self, blocks: list[Block], frames: Frames | None) -> None:
         """Unmap every whole page inside the given free blocks."""
         for block in blocks:
-            if (
-                self._unmap(block, frames)
-                and block.is_whole_segment
-                and block.reservation is not None
-            ):
+            is_unmapped = self._unmap(block, frames)
+            reservation = block.reservation
+            if is_unmapped and block.is_whole_segment and reservation is not None:
                 block.pool.discard(block)
-                self._addresses.give_back(block.reservation.addr, block.reservation.size)
+                self._addresses.give_back(reservation.addr, reservation.size)
 
     def adopt(self, ranges: list[list[Block]]) -> None:
-        """Give adopted mapped ranges, each a run of linked blocks, the address space that they grow in.
+        """Give adopted mapped ranges, each a run of linked blocks, address space to grow in.
 
         A snapshot does not contain it. Ranges of one pool and stream are taken as parts of one
         segment if they are whole pages apart, with nothing else between, within the space that
         torch reserves for one. A segment begins with its first mapped page and ends where the next
         one begins.
         """
-        ranges = sorted(ranges, key=lambda blocks: blocks[0].addr)
         groups: list[list[list[Block]]] = []
-        for blocks in ranges:
-            if groups and self._is_of_one_segment(groups[-1], blocks):
+        for blocks in sorted(ranges, key=_start):
+            if groups and self._is_same_segment(groups[-1], blocks):
                 groups[-1].append(blocks)
             else:
                 groups.append([blocks])
-        ends = [group[0][0].addr for group in groups[1:]] + [None]
+        ends = [_start(group[0]) for group in groups[1:]] + [None]
         for group, end in zip(groups, ends, strict=False):
             self._reserve_around(group, end)
 
-    def _is_of_one_segment(self, group: list[list[Block]], blocks: list[Block]) -> bool:
+    def _is_same_segment(self, group: list[list[Block]], blocks: list[Block]) -> bool:
         first = group[0][0]
-        other = blocks[0]
+        next_block = blocks[0]
         page_size = self._page_size(group)
-        return (
-            (first.pool, first.stream) == (other.pool, other.stream)
-            and (other.addr - first.addr) % page_size == 0
-            and _end(blocks) - first.addr <= self._reserved_size(page_size)
-        )
+        if (first.pool, first.stream) != (next_block.pool, next_block.stream):
+            return False
+        if (next_block.addr - first.addr) % page_size:
+            return False
+        return _end(blocks) - first.addr <= self._reserved_size(page_size)
 
     def _page_size(self, group: list[list[Block]]) -> int:
         """Return the page size of the pool, or 2 MiB where the ranges are no multiples of it."""
         page_size = self._settings.page_size(is_small=group[0][0].pool.is_small)
-        fits = all((_end(blocks) - blocks[0].addr) % page_size == 0 for blocks in group)
+        fits = all((_end(blocks) - _start(blocks)) % page_size == 0 for blocks in group)
         return page_size if fits else SMALL_SEGMENT_BYTES
 
     def _reserve_around(self, group: list[list[Block]], end: int | None) -> None:
         page_size = self._page_size(group)
-        addr = group[0][0].addr
+        addr = _start(group[0])
         size = max(self._reserved_size(page_size), _end(group[-1]) - addr)
         if end is not None:
             size = min(size, (end - addr) // page_size * page_size)
         reservation = Reservation(addr, size, page_size)
-        starts = [blocks[0].addr for blocks in group[1:]] + [addr + size]
+        next_starts = [_start(blocks) for blocks in group[1:]] + [addr + size]
         before: Block | None = None
-        for blocks, next_start in zip(group, starts, strict=True):
+        for blocks, next_start in zip(group, next_starts, strict=True):
             for block in blocks:
                 block.reservation = reservation
             if before is not None:
                 blocks[0].link(before, blocks[0].after)
             before = blocks[-1]
-            if (gap := next_start - _end(blocks)) > 0:
+            range_end = _end(blocks)
+            gap = next_start - range_end
+            if gap > 0:
                 hole = Block(
-                    _end(blocks), gap, before.stream, before.pool, reservation, is_mapped=False
+                    range_end, gap, before.stream, before.pool, reservation, is_mapped=False
                 )
                 hole.link(before, None)
                 hole.pool.insert(hole)
                 before = hole
 
     def _reserved_size(self, page_size: int) -> int:
-        """Return the address space of a segment: torch reserves 9/8 of the memory, in whole pages."""
+        """Return the address space of a segment: torch reserves 9/8 of the memory."""
         capacity = self._ledger.capacity
-        wanted = UNLIMITED_ADDRESS_SPACE if capacity is None else capacity * 9 // 8
-        return -(-wanted // page_size) * page_size
+        n_bytes = UNLIMITED_ADDRESS_SPACE if capacity is None else capacity * 9 // 8
+        return -(-n_bytes // page_size) * page_size
 
     def _candidate(self, pool: BlockPool, *, stream: int, size: int) -> Block | None:
-        """Find the lowest run of free and unmapped blocks that is large enough, or reserve a new range."""
+        """Find the lowest run of free and unmapped blocks for a size, or reserve a new range."""
         for hole in pool.unmapped_blocks(stream):
-            first = hole.before if hole.before is not None and not hole.before.is_active else hole
+            first = hole
+            if hole.before is not None and not hole.before.is_active:
+                first = hole.before
             if _is_large_enough(first, size):
                 return first
         page_size = self._settings.page_size(is_small=pool.is_small)
@@ -136,7 +139,7 @@ class ExpandableMemory:
         return block
 
     def _map(self, hole: Block, size: int, frames: Frames | None) -> bool:
-        """Back the first ``size`` bytes of a hole, rounded up to pages, and merge with neighbours."""
+        """Back the first ``size`` bytes of a hole, rounded up to pages, and merge neighbours."""
         assert hole.reservation is not None
         page_size = hole.reservation.page_size
         n_bytes = -(-size // page_size) * page_size
@@ -182,14 +185,22 @@ class ExpandableMemory:
 
 
 def whole_pages(block: Block) -> range:
-    """Return the addresses of whole pages inside a block of an expandable segment; empty in any other."""
+    """Return the addresses of whole pages in a block of an expandable segment.
+
+    A block of another segment has none.
+    """
     if block.reservation is None:
         return range(0)
     base = block.reservation.addr
     page_size = block.reservation.page_size
-    start = base + -(-(block.addr - base) // page_size) * page_size
-    end = base + (block.addr + block.size - base) // page_size * page_size
+    offset = block.addr - base
+    start = base + -(-offset // page_size) * page_size
+    end = base + (offset + block.size) // page_size * page_size
     return range(start, max(start, end))
+
+
+def _start(blocks: list[Block]) -> int:
+    return blocks[0].addr
 
 
 def _end(blocks: list[Block]) -> int:
@@ -206,15 +217,15 @@ def best_candidate(
     skipped.
     """
     free = pool.free_of(stream)
-    place = bisect_left(free, (size,))
-    if place == len(free):
+    index = bisect_left(free, (size,))
+    if index == len(free):
         return None
-    best = free[place][2]
+    best = free[index][2]
     if best.reservation is not None and not may_be_expandable:
-        return next((block for _, _, block in free[place:] if block.reservation is None), None)
-    while best.reservation is not None and place + 1 < len(free):
-        place += 1
-        block = free[place][2]
+        return next((block for _, _, block in free[index:] if block.reservation is None), None)
+    while best.reservation is not None and index + 1 < len(free):
+        index += 1
+        block = free[index][2]
         if _size_after_growth(block) >= _size_after_growth(best):
             break
         best = block
@@ -223,10 +234,18 @@ def best_candidate(
 
 def _size_after_growth(block: Block) -> int:
     hole = block.after
-    return block.size + (hole.size if hole is not None and not hole.is_mapped else 0)
+    if hole is None or hole.is_mapped:
+        return block.size
+    return block.size + hole.size
 
 
 def _is_large_enough(first: Block, size: int) -> bool:
-    """Return whether the free and unmapped blocks from here on add up to ``size``."""
-    free = takewhile(lambda block: not block.is_active, neighbours_from(first))
-    return any(n_bytes >= size for n_bytes in accumulate(block.size for block in free))
+    """Return whether the free and unmapped blocks from a first one on add up to ``size``."""
+    n_bytes = 0
+    for block in neighbours_from(first):
+        if block.is_active:
+            return False
+        n_bytes += block.size
+        if n_bytes >= size:
+            return True
+    return False

@@ -244,7 +244,7 @@ def read_settings(raw: object, path: str) -> tuple[AllocatorSettings, Entries]:
     conf = next((text for key, text in entries if key.endswith("ALLOC_CONF")), "")
     settings = AllocatorSettings().changed(conf, skipped=(SettingError,))
     try:
-        return settings.with_snapshot_values(values), entries
+        return settings.read_snapshot_values(values), entries
     except ValueError as error:
         raise MalformedSnapshotError(f"{path}.{error}") from error
 

@@ -45,20 +45,20 @@ LITERALS = {
 class AllocatorOption:
     """One option: its kind of value, and the first release that takes it.
 
-    ``shown`` is its key in a snapshot, of those that move no block. ``least`` is that of a size in
-    MiB; 0: the size of large segments, -1: any.
+    ``shown`` is the key in a snapshot of an option that moves no block. ``minimum`` is that of a
+    size in MiB; 0: the size of large segments, -1: any.
     """
 
     kind: str
     since: str
     shown: str = ""
-    least: int = 0
+    minimum: int = 0
 
 
 OPTIONS = {
     "max_split_size_mb": AllocatorOption("size", "2.0"),
     "max_non_split_rounding_mb": AllocatorOption("size", "2.6"),
-    "large_segment_size_mb": AllocatorOption("size", "2.12", least=11),
+    "large_segment_size_mb": AllocatorOption("size", "2.12", minimum=11),
     "garbage_collection_threshold": AllocatorOption("threshold", "2.0"),
     "per_process_memory_fraction": AllocatorOption("fraction", "2.10"),
     "roundup_power2_divisions": AllocatorOption("divisions", "2.0"),
@@ -80,11 +80,11 @@ OPTIONS = {
     ),
     "pinned_num_register_threads": AllocatorOption("threads", "2.1", "pinned_num_register_threads"),
     "pinned_use_background_threads": AllocatorOption("switch", "2.6"),
-    "pinned_reserve_segment_size_mb": AllocatorOption("size", "2.10", least=1),
+    "pinned_reserve_segment_size_mb": AllocatorOption("size", "2.10", minimum=1),
     "pinned_max_round_threshold_mb": AllocatorOption(
-        "size", "2.13", "max_round_threshold", least=-1
+        "size", "2.13", "max_round_threshold", minimum=-1
     ),
-    "pinned_max_cached_size_mb": AllocatorOption("size", "2.13", "max_cached_size", least=-1),
+    "pinned_max_cached_size_mb": AllocatorOption("size", "2.13", "max_cached_size", minimum=-1),
     "pinned_free_catch_all": AllocatorOption("switch", "2.12"),
 }
 # Before torch 2.10 a comma had to stand between options, a tab was no space, the sizes up to which

@@ -111,9 +111,9 @@ def test_expandable_blocks_stay_although_they_count_for_the_average_age():
 )
 def test_as_few_oversize_segments_as_are_enough(wanted, sizes):
     pool = pool_of((12, 1), (50, 1), (60, 1), (80, 1))
-    found = oversize_segments(pool, 0, wanted=wanted * MIB, limit=50 * MIB)
+    found = oversize_segments(pool, 0, min_bytes=wanted * MIB, limit=50 * MIB)
     assert [block.size // MIB for block in found] == sizes
-    assert oversize_segments(pool, 7, wanted=wanted * MIB, limit=50 * MIB) == []
+    assert oversize_segments(pool, 7, min_bytes=wanted * MIB, limit=50 * MIB) == []
 
 
 def test_oversize_blocks_that_are_expandable_or_a_part_of_a_segment_stay():
@@ -121,5 +121,5 @@ def test_oversize_blocks_that_are_expandable_or_a_part_of_a_segment_stay():
     _, expandable, part, _ = pool.free_blocks()
     expandable.reservation = Reservation(0, 60 * MIB, 20 * MIB)
     part.link(Block(1, 512, 0, pool), None)
-    found = oversize_segments(pool, 0, wanted=500 * MIB, limit=50 * MIB)
+    found = oversize_segments(pool, 0, min_bytes=500 * MIB, limit=50 * MIB)
     assert [block.size // MIB for block in found] == [80, 50]
