@@ -49,7 +49,7 @@ class Block:
     frames: Frames | None = None
     segment_frames: Frames | None = None
 
-    def __lt__(self, other: "Block") -> bool:
+    def __lt__(self, _block: "Block") -> bool:
         """Order blocks of one size and address: only a file that contradicts itself has such."""
         return False
 
@@ -94,7 +94,7 @@ class Block:
         return back
 
     def absorb(self, neighbour: "Block | None") -> None:
-        """Merge a free neighbour into this block, if both are mapped or neither (try_merge_blocks)."""
+        """Merge a free neighbour, if both are mapped or neither is (try_merge_blocks)."""
         if neighbour is None or neighbour.is_active or neighbour.is_mapped != self.is_mapped:
             return
         neighbour.pool.discard(neighbour)
@@ -176,7 +176,7 @@ def neighbours_from(block: Block) -> Iterator[Block]:
 
 
 class AddressSpace:
-    """The driver's part: ranges of whole granules of 2 MiB, from the lowest gap that is large enough.
+    """The driver's part: ranges of whole granules of 2 MiB, from the lowest gap that has room.
 
     So an address is soon used again. The real driver's choice is unknown and irrelevant to the
     allocator; re-use and neighbouring segments are what readers of a trace must cope with.
@@ -283,7 +283,7 @@ class LiveBlock:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLayout:
-    """A segment, or a contiguous mapped range of an expandable one, with its live blocks by address.
+    """A segment, or a contiguous mapped range of an expandable one, with its live blocks.
 
     What lies between the live blocks is free.
     """
@@ -318,7 +318,7 @@ def raw_segment(head: Block, *, device: int) -> dict[str, Any]:
 
 
 def layout_blocks(layout: SegmentLayout, pool: BlockPool) -> Iterator[Block]:
-    """Link up the live and the free blocks of a segment, in order; put none of them into a pool."""
+    """Link up the live and the free blocks of a segment, in order; put none into a pool."""
     addr = layout.addr
     end = layout.addr + layout.size
     before: Block | None = None

@@ -255,7 +255,7 @@ class CachingAllocator:
         return self._pools[pool_id, is_small]
 
     def _releasable_pools(self) -> list[BlockPool]:
-        """Return the default pools, which torch empties, unlike those of CUDA graphs and MemPools."""
+        """Return the default pools: torch does not empty those of CUDA graphs and MemPools."""
         return [self.pool(DEFAULT_POOL, is_small=is_small) for is_small in (False, True)]
 
     def _best_fit(self, pool: BlockPool, stream: int, size: int) -> Block | None:

@@ -1,8 +1,8 @@
-"""The whole way from patterns to the report of a job: what ``snapconv ranks`` and scripts call.
+"""Patterns -> the report of a job, for ``snapconv ranks`` and scripts.
 
 Rows are kept as JSON in a folder, so that a second run reads only what is new. A row is found by
 the file's name and version (a store's ETag, or size and time), the options, and snapconv's version.
-What cannot be read back is as if it were not there.
+A row that cannot be read back is read from its file again.
 """
 
 import os
@@ -10,7 +10,7 @@ import secrets
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -82,13 +82,13 @@ def read_job(
     is_elsewhere = options.client is not None or options.scheduler is not None
     inputs = find_inputs(patterns, is_absolute=is_elsewhere)
     _refuse_reports(options.reports)
-    _placed([one.place for one in inputs], mesh)  # a wrong mesh is known before a long reading
+    _placed([item.row for item in inputs], mesh)  # refuses a wrong mesh before a long reading
     rows: list[RankFile] = []
     began = time.monotonic()
     n_errors = 0
     try:
-        with closing(_rows(inputs, options)) as found:
-            for row in found:
+        with closing(_rows(inputs, options)) as new_rows:
+            for row in new_rows:
                 rows.append(row)
                 n_errors += row.error is not None
                 if progress:
@@ -100,29 +100,32 @@ def read_job(
 
 
 def _placed(files: Sequence[RankFile], mesh: Mesh | None) -> list[RankFile]:
-    """Return the files with the places of their ranks; raises InputError where the mesh has no such rank."""
+    """Return the files with the coordinates of their ranks.
+
+    Raises InputError where the mesh has no such rank.
+    """
     if mesh is None:
         return list(files)
     if files and all(file.rank is None for file in files):
         raise InputError(
             f"--mesh places ranks, and no name has one, such as rank3: {files[0].file}"
         )
+    placed = []
     for file in files:
-        if (file.rank or 0) >= mesh.n_ranks:
+        if file.rank is None:
+            placed.append(file)
+            continue
+        if file.rank >= mesh.n_ranks:
             raise InputError(
                 f"{file.file} is of rank {file.rank}, and --mesh has {mesh.n_ranks} ranks: check "
-                f"its sizes"
+                "its sizes"
             )
-    coordinates = [
-        file.coordinates if file.rank is None else mesh.coordinates(file.rank) for file in files
-    ]
-    return [
-        replace(file, coordinates=place) for file, place in zip(files, coordinates, strict=True)
-    ]
+        placed.append(replace(file, coordinates=mesh.coordinates(file.rank)))
+    return placed
 
 
 def _refuse_reports(target: str | None) -> None:
-    """Raise OutputWriteError where reports cannot be written: known before a long reading."""
+    """Raise OutputWriteError before a long reading where reports cannot be written."""
     if target is None or is_remote(target):
         return
     with os_errors(Path(target)):
@@ -131,40 +134,54 @@ def _refuse_reports(target: str | None) -> None:
 
 
 def _rows(inputs: Sequence[JobInput], options: JobOptions) -> Generator[RankFile, None, None]:
-    """Yield a row for every file: what is known, then what is read, the largest files first."""
+    """Yield a row for every file: cached rows, then new ones, those of the largest files first."""
     cache = _RowCache(options.cache, RankRequest.text(RankFile(""), options.analysis))
-    waiting: dict[str, JobInput] = {}
+    requests: dict[str, JobInput] = {}
     job = secrets.token_hex(8)
-    n_named = Counter((one.place.rank, one.place.dump) for one in inputs)
-    for one in sorted(inputs, key=lambda one: -(one.place.n_bytes or 0)):
-        if one.place.error is not None:
-            yield one.place
-        # A report is written by whoever reads the file.
-        elif options.reports is None and (known := cache.find(one)) is not None:
-            yield known
-        else:
-            is_only = n_named[one.place.rank, one.place.dump] == 1
-            mark = (
-                "" if is_only else sha256(one.path.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-            )
-            waiting[RankRequest.text(one.place, options.analysis, options.reports, mark, job)] = one
-    if waiting:
-        at_work, alone = _workers(options, list(waiting.values()))
-        alone_texts = {text for text, one in waiting.items() if one.path in alone}
-        sizes = {text: one.place.n_bytes for text, one in waiting.items()}
-        try:
-            with closing(workers.answers(at_work, sizes, alone_texts)) as answers:
-                for text, answer in answers:
-                    row = _row(answer)
-                    cache.keep(waiting.pop(text), row)
-                    yield row
-        finally:
-            if not at_work.is_elsewhere:
-                remove_temporary_files(job, options.reports)
-    for one in waiting.values():  # a rank that is lost must be seen
-        yield one.place.with_error(
-            InputError(f"{one.path}: no worker answered; type the command again")
-        )
+    n_files = Counter((item.row.rank, item.row.dump) for item in inputs)
+    for item in sorted(inputs, key=_size, reverse=True):
+        row: RankFile | None = item.row
+        if item.row.error is None:
+            # Only reading a file writes its report.
+            row = cache.find(item) if options.reports is None else None
+        if row is not None:
+            yield row
+            continue
+        is_only = n_files[item.row.rank, item.row.dump] == 1
+        mark = "" if is_only else _digest(item.path.encode("utf-8", "surrogatepass"))[:8]
+        text = RankRequest.text(item.row, options.analysis, options.reports, mark, job)
+        requests[text] = item
+    if requests:
+        yield from _read_rows(requests, options, cache, job)
+    for item in requests.values():  # a rank without an answer must be seen
+        error = InputError(f"{item.path}: no worker answered; type the command again")
+        yield item.row.with_error(error)
+
+
+def _read_rows(
+    requests: dict[str, JobInput], options: JobOptions, cache: "_RowCache", job: str
+) -> Iterator[RankFile]:
+    """Yield the rows that workers read; what has an answer leaves ``requests``."""
+    pool, alone = _workers(options, list(requests.values()))
+    alone_texts = {text for text, item in requests.items() if item.path in alone}
+    sizes = {text: item.row.n_bytes for text, item in requests.items()}
+    try:
+        with closing(workers.answers(pool, sizes, alone_texts)) as answers:
+            for text, answer in answers:
+                row = _row(answer)
+                cache.keep(requests.pop(text), row)
+                yield row
+    finally:
+        if not pool.is_elsewhere:
+            remove_temporary_files(job, options.reports)
+
+
+def _size(item: JobInput) -> int:
+    return item.row.n_bytes or 0
+
+
+def _digest(content: bytes) -> str:
+    return sha256(content).hexdigest()
 
 
 def _workers(
@@ -175,12 +192,10 @@ def _workers(
         return workers.client_workers(options.client), ()
     if options.scheduler is not None:
         return workers.scheduler_workers(options.scheduler), ()
-    needed = {one.path: workers.needed_bytes(one.path, one.place.n_bytes) for one in inputs}
-    n_workers, share = workers.n_local_workers(list(needed.values()), at_most=options.workers)
-    alone = {path for path, n_bytes in needed.items() if n_bytes > share}
-    is_small = (
-        len(inputs) < _MANY_FILES and sum(one.place.n_bytes or 0 for one in inputs) < _MANY_BYTES
-    )
+    memory = {item.path: workers.needed_bytes(item.path, item.row.n_bytes) for item in inputs}
+    n_workers, share = workers.n_local_workers(list(memory.values()), max_workers=options.workers)
+    alone = {path for path, n_bytes in memory.items() if n_bytes > share}
+    is_small = len(inputs) < _MANY_FILES and sum(map(_size, inputs)) < _MANY_BYTES
     if is_small or not workers.has_dask():
         return workers.local_workers(n_workers), alone
     return workers.local_dask_workers(n_workers, share), alone
@@ -191,43 +206,47 @@ def _row(answer: str) -> RankFile:
     if values["snapconv"] != VERSION:
         raise InputError(
             f"a worker has snapconv {values['snapconv']}, this is {VERSION}: install the same "
-            f"version there"
+            "version there"
         )
     return dataclass_from(RankFile, values["file"])
 
 
-# --- rows that are kept
+# --- the cache of rows
 
 
 class _RowCache:
-    """The rows that are kept in a folder; ``folder`` None keeps nothing."""
+    """The rows in a folder; ``folder`` None keeps nothing."""
 
     def __init__(self, folder: Path | None, options: str) -> None:
         self._folder = folder
         self._options = options
 
-    def find(self, one: JobInput) -> RankFile | None:
+    def find(self, item: JobInput) -> RankFile | None:
         """Return the row of a file that has not changed, or None."""
-        if (path := self._path(one)) is None:
+        path = self._path(item)
+        if path is None:
             return None
         try:
             return dataclass_from(RankFile, read_json(path.read_bytes()))
         except (OSError, ValueError, JsonError):
             return None
 
-    def keep(self, one: JobInput, row: RankFile) -> None:
+    def keep(self, item: JobInput, row: RankFile) -> None:
         """Keep a row, if the file's changes can be seen; a full disk must not end a long run."""
-        if row.error is None and (path := self._path(one)) is not None:
+        path = self._path(item)
+        if row.error is None and path is not None:
             with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 keep_file(path, write_json(row))
 
-    def _path(self, one: JobInput) -> Path | None:
-        if self._folder is None or one.version is None:
+    def _path(self, item: JobInput) -> Path | None:
+        if self._folder is None or item.version is None:
             return None
-        name = one.path if "://" in one.path else os.path.abspath(one.path)  # noqa: PTH100  # no links followed
-        key = write_json([VERSION, _ROW_VERSION, self._options, name, one.version, one.place])
-        digest = sha256(key).hexdigest()
+        name = item.path
+        if not is_remote(name):
+            name = os.path.abspath(name)  # noqa: PTH100  # no links followed
+        key = write_json([VERSION, _ROW_VERSION, self._options, name, item.version, item.row])
+        digest = _digest(key)
         return self._folder / digest[:2] / f"{digest[2:]}.json"
 
 

@@ -1,7 +1,8 @@
-"""One file of a job -> its row: the work of a worker, text in and text out, so that nothing else is unpacked.
+"""One file of a job -> its row: the work of a worker.
 
-A worker needs snapconv of the same version and access to the files, nothing else. Whatever happens
-here becomes a row with an error, but for what ends the process.
+It takes a text and returns a text, so that nothing is unpickled. A worker needs snapconv of the
+same version and access to the files, nothing else. Every failure here becomes a row with an error,
+unless it ends the process.
 """
 
 import os
@@ -29,10 +30,8 @@ _PIECE_BYTES = 4 << 20
 _SPARE_BYTES = 1 << 30
 _FOLDER = "snapconv-ranks-"
 # A folder is removed only with this file in it, which nobody else writes.
-_MARK_NAME, _MARK = (
-    "made-by-snapconv-ranks",
-    "Temporary files of `snapconv ranks`, which removes this folder.\n",
-)
+_MARK_NAME = "made-by-snapconv-ranks"
+_MARK = "Temporary files of `snapconv ranks`, which removes this folder.\n"
 _REPORT_ENDING = ".memory.sqlite"
 # No file takes so long, once it is copied.
 _STALE_AFTER_S = 6 * 3600
@@ -40,13 +39,13 @@ _STALE_AFTER_S = 6 * 3600
 
 @dataclass(frozen=True, slots=True)
 class RankRequest:
-    """What a worker is to do: read a file, whose name and rank ``place`` has, by these options.
+    """The task of a worker: to read a file, whose name and rank ``place`` has, by these options.
 
     With ``reports`` it writes memory reports there; ``mark`` is a part of their names where another
     file may be of the same rank. ``job`` is a part of the names of all temporary files.
     """
 
-    place: RankFile
+    place: RankFile  # the name is part of the keys of cached rows, and so stays
     project_root: str | None
     includes: tuple[str, ...]
     certain: bool
@@ -57,7 +56,7 @@ class RankRequest:
     @classmethod
     def text(
         cls,
-        place: RankFile,
+        row: RankFile,
         options: AnalysisOptions,
         reports: str | None = None,
         mark: str = "",
@@ -65,19 +64,20 @@ class RankRequest:
     ) -> str:
         """Return the JSON of a request by the options that a job has."""
         request = cls(
-            place, options.project_root, options.includes, options.certain, reports, mark, job
+            row, options.project_root, options.includes, options.certain, reports, mark, job
         )
         return write_json(request).decode()
 
     @classmethod
-    def from_text(cls, text: str) -> "RankRequest":
-        """Make it from what ``text`` returned."""
+    def parse(cls, text: str) -> "RankRequest":
+        """Build a request from the text that ``text`` returned."""
         return dataclass_from(cls, read_json(text.encode()))
 
 
 def read_rank(text: str) -> str:
-    """Read the file of each request, a line; return its row, and the version of snapconv that made it."""
-    return "\n".join(_answer(_read(RankRequest.from_text(line))) for line in text.split("\n"))
+    """Read the file of each request, a line; return the rows with the version of snapconv."""
+    requests = [RankRequest.parse(line) for line in text.split("\n")]
+    return "\n".join(_answer(_read(request)) for request in requests)
 
 
 def _answer(file: RankFile) -> str:
@@ -85,40 +85,40 @@ def _answer(file: RankFile) -> str:
 
 
 def _read(request: RankRequest) -> RankFile:
-    place = request.place
+    row = request.place
+    options = AnalysisOptions(request.project_root, request.includes, certain=request.certain)
     try:
-        with _here(place.file, request.job) as path:
+        with _local_copy(row.file, request.job) as path:
             try:
-                project = (request.project_root, request.includes)
-                analysis = analyze_file(path, AnalysisOptions(*project, certain=request.certain))
-                found = rank_file(analysis, place)
+                analysis = analyze_file(path, options)
+                result = rank_file(analysis, row)
                 if request.reports is not None:
-                    _write_reports(request.reports, request, found, analysis)
-                return found
+                    _write_reports(request.reports, request, result, analysis)
+                return result
             except SnapconvError as error:
-                return place.with_error(error, str(error).replace(str(path), place.file))
+                return row.with_error(error, str(error).replace(str(path), row.file))
     except SnapconvError as error:
-        return place.with_error(error)
+        return row.with_error(error)
     except MemoryError:
-        return place.with_error(
-            InputError(f"{place.file}: this machine's memory does not suffice for it")
-        )
-    except Exception as error:  # noqa: BLE001  # one file of a thousand, whatever a store or a bug raises
-        return place.with_error(error, f"{place.file}: {type(error).__name__}: {error}")
+        failure = InputError(f"{row.file}: this machine's memory does not suffice for it")
+        return row.with_error(failure)
+    except Exception as error:  # noqa: BLE001  # stores raise anything, and this is one file of many
+        return row.with_error(error, f"{row.file}: {type(error).__name__}: {error}")
 
 
 # --- files of stores
 
 
 @contextmanager
-def _here(file: str, job: str) -> Iterator[Path]:
-    """Yield the path of a file; that of a store is copied to this machine for as long."""
+def _local_copy(file: str, job: str) -> Iterator[Path]:
+    """Yield the path of a file; a file of a store is copied to this machine meanwhile."""
     if not is_remote(file):
         yield Path(file)
         return
     for folder in _own_folders():
-        with suppress(FileNotFoundError):  # another worker's, who is done with it now
-            if time.time() - folder.lstat().st_mtime > _STALE_AFTER_S:
+        with suppress(FileNotFoundError):  # another worker may just have removed its folder
+            age_s = time.time() - folder.lstat().st_mtime
+            if age_s > _STALE_AFTER_S:
                 _remove(folder)
     store, path = open_store(file)
     with _own_folder(job) as folder:
@@ -140,7 +140,10 @@ def _here(file: str, job: str) -> Iterator[Path]:
 
 @contextmanager
 def _own_folder(job: str) -> Iterator[Path]:
-    """Yield a new temporary folder, which is removed at the end, by another process if this is killed."""
+    """Yield a new temporary folder, which is removed at the end.
+
+    Another process removes it if this one is killed.
+    """
     folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{job}"))
     (folder / _MARK_NAME).write_text(_MARK, encoding="ascii")
     try:
@@ -150,7 +153,7 @@ def _own_folder(job: str) -> Iterator[Path]:
 
 
 def _own_folders(job: str = "") -> Iterator[Path]:
-    """Find the temporary folders that this user's workers made on this machine, of one job or all."""
+    """Find the temporary folders of this user's workers on this machine, of one job or of all."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}{job}*"):
         with suppress(OSError, ValueError):
             status = folder.lstat()
@@ -163,7 +166,7 @@ def _own_folders(job: str = "") -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder of ours and the files that we write; one that holds anything else stays as it is."""
+    """Remove a folder of ours with the files that we write; with any other file it stays."""
     with suppress(OSError):
         files = list(folder.iterdir())
         if all(_is_ours(file.name) for file in files):
@@ -177,7 +180,7 @@ def _is_ours(name: str) -> bool:
 
 
 def remove_temporary_files(job: str, reports: str | None) -> None:
-    """Remove what workers that were killed on this machine left; none is at work any more."""
+    """Remove the files of workers that were killed on this machine, after the last has ended."""
     for folder in _own_folders(job):
         _remove(folder)
     if reports is not None and not is_remote(reports):
@@ -188,33 +191,34 @@ def remove_temporary_files(job: str, reports: str | None) -> None:
 
 
 def _write_reports(target: str, request: RankRequest, file: RankFile, analysis: Analysis) -> None:
-    """Write the memory report of every device, to a folder or a store; one that is there is replaced."""
+    """Write the memory report of every device, to a folder or a store; replace existing ones."""
     # Imported late: every worker imports this module before its first file, and few write reports.
     from snapconv.answers.memory_report import build_memory_report
     from snapconv.writers.sqlite.skyline_reports import memory_database
     from snapconv.writers.sqlite.tables import write_databases
 
-    name = (
-        [f"rank{file.rank}"]
-        if file.rank is not None
-        else file.file.replace("\\", "/").split("/")[-2:]
-    )
-    stem = "-".join(filter(None, (*name, file.dump, request.mark)))
+    if file.rank is None:
+        names = file.file.replace("\\", "/").split("/")[-2:]
+    else:
+        names = [f"rank{file.rank}"]
+    stem = "-".join(filter(None, (*names, file.dump, request.mark)))
     with _own_folder(request.job) if is_remote(target) else nullcontext(Path(target)) as folder:
-        with suppress(OSError):  # writing says why there is none
+        with suppress(OSError):  # writing has the error
             folder.mkdir(parents=True, exist_ok=True)
-        devices = (device.name.replace(":", "") for device in file.devices)
-        paths = [folder / f"{stem}.{device}{_REPORT_ENDING}" for device in devices]
-        reports = zip(paths, map(build_memory_report, analysis.devices), strict=True)
-        write_databases(
-            [memory_database(*one, extended=True) for one in reports], force=True, token=request.job
-        )
+        paths = []
+        databases = []
+        for device, device_analysis in zip(file.devices, analysis.devices, strict=True):
+            path = folder / f"{stem}.{device.name.replace(':', '')}{_REPORT_ENDING}"
+            report = build_memory_report(device_analysis)
+            paths.append(path)
+            databases.append(memory_database(path, report, extended=True))
+        write_databases(databases, force=True, token=request.job)
         if not is_remote(target):
             return
-        store, inside = open_store(target)
+        store, store_folder = open_store(target)
         try:
             for path in paths:
-                store.put_file(str(path), f"{inside.rstrip('/')}/{path.name}")
+                store.put_file(str(path), f"{store_folder.rstrip('/')}/{path.name}")
         except Exception as error:  # every store has errors of its own
             raise OutputWriteError(f"cannot write to {target}: {error}") from error
 
@@ -230,22 +234,22 @@ _ALONE = (
 
 def read_alone(text: str) -> str:
     """Read the file of a request in a new process, whose end is an error of this file alone."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _ALONE, *sys.path],
         input=text.encode(),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-    if done.returncode == 0 and done.stdout:
-        return done.stdout.decode()
-    place = RankRequest.from_text(text).place
-    how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+    code = process.returncode
+    if code == 0 and process.stdout:
+        return process.stdout.decode()
+    row = RankRequest.parse(text).place
+    ending = f"signal {-code}" if code < 0 else f"exit code {code}"
     error = InputError(
-        f"{place.file}: the process that read it ended with {how}, alone too: probably this "
-        f"machine's memory "
-        "does not suffice for it"
+        f"{row.file}: the process that read it ended with {ending}, alone too: probably this "
+        "machine's memory does not suffice for it"
     )
-    return _answer(place.with_error(error))
+    return _answer(row.with_error(error))
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Workers for the files of a job: those of Dask, here or on a cluster, or plain processes for a small job.
+"""Workers for the files of a job: Dask's, here or on a cluster, or processes for a small job.
 
 Both are a ``concurrent.futures.Executor``, so one loop drives them. A file whose worker ended
 before it was read is read once more, alone in a process of its own: a pool and Dask blame the files
@@ -35,19 +35,19 @@ from snapconv.version import VERSION
 
 # Requests that wait at each worker, so that none is idle while the parent is busy.
 _WAITING = 3
-# Small files are read several in a request, which costs Dask a third of what such a file does.
-_MOST_TOGETHER, _MOST_BYTES_TOGETHER = 16, 32 << 20
-# Of a scheduler whose workers come and go.
-_MOST_WAITING = 1024
-# Of the memory that is free: the rest is for the parent, and for what grows meanwhile.
+# A request costs Dask a third of the time of a small file, so that one has several such files.
+_MAX_BATCH, _MAX_BATCH_BYTES = 16, 32 << 20
+# Requests that wait at a scheduler, whose workers come and go.
+_MAX_WAITING = 1024
+# The share of the free memory that workers may use; the parent and other programs use some too.
 _MEMORY_SHARE = 0.8
 # Python, NumPy and snapconv in a worker, and a file: 1.1 times its size by the compiled core, else
 # up to 8.
 _WORKER_BYTES, _TIMES_SIZE, _TIMES_IN_PYTHON = 200 << 20, 2, 9
-# Of gzip only the packed size is known beforehand; real files shrink 5 to 40 times.
+# A gzip file shows only its packed size beforehand; real files shrink 5 to 40 times.
 _TIMES_PACKED = 40
 _UNKNOWN_BYTES = 1 << 30
-# Where a system does not say.
+# The free memory of a system that does not show it.
 _USUAL_MEMORY = 4 << 30
 _SAFE_PATH = "PYTHONSAFEPATH"
 _INSTALL = f"install snapconv[ranks] {VERSION} where the workers run"
@@ -55,10 +55,10 @@ _INSTALL = f"install snapconv[ranks] {VERSION} where the workers run"
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Where files are read: what makes an executor, and how many requests may wait there.
+    """A way to read files: ``make`` builds an executor, at which ``n_waiting`` requests may wait.
 
-    ``worker_died`` are the errors that say so. ``is_elsewhere``: this process need not see the
-    files.
+    ``worker_died`` are the errors for a worker's death. ``is_elsewhere``: this process need not see
+    the files.
     """
 
     make: Callable[[ExitStack], Executor]
@@ -71,25 +71,26 @@ def needed_bytes(name: str, n_bytes: int | None) -> int:
     """Return the memory that reading a file takes at most as a rule; hostile files take more."""
     if n_bytes is None:
         return _WORKER_BYTES + _UNKNOWN_BYTES
-    times = (
-        _TIMES_PACKED
-        if name.lower().endswith(".gz")
-        else _TIMES_SIZE
-        if core()
-        else _TIMES_IN_PYTHON
-    )
+    if name.lower().endswith(".gz"):
+        times = _TIMES_PACKED
+    else:
+        times = _TIMES_SIZE if core() else _TIMES_IN_PYTHON
     return _WORKER_BYTES + n_bytes * times
 
 
-def n_local_workers(needed: Sequence[int], *, at_most: int | None = None) -> tuple[int, int]:
-    """Return how many workers fit into this machine's memory, and how much each has.
+def n_local_workers(
+    file_bytes: Sequence[int], *, max_workers: int | None = None
+) -> tuple[int, int]:
+    """Return how many workers fit into this machine's memory, and the bytes of each.
 
-    As many as there are processors, if nine of ten files fit; larger ones are read alone.
+    ``file_bytes`` are the memory that each file takes. There are as many workers as processors, if
+    nine of ten files fit; larger files are read alone.
     """
     free = int(_MEMORY_SHARE * free_memory())
-    usual = sorted(needed)[len(needed) * 9 // 10] if needed else _WORKER_BYTES
-    n = max(1, min(at_most or n_processors(), len(needed), free // usual))
-    return n, free // n
+    usual = sorted(file_bytes)[len(file_bytes) * 9 // 10] if file_bytes else _WORKER_BYTES
+    n_workers = min(max_workers or n_processors(), len(file_bytes), free // usual)
+    n_workers = max(n_workers, 1)
+    return n_workers, free // n_workers
 
 
 def n_processors() -> int:
@@ -102,16 +103,18 @@ def n_processors() -> int:
 
 def free_memory() -> int:
     """Return the memory that is available here, within a container's limit."""
-    found = []
+    limits = []
     with suppress(OSError, ValueError, IndexError):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                limits.append(int(line.split()[1]) << 10)
     with suppress(OSError, ValueError):
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
-        found.append(limit - int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii")))
-    if sys.platform != "win32" and not found:
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
-    return max(min(found, default=_USUAL_MEMORY), 0)
+        current = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
+        limits.append(limit - current)
+    if sys.platform != "win32" and not limits:
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    return max(min(limits, default=_USUAL_MEMORY), 0)
 
 
 # --- the loop
@@ -120,42 +123,48 @@ def free_memory() -> int:
 def answers(
     workers: Workers, requests: Mapping[str, int | None], alone: Collection[str] = ()
 ) -> Generator[tuple[str, str], None, None]:
-    """Yield every request with its answer as soon as it is there; those to be read ``alone`` come last.
+    """Yield every request with its answer as soon as it is there; those ``alone`` come last.
 
-    ``requests`` have the sizes of their files.
+    ``requests`` have the sizes of their files. The files of ``alone`` are read one at a time.
     """
-    lost = deque(text for text in requests if text in alone)
-    beside = {text: n_bytes for text, n_bytes in requests.items() if text not in alone}
-    with _no_imports_from_here():
-        yield from _run(workers, read_rank, deque(_together(beside, workers.n_waiting)), lost)
+    unanswered = deque(text for text in requests if text in alone)
+    sizes = {text: n_bytes for text, n_bytes in requests.items() if text not in alone}
+    with _safe_imports():
+        batches = deque(_batches(sizes, workers.n_waiting))
+        yield from _run(workers, read_rank, batches, unanswered)
         if workers.is_elsewhere:
-            again = lost
-            lost = deque()
-            yield from _run(replace(workers, n_waiting=1), read_alone, again, lost)
-        # Whoever is lost alone, with the worker that waited for it, has no other way.
-        yield from ((text, read_alone(text)) for text in lost)
+            retries = unanswered
+            unanswered = deque()
+            yield from _run(replace(workers, n_waiting=1), read_alone, retries, unanswered)
+        # A file whose reading ended its worker even alone is read by this machine.
+        for text in unanswered:
+            yield text, read_alone(text)
 
 
-def _together(requests: Mapping[str, int | None], n_waiting: int) -> Iterator[str]:
-    """Join requests of small files, one a line: fewer towards the end, so that all workers end together."""
-    room = _MOST_BYTES_TOGETHER
+def _batches(requests: Mapping[str, int | None], n_waiting: int) -> Iterator[str]:
+    """Join requests of small files, one a line.
+
+    Batches are smaller towards the end, so that all workers end together.
+    """
+    room = _MAX_BATCH_BYTES
     lines: list[str] = []
     for number, (text, n_bytes) in enumerate(requests.items()):
-        needed = _MOST_BYTES_TOGETHER if n_bytes is None else n_bytes
-        n_lines = min(_MOST_TOGETHER, (len(requests) - number + len(lines)) // n_waiting)
-        if lines and (needed > room or len(lines) >= n_lines):
+        size = _MAX_BATCH_BYTES if n_bytes is None else n_bytes
+        n_remaining = len(requests) - number + len(lines)
+        max_lines = min(_MAX_BATCH, n_remaining // n_waiting)
+        if lines and (size > room or len(lines) >= max_lines):
             yield "\n".join(lines)
             lines = []
-            room = _MOST_BYTES_TOGETHER
+            room = _MAX_BATCH_BYTES
         lines.append(text)
-        room -= needed
+        room -= size
     if lines:
         yield "\n".join(lines)
 
 
 @contextmanager
-def _no_imports_from_here() -> Iterator[None]:
-    """Keep new processes from importing what is in the current folder, perhaps that of a stranger's files.
+def _safe_imports() -> Iterator[None]:
+    """Keep new processes from importing the current folder, perhaps that of a stranger's files.
 
     Python up to 3.10 has no such switch for the processes of ``multiprocessing``.
     """
@@ -171,14 +180,17 @@ def _no_imports_from_here() -> Iterator[None]:
 
 
 def _run(
-    workers: Workers, read: Callable[[str], str], waiting: deque[str], lost: deque[str]
+    workers: Workers, read: Callable[[str], str], waiting: deque[str], unanswered: deque[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield answers; requests whose worker died are put into ``lost``, and a broken executor is replaced."""
-    at_work: dict[Any, str] = {}
+    """Yield answers, and replace a broken executor.
+
+    Requests whose worker died are put into ``unanswered``.
+    """
+    submitted: dict[Any, str] = {}
     with ExitStack() as parts:
         executor: Executor | None = None
-        while waiting or at_work:
-            while waiting and len(at_work) < workers.n_waiting:
+        while waiting or submitted:
+            while waiting and len(submitted) < workers.n_waiting:
                 executor = executor or workers.make(parts)
                 try:
                     with signals_wait():  # a pool starts its processes as they are needed
@@ -186,14 +198,14 @@ def _run(
                 except BrokenExecutor:
                     executor = None
                     continue
-                at_work[future] = waiting.popleft()
-            for future in wait(at_work, return_when=FIRST_COMPLETED).done:
-                text = at_work.pop(future)
+                submitted[future] = waiting.popleft()
+            for future in wait(submitted, return_when=FIRST_COMPLETED).done:
+                texts = submitted.pop(future).split("\n")
                 answer = _result(future, workers.worker_died)
                 if answer is None:
-                    lost.extend(text.split("\n"))
+                    unanswered.extend(texts)
                 else:
-                    yield from zip(text.split("\n"), answer.split("\n"), strict=True)
+                    yield from zip(texts, answer.split("\n"), strict=True)
 
 
 def _result(future: Any, worker_died: tuple[type[Exception], ...]) -> str | None:
@@ -333,16 +345,15 @@ def scheduler_workers(address: str) -> Workers:
         executor: Executor = parts.enter_context(client).get_executor(pure=False)
         return executor
 
-    return Workers(make, _MOST_WAITING, (KilledWorker,), is_elsewhere=True)
+    return Workers(make, _MAX_WAITING, (KilledWorker,), is_elsewhere=True)
 
 
 def client_workers(client: Any) -> Workers:
     """Return the workers of a client, such as that of a cluster of dask-jobqueue."""
     from distributed import KilledWorker
 
-    return Workers(
-        lambda parts: client.get_executor(pure=False),
-        _MOST_WAITING,
-        (KilledWorker,),
-        is_elsewhere=True,
-    )
+    def make(_parts: ExitStack) -> Executor:
+        executor: Executor = client.get_executor(pure=False)
+        return executor
+
+    return Workers(make, _MAX_WAITING, (KilledWorker,), is_elsewhere=True)

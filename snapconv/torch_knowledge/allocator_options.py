@@ -1,4 +1,4 @@
-"""Allocator options of torch for CUDA: their kinds of value and first releases, and the variables with them.
+"""Allocator options of torch for CUDA, their variables, kinds of value and first releases.
 
 Sources. 2.9, 2.12 and newer: measured with the wheels of the registry by
 scripts/measure_allocator_settings. Others: the same names in libc10.so and libc10_cuda.so of the

@@ -13,7 +13,7 @@ from tests.job_builder import write_rank
 
 def found(*patterns):
     return [
-        (one.path, one.place.rank, one.place.dump)
+        (one.path, one.row.rank, one.row.dump)
         for one in find_inputs([str(one) for one in patterns])
     ]
 
@@ -40,13 +40,13 @@ def test_a_name_has_the_rank_and_the_dump(tmp_path, name, rank, dump):
     path = write_rank(tmp_path / name)
     assert found(tmp_path) == [(str(path), rank, dump)]
     (one,) = find_inputs([str(path)])
-    assert one.place.n_bytes == path.stat().st_size
+    assert one.row.n_bytes == path.stat().st_size
 
 
 def test_the_dump_at_an_exit_comes_after_that_of_its_iteration(tmp_path):
     for name in ("iteration_20", "iteration_10_exit", "iteration_10"):
         write_rank(tmp_path / name / "rank0.pickle")
-    numbers = {one.place.dump: one.place.dump_number for one in find_inputs([str(tmp_path)])}
+    numbers = {one.row.dump: one.row.dump_number for one in find_inputs([str(tmp_path)])}
     in_order = ["iteration_10", "iteration_10_exit", "iteration_20"]
     assert sorted(numbers, key=lambda dump: (numbers[dump], dump)) == in_order
 
@@ -61,7 +61,7 @@ def test_the_dump_at_an_exit_comes_after_that_of_its_iteration(tmp_path):
 )
 def test_a_name_has_places_on_the_axes_of_a_mesh(tmp_path, name, places):
     (one,) = find_inputs([str(write_rank(tmp_path / "tp7" / name))])
-    assert one.place.coordinates == places
+    assert one.row.coordinates == places
 
 
 def test_without_the_word_the_last_number_is_the_rank_if_all_differ(tmp_path):
@@ -94,8 +94,8 @@ def test_what_is_not_there_is_an_input_with_its_error(tmp_path):
     (tmp_path / "rank1.pickle").symlink_to("nowhere")
     os.mkfifo(tmp_path / "rank2.pickle")
     inputs = find_inputs([str(tmp_path), str(tmp_path / "rank9.pickle"), str(tmp_path / "x*")])
-    assert [one.path for one in inputs if one.place.error is None] == [str(path)]
-    errors = {one.place.rank: one.place.error for one in inputs if one.place.error}
+    assert [one.path for one in inputs if one.row.error is None] == [str(path)]
+    errors = {one.row.rank: one.row.error for one in inputs if one.row.error}
     assert "cannot be read" in errors[1]
     assert "pipe" in errors[2]
     assert "is not there" in errors[9]

@@ -105,7 +105,7 @@ def test_a_file_that_no_worker_answers_for_is_a_row_with_an_error(tmp_path, monk
 def test_a_file_that_kills_its_process_alone_too_is_a_row_with_an_error(tmp_path, monkeypatch):
     (path,) = write_job(tmp_path, 1)
     (one,) = find_inputs([str(path)])
-    text = RankRequest.text(one.place, JobOptions().analysis)
+    text = RankRequest.text(one.row, JobOptions().analysis)
     assert read_alone(text) == read_rank(text)
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\nkill -9 $$\n")
@@ -471,9 +471,7 @@ def test_half_reports_of_killed_workers_are_removed_and_no_other_hidden_file(tmp
     def killed_workers(_, requests, __):
         for text in requests:
             output = tmp_path / "reports/rank0.cuda0.memory.sqlite"
-            with new_files([output], force=True, token=RankRequest.from_text(text).job) as (
-                partial,
-            ):
+            with new_files([output], force=True, token=RankRequest.parse(text).job) as (partial,):
                 content = partial.read_bytes()
             partial.write_bytes(content)  # as a process leaves it that ends here
             killed.append(partial)

@@ -112,17 +112,17 @@ def test_globs_and_single_files_of_a_store_are_found(store):
     found = find_inputs(
         ["s3://runs/job/rank1[0-2].capture/snapshot.pickle", "s3://runs/job/rank0.capture"]
     )
-    assert [one.place.rank for one in found] == [10, 11, 12, 0]
-    assert all(one.version and one.place.n_bytes == len(USUAL) for one in found)
+    assert [one.row.rank for one in found] == [10, 11, 12, 0]
+    assert all(one.version and one.row.n_bytes == len(USUAL) for one in found)
     with pytest.raises(InputError, match="is not there"):
         find_inputs(["s3://runs/other/"])
 
 
 def test_a_bucket_that_is_not_there_is_a_row_with_the_stores_own_words(store, tmp_path):
     (one,) = [
-        one for one in find_inputs([str(write(tmp_path)), "s3://nowhere/job/"]) if one.place.error
+        one for one in find_inputs([str(write(tmp_path)), "s3://nowhere/job/"]) if one.row.error
     ]
-    assert "s3://nowhere/job/" in one.place.error
+    assert "s3://nowhere/job/" in one.row.error
 
 
 def write(folder):
