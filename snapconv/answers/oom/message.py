@@ -658,5 +658,5 @@ def _summary_notes(summary: MemorySummary) -> Iterator[str]:
             f"when most was active, at least {format_bytes(summary.waited_bytes)} were freed and waited for "
             "another stream (record_stream)"
         )
-    if (summary.partly_used_bytes or 0) >= _LEAST_NOTABLE * max(summary.reserved_bytes, 1):
+    if (summary.partly_used_bytes or 0) >= _LEAST_NOTABLE * (summary.reserved_bytes or 1):
         yield "fragmentation: free memory in partly used segments serves only requests that fit into a gap"

@@ -5,6 +5,7 @@ was free inside lay beside live blocks then, or was of another pool or stream; a
 fitted into what the device had free was not refused by the device.
 """
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -172,22 +173,22 @@ _SENTENCES = {
     ),
     "full": (
         OomCause.FULL,
-        "full: {segment_bytes} more were needed{left}{in_use}{other_free}",
+        "full: {segment_bytes} more were needed{left}{scattered}{in_use}{other_free}",
         "torch had {here[n_bytes]} cached{of_blocks}; no single piece was large enough",
     ),
     "nothing cached": (
         OomCause.FULL,
-        "full: {segment_bytes} more were needed{left}{in_use}{other_free}",
+        "full: {segment_bytes} more were needed{left}{scattered}{in_use}{other_free}",
         "torch had no cached memory that this request could use",
     ),
     "cache not known": (
         OomCause.FULL,
-        "full: {segment_bytes} more were needed{left}{in_use}{other_free}",
+        "full: {segment_bytes} more were needed{left}{scattered}{in_use}{other_free}",
         "the text does not say how much of that torch had cached",
     ),
     "holder not known": (
         OomCause.UNKNOWN,
-        "the device lacked memory: {segment_bytes} more were needed{left}{in_use}",
+        "the device lacked memory: {segment_bytes} more were needed{left}{scattered}{in_use}",
         "the text does not say who holds {outside} of it: this program, torch's cache or another process",
     ),
 }
@@ -197,6 +198,7 @@ _PARTS = {
     "of_blocks": " for such requests ({n_blocks}, the largest {here[largest_bytes]})",
     "beside": ", {device_free_bytes} more are free on the device",
     "left": ", {device_free_bytes} were free on the device",
+    "scattered": ", which the driver most likely could not use",
     "in_use": " ({live_bytes} in use)",
     "other_free": "; {other_pool_bytes} are free in {other_pool}, which this request cannot use",
 }
@@ -209,8 +211,7 @@ _STUCK = (
 
 def decide_oom(found: Shortage) -> OomVerdict:
     """Decide why a request failed; the first cause that the figures show."""
-    verdict = _without_shortage(found) or _unused_memory(found)
-    if verdict:
+    if verdict := _without_shortage(found) or _unused_memory(found):
         return verdict
     total = found.device_total_bytes
     free = found.device_free_bytes
@@ -219,17 +220,23 @@ def decide_oom(found: Shortage) -> OomVerdict:
     if total is not None and (free is not None or reserved is None):
         # What is not torch's is to blame where it is more than usual, than was missing, and than free pieces.
         # No context takes half of a small device. A text that was cut does not say whose it is.
-        reason = "holder not known" if reserved is None else "outside"
         outside = total - (free or 0) - (reserved or found.live_bytes or 0)
         if outside - min(USUAL_OUTSIDE_BYTES, total // 2) >= max(
             missing, _fragmented_bytes(found, found.block_bytes)
         ):
-            return _verdict(found, reason, is_inferred=reserved is not None, outside=format_bytes(outside))
+            return _verdict(
+                found,
+                "holder not known" if reserved is None else "outside",
+                is_inferred=reserved is not None,
+                outside=format_bytes(outside),
+            )
     if _fragmented_bytes(found, min(found.block_bytes, missing)):
         return _verdict(found, "fragmented", is_inferred=not found.has_pieces)
     if found.here is None:
         return _verdict(found, "cache not known", is_inferred=True)
-    return _verdict(found, "full" if found.here.n_bytes else "nothing cached", is_inferred=free is None)
+    return _verdict(
+        found, "full" if found.here.n_bytes else "nothing cached", is_inferred=free is None or missing <= 0
+    )
 
 
 def _without_shortage(found: Shortage) -> OomVerdict | None:
@@ -239,7 +246,8 @@ def _without_shortage(found: Shortage) -> OomVerdict | None:
     free = found.device_free_bytes
     allowed = found.allowed_bytes
     reserved = found.reserved_bytes
-    is_free_enough = free is None or free >= need
+    # The driver does not find room in the last few MiB of a device, and figures of texts are rounded.
+    is_free_enough = free is None or free >= need + found.rounding_bytes
     if found.here is None and reserved not in (None, found.live_bytes):
         return _verdict(found, "figures")
     if total is not None and need >= total:
@@ -251,12 +259,12 @@ def _without_shortage(found: Shortage) -> OomVerdict | None:
     if not is_free_enough:
         return None
     if free is not None:
-        is_limited = allowed is None and found.fraction < 1
-        return _verdict(found, "fraction" if is_limited else "free enough")
+        return _verdict(found, "fraction" if allowed is None and found.fraction < 1 else "free enough")
     if allowed is not None:
         return _verdict(found, "below the limit")
-    is_room_left = total and reserved is not None and reserved + need + USUAL_OUTSIDE_BYTES <= total
-    return _verdict(found, "device not full") if is_room_left else None
+    if total and reserved is not None and reserved + need + USUAL_OUTSIDE_BYTES <= total:
+        return _verdict(found, "device not full")
+    return None
 
 
 def _unused_memory(found: Shortage) -> OomVerdict | None:
@@ -270,8 +278,7 @@ def _unused_memory(found: Shortage) -> OomVerdict | None:
         is_notable = elsewhere.n_bytes >= max(here.n_bytes, _least_notable(found, block))
         return _verdict(found, "private pools", is_inferred=True) if is_notable else None
     if here.largest_bytes >= block:
-        limit = found.splits_below
-        if limit is not None and here.largest_bytes >= limit:
+        if here.largest_bytes >= (found.splits_below or math.inf):
             return _verdict(found, "kept for larger")
         return _verdict(found, "contradiction", is_inferred=True)
     if elsewhere.largest_bytes >= block:
@@ -313,6 +320,7 @@ def _verdict(found: Shortage, reason: str, *, is_inferred: bool = False, **more:
         "of_blocks": here.n_pieces,
         "beside": free,
         "left": free is not None,
+        "scattered": (free or 0) >= found.segment_bytes,
         "in_use": found.live_bytes is not None,
         "other_free": found.other_pool_bytes >= max(found.segment_bytes, 1),
     }

@@ -789,6 +789,19 @@ def test_pieces_are_not_missed_by_a_torch_that_has_more_than_the_device():
     assert beyond.next_step.startswith("a smaller batch")
 
 
+@pytest.mark.parametrize(("free", "cause"), [(3, "full"), (17, "full"), (18, "not known"), (40, "not known")])
+def test_the_last_few_mib_of_a_device_do_not_count_as_enough(free, cause):
+    text = from_2_1(2 * MIB, 16 * GIB, free * MIB, 15 * GIB, 15 * GIB)
+    found = explain_message(text)
+    assert found.cause == cause
+    assert found.verdict.is_inferred == (cause == "full")
+    assert ("the driver most likely could not use" in found.verdict.sentence) == (cause == "full")
+    # Where another program holds the device, it is to blame.
+    assert explain_message(text.replace("15.00 GiB", "1.00 GiB")).cause == (
+        "held outside torch" if cause == "full" else "not known"
+    )
+
+
 def test_a_message_that_a_search_for_a_batch_size_caught_is_no_failure():
     text = (
         f"AutoBatch: Computing optimal batch size for --imgsz 640\n{from_2_1(*FULL)}\n"
