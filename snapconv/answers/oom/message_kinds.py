@@ -1752,6 +1752,16 @@ _KINDS = (
         next_step="a shorter context (-c), or a quantized cache (-ctk q8_0 -ctv q8_0, with -fa)",
     ),
     MessageKind(
+        "a remote device of llama.cpp",
+        seen=(
+            r"alloc_tensor_range: failed to allocate rpc\d{0,3}\[\S{1,80}?\] buffer of size <tried>",
+            r"unable to allocate rpc\d{0,3}\[\S{1,80}?\] buffer",
+        ),
+        means="an rpc-server of llama.cpp has too little memory for its share of the weights",
+        next_step="a smaller share for it (--tensor-split), more servers, or fewer layers (--n-gpu-layers); "
+        "the server's own log says which memory it lacked",
+    ),
+    MessageKind(
         "llama.cpp's weights",
         seen=(
             "unable to allocate (?:backend|(?:cuda|rocm|hip|vulkan|musa|sycl|metal|mtl|cann|opencl|webgpu)"
@@ -1911,6 +1921,17 @@ _KINDS = (
         "of it out",
         next_step="nothing, if it is fast enough; else raise the limit (`ulimit -l unlimited` before the "
         "start), or leave out --mlock",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "a warning of distributed-llama",
+        backend="host",
+        level=2,
+        seen=("cannot allocate <tried> directly in ram",),
+        means="a warning: distributed-llama could not lock this buffer in the machine's memory (mlock), and "
+        "uses memory that may be swapped out",
+        next_step="nothing, if it is fast enough; else raise the limit (`ulimit -l unlimited` before the "
+        "start)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -2712,6 +2733,44 @@ _KINDS = (
         "its memory), or the device is full",
         next_step='fewer bins (max_bin=63) or less data on the GPU; or device_type="cuda", which does not '
         "use OpenCL",
+    ),
+    MessageKind(
+        "OpenVINO on the GPU",
+        seen=(
+            r"exceeded max size of memory allocation: required <tried>, already occupied ?: <used>, but "
+            r"available "
+            "memory size is <total>",
+            "exceeded max size of memory allocation, check debug message",
+        ),
+        unless=("performance might drop due to memory swap",),
+        means="what OpenVINO already holds and this request are more than the GPU has, or one buffer is "
+        "larger than its driver allows",
+        next_step="weights in fewer bytes (int8 or int4), a smaller batch or a shorter context, or fewer "
+        "models on this GPU",
+    ),
+    MessageKind(
+        "OpenVINO beyond the GPU's memory",
+        level=2,
+        seen=(
+            r"exceeded max size of memory allocation: required <tried>, already occupied ?: <used>, but "
+            r"available "
+            "memory size is <total>",
+        ),
+        needs=("performance might drop due to memory swap",),
+        means="a warning: OpenVINO takes more than the GPU has, Windows moves some of it to the machine's "
+        "memory, and the model may become slow",
+        next_step="nothing, if it is fast enough; else weights in fewer bytes (int8 or int4), a smaller "
+        "batch or a shorter context",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "OpenVINO GenAI's KV cache",
+        seen=("got unfinished generationstatus",),
+        means="OpenVINO GenAI gave up a generation, most often because the prompt and its answer did not fit "
+        "into the pool of its KV cache (cache_size): no memory ran out",
+        next_step="a larger cache_size in SchedulerConfig (GB; --cache_size in OpenVINO Model Server), or a "
+        "shorter prompt",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "a buffer of OpenVINO",

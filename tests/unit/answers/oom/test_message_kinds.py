@@ -1247,6 +1247,52 @@ TEXTS = (
         "a smaller input",
     ),
     (
+        "[GPU] Exceeded max size of memory allocation: Required 1073741824 bytes, already occupied : "
+        "8589934592 bytes, but available memory size is 8589934592 bytes",
+        "OpenVINO on the GPU",
+        FULL,
+        {"tried": GIB, "used": 8 * GIB, "the whole device": 8 * GIB},
+        "weights in fewer bytes",
+    ),
+    (
+        "[GPU] Exceeded max size of memory allocation, check debug message for size info",
+        "OpenVINO on the GPU",
+        FULL,
+        {},
+        "weights in fewer bytes",
+    ),
+    (
+        "[Warning] [GPU] Exceeded max size of memory allocation: Required 1073741824 bytes, already occupied "
+        ": 8589934592 bytes, but available memory size is 8589934592 bytes\n"
+        "Please note that performance might drop due to memory swap.",
+        "OpenVINO beyond the GPU's memory",
+        WARNING,
+        {"tried": GIB, "used": 8 * GIB, "the whole device": 8 * GIB},
+        "nothing, if it is fast",
+    ),
+    (
+        "pipeline_continuous_batching_adapter.hpp:175:\nGot unfinished GenerationStatus",
+        "OpenVINO GenAI's KV cache",
+        UNKNOWN,
+        {},
+        "a larger cache_size",
+    ),
+    (
+        "E alloc_tensor_range: failed to allocate RPC0[10.0.69.2:50052] buffer of size 193608946688\n"
+        "E llama_model_load: error loading model: unable to allocate RPC0[10.0.69.2:50052] buffer",
+        "a remote device of llama.cpp",
+        FULL,
+        {"tried": 193608946688},
+        "a smaller share",
+    ),
+    (
+        "Cannot allocate 262144000 bytes directly in RAM",
+        "a warning of distributed-llama",
+        WARNING,
+        {"tried": 250 * MIB},
+        "nothing, if it is fast",
+    ),
+    (
         "[Memory Management] Target: JointTextEncoder, Free GPU: 3000.00 MB, Model Require: 512.00 MB, "
         "Previously Loaded: 0.00 MB, Inference Require: 1024.00 MB, Remaining: -64.00 MB, All loaded\n"
         "[Memory Management] Target: KModel, Free GPU: 3072.00 MB, Model Require: 11264.00 MB, Previously "
