@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -148,10 +148,9 @@ def record(
 def _run_as_it_is_unless(ranks: frozenset[int], entry: "Entry", args: list[str]) -> None:
     from snapconv.recorder.job import is_chosen
     from snapconv.recorder.record import watch
-    from snapconv.recorder.recording import Recording
 
     if not is_chosen(ranks):
-        code, raised = watch(entry, args, Recording("", ranks=ranks))
+        code, raised = watch(entry, args, nullcontext())
         if raised is not None:
             show_raised(raised)
         raise ProgramEnded(code)
@@ -239,7 +238,7 @@ def _record(
             show_raised(recorded.raised)
 
     with lasting_until_exit() as until_exit:
-        recorded = run(entry, args, options, say=tell, until_exit=until_exit, in_place=at_end)
+        recorded = run(entry, args, options, say=tell, simulation_parts=until_exit, report=at_end)
     at_end(recorded)
     exit_code = recorded.exit_code
     if recorded.failure is not None:

@@ -55,7 +55,7 @@ def watch(
     )
     with lasting_until_exit() as until_exit:
         code, raised = run(
-            found, args or [], recording, simulation=simulation, until_exit=until_exit
+            found, args or [], recording, simulation=simulation, simulation_parts=until_exit
         )
     ran_out = [path for path in recording.captures if "other-oom" not in path.name]
     if ran_out:  # in this rank: that of another has its own say

@@ -1,15 +1,14 @@
-"""The life cycle of every recording inside the user's program: hooks on, iterations, captures, all off.
+"""The life cycle of every recording inside the user's program: from turning hooks on to leaving.
 
 A policy decides what an iteration is for, when a capture is due, and what becomes of it and of
-failures:
-``record.py`` for a run that is recorded once, ``recording.py`` for chosen moments of a job. Its
-methods are called within the driver's guard.
+failures. ``record.py`` has the policy of a run that is recorded once, ``recording.py`` that of
+chosen moments of a job.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakMethod
 
 from snapconv.errors import SnapconvError
@@ -25,12 +24,9 @@ from snapconv.recorder.schedule import Part, Sign, StepCounter, listen
 from snapconv.recorder.torch_surface import Changed, Feature, changed_notes, probe
 
 if TYPE_CHECKING:
-    from snapconv.recorder.record import OneCapture
-    from snapconv.recorder.recording import ChosenCaptures
     from snapconv.recorder.timing.timer import Timer
     from snapconv.simulation import Simulation
 
-Policy: TypeAlias = "OneCapture | ChosenCaptures"
 Say = Callable[[str], None]
 
 
@@ -44,8 +40,36 @@ _LONGEST_TURN_S = 120
 _MAX_ITERATIONS = 10_000
 
 
+class Policy(Protocol):
+    """The decisions of one recording; the driver calls every method within its guard."""
+
+    def turn_on(self, driver: "Driver") -> None:
+        """Turn on what is needed before the program's first line."""
+
+    def cuda_started(self, driver: "Driver") -> bool:
+        """Choose the device; return whether the driver is to turn the memory history on."""
+
+    def counts(self, driver: "Driver") -> bool:
+        """Return whether what just ended counts as an iteration."""
+
+    def part(self, iteration: int) -> Part:
+        """Return the purpose of an iteration."""
+
+    def iteration_ended(self, driver: "Driver", iteration: int) -> None:
+        """Write what is due after an iteration."""
+
+    def out_of_memory(self, driver: "Driver", text: str) -> None:
+        """Keep the state in which the allocator gave up; ``text`` has the sizes."""
+
+    def finish(self, driver: "Driver", ended: Ended) -> None:
+        """Write what is due when the program ends."""
+
+    def failed(self, driver: "Driver") -> None:
+        """React to the failure that ended the recording."""
+
+
 class Driver:
-    """One recording, driven from within the user's program; errors of snapconv go to ``guard.failure``."""
+    """One recording inside the user's program; errors of snapconv go to ``guard.failure``."""
 
     def __init__(
         self,
@@ -83,7 +107,7 @@ class Driver:
 
     @property
     def uses_device(self) -> bool:
-        """Whether the program has allocated on a device yet: what it runs before that is no iteration."""
+        """Whether the program has allocated on a device; what it runs before is no iteration."""
         if self.has_cuda and not self._has_used_device:
             self._has_used_device = bool(self.guard.run(environment.device_values))
         return self._has_used_device
@@ -127,28 +151,33 @@ class Driver:
         if torch.cuda.is_initialized():
             self.cuda_starts()
         else:
-            cuda_starts = WeakMethod(
-                self.cuda_starts
-            )  # torch may keep its queue until the process ends
+            # The reference is weak because torch may keep its queue until the process ends.
+            reference = WeakMethod(self.cuda_starts)
 
             def start() -> None:
-                work = cuda_starts()
-                if work is not None:
-                    work()
+                cuda_starts = reference()
+                if cuda_starts is not None:
+                    cuda_starts()
 
             torch.cuda._lazy_call(start)
 
     def cuda_starts(self) -> None:
-        """Do what needs CUDA, once: if another queued call fails, the next start runs the queue again."""
+        """Do what needs CUDA, once.
+
+        If another queued call fails, the next start runs the queue again.
+        """
         if not self.has_cuda and not self._is_closed:
             self.guard.run(self._cuda_started)
 
-    def count_steps(self, on_end: Callable[[], None], *, least: Sign = Sign.OPTIMIZER) -> None:
+    def count_steps(
+        self, end_iteration: Callable[[], None], *, lowest_sign: Sign = Sign.OPTIMIZER
+    ) -> None:
         """Let the program's steps end iterations, until ``stop_counting``."""
         self.parts.callback(self.stop_counting)
-        counter = StepCounter(on_end, least=least)
-        marked = self.guards.of(Feature.MARKED_STEPS).hook(lambda: counter.saw(Sign.SCRIPT))
-        self._counting.callback(listen(marked))
+        counter = StepCounter(end_iteration, lowest_sign=lowest_sign)
+        guard = self.guards.of(Feature.MARKED_STEPS)
+        stop_listening = listen(guard.hook(lambda: counter.saw(Sign.SCRIPT)))
+        self._counting.callback(stop_listening)
         self.interception.listen(counter.listeners)
         self._counting.callback(self.interception.leave, counter.listeners)
 
@@ -167,12 +196,14 @@ class Driver:
             if self.observer is not None:
                 self.observer.iteration_began(self.iteration)
         elif self.timer:
-            self.guards.of(Feature.TIMES).run(
-                self.timer.begin, self.iteration, part is Part.TIMING_WARM_UP
-            )
+            guard = self.guards.of(Feature.TIMES)
+            guard.run(self.timer.begin, self.iteration, part is Part.TIMING_WARM_UP)
 
     def _observe(self) -> None:
-        """Observe all steps, or those that are chosen; what an OOM needs is recorded when there is one."""
+        """Observe all steps, or those that are chosen.
+
+        What an OOM needs is recorded when memory runs out.
+        """
         if self.options.steps and self.iteration not in self.options.steps:
             self.stop_observing()
             self.observer = None
@@ -181,7 +212,7 @@ class Driver:
             self.observer.start()
 
     def new_observer(self) -> Observer:
-        """Make what observes this thread."""
+        """Make an observer of this thread."""
         return Observer(
             model=self.options.model,
             optimizer=self.options.optimizer,
@@ -190,16 +221,18 @@ class Driver:
         )
 
     def _cuda_started(self) -> None:
-        """Do all that needs CUDA: nothing is allocated yet, unless the program had started CUDA before."""
+        """Do all that needs CUDA.
+
+        Nothing is allocated yet, unless the program had started CUDA before.
+        """
         try:
             environment.require_history()  # the program may have brought its own allocator
-            is_wanted = self.policy.cuda_started(self)
+            needs_history = self.policy.cuda_started(self)
         except SnapconvError as error:
-            self.say(
-                f"nothing is recorded: {error}"
-            )  # now, and not only when the program has run for a day
+            # It is said now, and not only when the program has run for a day.
+            self.say(f"nothing is recorded: {error}")
             raise
-        if is_wanted:
+        if needs_history:
             memory_history.start(self.options)
             self.parts.callback(memory_history.stop)
         if self.options.on_oom:
@@ -271,8 +304,8 @@ class Driver:
     ) -> dict[str, Any]:
         """Return the contents with how the program ended, and with the notes on our own work."""
         metadata = {**contents["snapconv"], "ended": ended.values()}
-        ours = (*changed_notes(self.changed), *self.guards.notes(), *faults)
-        metadata["notes"] = [*metadata["notes"], *note_rows(ours)]
+        notes = [*changed_notes(self.changed), *self.guards.notes(), *faults]
+        metadata["notes"] = metadata["notes"] + note_rows(notes)
         return {**contents, "snapconv": metadata}
 
     # --- off
@@ -290,7 +323,10 @@ class Driver:
             self.observer.stop()
 
     def close(self) -> Exception | None:
-        """Leave torch as it was, whatever state a failure left the recording in; return what went wrong."""
+        """Leave torch as it was, in whatever state a failure left the recording.
+
+        Return the exception that it raised, if any.
+        """
         self._is_closed = True
         if self.guard.is_child:
             return None
@@ -302,7 +338,7 @@ class Driver:
 
     @contextmanager
     def _own_turn(self) -> Iterator[None]:
-        """Wait until no other thread works on the recording; but not for ever, since it may hang."""
+        """Wait until no other thread works on the recording, at most two minutes: it may hang."""
         is_own = self._turn.acquire(timeout=_LONGEST_TURN_S)
         try:
             yield

@@ -8,7 +8,7 @@ times, and one capture, however the program ends.
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,6 @@ from snapconv.recorder.schedule import Part, Sign, plan
 from snapconv.recorder.torch_surface import Feature
 
 if TYPE_CHECKING:
-    from snapconv.recorder.recording import Recording
     from snapconv.simulation import Simulation, SimulationOptions
 
 _COMPLETE = Ended("complete")
@@ -75,11 +74,11 @@ class RecordOutcome:
 
 
 class OneCapture:
-    """Keeps each part's result, and writes them to ``path`` when all are there or the program ends."""
+    """Keeps each part's result; writes them to ``path`` when all are there or the program ends."""
 
-    def __init__(self, options: RecordingOptions, *, least: Sign = Sign.BACKWARD) -> None:
+    def __init__(self, options: RecordingOptions, *, lowest_sign: Sign = Sign.BACKWARD) -> None:
         self._options = options
-        self._least = least
+        self._lowest_sign = lowest_sign
         self.plan = plan(
             warm_up=options.warm_up, iterations=options.iterations, has_timing=options.computes
         )
@@ -105,7 +104,7 @@ class OneCapture:
         driver.begin_iteration()
         driver.wait_for_cuda()
         if self._options.program.kind != "providers":
-            driver.count_steps(lambda: self._step_ended(driver), least=self._least)
+            driver.count_steps(lambda: self._step_ended(driver), lowest_sign=self._lowest_sign)
 
     def _step_ended(self, driver: Driver) -> None:
         if driver.is_over and not driver.guard.is_child:
@@ -126,7 +125,10 @@ class OneCapture:
         return True
 
     def counts(self, driver: Driver) -> bool:
-        """Leave out what uses no device, and what a graph captures: timing would synchronize the device."""
+        """Leave out what uses no device.
+
+        What a graph captures is left out too: timing would synchronize the device.
+        """
         return driver.uses_device and not environment.is_capturing_graph()
 
     def part(self, iteration: int) -> Part:
@@ -138,22 +140,22 @@ class OneCapture:
         self._at_out_of_memory = None  # the program recovered from it
         self._peaks.step_ended()
         part = self.part(iteration)
-        driver.say(
-            f"iteration {iteration} done ({part.value}; {iteration + 1} of {len(self.plan)})"
-        )
-        is_slow = time.monotonic() - self._began_s > _LONG_S
-        if (
-            iteration == 0
-            and is_slow
-            and self._options.simulation is not None
-            and self._options.computes
-        ):
-            driver.say("that took minutes: with --no-compute a step takes seconds")
-        if part is Part.MEMORY and self.part(iteration + 1) is not Part.MEMORY:
+        next_part = self.part(iteration + 1)
+        n_done = iteration + 1
+        driver.say(f"iteration {iteration} done ({part.value}; {n_done} of {len(self.plan)})")
+        if iteration == 0:
+            self._recommend_no_compute(driver)
+        if part is Part.MEMORY and next_part is not Part.MEMORY:
             self._keep_memory(driver)
-        if self.part(iteration + 1) is Part.AFTER:
+        if next_part is Part.AFTER:
             driver.is_over = True
             self._write(driver, _COMPLETE)
+
+    def _recommend_no_compute(self, driver: Driver) -> None:
+        """Name the faster way of simulating, if the first step took minutes."""
+        is_slow = time.monotonic() - self._began_s > _LONG_S
+        if is_slow and self._options.simulation is not None and self._options.computes:
+            driver.say("that took minutes: with --no-compute a step takes seconds")
 
     def out_of_memory(self, driver: Driver, text: str) -> None:
         """Keep the state: the program may recover from it."""
@@ -169,7 +171,7 @@ class OneCapture:
             self._add_peaks(self.path)
 
     def _add_peaks(self, path: Path) -> None:
-        """Add the program's own peak to the capture, and say whether that came after what is recorded."""
+        """Add the program's own peak to the capture; note if it came after the snapshot."""
         rows, notes = self._peaks.ending(self._options)
         with suppress(OSError):  # the program may have moved it
             write_ending(path, rows, memory_history.note_rows(notes))
@@ -192,7 +194,7 @@ class OneCapture:
         """Leave it to whoever runs the program, which goes on."""
 
     def _keep_memory(self, driver: Driver) -> None:
-        """Take the snapshot and turn the history off, so that it does not slow the timed iterations down."""
+        """Take the snapshot and turn the history off, which would slow the timed iterations down."""
         if driver.uses_device:
             driver.say(
                 "taking the snapshot; to name C++ frames for the first time takes torch a while"
@@ -201,8 +203,7 @@ class OneCapture:
             self._note(
                 "history-off",
                 f"{self._options.program.path} switched torch's memory history off, and with it "
-                f"the "
-                "recording: events are missing; remove its calls of _record_memory_history",
+                "the recording: events are missing; remove its calls of _record_memory_history",
             )
         self._contents = driver.contents()
         self._peaks.recorded = self._peaks.look()
@@ -231,60 +232,66 @@ class OneCapture:
         options = self._options
         times = driver.guards.of(Feature.TIMES)
         timing = times.run(driver.timer.trace) if driver.timer else None
-        if ended is not _COMPLETE:
-            self._note("ended-early", self._how_early(ended, driver.iteration))
-        elif timing is None:
-            why = "none were measured" if driver.timer else "nothing was computed"
-            self._note("no-timing", f"the capture has no times of operations: {why}")
-        if self._contents["snapconv"]["overflowed"]:
-            self._note(
-                "truncated-history",
-                f"more than {options.max_entries} events: the oldest were overwritten; raise "
-                f"--max-entries",
-            )
+        self._note_missing_parts(driver, ended, has_timing=timing is not None)
         contents = driver.complete(self._contents, ended, self._faults)
         self.notes += [Note(**row) for row in contents["snapconv"]["notes"]]
         driver.say(f"writing {options.output}")
-        place, self.n_bytes = write_capture_somewhere(
+        path, self.n_bytes = write_capture_somewhere(
             self._output, contents, timing, force=options.force
         )
-        self.path = options.output if place == self._output else place
-        if place != self._output:
+        if path == self._output:
+            self.path = options.output
+        else:
+            self.path = path
             self._note(
                 "capture-elsewhere",
                 f"{options.output} could not be written any more, as something removed, took or "
-                f"closed its "
-                f"place while the program ran: the capture is {place}",
+                f"closed its place while the program ran: the capture is {path}",
             )
         self._contents = None
         if ended is _COMPLETE and options.program.kind != "providers":
-            what_next = "is ended here" if options.stop else "goes on without a recording"
-            driver.say(f"everything is recorded; the program {what_next}")
+            continuation = "is ended here" if options.stop else "goes on without a recording"
+            driver.say(f"everything is recorded; the program {continuation}")
+
+    def _note_missing_parts(self, driver: Driver, ended: Ended, *, has_timing: bool) -> None:
+        """Note what the capture lacks: iterations, times, or the oldest events."""
+        assert self._contents is not None
+        if ended is not _COMPLETE:
+            self._note("ended-early", self._early_end(ended, driver.iteration))
+        elif not has_timing:
+            reason = "none were measured" if driver.timer else "nothing was computed"
+            self._note("no-timing", f"the capture has no times of operations: {reason}")
+        if self._contents["snapconv"]["overflowed"]:
+            self._note(
+                "truncated-history",
+                f"more than {self._options.max_entries} events: the oldest were overwritten; "
+                "raise --max-entries",
+            )
 
     def _note(self, slug: str, message: str) -> None:
         self.notes.append(Note(slug, message))
 
-    def _how_early(self, ended: Ended, iteration: int) -> str:
+    def _early_end(self, ended: Ended, iteration: int) -> str:
         """Return how far the recording came, what is missing, and what would bring it."""
-        how = _HOW_ENDED[ended.how]
+        verb = _HOW_ENDED[ended.how]
         if ended.how == "interrupted" and ended.detail:
-            how = f"was terminated ({ended.detail})"
-        n_enough = len(self.plan)
-        text = (
-            f"{self._options.program.path} {how} when {iteration} of {n_enough} iterations "
-            f"were done"
-        )
+            verb = f"was terminated ({ended.detail})"
+        program = self._options.program.path
+        n_planned = len(self.plan)
+        progress = f"{program} {verb} when {iteration} of {n_planned} iterations were done"
         if iteration == 0 and ended.how == "finished":
             return (
-                f"{text}: no step of an optimizer and no backward pass was seen, so iterations "
-                f"could not be "
-                "detected; there are no times: call snapconv.step() at the end of each iteration"
+                f"{progress}: no step of an optimizer and no backward pass was seen, so iterations "
+                "could not be detected; there are no times: call snapconv.step() at the end of "
+                "each iteration"
             )
-        kept = "the memory part is whole, the times are not"
+        result = "the memory part is whole, the times are not"
         if self.part(iteration).is_of_memory:
-            kept = "the capture has the memory up to there, and no times"
-        more = f"; for times let it make {n_enough} iterations" if self._options.computes else ""
-        return f"{text}: {kept}{more}"
+            result = "the capture has the memory up to there, and no times"
+        advice = ""
+        if self._options.computes:
+            advice = f"; for times let it make {n_planned} iterations"
+        return f"{progress}: {result}{advice}"
 
 
 def record(
@@ -293,44 +300,47 @@ def record(
     options: RecordingOptions,
     *,
     say: Say = silent,
-    until_exit: ExitStack | None = None,
-    in_place: Callable[[RecordOutcome], object] = bool,
+    simulation_parts: ExitStack | None = None,
+    report: Callable[[RecordOutcome], object] = bool,
 ) -> RecordOutcome:
     """Run an entry and write its capture.
 
-    ``until_exit`` keeps a simulation until the process ends: threads and ``atexit`` functions still
-    run. ``in_place`` is called with the outcome where this cannot return, as the program waits in
-    C++. Raises SnapconvError only before any user code runs, and for providers that are not as they
-    must be.
+    ``simulation_parts`` keeps a simulation until the process ends: threads and ``atexit`` functions
+    still run. ``report`` is called with the outcome where this cannot return, as the program waits
+    in C++. Raises SnapconvError only before any user code runs, and for providers that are not as
+    they must be.
     """
     check_output(options.output, force=options.force)
     with ExitStack() as parts:
         parts.enter_context(script_signals.deferred_handlers())
-        simulation = _device(options, parts if until_exit is None else until_exit)
-        command = (*(["-m"] if entry.kind == "module" else []), entry.path, *argv)
-        options = replace(options, program=RecordedProgram(entry.path, entry.kind, command))
-        policy = OneCapture(options, least=Sign.SCRIPT if entry.marks_steps else Sign.BACKWARD)
+        simulation = _device(
+            options.simulation, parts if simulation_parts is None else simulation_parts
+        )
+        options = replace(options, program=_recorded_program(entry, argv))
+        lowest_sign = Sign.SCRIPT if entry.marks_steps else Sign.BACKWARD
+        policy = OneCapture(options, lowest_sign=lowest_sign)
         driver = _new_driver(options, policy, simulation, say)
-        where = "simulated, without a GPU" if options.simulation else "on the GPU"
+        device = "simulated, without a GPU" if options.simulation else "on the GPU"
         say(
-            f"recording {entry.path}, {where}: {len(policy.plan)} iterations until everything is "
+            f"recording {entry.path}, {device}: {len(policy.plan)} iterations until everything is "
             f"recorded"
         )
         parts.callback(driver.close)
         parts.enter_context(warnings_name_the_user())
+
+        def finish(raised: BaseException | None) -> RecordOutcome:
+            driver.finish(ended_by(raised))
+            return _outcome(driver, policy, simulation, raised)
+
+        def finish_in_place(raised: BaseException) -> None:
+            report(finish(raised))
+
         with when_imported("torch", driver.turn_on):
             if isinstance(driver.guard.failure, SnapconvError):
-                # nothing of the user's has run: there is nothing else to report
+                # Nothing of the user's has run: there is nothing else to report.
                 raise driver.guard.failure
             run = _run_providers if entry.kind == "providers" else script.run_script
-
-            def finish(raised: BaseException | None) -> RecordOutcome:
-                driver.finish(ended_by(raised))
-                return _outcome(driver, policy, simulation, raised)
-
-            with ended_in_place(
-                lambda raised: in_place(finish(raised)), script_signals.is_commands
-            ):
+            with ended_in_place(finish_in_place, script_signals.is_commands):
                 # A script's names go with its module, and what they hold is a part of the state at
                 # its end.
                 raised, _program = outcome(run, entry, argv, driver)
@@ -339,14 +349,24 @@ def record(
         return finish(raised)
 
 
+def _recorded_program(entry: Entry, argv: Sequence[str]) -> RecordedProgram:
+    """Name the program as metadata has it, with the command that runs it."""
+    command = [entry.path, *argv]
+    if entry.kind == "module":
+        command = ["-m", *command]
+    return RecordedProgram(entry.path, entry.kind, tuple(command))
+
+
 def _outcome(
     driver: Driver,
     policy: OneCapture,
     simulation: "Simulation | None",
     raised: BaseException | None,
 ) -> RecordOutcome:
-    late = (*driver.guards.notes(), *(simulation.faults() if simulation is not None else ()))
-    policy.notes += [note for note in late if note not in policy.notes]
+    late_notes = list(driver.guards.notes())
+    if simulation is not None:
+        late_notes += simulation.faults()
+    policy.notes += [note for note in late_notes if note not in policy.notes]
     exit_code = exit_code_of(raised)
     guard = driver.guard
     return RecordOutcome(
@@ -361,17 +381,17 @@ def _outcome(
     )
 
 
-def _device(options: RecordingOptions, parts: ExitStack) -> "Simulation | None":
+def _device(options: "SimulationOptions | None", parts: ExitStack) -> "Simulation | None":
     """Refuse where there can be no CUDA device, without importing torch; or simulate one."""
-    if options.simulation is None:
+    if options is None:
         environment.refuse_without_cuda()
         return None
     try:
         environment.require_torch()
         from snapconv.simulation import simulated
 
-        return parts.enter_context(simulated(options.simulation))
-    # what comes in the midst of torch's import may come out of its C++ code as any other error
+        return parts.enter_context(simulated(options))
+    # A signal in the midst of torch's import may come out of its C++ code as any other error.
     finally:
         script_signals.deliver_now()
 
@@ -410,7 +430,10 @@ def _run_providers(entry: Entry, argv: Sequence[str], driver: Driver) -> None:
 
 
 def _failure(driver: Driver, exit_code: int) -> Exception | None:
-    """Return what went wrong in the recording; not that a program that failed did not come to its GPU."""
+    """Return what went wrong in the recording, if anything.
+
+    That a program which failed used no GPU yet is no failure of the recording.
+    """
     failure = driver.guard.failure
     if not isinstance(failure, NothingAllocatedError):
         return failure
@@ -427,28 +450,28 @@ def _failure(driver: Driver, exit_code: int) -> Exception | None:
 def watch(
     entry: Entry,
     argv: Sequence[str],
-    recording: "Recording",
+    recording: AbstractContextManager[object],
     *,
     simulation: "SimulationOptions | None" = None,
-    until_exit: ExitStack | None = None,
+    simulation_parts: ExitStack | None = None,
 ) -> tuple[int, BaseException | None]:
     """Run a script or module as ``python ENTRY ARGV`` would; record it from its import of torch on.
 
-    Returns its exit code and what it raised. Our own failures become warnings and never reach the
-    program. ``until_exit`` keeps a simulation until the process ends.
+    ``recording`` is entered then: a ``Recording``, or ``nullcontext()`` for a program that is not
+    recorded. Returns the program's exit code and what it raised. Our own failures become warnings
+    and never reach the program. ``simulation_parts`` keeps a simulation until the process ends.
     """
+
+    def finish(raised: BaseException) -> None:
+        recording.__exit__(type(raised), raised, None)
+
     with ExitStack() as parts:
         parts.enter_context(script_signals.deferred_handlers())
         if simulation is not None:
-            _device(
-                RecordingOptions(simulation=simulation), parts if until_exit is None else until_exit
-            )
+            _device(simulation, parts if simulation_parts is None else simulation_parts)
         with (
             when_imported("torch", lambda: parts.enter_context(recording)),
-            ended_in_place(
-                lambda error: recording.__exit__(type(error), error, None),
-                script_signals.is_commands,
-            ),
+            ended_in_place(finish, script_signals.is_commands),
         ):
             raised, _main = outcome(script.run_script, entry, argv)
         return exit_code_of(raised), raised

@@ -1,4 +1,4 @@
-"""``snapconv.recording``: captures out of a job in production, of chosen steps, an OOM or on a signal.
+"""``snapconv.recording``: captures from a job in production, of steps, an OOM or on a signal.
 
 It must not disturb the job: what fails here is logged as a warning and switches the recording off;
 it never reaches the job, nor stands in the way of the job's own exceptions. Needs torch and nothing
@@ -21,6 +21,7 @@ from snapconv.errors import OutputError, SnapconvError
 from snapconv.recorder import environment, memory_history
 from snapconv.recorder.capture_folder import Upload, free_name, is_store, write_capture_somewhere
 from snapconv.recorder.driver import Driver
+from snapconv.recorder.guard import Guard
 from snapconv.recorder.job import SharedOom, is_chosen, process_rank
 from snapconv.recorder.later_peaks import Peaks
 from snapconv.recorder.memory_history import nothing_allocated
@@ -42,35 +43,47 @@ _TOLD: set[str] = set()
 
 
 class ChosenCaptures:
-    """The policy of a job: captures of steps, of an OOM, on a signal, or of a whole block of code."""
+    """The policy of a job: captures of steps, of an OOM, on a signal, or of a whole block."""
 
     def __init__(self) -> None:
         self.captures: list[Path] = []
-        self.counts_by_hand = self.is_signalled = self._has_written_oom = self._has_logged = False
-        self._shared_oom: SharedOom | None = None
         self.upload: Upload | None = None
+        self.counts_by_hand = False
+        self.is_signalled = False
+        self._has_written_oom = False
+        self._has_logged = False
+        self._shared_oom: SharedOom | None = None
 
     def turn_on(self, driver: Driver) -> None:
         """Count steps, and observe where the first is chosen."""
         for note in changed_notes(driver.changed):
             _LOG.warning("snapconv: %s", note.message)
         driver.wait_for_cuda()
-        driver.count_steps(lambda: None if self.counts_by_hand else driver.iteration_ended())
+
+        def end_iteration() -> None:
+            if not self.counts_by_hand:
+                driver.iteration_ended()
+
+        driver.count_steps(end_iteration)
         driver.parts.callback(driver.stop_observing)
         if driver.options.on_signal is not None:
-            driver.parts.callback(_on_signal(driver.options.on_signal, self))
+            driver.parts.callback(_listen_to_signal(driver.options.on_signal, self))
         if driver.options.on_other_oom:
-            self._listen(driver)
+            self._listen_to_ranks(driver)
         driver.begin_iteration()
 
-    def _listen(self, driver: Driver) -> None:
-        """Write a capture where another rank runs out of memory: from a thread, as this one may hang."""
+    def _listen_to_ranks(self, driver: Driver) -> None:
+        """Write a capture where another rank runs out of memory.
 
-        def capture(words: str) -> None:
-            ended = Ended("complete", f"memory ran out in {words}")
-            driver.run_in_turn(partial(self.capture, from_thread=True), driver, "other-oom", ended)
+        Another thread writes it, as this one may hang.
+        """
+        capture = partial(self.capture, is_other_thread=True)
 
-        self._shared_oom = SharedOom(driver.options.output, capture)
+        def capture_state(rank: str) -> None:
+            ended = Ended("complete", f"memory ran out in {rank}")
+            driver.run_in_turn(capture, driver, "other-oom", ended)
+
+        self._shared_oom = SharedOom(driver.options.output, capture_state)
         driver.parts.callback(self._shared_oom.close)
 
     def cuda_started(self, driver: Driver) -> bool:
@@ -101,64 +114,60 @@ class ChosenCaptures:
 
     def finish(self, driver: Driver, ended: Ended) -> None:
         """Write the whole block, where no steps of it were chosen."""
-        is_whole = ended.how == "complete"
-        if driver.options.steps or (
-            not is_whole and (self._has_written_oom or not driver.has_cuda)
-        ):
+        if driver.options.steps:
             return
-        driver.run(self.capture, driver, "end" if is_whole else ended.how, ended)
+        if ended.how == "complete":
+            driver.run(self.capture, driver, "end", ended)
+        elif driver.has_cuda and not self._has_written_oom:
+            driver.run(self.capture, driver, ended.how, ended)
 
     def failed(self, driver: Driver) -> None:
         """Log the first failure, and switch everything off."""
-        if self._has_logged:
-            return
-        self._has_logged = True
-        failure = driver.guard.failure
-        if not isinstance(failure, SnapconvError):
-            _LOG.warning("snapconv: recording is off: %s\n%s", failure, driver.guard.report)
-        elif str(failure) not in _TOLD and process_rank() in ("", "0"):
-            _TOLD.add(str(failure))
-            _LOG.warning("snapconv: recording is off: %s", failure)
-        close(driver)
+        if not self._has_logged:
+            self._has_logged = True
+            _log_failure(driver.guard)
+            close(driver)
 
     def capture(
         self,
         driver: Driver,
-        what: str,
+        reason: str,
         ended: Ended,
         *,
         step: int | None = None,
-        from_thread: bool = False,
+        is_other_thread: bool = False,
     ) -> None:
-        """Write a capture of this moment; ``from_thread``: the program goes on meanwhile."""
+        """Write a capture of this moment; its ``reason`` begins the name of its folder.
+
+        ``is_other_thread``: the program goes on meanwhile.
+        """
         import torch
 
-        if len(self.captures) >= driver.options.max_captures:
-            _LOG.warning(
-                "snapconv: no capture (%s): there are %d already", what, driver.options.max_captures
-            )
+        options = driver.options
+        if len(self.captures) >= options.max_captures:
+            message = "snapconv: no capture (%s): there are %d already"
+            _LOG.warning(message, reason, options.max_captures)
             return
         if not driver.has_cuda:  # not yet; a snapshot would start it
-            _LOG.warning(
-                "snapconv: no capture (%s): %s",
-                what,
-                nothing_allocated(driver.options.program.path),
-            )
+            error = nothing_allocated(options.program.path)
+            _LOG.warning("snapconv: no capture (%s): %s", reason, error)
             return
-        if (
-            from_thread
-        ):  # each thread has a current device of its own, and the program's objects change
+        if is_other_thread:
+            # Each thread has a current device of its own, and the program's objects change.
             driver.device = environment.choose_device(None)
         else:
             driver.device = torch.cuda.current_device()
             driver.note_now()
         contents = driver.complete(driver.contents(), ended)
-        rank = f"rank{process_rank()}-" if process_rank() else ""
-        name = f"{rank}{what}-{driver.iteration if step is None else step:06d}.capture"
+        name = _folder_name(reason, driver.iteration if step is None else step)
+        self._write(options.output, name, contents)
+
+    def _write(self, folder: Path, name: str, contents: dict[str, Any]) -> None:
+        """Write a capture into the folder; a failure is logged, and the recording goes on."""
         try:
             with suppress(OSError):  # the job may have removed it
-                driver.options.output.mkdir(parents=True, exist_ok=True)
-            output = free_name(driver.options.output / name)
+                folder.mkdir(parents=True, exist_ok=True)
+            output = free_name(folder / name)
             path, _ = write_capture_somewhere(output, contents, None, force=False)
         except OutputError as error:  # the disk may have free space again the next time
             _LOG.warning("snapconv: %s", error)
@@ -175,8 +184,25 @@ class ChosenCaptures:
         self._has_written_oom = True
 
 
+def _folder_name(reason: str, step: int) -> str:
+    """Name a capture by its rank in a job of several, its reason and its step."""
+    name = f"{reason}-{step:06d}.capture"
+    rank = process_rank()
+    return f"rank{rank}-{name}" if rank else name
+
+
+def _log_failure(guard: Guard) -> None:
+    """Log why nothing is recorded; a whole job says once what is no fault of snapconv's."""
+    failure = guard.failure
+    if not isinstance(failure, SnapconvError):
+        _LOG.warning("snapconv: recording is off: %s\n%s", failure, guard.report)
+    elif str(failure) not in _TOLD and process_rank() in ("", "0"):
+        _TOLD.add(str(failure))
+        _LOG.warning("snapconv: recording is off: %s", failure)
+
+
 class Recording:
-    """A context around training; docs/guide/production.md has an example and describes each argument."""
+    """A context around training; docs/guide/production.md has an example and every argument."""
 
     def __init__(
         self,
@@ -195,9 +221,12 @@ class Recording:
         ranks: Collection[int] = (),
         on_other_oom: bool = False,
     ) -> None:
+        if on_other_oom:
+            stacks = "python"  # names of C++ take longer than the job has
         self._output = os.fspath(output)
         self._is_chosen = is_chosen(ranks)
-        options = RecordingOptions(
+        # The folder of a store and the program are only known when the block begins.
+        self._options = RecordingOptions(
             Path(output),
             Path(project_root or "").absolute(),
             includes=tuple(include),
@@ -207,15 +236,14 @@ class Recording:
             steps=frozenset(steps),
             on_oom=on_oom,
             on_signal=on_signal,
-            stacks="python"
-            if on_other_oom
-            else stacks,  # names of C++ take longer than the job has
+            stacks=stacks,
             max_entries=max_entries,
             max_captures=max_captures,
             on_other_oom=on_other_oom,
         )
         self._policy = ChosenCaptures()
-        self._driver = Driver(options, self._policy)
+        self._guard = Guard()  # of the work before there is a driver
+        self._driver: Driver | None = None
 
     @property
     def captures(self) -> list[Path]:
@@ -225,74 +253,82 @@ class Recording:
     @property
     def steps_done(self) -> int:
         """The number of steps that have ended, of the first optimizer that stepped."""
-        return self._driver.iteration
+        return 0 if self._driver is None else self._driver.iteration
 
     def __enter__(self) -> "Recording":
         if self._is_chosen:
-            self._driver.run(self._begin)
+            self._driver = self._guard.run(self._new_driver)
+            if self._driver is not None:
+                self._driver.run(self._begin, self._driver)
+            elif self._guard.failure is not None:
+                _log_failure(self._guard)
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if not self._is_chosen:
-            return
-        self._driver.finish(Ended("complete") if error is None else ended_by(error))
-        close(self._driver)
+        if self._driver is not None:
+            self._driver.finish(Ended("complete") if error is None else ended_by(error))
+            close(self._driver)
         if self._policy.upload is not None:
             self._policy.upload.close()
 
     def step(self) -> None:
         """Tell that a step is over, where no torch optimizer does: from then on only this counts."""
-        if self._is_chosen:
+        if self._driver is not None:
             self._policy.counts_by_hand = True
             self._driver.iteration_ended()
 
     def capture(self, name: str = "requested") -> None:
         """Write a capture of this moment."""
-        if self._is_chosen:
+        if self._driver is not None:
             self._driver.run(self._policy.capture, self._driver, name, Ended("complete", name))
 
-    def _begin(self) -> None:
-        driver = self._driver
+    def _new_driver(self) -> Driver:
         environment.require_torch()
         environment.refuse_without_cuda()
+        folder = self._options.output
         if is_store(self._output):
             say = partial(_LOG.info, "snapconv: %s")
             warn = partial(_LOG.warning, "snapconv: %s")
             self._policy.upload = Upload(self._output, say=say, warn=warn)
-            driver.options = replace(driver.options, output=self._policy.upload.folder)
-        driver.options.output.mkdir(parents=True, exist_ok=True)
-        program = RecordedProgram((*sys.argv, "")[0], "production", tuple(sys.argv))
-        driver.options = replace(driver.options, program=program)
+            folder = self._policy.upload.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        path = sys.argv[0] if sys.argv else ""
+        program = RecordedProgram(path, "production", tuple(sys.argv))
+        options = replace(self._options, output=folder, program=program)
+        return Driver(options, self._policy)
+
+    @staticmethod
+    def _begin(driver: Driver) -> None:
         driver.parts.enter_context(deferred_handlers(is_job=True))
         driver.turn_on()
 
 
 def close(driver: Driver) -> None:
     """End a recording without disturbing the job."""
-    if (failure := driver.close()) is not None:
-        _LOG.warning(
-            "snapconv: recording could not be ended cleanly: %s", failure, exc_info=failure
-        )
+    failure = driver.close()
+    if failure is not None:
+        message = "snapconv: recording could not be ended cleanly: %s"
+        _LOG.warning(message, failure, exc_info=failure)
 
 
-def _on_signal(number: int, policy: ChosenCaptures) -> Callable[[], None]:
-    """Handle a signal here first and then in its former handler; return a function that restores that one.
+def _listen_to_signal(number: int, policy: ChosenCaptures) -> Callable[[], None]:
+    """Handle a signal here first, then in its former handler; return a function that restores it.
 
     The signal is only remembered: it may come at any moment, and a snapshot is taken between two
     steps.
     """
-    before = signals.getsignal(number)
+    former_handler = signals.getsignal(number)
 
     def hear(received: int, frame: FrameType | None) -> None:
         policy.is_signalled = True
-        if callable(before):
-            before(received, frame)
+        if callable(former_handler):
+            former_handler(received, frame)
 
     signals.signal(number, hear)
 
     def put_back() -> None:
         if signals.getsignal(number) is hear:  # else the job has taken it since
-            signals.signal(number, before)
+            signals.signal(number, former_handler)
 
     return put_back
 
@@ -320,9 +356,10 @@ class MeasuredBlock:
 
         from snapconv.simulation import SimulationOptions, simulated
 
-        self.is_simulated = (
-            not torch.cuda.is_available() if self._simulate is None else self._simulate
-        )
+        if self._simulate is None:
+            self.is_simulated = not torch.cuda.is_available()
+        else:
+            self.is_simulated = self._simulate
         with ExitStack() as parts:
             if self.is_simulated:
                 parts.enter_context(simulated(SimulationOptions()))
@@ -351,7 +388,7 @@ class MeasuredBlock:
 
     @property
     def peaks(self) -> dict[int, int]:
-        """For every device how far its allocated bytes rose over those at the block's start, up to now."""
+        """By how many bytes each device's peak, up to now, is above the start of the block."""
         return self._measured() if self._peaks is None else self._peaks
 
     @property
@@ -361,7 +398,11 @@ class MeasuredBlock:
 
     def _measured(self) -> dict[int, int]:
         highest = self._highest.look()
-        return {device: highest[device][0] - before for device, before in self._at_start.items()}
+        rises: dict[int, int] = {}
+        for device, start_bytes in self._at_start.items():
+            peak_bytes, _ = highest[device]
+            rises[device] = peak_bytes - start_bytes
+        return rises
 
 
 # What users write is a verb's form, as with ``open``; what they get is an object of this class.

@@ -45,7 +45,10 @@ class Part(Enum):
 
 
 def plan(*, warm_up: int, iterations: int, has_timing: bool) -> tuple[Part, ...]:
-    """Return each iteration's part; memory and times are apart, as capturing stacks slows the host."""
+    """Return each iteration's part.
+
+    Memory and times are in different iterations, as capturing stacks slows the host.
+    """
     memory = [Part.WARM_UP] * warm_up + [Part.MEMORY] * iterations
     # Entering the timer makes torch.compile compile again, which belongs to no iteration's time.
     timing = [Part.TIMING_WARM_UP] + [Part.TIMING] * iterations
@@ -67,25 +70,31 @@ class StepCounter:
     GradScaler leaves out, since gradients are infinite, counts as one. One inside of a backward
     pass, as hooks on gradients take it, ends the iteration when the pass is over: on a GPU it is
     taken in a thread of autograd's, and half of the gradients are still to come. Where no optimizer
-    is built, and ``least`` allows it, the end of a backward pass is one. ``snapconv.step()`` counts
-    above all.
+    is built, and ``lowest_sign`` allows it, the end of a backward pass is one. ``snapconv.step()``
+    counts above all.
     """
 
-    def __init__(self, on_end: Callable[[], None], *, least: Sign = Sign.OPTIMIZER) -> None:
-        self._on_end = on_end
-        self._sign = least
+    def __init__(
+        self, end_iteration: Callable[[], None], *, lowest_sign: Sign = Sign.OPTIMIZER
+    ) -> None:
+        self._end_iteration = end_iteration
+        self._sign = lowest_sign
         self._has_ended = False
         self._optimizer: weakref.ref[Any] | None = None
         self._has_stepped = self._waits_for_backward = False
         self._n_backwards = 0
         self.listeners: Listeners = {
-            Event.OPTIMIZER_BUILT: lambda _: self.waits_for(Sign.OPTIMIZER),
+            Event.OPTIMIZER_BUILT: self.optimizer_built,
             Event.STEP_ENDS: self.stepped,
             Event.SCALER_BEGINS: self.scaler_begins,
             Event.SCALER_ENDS: self.scaler_ends,
             Event.BACKWARD_BEGINS: self.backward_begins,
             Event.BACKWARD_ENDS: self.backward_ends,
         }
+
+    def optimizer_built(self, _optimizer: Any) -> None:
+        """Wait for the steps of optimizers: backward passes alone count no more."""
+        self.waits_for(Sign.OPTIMIZER)
 
     def waits_for(self, sign: Sign) -> None:
         """Count no lesser sign than this one from here on: it is going to come."""
@@ -103,14 +112,14 @@ class StepCounter:
             return
         self._sign = sign
         self._has_ended = True
-        self._on_end()
+        self._end_iteration()
 
     def stepped(self, optimizer: Any) -> None:
         """See that an optimizer has stepped."""
         self._has_stepped = True
         watched = self._optimizer() if self._optimizer else None
         if watched is None:
-            # None yet, or the script has thrown it away and made another.
+            # It is the first, or the script has thrown the first away.
             self._optimizer = weakref.ref(optimizer)
         elif watched is not optimizer:
             return

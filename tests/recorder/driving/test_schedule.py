@@ -102,13 +102,13 @@ def test_steps_of_optimizers_end_iterations(program, n):
     ],
 )
 def test_the_greatest_sign_counts(program, n):
-    ends = Ends(least=Sign.BACKWARD)
+    ends = Ends(lowest_sign=Sign.BACKWARD)
     ends.play(program)
     assert ends.n == n
 
 
 def test_a_script_that_is_going_to_say_it_is_waited_for():
-    ends = Ends(least=Sign.SCRIPT)
+    ends = Ends(lowest_sign=Sign.SCRIPT)
     ends.play("bbbbsBgggs")
     assert ends.n == 2
 
