@@ -1,4 +1,4 @@
-"""Snapshot and times -> the capture's folder: whole, or not there.
+"""The folder of a capture, written from a snapshot and times: whole, or not there.
 
 The folder is filled beside its place under a hidden name and then renamed. An old capture is
 replaced only on request, and only a folder that contains nothing else. A thread may copy it to a
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from snapconv.errors import OutputError, OutputExistsError, OutputWriteError, RecorderError
 from snapconv.files import ENDING_NAME, SNAPSHOT_NAME, TIMING_NAME, keep_file, os_errors
@@ -44,17 +44,24 @@ def write_capture_somewhere(
     A recording may have taken a day: if ``output`` was lost meanwhile, it goes to the nearest
     folder above, to the current one, or to the one for temporary files. A full disk is an error.
     """
-    lost: OutputError | None = None
-    for folder in (None, *_other_folders(output)):
-        place = output if folder is None else free_name(folder / output.name)
+    try:
+        return output, write_capture(output, snapshot, timing, force=force)
+    except OutputError as error:
+        if _is_disk_full(error):
+            raise
+        first_error = error
+    for folder in _other_folders(output):
+        path = free_name(folder / output.name)
         try:
-            return place, write_capture(place, snapshot, timing, force=force and folder is None)
+            return path, write_capture(path, snapshot, timing, force=False)
         except OutputError as error:
-            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _DISK_IS_FULL:
+            if _is_disk_full(error):
                 raise
-            lost = lost or error
-    assert lost is not None
-    raise lost
+    raise first_error
+
+
+def _is_disk_full(error: OutputError) -> bool:
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _DISK_IS_FULL
 
 
 def write_ending(capture: Path, devices: list[dict[str, int]], notes: list[dict[str, str]]) -> None:
@@ -73,8 +80,9 @@ def free_name(path: Path) -> Path:
 
 
 def _other_folders(output: Path) -> Iterator[Path]:
-    """Find other places for a capture: the nearest folder, the current one, that for temporary files."""
-    yield next((folder for folder in output.parents if folder.is_dir()), output.parent)
+    """Yield other folders for a capture: the nearest, the current, and that for temporary files."""
+    existing_parents = (folder for folder in output.parents if folder.is_dir())
+    yield next(existing_parents, output.parent)
     with suppress(OSError):  # the current folder may be gone as well
         yield Path.cwd()
     with suppress(OSError):
@@ -105,15 +113,19 @@ def _hidden(output: Path) -> Path:
 
 
 def _fill(folder: Path, snapshot: dict[str, Any], timing: dict[str, Any] | None) -> None:
-    for name, content in ((SNAPSHOT_NAME, snapshot), (TIMING_NAME, timing)):
-        if content is not None:
-            with (folder / name).open("wb") as file:
-                if name == SNAPSHOT_NAME:
-                    pickle.dump(content, file, protocol=_PICKLE_PROTOCOL)
-                else:
-                    file.write(write_json(content))
-                file.flush()
-                os.fsync(file.fileno())
+    with (folder / SNAPSHOT_NAME).open("wb") as file:
+        pickle.dump(snapshot, file, protocol=_PICKLE_PROTOCOL)
+        _sync(file)
+    if timing is not None:
+        with (folder / TIMING_NAME).open("wb") as file:
+            file.write(write_json(timing))
+            _sync(file)
+
+
+def _sync(file: BinaryIO) -> None:
+    """Wait until a file is on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _check_place(output: Path, *, force: bool) -> None:
@@ -172,9 +184,10 @@ class Upload:
 
             self._store, path = fsspec.core.url_to_fs(self._url)
         except Exception as error:  # every store has errors of its own
-            needed = "pip install 'snapconv[remote]' and the store's package: "
-            is_missing = isinstance(error, ImportError)
-            raise RecorderError(f"{url}: {needed if is_missing else ''}{error}") from error
+            advice = ""
+            if isinstance(error, ImportError):
+                advice = "pip install 'snapconv[remote]' and the store's package: "
+            raise RecorderError(f"{url}: {advice}{error}") from error
         self._path = str(path).rstrip("/")
         self.folder = Path(tempfile.mkdtemp(prefix="snapconv-captures-"))
         self._thread = ThreadPoolExecutor(1, "snapconv-upload")

@@ -7,6 +7,7 @@ import runpy
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -33,47 +34,52 @@ def require_torch() -> None:
 def _no_torch() -> TorchMissingError:
     return TorchMissingError(
         f"there is no torch in this Python ({sys.executable}): recording runs inside the training "
-        f"job. "
-        "Install snapconv into the environment that the job uses, or run `pip install torch`"
+        "job. Install snapconv into the environment that the job uses, or run `pip install torch`"
     )
 
 
-def _build() -> tuple[str, bool, bool] | None:
-    """Return torch's version, and whether it is built for any GPU and for NVIDIA's; None if there is none."""
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """A build of torch: ``has_cuda`` where it is for any GPU, ``is_nvidia`` for NVIDIA's."""
+
+    version: str
+    has_cuda: bool
+    is_nvidia: bool
+
+
+def _build() -> _Build | None:
+    """Describe the build of torch without importing it; None if it does not describe itself."""
     torch = sys.modules.get("torch")
     if torch is not None:
-        return (
-            str(torch.__version__),
-            bool(torch.backends.cuda.is_built()),
-            torch.version.cuda is not None,
-        )
+        has_cuda = bool(torch.backends.cuda.is_built())
+        return _Build(str(torch.__version__), has_cuda, torch.version.cuda is not None)
     spec = find_spec("torch")
+    package = Path(str(spec and spec.origin))
     try:
-        values = runpy.run_path(str(Path(str(spec and spec.origin)).with_name("version.py")))
+        values = runpy.run_path(str(package.with_name("version.py")))
         is_nvidia = values["cuda"] is not None
         is_amd = values.get("hip") is not None
-        return str(values["__version__"]), is_nvidia or is_amd, is_nvidia
+        return _Build(str(values["__version__"]), is_nvidia or is_amd, is_nvidia)
     except (OSError, KeyError):
         return None
 
 
 def refuse_without_cuda() -> None:
-    """Raise NoCudaError (without torch TorchMissingError) if no program can use CUDA; import nothing."""
+    """Raise NoCudaError if no program can use CUDA, or TorchMissingError; import nothing."""
     if sys.modules.get("torch") is None and find_spec("torch") is None:
         raise _no_torch()
     build = _build()
     if build is None:
         return
-    version, has_cuda, is_nvidia = build
-    if not has_cuda:
+    if not build.has_cuda:
         raise NoCudaError(
-            f"this torch ({version}) is built without CUDA: install a build with CUDA, or "
+            f"this torch ({build.version}) is built without CUDA: install a build with CUDA, or "
             f"{_SIMULATE}"
         )
     # It runs already on a device, or on a simulated one, for which there is no driver.
     is_started = "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized()
-    if is_nvidia and not (is_started or _has_driver()):
-        raise _no_gpu(version, " (there is no NVIDIA driver)")
+    if build.is_nvidia and not (is_started or _has_driver()):
+        raise _no_gpu(build.version, " (there is no NVIDIA driver)")
 
 
 def require_gpu() -> None:
@@ -85,26 +91,30 @@ def require_gpu() -> None:
     import torch
 
     refuse_without_cuda()
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         is_available = torch.cuda.is_available()
-    if not is_available:
-        why = f" ({str(caught[0].message).splitlines()[0]})" if caught else ""
-        raise _no_gpu(str(torch.__version__), why)
+    if is_available:
+        return
+    reason = ""
+    if caught_warnings:
+        first_line = str(caught_warnings[0].message).splitlines()[0]
+        reason = f" ({first_line})"
+    raise _no_gpu(str(torch.__version__), reason)
 
 
 _SIMULATE = "record without a GPU: snapconv record --simulate"
 
 
-def _no_gpu(version: str, why: str) -> NoCudaError:
+def _no_gpu(version: str, reason: str) -> NoCudaError:
     return NoCudaError(
-        f"torch {version} finds no usable GPU or driver on this machine{why}: "
+        f"torch {version} finds no usable GPU or driver on this machine{reason}: "
         f"check nvidia-smi and CUDA_VISIBLE_DEVICES, or {_SIMULATE}"
     )
 
 
 def _has_driver() -> bool:
-    """Return whether the NVIDIA driver's library can be loaded, which does not initialize the driver."""
+    """Return whether the NVIDIA driver's library can be loaded; that initializes no driver."""
     try:
         ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
@@ -113,11 +123,11 @@ def _has_driver() -> bool:
 
 
 def choose_device(requested: int | None) -> int:
-    """Return the device to time, once CUDA has started; one that was requested becomes the current one.
+    """Return the device to time, once CUDA has started.
 
-    By default it is that of LOCAL_RANK, as is the custom; but where the launcher made one device
-    visible to each process, LOCAL_RANK is beyond them. It does not become the current device: the
-    program chooses that.
+    One that was requested becomes the current device. By default it is that of LOCAL_RANK, as is
+    the custom; but where the launcher made one device visible to each process, LOCAL_RANK is
+    beyond them. It does not become the current device: the program chooses that.
     """
     import torch
 
@@ -127,10 +137,10 @@ def choose_device(requested: int | None) -> int:
         is_visible = rank.isdecimal() and int(rank) < n_devices
         return int(rank) if is_visible else int(torch.cuda.current_device())
     if requested >= n_devices:
-        there = ", ".join(str(ordinal) for ordinal in range(n_devices))
+        ordinals = ", ".join(map(str, range(n_devices)))
         raise NoCudaError(
-            f"there is no CUDA device {requested}; torch sees: {there}. Name one of these with "
-            f"--device"
+            f"there is no CUDA device {requested}; torch sees: {ordinals}. Name one of these with "
+            "--device"
         )
     torch.cuda.set_device(requested)
     return requested
@@ -144,13 +154,12 @@ def require_history() -> None:
     if backend != "native":
         raise RecorderError(
             f"the allocator backend {backend} keeps no history: take it out of "
-            f"PYTORCH_CUDA_ALLOC_CONF "
-            "(PYTORCH_ALLOC_CONF) to record with torch's own"
+            "PYTORCH_CUDA_ALLOC_CONF (PYTORCH_ALLOC_CONF) to record with torch's own"
         )
 
 
 def is_capturing_graph() -> bool:
-    """Whether a CUDA graph is being captured: waiting for the device, or asking it, would break that."""
+    """Whether a CUDA graph is captured now, which any wait for the device would break."""
     import torch
 
     return bool(torch.cuda.is_current_stream_capturing())
@@ -174,22 +183,23 @@ def process_values(command: Sequence[str]) -> dict[str, Any]:
 
 
 def device_values(first: int | None = None) -> list[dict[str, Any]]:
-    """Return names and figures of every device that anything was allocated on so far, and of ``first``."""
+    """Return names and figures of the devices with allocations so far, and of ``first``."""
     import torch
 
-    devices = []
+    rows = []
     for device in range(torch.cuda.device_count()):
-        stats = {name: int(value) for name, value in torch.cuda.memory_stats(device).items()}
+        raw_stats = torch.cuda.memory_stats(device)
+        stats = {name: int(value) for name, value in raw_stats.items()}
         if device != first and not stats.get("reserved_bytes.all.peak"):
             continue
-        devices.append(
-            {
-                "device": device,
-                "name": str(torch.cuda.get_device_name(device)),
-                "total_bytes": int(torch.cuda.get_device_properties(device).total_memory),
-                "max_memory_allocated": int(torch.cuda.max_memory_allocated(device)),
-                "max_memory_reserved": int(torch.cuda.max_memory_reserved(device)),
-                "memory_stats": stats,
-            }
-        )
-    return devices
+        properties = torch.cuda.get_device_properties(device)
+        row = {
+            "device": device,
+            "name": str(torch.cuda.get_device_name(device)),
+            "total_bytes": int(properties.total_memory),
+            "max_memory_allocated": int(torch.cuda.max_memory_allocated(device)),
+            "max_memory_reserved": int(torch.cuda.max_memory_reserved(device)),
+            "memory_stats": stats,
+        }
+        rows.append(row)
+    return rows

@@ -40,10 +40,10 @@ class OriginalCall:
     __slots__ = ("_arguments", "_function", "_result", "is_done", "raised")
 
     def __init__(
-        self, function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
         self._function = function
-        self._arguments = (arguments, named)
+        self._arguments = (arguments, keywords)
         self._result: Any = None
         self.is_done = False
         self.raised: BaseException | None = None
@@ -56,9 +56,9 @@ class OriginalCall:
                 raise self.raised
             return self._result
         self.is_done = True
-        arguments, named = self._arguments
+        arguments, keywords = self._arguments
         try:
-            self._result = self._function(*arguments, **named)
+            self._result = self._function(*arguments, **keywords)
         except BaseException as error:
             self.raised = error
             raise
@@ -66,7 +66,7 @@ class OriginalCall:
 
 
 class _BrokenOff(RuntimeError):
-    """Our work was interrupted by an exception meant for the program, such as SystemExit: its name."""
+    """Our work was interrupted by an exception for the program; the text is its name: SystemExit."""
 
 
 class Guard:
@@ -82,7 +82,7 @@ class Guard:
         self._pid = os.getpid()
         self.feature = feature
         self.failure: Exception | None = None
-        self.report = self.place = ""
+        self.report = self.location = ""
         # What a failure costs, where more is known than by the feature.
         self.cost = ""
         self.is_left_out = False
@@ -109,7 +109,7 @@ class Guard:
             return None
 
     def takes(self, failure: BaseException) -> bool:
-        """Keep a failure of ours and return True; False for the program's own, which has to reach it.
+        """Keep a failure of ours and return True; return False for one that the program must get.
 
         Where the program's exception interrupted our work, the feature ends: it may be half
         updated.
@@ -125,13 +125,13 @@ class Guard:
         """Keep a failure of ours, unless there is one already: the feature is off from here on."""
         if self.failure is None and isinstance(failure, Exception):
             self.report = "".join(traceback.format_exception(failure))
-            self.place = _place(failure)
+            self.location = _location(failure)
             self.failure = failure
         # Keep nothing of the stack with it; what it happened during may be the program's.
         failure.__traceback__ = failure.__cause__ = failure.__context__ = None
 
     def enter(self, parts: ExitStack, make: Callable[[], AbstractContextManager[Any]]) -> None:
-        """Enter a context of ours until the end of others; neither its beginning nor its end may fail."""
+        """Enter a context of ours until ``parts`` end; its beginning and its end never raise."""
 
         def begin() -> None:
             context = make()
@@ -165,31 +165,32 @@ class Guard:
         """Make a hook whose result torch uses; after a failure ``otherwise`` gives it."""
 
         @functools.wraps(work)
-        def hook(*arguments: Any, **named: Any) -> Any:
+        def hook(*arguments: Any, **keywords: Any) -> Any:
             try:
-                return work(*arguments, **named)
+                return work(*arguments, **keywords)
             except BaseException as failure:
                 if not self.takes(failure):
                     raise
-            return otherwise(*arguments, **named)
+            return otherwise(*arguments, **keywords)
 
         return hook
 
     def wrap_call(
         self, original: Callable[..., Any], work: Callable[..., Any], *, like: Any = None
     ) -> Callable[..., Any]:
-        """Make a wrapper that runs ``work(call, *arguments)``, where ``call()`` is the program's own call.
+        """Make a wrapper that runs ``work(call, *arguments)``; ``call()`` is the program's call.
 
         The wrapper has the name and the docstring of the original, or of ``like``.
         """
 
         @stands_in
         @functools.wraps(original if like is None else like)
-        def wrapper(*arguments: Any, **named: Any) -> Any:
+        def wrapper(*arguments: Any, **keywords: Any) -> Any:
             # Somebody may have kept this function beyond the recording.
             if is_read_by_torch() or self.is_off:
-                return original(*arguments, **named)
-            result = self._around(OriginalCall(original, arguments, named), work, arguments, named)
+                return original(*arguments, **keywords)
+            call = OriginalCall(original, arguments, keywords)
+            result = self._around(call, work, arguments, keywords)
             if waiting:
                 deliver_waiting()
             return result
@@ -201,11 +202,11 @@ class Guard:
         call: OriginalCall,
         work: Callable[..., Any],
         arguments: tuple[Any, ...],
-        named: dict[str, Any],
+        keywords: dict[str, Any],
     ) -> Any:
         """Do our work around a call of the program's; where that fails, the call alone."""
         try:
-            return work(call, *arguments, **named)
+            return work(call, *arguments, **keywords)
         except BaseException as failure:
             if failure is call.raised or not self.takes(failure):
                 call.raised = None  # it holds the frames that hold it
@@ -230,27 +231,24 @@ class Guards:
 
     def notes(self) -> tuple[Note, ...]:
         """Say which features a fault of ours has ended."""
-        return tuple(
-            fault_note(guard) for guard in list(self._guards.values()) if guard.failure is not None
-        )
+        guards = list(self._guards.values())
+        return tuple(fault_note(guard) for guard in guards if guard.failure is not None)
 
 
 def fault_note(guard: Guard) -> Note:
     """Say what a failure costs, in one line."""
-    what = "a fault of snapconv"
-    cost = guard.cost or _COSTS.get(
-        guard.feature, "they are missing from there on; bytes are as recorded"
-    )
-    if isinstance(guard.failure, _BrokenOff):
-        what = f"{guard.failure}, raised in the midst of snapconv's work,"
-        then = ""
+    failure = guard.failure
+    feature = guard.feature
+    cost = guard.cost or _COSTS.get(feature, _DEFAULT_COST)
+    if isinstance(failure, _BrokenOff):
+        cause = f"{failure}, raised in the midst of snapconv's work,"
+        request = ""
     else:
-        text = " ".join(f"{type(guard.failure).__name__}: {guard.failure}".split())
-        then = f". The program ran on. Please report {text[:_MAX_MESSAGE]} ({guard.place})"
-    return Note(
-        "recorder-fault",
-        f"{what} ended one part of the recording, {guard.feature.value}: {cost}{then}",
-    )
+        cause = "a fault of snapconv"
+        text = " ".join(f"{type(failure).__name__}: {failure}".split())
+        request = f". The program ran on. Please report {text[:_MAX_MESSAGE]} ({guard.location})"
+    message = f"{cause} ended one part of the recording, {feature.value}: {cost}{request}"
+    return Note("recorder-fault", message)
 
 
 _COSTS = {
@@ -258,20 +256,24 @@ _COSTS = {
     Feature.SIMULATION: "allocations may be missing: peaks may be too low",
     Feature.NOTES: "names of weights and recorded categories end there; bytes are as recorded",
 }
+_DEFAULT_COST = "they are missing from there on; bytes are as recorded"
 
 
 def is_read_by_torch() -> bool:
-    """Whether torch.compile or torch.jit.trace reads the program: nothing of ours may be in what it makes."""
+    """Whether torch.compile or torch.jit.trace reads the program.
+
+    Nothing of ours may be in what they make of it.
+    """
     import torch
 
     return bool(torch.compiler.is_compiling() or torch._C._is_tracing())
 
 
-def _place(failure: BaseException) -> str:
+def _location(failure: BaseException) -> str:
     """Name the innermost line of ours that a failure came through."""
-    ours = [
-        frame for frame in traceback.extract_tb(failure.__traceback__) if is_ours(frame.filename)
-    ]
-    return (
-        f"{Path(ours[-1].filename).name}, line {ours[-1].lineno}" if ours else "outside of snapconv"
-    )
+    frames = traceback.extract_tb(failure.__traceback__)
+    own_frames = [frame for frame in frames if is_ours(frame.filename)]
+    if not own_frames:
+        return "outside of snapconv"
+    innermost = own_frames[-1]
+    return f"{Path(innermost.filename).name}, line {innermost.lineno}"

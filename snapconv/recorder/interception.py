@@ -60,10 +60,12 @@ class Interception:
         self._update()
 
     def _update(self) -> None:
-        wanted = {event for listeners in self._listeners for event in listeners}
+        """Turn sources on that somebody listens to, and off those that nobody does."""
+        heard_events: set[Event] = set()
+        heard_events.update(*self._listeners)
         for feature, (source, events) in _SOURCES.items():
             guard = self._guards.of(feature)
-            if wanted.isdisjoint(events):
+            if heard_events.isdisjoint(events):
                 if feature in self._on:
                     guard.finish(self._on.pop(feature).close)
             elif feature not in self._on:
@@ -72,7 +74,8 @@ class Interception:
 
     def _report(self, event: Event, *arguments: Any) -> None:
         for listeners in tuple(self._listeners):  # some begin or end to listen at an event
-            if (listener := listeners.get(event)) is not None:
+            listener = listeners.get(event)
+            if listener is not None:
                 listener(*arguments)
 
 
@@ -152,9 +155,10 @@ def _backward_passes(report: Report, guard: Guard) -> AbstractContextManager[Non
     """
     import torch
 
-    def work(roots_name: str, is_grad: bool) -> Callable[..., Any]:  # noqa: FBT001  # called just below
-        def around(call: Callable[[], Any], *args: Any, **named: Any) -> Any:
-            report(Event.BACKWARD_BEGINS, args[0] if args else named.get(roots_name), is_grad)
+    def work(roots_name: str, *, is_grad: bool) -> Callable[..., Any]:
+        def around(call: Callable[[], Any], *args: Any, **keywords: Any) -> Any:
+            roots = args[0] if args else keywords.get(roots_name)
+            report(Event.BACKWARD_BEGINS, roots, is_grad)
             is_complete = False
             try:
                 result = call()
@@ -167,14 +171,17 @@ def _backward_passes(report: Report, guard: Guard) -> AbstractContextManager[Non
 
     return _wrapped(
         guard,
-        (torch.autograd, "backward", work("tensors", False)),
-        (torch.autograd, "grad", work("outputs", True)),
-        (torch.Tensor, "backward", work("self", False)),
+        (torch.autograd, "backward", work("tensors", is_grad=False)),
+        (torch.autograd, "grad", work("outputs", is_grad=True)),
+        (torch.Tensor, "backward", work("self", is_grad=False)),
     )
 
 
 def _optimizers(report: Report, guard: Guard) -> AbstractContextManager[None]:
-    """Report every optimizer that is built: step hooks miss wrappers such as SAM, whose inner one steps."""
+    """Report every optimizer that is built.
+
+    Step hooks miss wrappers such as SAM, whose inner optimizer steps.
+    """
     from torch.optim import Optimizer
 
     def built(build: Callable[[], None], optimizer: Any, *_: Any, **__: Any) -> None:
@@ -185,7 +192,10 @@ def _optimizers(report: Report, guard: Guard) -> AbstractContextManager[None]:
 
 
 def _copies(report: Report, guard: Guard) -> AbstractContextManager[None]:
-    """Report copies by ``copy.deepcopy`` and modules restored by pickle: no registration hook sees them."""
+    """Report copies by ``copy.deepcopy`` and modules restored by pickle.
+
+    No registration hook sees them.
+    """
     import torch
 
     def copied(call: Callable[[], Any], tensor: Any, *_: Any, **__: Any) -> Any:
@@ -216,13 +226,12 @@ def _removed_at_the_end(*hooks: Any) -> Iterator[None]:
 def _registrations(report: Report, guard: Guard) -> AbstractContextManager[None]:
     from torch.nn.modules import module
 
-    on_tensor = guard.hook(partial(report, Event.TENSOR_REGISTERED))
+    tensor_hook = guard.hook(partial(report, Event.TENSOR_REGISTERED))
+    module_hook = guard.hook(partial(report, Event.MODULE_REGISTERED))
     return _removed_at_the_end(
-        module.register_module_parameter_registration_hook(on_tensor),
-        module.register_module_buffer_registration_hook(on_tensor),
-        module.register_module_module_registration_hook(
-            guard.hook(partial(report, Event.MODULE_REGISTERED))
-        ),
+        module.register_module_parameter_registration_hook(tensor_hook),
+        module.register_module_buffer_registration_hook(tensor_hook),
+        module.register_module_module_registration_hook(module_hook),
     )
 
 
@@ -234,20 +243,20 @@ _WARNING = "Using `torch.compile\\(module\\)` when there are global hooks"
 def _calls(report: Report, guard: Guard) -> Iterator[None]:
     from torch.nn.modules import module
 
+    begin_hook = guard.hook(partial(report, Event.CALL_BEGINS))
+    end_hook = guard.hook(partial(report, Event.CALL_ENDS))
     hooks = _removed_at_the_end(
-        module.register_module_forward_pre_hook(guard.hook(partial(report, Event.CALL_BEGINS))),
-        module.register_module_forward_hook(
-            guard.hook(partial(report, Event.CALL_ENDS)), always_call=True
-        ),
+        module.register_module_forward_pre_hook(begin_hook),
+        module.register_module_forward_hook(end_hook, always_call=True),
     )
     warnings.filterwarnings("ignore", message=_WARNING, category=UserWarning)
-    ours = warnings.filters[0]
+    own_filter = warnings.filters[0]
     try:
         with hooks:
             yield
     finally:
-        if ours in warnings.filters:
-            warnings.filters.remove(ours)  # type: ignore[attr-defined]  # it is a list
+        if own_filter in warnings.filters:
+            warnings.filters.remove(own_filter)  # type: ignore[attr-defined]  # it is a list
 
 
 _SOURCES: dict[Feature, tuple[Source, tuple[Event, ...]]] = {
@@ -266,16 +275,22 @@ _ABSENT = object()
 
 @contextmanager
 def _wrapped(guard: Guard, *wrappers: tuple[Any, str, Callable[..., Any]]) -> Iterator[None]:
-    """Run ``work(call, *arguments)`` around functions; ours stays, and idles, where others wrapped it."""
+    """Run ``work(call, *arguments)`` around functions.
+
+    Our wrapper stays, and idles, where others have wrapped it.
+    """
     is_on = True
 
     def while_on(work: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda call, *args, **named: work(call, *args, **named) if is_on else call()
+        def run(call: Callable[[], Any], *args: Any, **keywords: Any) -> Any:
+            return work(call, *args, **keywords) if is_on else call()
+
+        return run
 
     with ExitStack() as parts:
         for holder, name, work in wrappers:
-            ours = guard.wrap_call(getattr(holder, name), while_on(work))
-            parts.enter_context(replaced(holder, name, ours))
+            wrapper = guard.wrap_call(getattr(holder, name), while_on(work))
+            parts.enter_context(replaced(holder, name, wrapper))
         try:
             yield
         finally:
@@ -283,15 +298,20 @@ def _wrapped(guard: Guard, *wrappers: tuple[Any, str, Callable[..., Any]]) -> It
 
 
 @contextmanager
-def replaced(holder: Any, name: str, ours: Any, *, even_if_wrapped: bool = False) -> Iterator[None]:
-    """Replace an attribute for a context; others' wrappers around ours stay, unless ``even_if_wrapped``."""
+def replaced(
+    holder: Any, name: str, replacement: Any, *, even_if_wrapped: bool = False
+) -> Iterator[None]:
+    """Replace an attribute for a context.
+
+    Wrappers that others put around the replacement stay, unless ``even_if_wrapped``.
+    """
     # vars() and not getattr: a class must lose again what it only inherited.
     original = vars(holder).get(name, _ABSENT)
-    setattr(holder, name, ours)
+    setattr(holder, name, replacement)
     try:
         yield
     finally:
-        if even_if_wrapped or getattr(holder, name) is ours:
+        if even_if_wrapped or getattr(holder, name) is replacement:
             if original is _ABSENT:
                 delattr(holder, name)
             else:

@@ -1,4 +1,4 @@
-"""The place of this process in a distributed job: its rank, the number of ranks, its place in a device mesh.
+"""The rank of this process in a distributed job, the number of ranks, and its mesh coordinates.
 
 Launchers set environment variables: torchrun and accelerate, SLURM's srun, and mpirun. By its rank
 a process is chosen to be recorded, and its captures are named.
@@ -38,88 +38,100 @@ _MEGATRON = {
     "tp": "get_tensor_model_parallel_rank",
     "ep": "get_expert_model_parallel_rank",
 }
-_MOST_RANKS = 1 << 20
+_MAX_RANKS = 1 << 20
 
 
 def process_rank() -> str:
     """Return the rank of this process in a job of several, empty without one."""
-    for rank, size in _LAUNCHERS:
-        number = os.environ.get(rank, "")
+    for rank_variable, size_variable in _LAUNCHERS:
+        rank = os.environ.get(rank_variable, "")
         # srun sets its variables for a job of one task too, and torchrun may run within it.
-        if number.isdecimal() and os.environ.get(size, "1" if rank != "RANK" else "") != "1":
-            return number
+        default_size = "" if rank_variable == "RANK" else "1"
+        if rank.isdecimal() and os.environ.get(size_variable, default_size) != "1":
+            return rank
     return ""
 
 
 def is_chosen(ranks: Collection[int]) -> bool:
-    """Return whether this process is to be recorded: all are where none are named, and so is a job of one."""
+    """Return whether this process is to be recorded.
+
+    Without ``ranks`` all are, and the one process of a job of one always is.
+    """
     rank = process_rank()
     return not ranks or not rank or int(rank) in ranks
 
 
 def parse_ranks(text: str) -> frozenset[int]:
-    """Read ranks such as ``0,8,16-23``, or a mesh for the first of each stage; else raises ValueError."""
+    """Read ranks such as ``0,8,16-23``, or a mesh, which stands for the first of each stage.
+
+    Raises ValueError for any other text.
+    """
     if "=" in text:
         return Mesh.parse(text).first_of_stages()
-    found: set[int] = set()
+    ranks: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         last = last or first
-        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) < _MOST_RANKS):
+        are_numbers = first.isdecimal() and last.isdecimal()
+        if not are_numbers or not int(first) <= int(last) < _MAX_RANKS:
             raise ValueError(f"expected ranks such as 0,8,16-23, got {text!r}")
-        found.update(range(int(first), int(last) + 1))
-    return frozenset(found)
+        ranks.update(range(int(first), int(last) + 1))
+    return frozenset(ranks)
 
 
 def job_values() -> dict[str, Any]:
-    """Return the metadata about the place of this process; None and empty: not in a job of several."""
+    """Return the metadata about the rank of this process; None and empty without several ranks."""
     rank = process_rank()
-    size = next(
-        (
-            os.environ[size]
-            for name, size in _LAUNCHERS
-            if name in os.environ and size in os.environ
-        ),
-        "",
-    )
-    places: dict[str, int] = {}
-    with suppress(
-        Exception
-    ):  # libraries of others, whose insides change: a capture is whole without
-        places = (rank and (_of_megatron() or _of_mesh())) or {}
+    if not rank:
+        return {"rank": None, "world_size": None, "coordinates": ""}
+    size = _world_size()
+    coordinates: dict[str, int] = {}
+    # The insides of these libraries change, and a capture is whole without coordinates.
+    with suppress(Exception):
+        coordinates = _megatron_coordinates() or _mesh_coordinates()
     return {
-        "rank": int(rank) if rank else None,
-        "world_size": int(size) if rank and size.isdecimal() else None,
-        "coordinates": ",".join(f"{axis}={place}" for axis, place in places.items()),
+        "rank": int(rank),
+        "world_size": int(size) if size.isdecimal() else None,
+        "coordinates": ",".join(f"{axis}={index}" for axis, index in coordinates.items()),
     }
 
 
-def _of_megatron() -> dict[str, int]:
+def _world_size() -> str:
+    for rank_variable, size_variable in _LAUNCHERS:
+        if rank_variable in os.environ and size_variable in os.environ:
+            return os.environ[size_variable]
+    return ""
+
+
+def _megatron_coordinates() -> dict[str, int]:
     state = sys.modules.get("megatron.core.parallel_state")
     if state is None or not state.model_parallel_is_initialized():
         return {}
-    return {
-        axis: int(getattr(state, name)())
-        for axis, name in _MEGATRON.items()
-        if hasattr(state, name)
-    }
+    coordinates = {}
+    for axis, name in _MEGATRON.items():
+        if hasattr(state, name):
+            coordinates[axis] = int(getattr(state, name)())
+    return coordinates
 
 
-def _of_mesh() -> dict[str, int]:
-    """Look for the largest device mesh that the program has made."""
+def _mesh_coordinates() -> dict[str, int]:
+    """Return the coordinates in the largest device mesh that the program has made."""
     module = sys.modules.get("torch.distributed.device_mesh")
     if module is None:
         return {}
-    meshes = [
-        one for one in gc.get_objects() if type(one) is module.DeviceMesh and one.mesh_dim_names
-    ]
-    largest = max(meshes, key=lambda mesh: (mesh.mesh.numel(), mesh.ndim), default=None)
-    places = largest.get_coordinate() if largest is not None else None
-    return (
-        dict(zip(largest.mesh_dim_names, map(int, places), strict=True))
-        if largest and places
-        else {}
-    )
+    meshes = [value for value in gc.get_objects() if type(value) is module.DeviceMesh]
+    named_meshes = [mesh for mesh in meshes if mesh.mesh_dim_names]
+    if not named_meshes:
+        return {}
+    largest = max(named_meshes, key=_mesh_size)
+    coordinates = largest.get_coordinate()
+    if not coordinates:
+        return {}
+    return dict(zip(largest.mesh_dim_names, map(int, coordinates), strict=True))
+
+
+def _mesh_size(mesh: Any) -> tuple[int, int]:
+    return mesh.mesh.numel(), mesh.ndim
 
 
 _EVERY_S = 0.5
@@ -130,28 +142,31 @@ _KEY = "snapconv/memory-ran-out"
 
 
 class SharedOom:
-    """The sign of one job in this process; ``capture`` is called with words once another rank has left it."""
+    """The sign that memory ran out in a rank of the job, as this process leaves and sees it.
+
+    ``capture`` is called with the name of the rank once another rank has left the sign.
+    """
 
     def __init__(self, folder: Path, capture: Callable[[str], None]) -> None:
         self._file = folder / _FILE
         self._capture = capture
-        self._before = self._changed()  # an earlier job's
+        self._earlier_jobs_time = self._file_time()
         self._store: Any = None
         self._is_store_gone = False
         self._over = threading.Event()
         self._captured = threading.Event()
-        self._is_ours = False
-        self._once = threading.Lock()
-        self._former: Any = None
+        self._is_own_sign = False
+        self._answering = threading.Lock()
+        self._former_handler: Any = None
         threading.Thread(target=self._listen, name="snapconv-oom", daemon=True).start()
         # SIGTERM is held back where the program has no handler of its own.
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            self._former = signal.signal(signal.SIGTERM, self._wait_and_end)
+            self._former_handler = signal.signal(signal.SIGTERM, self._wait_and_end)
 
     def leave(self) -> None:
-        """Tell the other ranks that memory ran out in this one; a failure is theirs alone to miss."""
-        self._is_ours = True
+        """Tell the other ranks that memory ran out in this one; a failure to tell is ignored."""
+        self._is_own_sign = True
         with suppress(OSError):
             self._file.write_text(f"rank {process_rank() or '?'}\n", encoding="utf-8")
         self._ask_store(lambda store: store.set(_key(), process_rank()))
@@ -160,8 +175,10 @@ class SharedOom:
         """Stop listening; a sign that is there already is still answered."""
         self._answer()
         self._over.set()
-        if self._former is not None and signal.getsignal(signal.SIGTERM) == self._wait_and_end:
-            signal.signal(signal.SIGTERM, self._former)
+        if self._former_handler is None:
+            return
+        if signal.getsignal(signal.SIGTERM) == self._wait_and_end:
+            signal.signal(signal.SIGTERM, self._former_handler)
 
     def _listen(self) -> None:
         while not self._over.wait(_EVERY_S):
@@ -171,37 +188,41 @@ class SharedOom:
 
     def _answer(self) -> None:
         """Capture once, where another rank left the sign."""
-        with self._once:
-            if self._captured.is_set() or self._is_ours or not (words := self._sign()):
+        with self._answering:
+            if self._captured.is_set() or self._is_own_sign:
+                return
+            rank = self._sign()
+            if not rank:
                 return
             try:
-                self._capture(words)
+                self._capture(rank)
             finally:
                 self._captured.set()
 
     def _sign(self) -> str:
-        """Return who left the sign; empty for nobody."""
+        """Return the name of the rank that left the sign; empty for none."""
         with suppress(OSError):
-            if self._changed() != self._before:
-                return (
-                    self._file.read_text(encoding="utf-8", errors="replace").strip()[:40]
-                    or "a rank"
-                )
-        words = self._ask_store(lambda store: store.get(_key()) if store.check([_key()]) else b"")
-        return f"rank {words.decode('ascii', 'replace')[:20]}" if words else ""
+            if self._file_time() != self._earlier_jobs_time:
+                text = self._file.read_text(encoding="utf-8", errors="replace")
+                return text.strip()[:40] or "a rank"
+        rank = self._ask_store(_stored_rank)
+        return f"rank {rank.decode('ascii', 'replace')[:20]}" if rank else ""
 
     def _ask_store(self, ask: Callable[[Any], Any]) -> Any:
-        """Query the store of the job; one that fails is not queried again, as torch prints that each time."""
+        """Query the store of the job.
+
+        One that failed is not queried again, as torch prints each failure.
+        """
         if self._is_store_gone:
             return None
         try:
-            self._store = self._store or _connected()
+            self._store = self._store or _job_store()
             return None if self._store is None else ask(self._store)
         except Exception:  # noqa: BLE001  # torch's own, of many kinds
             self._is_store_gone = True
             return None
 
-    def _changed(self) -> int:
+    def _file_time(self) -> int:
         try:
             return self._file.stat().st_mtime_ns
         except OSError:
@@ -209,7 +230,7 @@ class SharedOom:
 
     def _wait_and_end(self, number: int, _frame: FrameType | None) -> None:
         """End as the signal does, once the capture is written, if another rank ran out of memory."""
-        if self._sign() and not self._is_ours:
+        if self._sign() and not self._is_own_sign:
             self._captured.wait(_LONGEST_S)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -220,8 +241,15 @@ def _key() -> str:
     return f"{_KEY}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
-def _connected() -> Any:
-    """Connect to the job's store by a connection of our own: its own may be waiting for other ranks."""
+def _stored_rank(store: Any) -> bytes:
+    """Return the rank that left the sign in the job's store; empty for none."""
+    key = _key()
+    rank: bytes = store.get(key) if store.check([key]) else b""
+    return rank
+
+
+def _job_store() -> Any:
+    """Connect to the job's store; the job's own connection may be waiting for other ranks."""
     import torch
 
     address = os.environ.get("MASTER_ADDR")

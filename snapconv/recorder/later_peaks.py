@@ -43,9 +43,8 @@ class Peaks:
 
         for name in _RESETS:
             if hasattr(torch._C, name):
-                parts.enter_context(
-                    replaced(torch._C, name, partial(reset, getattr(torch._C, name)))
-                )
+                wrapper = partial(reset, getattr(torch._C, name))
+                parts.enter_context(replaced(torch._C, name, wrapper))
 
     def look(self) -> dict[int, tuple[int, int]]:
         """Return the peaks up to now; never raises."""
@@ -64,29 +63,26 @@ class Peaks:
         self.iteration += 1
 
     def ending(self, options: RecordingOptions) -> tuple[list[dict[str, int]], list[Note]]:
-        """Return the peaks as a capture has them, and a note of each that came after the snapshot."""
+        """Return the peaks as a capture has them; note each that came after the snapshot."""
         rows = []
         notes = []
         for device, (n_bytes, iteration) in self.look().items():
             rows.append({"device": device, "max_memory_allocated": n_bytes, "iteration": iteration})
             recorded, _ = self.recorded.get(device, (0, 0))
             if n_bytes > recorded:
-                when = (
-                    "after the last step"
-                    if iteration == self.iteration
-                    else f"in iteration {iteration}"
-                )
+                moment = f"in iteration {iteration}"
+                if iteration == self.iteration:
+                    moment = "after the last step"
                 message = (
-                    f"the program's peak on {device_name(device)} came later, {when}: "
+                    f"the program's peak on {device_name(device)} came later, {moment}: "
                     f"{format_bytes(n_bytes)}; in what is recorded it is {format_bytes(recorded)}; "
-                    + _how_to_record(iteration, options)
                 )
-                notes.append(Note("later-peak", message))
+                notes.append(Note("later-peak", message + _how_to_record(iteration, options)))
         return rows, notes
 
 
 def _how_to_record(iteration: int, options: RecordingOptions) -> str:
-    """Return the command that records up to an iteration: beside those requested it runs a warm-up."""
+    """Return the command that records up to an iteration: its warm-up is one iteration more."""
     if iteration > _MANY_ITERATIONS:
         return (
             f'to record it, wrap the training in `snapconv.recording("captures", '

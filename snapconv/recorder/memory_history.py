@@ -1,4 +1,4 @@
-"""torch's memory history: on, off, out-of-memory errors, its snapshot with our metadata, and its clock.
+"""torch's memory history: on and off, out-of-memory errors, snapshots with metadata, its clock.
 
 torch stamps its trace with the processor's counter, calibrated to the system's time; the recorder
 reads the system's time. Annotations are written by both, and show how far the two are apart.
@@ -36,9 +36,11 @@ def start(options: RecordingOptions) -> None:
     """
     import torch
 
-    turn = torch.cuda.memory._record_memory_history
-    extra = {"clear_history": True} if "clear_history" in inspect.signature(turn).parameters else {}
-    turn("all", context="all", stacks=options.stacks, max_entries=options.max_entries, **extra)
+    turn_on = torch.cuda.memory._record_memory_history
+    arguments: dict[str, Any] = {"stacks": options.stacks, "max_entries": options.max_entries}
+    if "clear_history" in inspect.signature(turn_on).parameters:
+        arguments["clear_history"] = True
+    turn_on("all", context="all", **arguments)
 
 
 def stop() -> None:
@@ -115,67 +117,83 @@ class SpanLog:
         self.rows: deque[dict[str, Any]] = deque(maxlen=max_spans)
         self.current: dict[str, Any] | None = None
         self._range: Any = None
-        # Annotations, each with the times of ours between which torch stamped it.
+        # Annotations, each with the recorder's times between which torch stamped it.
         self._marks: deque[tuple[str, int, int]] = deque(maxlen=max_spans)
 
     def begin(self, annotation: str, /, *, is_range: bool, **values: Any) -> None:
-        """Begin a span, which ends the one before; its annotation lasts as long, or marks its beginning."""
+        """Begin a span, which ends the last one.
+
+        ``is_range``: the annotation lasts as long as the span; else it marks its beginning.
+        """
         self.end()
         import torch
 
         annotated = torch.autograd.profiler.record_function(annotation)
-        before_us = now_us()
+        begin_us = now_us()
         annotated.__enter__()
-        self._marks.append((annotation, before_us, now_us()))
+        self._marks.append((annotation, begin_us, now_us()))
         if is_range:
             self._range = annotated
         else:
             annotated.__exit__(None, None, None)
-        self.current = {**values, "began_us": before_us, "ended_us": None}
+        self.current = {**values, "began_us": begin_us, "ended_us": None}
         self.rows.append(self.current)
 
     def end(self) -> None:
         """End the span that lasts, if one does; another thread may end it meanwhile."""
         span = self.current
         self.current = None
-        lasting = self._range
+        annotated = self._range
         self._range = None
-        if lasting is not None:
-            lasting.__exit__(None, None, None)
+        if annotated is not None:
+            annotated.__exit__(None, None, None)
         if span is not None:
             span["ended_us"] = now_us()
 
-    def to_trace(self, annotations: Any) -> Callable[[int], int]:
-        """Return a function from a time (µs) to the trace's clock, by the last annotation before the time."""
-        shifts = self._shifts(annotations if isinstance(annotations, list) else []) or [(0, 0)]
-        times = [before_us for before_us, _ in shifts]
+    def trace_clock(self, annotations: Any) -> Callable[[int], int]:
+        """Return a function from the recorder's times to the trace's, both in µs.
+
+        The last annotation before a time shows how far the two are apart.
+        """
+        shifts = self._shifts(annotations) if isinstance(annotations, list) else []
+        if not shifts:
+            shifts = [(0, 0)]
+        times = [time_us for time_us, _ in shifts]
 
         def convert(time_us: int) -> int:
-            return time_us + shifts[max(bisect_right(times, time_us) - 1, 0)][1]
+            index = bisect_right(times, time_us) - 1
+            _, shift_us = shifts[max(index, 0)]
+            return time_us + shift_us
 
         return convert
 
     def _shifts(self, annotations: list[Any]) -> list[tuple[int, int]]:
-        stamped: dict[str, list[int]] = defaultdict(list)
+        """Return times with the shift that holds from there on, in µs."""
+        stamps_by_name: dict[str, list[int]] = defaultdict(list)
         for entry in annotations:
             if entry.get("stage") == "START" and isinstance(entry.get("time_us"), int):
-                stamped[entry.get("name", "")].append(entry["time_us"])
+                stamps_by_name[entry.get("name", "")].append(entry["time_us"])
         shifts = []
         # From the newest back: the ring of annotations overwrites the oldest.
-        for name, before_us, after_us in reversed(self._marks):
-            if times := stamped.get(name):
-                stamp = times.pop()
-                # Within what was seen the clocks agree; else by the least that makes them agree.
-                shifts.append((before_us, stamp - min(max(stamp, before_us), after_us)))
+        for name, begin_us, end_us in reversed(self._marks):
+            stamps = stamps_by_name.get(name)
+            if stamps:
+                stamp_us = stamps.pop()
+                # Within the two times the clocks agree; else the smallest shift makes them agree.
+                time_us = min(max(stamp_us, begin_us), end_us)
+                shifts.append((begin_us, stamp_us - time_us))
         return sorted(shifts)
 
     def facts(self, convert: Callable[[int], int]) -> list[dict[str, Any]]:
         """Return the spans as metadata has them, times as the snapshot's trace has them."""
-        times = ("began_us", "ended_us")  # the latter is None while it lasts
-        return [
-            row | {name: convert(row[name]) for name in times if row[name] is not None}
-            for row in list(self.rows)
-        ]
+        rows = []
+        for span in list(self.rows):
+            row = span.copy()
+            for name in ("began_us", "ended_us"):
+                if row[name] is not None:  # no end: the span still lasts
+                    row[name] = convert(row[name])
+            rows.append(row)
+        return rows
 
 
 def nothing_allocated(entry: str) -> NothingAllocatedError:
@@ -206,22 +224,32 @@ def contents_now(
     traces = snapshot.get("device_traces", ())
     if not snapshot.get("segments") and not any(traces):
         raise nothing_allocated(options.program.path)
+    is_overflowed = any(len(trace) >= options.max_entries for trace in traces)
+    trace_clock = iterations.trace_clock(snapshot.get("external_annotations"))
     metadata = {
         **environment.process_values(options.program.command),
-        "project_root": str(options.project_root),
-        "project_root_given": options.is_root_given,
-        "include": list(options.includes),
-        "entry": {"path": options.program.path, "kind": options.program.kind},
+        **_option_values(options),
         "simulated": simulation.values() if simulation else None,
         "max_entries": options.max_entries,
-        "overflowed": any(len(trace) >= options.max_entries for trace in traces),
+        "overflowed": is_overflowed,
         "devices": environment.device_values(device),
         **observer.facts(snapshot),
-        "iterations": iterations.facts(iterations.to_trace(snapshot.get("external_annotations"))),
+        "iterations": iterations.facts(trace_clock),
         "notes": note_rows(simulation.notes() if simulation else ()),
     }
     own_frames.clean_snapshot(snapshot)
     return {**snapshot, "snapconv": metadata}
+
+
+def _option_values(options: RecordingOptions) -> dict[str, Any]:
+    """Return the metadata about the program and its project."""
+    program = options.program
+    return {
+        "project_root": str(options.project_root),
+        "project_root_given": options.is_root_given,
+        "include": list(options.includes),
+        "entry": {"path": program.path, "kind": program.kind},
+    }
 
 
 def note_rows(notes: "Iterable[Note]") -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""The options of a recording: one frozen value that travels from the command line to the metadata."""
+"""The options of a recording, frozen: they travel from the command line to the metadata."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ NO_STEP = (-1,)
 
 @dataclass(frozen=True, slots=True)
 class RecordedProgram:
-    """The program that is recorded, as metadata names it; ``kind`` is an entry's, or ``production``."""
+    """The recorded program as metadata names it; ``kind`` is an entry's, or ``production``."""
 
     path: str
     kind: str
@@ -32,7 +32,7 @@ class RecordedProgram:
 
 @dataclass(frozen=True, slots=True)
 class RecordingOptions:
-    """The options of one recording; docs/reference/cli.md and docs/guide/production.md explain each option.
+    """The options of one recording; docs/reference/cli.md and docs/guide/production.md have each.
 
     ``output`` is the capture's folder, or the folder for several. ``includes`` are libraries that
     count as the project; ``is_root_given``: its folder was named, so that nothing else does.

@@ -1,4 +1,4 @@
-"""Everything of torch's insides that the recorder touches, and its comparison with the torch that is there.
+"""Everything of torch's insides that the recorder touches, compared with the installed torch.
 
 What is replaced and what is private stands in SURFACE and nowhere else, but for what the simulation
 adds where a build without CUDA lacks it (``torch._C._cuda_*``). A feature of which something is
@@ -62,8 +62,8 @@ class Feature(Enum):
 
 # Nothing can be recorded without them.
 ESSENTIAL = (Feature.MEMORY, Feature.SIMULATION)
-# A line names attributes of a place, with a question mark those that a supported torch may lack: we
-# do without them then. Without the mark, all of the feature goes.
+# A line names a module or class and its attributes, with a question mark those that a supported
+# torch may lack: the recorder does without them then. Without the mark, all of the feature goes.
 SURFACE: dict[Feature, str] = {
     Feature.MEMORY: """
     torch.cuda.memory: _record_memory_history _snapshot
@@ -185,9 +185,10 @@ SURFACE: dict[Feature, str] = {
 
 def names(table: str) -> Iterator[str]:
     """Read the lines of a feature."""
-    for line in filter(None, map(str.strip, table.splitlines())):
-        place, _, listed = line.partition(": ")
-        yield from (f"{place}.{name}" for name in listed.split())
+    for line in table.splitlines():
+        owner, _, attributes = line.strip().partition(": ")
+        for attribute in attributes.split():
+            yield f"{owner}.{attribute}"
 
 
 # The features that are left out, each with what is missing.
@@ -197,12 +198,15 @@ Changed = dict[Feature, str]
 def changed_notes(changed: Changed) -> tuple[Note, ...]:
     """Name what is left out."""
     return tuple(
-        Note("torch-changed", _sentence(feature, what)) for feature, what in changed.items()
+        Note("torch-changed", _sentence(feature, name)) for feature, name in changed.items()
     )
 
 
 def probe(*, is_for_simulation: bool) -> Changed:
-    """Compare torch with the table; raise RecorderError where it is too old, or lacks what is essential."""
+    """Compare torch with the table.
+
+    Raise RecorderError where it is too old, or lacks what is essential.
+    """
     version = str(sys.modules["torch"].__version__)
     if tuple(map(int, version.split(".")[:2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
@@ -211,43 +215,46 @@ def probe(*, is_for_simulation: bool) -> Changed:
         )
     changed: Changed = {}
     for feature, table in SURFACE.items():
-        name = next(missing(table), None) if feature.is_of_simulation == is_for_simulation else None
-        if name is not None:
-            if feature in ESSENTIAL:
-                raise RecorderError(
-                    f"{_sentence(feature, name)}; use an older torch, or a newer snapconv"
-                )
-            changed[feature] = name
+        if feature.is_of_simulation != is_for_simulation:
+            continue
+        name = next(missing(table), None)
+        if name is None:
+            continue
+        if feature in ESSENTIAL:
+            raise RecorderError(
+                f"{_sentence(feature, name)}; use an older torch, or a newer snapconv"
+            )
+        changed[feature] = name
     return changed
 
 
 def missing(table: str) -> Iterator[str]:
     """Return the names that this torch does not have."""
-    return (name for name in names(table) if not name.endswith("?") and not _is_there(name))
+    return (name for name in names(table) if not name.endswith("?") and not _exists(name))
 
 
 def _sentence(feature: Feature, name: str) -> str:
+    version = sys.modules["torch"].__version__
     verb = "simulated" if feature.is_of_simulation else "recorded"
-    return (
-        f"torch {sys.modules['torch'].__version__}: {feature.value} are not {verb}: {name} is "
-        f"not there"
-    )
+    return f"torch {version}: {feature.value} are not {verb}: {name} is not there"
 
 
-def _is_there(name: str) -> bool:
+def _exists(name: str) -> bool:
     """Whether torch has a dotted name, or a module of that name that is not imported yet."""
     parts = name.split(".")
     n_modules = max(n for n in range(1, len(parts)) if ".".join(parts[:n]) in sys.modules)
-    module = ".".join(parts[:n_modules])
-    found: Any = sys.modules[module]
+    module_name = ".".join(parts[:n_modules])
+    module = sys.modules[module_name]
+    value: Any = module
     for part in parts[n_modules:]:
+        owner = value
         # torch.backends.cudnn is an object that stands for its module.
-        is_plain = not isinstance(found, ModuleType) or type(found) is ModuleType
-        owner = found
-        found = (inspect.getattr_static if is_plain else getattr)(found, part, _ABSENT)
-        if found is _ABSENT:
-            is_module = owner is sys.modules[module] and hasattr(owner, "__path__")
-            return is_module and find_spec(f"{module}.{part}") is not None
+        is_plain = not isinstance(owner, ModuleType) or type(owner) is ModuleType
+        look_up = inspect.getattr_static if is_plain else getattr
+        value = look_up(owner, part, _ABSENT)
+        if value is _ABSENT:
+            is_package = owner is module and hasattr(owner, "__path__")
+            return is_package and find_spec(f"{module_name}.{part}") is not None
     return True
 
 

@@ -138,7 +138,7 @@ class Observer:
 
         Times are on the clock of ``snapshot``, as far as its annotations show it.
         """
-        convert = self._phases.to_trace(snapshot.get("external_annotations"))
+        convert = self._phases.trace_clock(snapshot.get("external_annotations"))
         return {**self._records.facts(convert), "phases": self._phases.facts(convert)}
 
     def module_path(self, module: "Module") -> str | None:
