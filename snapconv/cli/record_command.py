@@ -45,7 +45,7 @@ class RecordCommand(Command):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse it; with ``--`` before the script, all that follows is the script's."""
-        from snapconv.recorder.program.entry import refuse_launcher, without_interpreter
+        from snapconv.recorder.program.entry import refuse_launcher, strip_interpreter
 
         given = list(args)
         rest = super().parse_args(ctx, args)
@@ -59,7 +59,7 @@ class RecordCommand(Command):
             *(option for option in before if option not in ("--", "-m")),
         ]
         if not found["is_module"]:
-            entry, behind, found["is_module"] = without_interpreter(entry, behind, command)
+            entry, behind, found["is_module"] = strip_interpreter(entry, behind, command)
             found["entry"], found["args"] = entry, behind
         if before[-1:] != ["--"]:
             _refuse_ours(entry, behind)

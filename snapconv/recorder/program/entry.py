@@ -1,4 +1,4 @@
-"""An entry as the user names it -> a script, a module or providers; distinguished without running anything.
+"""The program that the user names: a script, a module or providers, told apart without running it.
 
 Providers are the three functions that Skyline (``skyline_…``) and DeepView (``deepview_…``)
 require.
@@ -48,7 +48,7 @@ class Entry:
 
 
 # Programs that start the training in processes of their own, which a recording around them does not
-# reach, and what has each start a module there. ``trl COMMAND`` starts one of its scripts.
+# reach, and the option by which each starts a module. ``trl COMMAND`` starts one of its scripts.
 _LAUNCHERS = {
     "torchrun": "-m",
     "torch.distributed.run": "-m",
@@ -68,47 +68,54 @@ _N_RANKS = re.compile(
 def refuse_launcher(
     entry: str, args: Sequence[str], *, is_module: bool, command: Sequence[str]
 ) -> None:
-    """Raise EntryPointError for a launcher, with the line that records; ``command`` is ours, with options."""
+    """Raise EntryPointError for a launcher, with the line that records.
+
+    ``command`` is the line up to the entry: snapconv and its options.
+    """
     if entry == "-m":
         raise EntryPointError(f"-m comes before --: {shlex.join([*command, '-m', *args])}")
     name = entry if is_module else Path(entry).name
+    condition = ""
     if name == "trl" and args:
         line = [*command, "-m", f"trl.scripts.{args[0]}", *args[1:]]
-        how = ""
     elif name in _LAUNCHERS:
-        script = next(
-            (i for i, a in enumerate(args) if a in ("-m", "--module") or a.endswith(".py")),
-            len(args),
-        )
-        rest = (
-            ["-m", *args[script + 1 :]]
-            if args[script:] and args[script][0] == "-"
-            else args[script:]
-        )
-        start = [*(["python", "-m", name] if is_module else [name]), *args[:script]]
-        # More ranks work over gloo alone.
-        one = (
-            shlex.split(_N_RANKS.sub(r"\g<1>1", shlex.join(start)))
-            if "--simulate" in command
-            else start
-        )
-        how = "" if one == start else ", and a simulation has one rank"
-        line = [*one, _LAUNCHERS[name], *command, *(rest or ["SCRIPT"])]
+        options, program = _split_launch(args)
+        launch = ["python", "-m", name] if is_module else [name]
+        launch += options
+        if "--simulate" in command:
+            # More ranks work over gloo alone.
+            one_rank = shlex.split(_N_RANKS.sub(r"\g<1>1", shlex.join(launch)))
+            if one_rank != launch:
+                condition = ", and a simulation has one rank"
+                launch = one_rank
+        line = [*launch, _LAUNCHERS[name], *command, *program]
     else:
         return
     raise EntryPointError(
-        f"{name} starts the training in processes of its own, where it must be recorded{how}: "
-        f"{shlex.join(line)}"
+        f"{name} starts the training in processes of its own, where it must be recorded"
+        f"{condition}: {shlex.join(line)}"
     )
 
 
-def without_interpreter(
+def _split_launch(args: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Split a launcher's arguments into its options and those from the program on."""
+    for i, argument in enumerate(args):
+        if argument in ("-m", "--module") or argument.endswith(".py"):
+            is_option = argument.startswith("-")
+            return args[:i], ["-m", *args[i + 1 :]] if is_option else args[i:]
+    return args, ["SCRIPT"]
+
+
+def strip_interpreter(
     entry: str, args: list[str], command: Sequence[str]
 ) -> tuple[str, list[str], bool]:
-    """Return the program of a command line, without a first word ``python``, and whether it is a module."""
+    """Return the program of a command line and its arguments, and whether it is a module.
+
+    A first word ``python`` is left out.
+    """
     if re.fullmatch(r"python[\d.]*(\.exe)?", Path(entry).name) is None:
         return entry, args, False
-    # What changes nothing of the program; -O takes its assertions away, and others more.
+    # These options change nothing of the program; -O takes its assertions away, and others more.
     while args and re.fullmatch("-[uBq]+", args[0]):
         args = args[1:]
     is_module = args[:1] == ["-m"]
@@ -131,20 +138,24 @@ def find_module(name: str) -> Entry:
 
 
 def find_file(path: str) -> Entry:
-    """Read a script, a file of providers, or, by a name without a file, a console script such as ``yolo``."""
-    installed = shutil.which(path) if Path(path).name == path and not Path(path).exists() else None
+    """Read a script or a file of providers; a name without a file is a console script (``yolo``)."""
+    file = Path(path)
+    installed = None
+    if file.name == path and not file.exists():
+        installed = shutil.which(path)
     code, defined, marks_steps = _compile(installed or path)
     if installed:
         return Entry(installed, "script", code, is_installed=True)
     prefix = max(_PREFIXES, key=lambda prefix: len(defined.intersection(_names(prefix))))
-    there = [name for name in _names(prefix) if name in defined]
-    missing = [name for name in _names(prefix) if name not in defined]
-    if there and missing:
+    names = _names(prefix)
+    present = [name for name in names if name in defined]
+    missing = [name for name in names if name not in defined]
+    if present and missing:
         raise EntryPointError(
-            f"{path} defines {there[0]} but no {' and no '.join(missing)}: providers come as a "
+            f"{path} defines {present[0]} but no {' and no '.join(missing)}: providers come as a "
             f"set of three"
         )
-    if there:
+    if present:
         return Entry(path, "providers", code, prefix)
     return Entry(path, "script", code, marks_steps=marks_steps)
 
@@ -155,8 +166,9 @@ def _compile(path: str) -> tuple[CodeType, set[str], bool]:
     try:
         source = file.read_bytes()
     except FileNotFoundError as error:
-        hint = f"; to run a module, give -m {path}" if "." in path and "/" not in path else ""
-        hint = "" if path.endswith(".py") else hint
+        hint = ""
+        if "." in path and "/" not in path and not path.endswith(".py"):
+            hint = f"; to run a module, give -m {path}"
         raise EntryPointError(f"there is no entry file {path} in {Path.cwd()}{hint}") from error
     except IsADirectoryError as error:
         raise EntryPointError(
@@ -165,9 +177,8 @@ def _compile(path: str) -> tuple[CodeType, set[str], bool]:
     except OSError as error:
         raise EntryPointError(f"the entry file {path} cannot be read: {error.strerror}") from error
     try:
-        code = compile(
-            source, str(file.absolute()), "exec", dont_inherit=True
-        )  # the path as Python has it
+        absolute_path = str(file.absolute())  # as Python has it
+        code = compile(source, absolute_path, "exec", dont_inherit=True)
         text = decode_source(source)
         symbols = symtable(text, path, "exec").get_symbols()
     except SyntaxError as error:
@@ -184,31 +195,31 @@ def _compile(path: str) -> tuple[CodeType, set[str], bool]:
 
 def _marks_steps(text: str) -> bool:
     """Return whether a script uses ``snapconv.step``, as far as its text shows."""
+    if _IMPORTS_STEP.search(text):
+        return True
     names = [name or "snapconv" for name in _IMPORTS.findall(text)]
-    return bool(_IMPORTS_STEP.search(text)) or any(
-        re.search(rf"\b{name}\.step\b", text) for name in names
-    )
+    return any(re.search(rf"\b{name}\.step\b", text) for name in names)
 
 
 def load_providers(entry: Entry, module: ModuleType) -> list[Callable[..., Any]]:
     """Run a providers file in ``module``, and return its functions: model, inputs, iteration."""
     assert entry.code is not None
     call_user(exec, entry.code, module.__dict__)
-    found = [getattr(module, name, None) for name in _names(entry.prefix)]
-    for name, function in zip(_names(entry.prefix), found, strict=True):
+    functions = []
+    for name in _names(entry.prefix):
+        function = getattr(module, name, None)
         if not callable(function):
             raise EntryPointError(f"{entry.path}: {name} is not a function once the file has run")
-    return found  # type: ignore[return-value]  # callable, as checked
+        functions.append(function)
+    return functions
 
 
 @contextmanager
 def provider_module(entry: Entry) -> Iterator[ModuleType]:
     """Make the empty module that a providers file is run in; never ``__main__``, as with Skyline."""
-    name = (
-        entry.stem
-        if entry.stem.isidentifier() and entry.stem not in sys.modules
-        else "snapconv_entry"
-    )
+    name = entry.stem
+    if not name.isidentifier() or name in sys.modules:
+        name = "snapconv_entry"
     module = sys.modules[name] = ModuleType(name)  # dataclasses and pickle look it up
     module.__file__ = str(Path(entry.path).absolute())
     try:

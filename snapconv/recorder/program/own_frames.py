@@ -1,4 +1,4 @@
-"""The border between the recorder's frames and the user's: in stacks of a snapshot and in tracebacks.
+"""The border between the recorder's frames and the user's, in stacks and in tracebacks.
 
 User code is entered in one place, ``call_user``. What lies outside of it, and every other frame of
 this package, is nothing that the user wrote: a snapshot and a traceback look as without us.
@@ -18,7 +18,7 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 # As the import system writes it: on Windows it may mix slashes, and Path would change them.
 _PACKAGE = __file__.removesuffix(os.path.join("recorder", "program", "own_frames.py"))  # noqa: PTH118
-_HERE = __file__
+_THIS_FILE = __file__
 _COMMANDS = os.path.join(_PACKAGE, "cli")  # noqa: PTH118
 # The outermost function that runs Python code, in C.
 _START = "PyEval_EvalCode"
@@ -28,10 +28,9 @@ class _Calls(Enum):
     """What a function of ours calls; each is a decorator, which declares it."""
 
     PROGRAM = auto()  # the program
-    ORIGINAL = auto()  # what it was put in the place of: its work is that of who called this
-    ORIGINAL_WITHIN = (
-        auto()
-    )  # the same, for a function that another of ours calls, one of the former kind
+    ORIGINAL = auto()  # the function that it replaces, for whoever called that
+    # The same, for a function that another of ours calls: one that stands in.
+    ORIGINAL_WITHIN = auto()
 
     def __call__(self, function: _Function) -> _Function:
         _CALLS[function.__code__] = self
@@ -43,7 +42,7 @@ runs_program, stands_in, calls_original = _Calls
 
 
 def is_in_our_work(frame: FrameType | None) -> bool:
-    """Whether what runs in a frame is work of ours, not the program's with functions of ours around."""
+    """Whether a frame runs work of ours, not the program's with functions of ours around it."""
     if frame is not None and is_ours(frame.f_code.co_filename):
         return True
     while frame is not None:
@@ -62,7 +61,8 @@ def is_in_our_work(frame: FrameType | None) -> bool:
 def for_program(error: _Error, *, interrupts: bool = False) -> _Error:
     """Mark an exception that must reach the program; ``interrupts``: it broke work of ours off."""
     with suppress(Exception):  # a class may forbid it
-        error._snapconv_interrupts = interrupts or has_interrupted(error)  # type: ignore[attr-defined]
+        is_interrupt = interrupts or has_interrupted(error)
+        error._snapconv_interrupts = is_interrupt  # type: ignore[attr-defined]
     return error
 
 
@@ -88,7 +88,10 @@ def is_ours(filename: str) -> bool:
 
 
 def program_frames() -> Iterator[FrameType]:
-    """Return the frames of the program that runs, innermost first: none of ours, and none that it runs in."""
+    """Return the frames of the running program, innermost first.
+
+    None of them is ours, and none is outside of the program.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not call_user.__code__:
         filename = frame.f_code.co_filename
@@ -100,7 +103,7 @@ def program_frames() -> Iterator[FrameType]:
 
 
 def clean_snapshot(raw_snapshot: dict[str, Any]) -> None:
-    """Take our frames out of every stack of a snapshot, in place; torch shares the lists, so do we."""
+    """Take our frames out of every stack of a snapshot, in place; lists stay shared, as in torch."""
     cleaned: dict[int, tuple[list[Any], list[Any]]] = {}
     for holder in holders(raw_snapshot):
         frames = holder.get("frames")
@@ -124,44 +127,48 @@ def holders(raw_snapshot: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def users_frames(frames: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the frames of a stack, leaf first, that are there without us."""
-    kept: list[dict[str, Any]] = []
+    user_frames: list[dict[str, Any]] = []
     for i, frame in enumerate(frames):  # leaf first
-        if frame["filename"] == _HERE and frame["name"] == call_user.__name__:
-            # What Python is started by is there without us, too.
-            names = [other["name"] for other in frames[i:]]
-            kept += frames[i + names.index(_START) :] if _START in names else ()
+        if frame["filename"] == _THIS_FILE and frame["name"] == call_user.__name__:
+            # The frames that start Python are there without us, too.
+            names = [outer_frame["name"] for outer_frame in frames[i:]]
+            if _START in names:
+                user_frames += frames[i + names.index(_START) :]
             break
         if not is_ours(frame["filename"]):
-            kept.append(frame)
-    return kept
+            user_frames.append(frame)
+    return user_frames
 
 
 def clean_traceback(error: BaseException) -> None:
-    """Take our frames out of an exception's tracebacks; ``python -X dev`` keeps them, to find our faults."""
+    """Take our frames out of an exception's tracebacks.
+
+    ``python -X dev`` keeps them, to find our faults.
+    """
     if sys.flags.dev_mode:
         return
-    for one in chain(error):
-        one.__traceback__ = _without_ours(one.__traceback__)
+    for link in chain(error):
+        link.__traceback__ = _cleaned(link.__traceback__)
 
 
 def chain(error: BaseException) -> list[BaseException]:
     """Return an exception and all its causes and contexts, each once."""
-    found: list[BaseException] = []
+    links: list[BaseException] = []
     waiting: list[object] = [error]
     while waiting:
-        one = waiting.pop()
-        if not isinstance(one, BaseException) or any(one is other for other in found):
+        link = waiting.pop()
+        if not isinstance(link, BaseException) or any(link is former for former in links):
             continue
-        found.append(one)
-        waiting += [one.__cause__, one.__context__]
-        members = getattr(
-            one, "exceptions", None
-        )  # an ExceptionGroup has them, from Python 3.11 on
-        waiting += members if isinstance(members, tuple) else ()
-    return found
+        links.append(link)
+        waiting += [link.__cause__, link.__context__]
+        # An ExceptionGroup has members, from Python 3.11 on.
+        members = getattr(link, "exceptions", None)
+        if isinstance(members, tuple):
+            waiting += members
+    return links
 
 
-def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
+def _cleaned(traceback: TracebackType | None) -> TracebackType | None:
     links = []
     while traceback is not None:
         if not is_ours(traceback.tb_frame.f_code.co_filename):

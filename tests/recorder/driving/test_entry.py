@@ -7,7 +7,7 @@ from snapconv.recorder.program.entry import (
     load_providers,
     provider_module,
     refuse_launcher,
-    without_interpreter,
+    strip_interpreter,
 )
 
 PROVIDERS = """\
@@ -178,10 +178,10 @@ def test_a_launcher_is_refused_with_the_line_that_records(command, line):
 def test_flags_of_python_that_change_nothing_of_a_program_are_left_out():
     for flags in (["-u"], ["-uB", "-q"]):
         args = [*flags, "-m", "pkg.train", "-u"]
-        assert without_interpreter("python3", args, RECORD) == ("pkg.train", ["-u"], True)
+        assert strip_interpreter("python3", args, RECORD) == ("pkg.train", ["-u"], True)
     for flags in (["-W", "error"], ["-O"], ["-uO"]):
         with pytest.raises(EntryPointError, match="its own options come first"):
-            without_interpreter("python", [*flags, "a.py"], RECORD)
+            strip_interpreter("python", [*flags, "a.py"], RECORD)
 
 
 def test_a_module_that_launches_is_refused_too():
