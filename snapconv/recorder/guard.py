@@ -35,7 +35,7 @@ def is_fault(error: BaseException) -> bool:
 
 
 class OriginalCall:
-    """The original call of the program: it runs at most once, and its result or exception is kept."""
+    """The program's original call: it runs at most once, and its result or exception is kept."""
 
     __slots__ = ("_arguments", "_function", "_result", "is_done", "raised")
 
@@ -66,7 +66,7 @@ class OriginalCall:
 
 
 class _BrokenOff(RuntimeError):
-    """Our work was interrupted by an exception for the program; the text is its name: SystemExit."""
+    """An exception for the program interrupted our work; the text is its name: SystemExit."""
 
 
 class Guard:

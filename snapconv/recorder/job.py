@@ -229,7 +229,7 @@ class SharedOom:
             return 0
 
     def _wait_and_end(self, number: int, _frame: FrameType | None) -> None:
-        """End as the signal does, once the capture is written, if another rank ran out of memory."""
+        """End as the signal does; first wait for the capture if another rank ran out of memory."""
         if self._sign() and not self._is_own_sign:
             self._captured.wait(_LONGEST_S)
         signal.signal(number, signal.SIG_DFL)

@@ -194,7 +194,7 @@ class OneCapture:
         """Leave it to whoever runs the program, which goes on."""
 
     def _keep_memory(self, driver: Driver) -> None:
-        """Take the snapshot and turn the history off, which would slow the timed iterations down."""
+        """Take the snapshot and turn the history off: it would slow the timed iterations down."""
         if driver.uses_device:
             driver.say(
                 "taking the snapshot; to name C++ frames for the first time takes torch a while"

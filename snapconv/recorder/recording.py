@@ -272,7 +272,7 @@ class Recording:
             self._policy.upload.close()
 
     def step(self) -> None:
-        """Tell that a step is over, where no torch optimizer does: from then on only this counts."""
+        """End a step where no torch optimizer does: from then on only these calls count."""
         if self._driver is not None:
             self._policy.counts_by_hand = True
             self._driver.iteration_ended()
@@ -334,7 +334,7 @@ def _listen_to_signal(number: int, policy: ChosenCaptures) -> Callable[[], None]
 
 
 class MeasuredBlock:
-    """A block of code whose memory is measured and recorded; on a simulated GPU where there is none.
+    """A block of code whose memory is measured and recorded, on a simulated GPU if there is none.
 
     The figures are the allocator's own counters, while the block lasts and afterwards; the
     ``captures`` are written when it ends. ``simulate`` None: where torch finds no GPU. A process

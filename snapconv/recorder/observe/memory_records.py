@@ -1,4 +1,4 @@
-"""Records of what each piece of memory is for, by address and time: they stand in a capture's metadata."""
+"""Records of the purpose of memory, by address and time, for a capture's metadata."""
 
 import weakref
 from collections import OrderedDict, defaultdict
@@ -47,16 +47,17 @@ class MemoryRecords:
         self._searched: set[int] = set()
 
     def _put(self, kind: str, row: Row, key: Hashable = None) -> None:
-        """Note a row, in place of one with its key; beyond the limit the oldest goes, as in the trace."""
+        """Note a row in place of one with its key; beyond the limit the oldest row goes."""
         rows = self._rows[kind]
         rows[next(self._numbers) if key is None else key] = row
         if len(rows) > _MAX_ROWS:
             rows.popitem(last=False)
 
     def parameters(self) -> None:
-        """Note every parameter and buffer on the device, but no loose tensor that is a view of a module's.
+        """Note every parameter and buffer on the device.
 
-        Of those on the CPU the bytes are counted: a model that is being moved still needs them.
+        A loose tensor that is a view of a module's is left out. The bytes of those on the CPU are
+        counted: a model that is being moved still needs them.
         """
         of_modules: set[tuple[int, int]] = set()
         self._n_on_cpu = 0
@@ -94,14 +95,14 @@ class MemoryRecords:
             )
 
     def gradients(self, iteration: int, *, only_loose: bool = False) -> None:
-        """Note the gradient of every parameter that has one, or only of those that no module has."""
+        """Note the gradient of every parameter, or only of those that no module has."""
         for place in self._models.places():
             if place.is_loose or not only_loose:
                 tensor = place.tensor() if place.kind == "parameter" else None
                 self._gradient(iteration, place.key, tensor)
 
     def search_leaves(self, roots: Any, iteration: int) -> None:
-        """Find what gets gradients in a graph and is no parameter: an input, or a tensor made by hand."""
+        """Find the leaves of a graph that are no parameters: inputs, and tensors made by hand."""
         if len(self._searched) < _N_SEARCHED:
             self._searched.add(iteration)
         if iteration not in self._searched:
@@ -144,7 +145,7 @@ class MemoryRecords:
                     self._put("optimizer_states", {"parameter": owner, "state": name} | row, key)
 
     def inputs(self, iteration: int, arguments: Any) -> None:
-        """Note the tensors that a model is called with; what has a history is no input but a result."""
+        """Note the tensors that a model is called with; one with a history is a result, no input."""
         for _, tensor in named_tensors(arguments):
             if tensor.grad_fn is None:
                 if tensor.requires_grad:
@@ -153,7 +154,7 @@ class MemoryRecords:
                     self._put("inputs", {"iteration": iteration} | shape_and_type(tensor) | row)
 
     def saved(self, iteration: int, tensor: "Tensor", module: str | None) -> None:
-        """Note a tensor that autograd saves for backward, and whether something with a gradient made it."""
+        """Note a tensor that autograd saves for backward, and whether it has a history."""
         about = {
             "iteration": iteration,
             "module": module,
@@ -170,7 +171,7 @@ class MemoryRecords:
                 self._put("copies", {"original": before["addr"]} | row)
 
     def attributes(self, modules: "Iterable[Module]") -> None:
-        """Note tensors that modules hold as plain attributes, and whether they were written since made."""
+        """Note tensors that modules hold as plain attributes, and whether anything wrote to them."""
         import torch
 
         holders = (torch.Tensor, list, tuple, dict)
@@ -190,7 +191,7 @@ class MemoryRecords:
                         self._put("attributes", about | row, (id(module), path, row["addr"]))
 
     def facts(self, convert: Callable[[int], int]) -> dict[str, list[Row] | int]:
-        """Return everything as plain values, its times brought to the trace's clock by ``convert``."""
+        """Return everything as plain values; ``convert`` brings times to the trace's clock."""
         order = {place.key: number for number, place in enumerate(self._models.places())}
         parameters = sorted(
             self._rows["parameters"].items(),

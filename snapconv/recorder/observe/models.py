@@ -1,4 +1,4 @@
-"""The models of a program: its modules, where each tensor was registered, and the names torch gives.
+"""The models of a program: modules, where each tensor was registered, and torch's names.
 
 Modules are referenced weakly. Parameters are not referenced at all, not even weakly: a weak
 reference to one makes ``torch.utils.swap_tensors`` refuse it. Tensors of no module that an
@@ -108,7 +108,7 @@ class Registrations:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a parameter or buffer: it is looked up when needed, as holding it keeps it alive.
+    """The place of a parameter or buffer; the tensor is looked up, as holding it keeps it alive.
 
     ``name`` is the one that ``named_parameters`` gives, ``key`` stays the same from survey to
     survey. ``is_loose``: an optimizer has it, and no module.
@@ -135,7 +135,7 @@ class Place:
 
 
 class Models:
-    """The parameters and buffers of a model, or of all modules; then what only ``optimizers`` hold."""
+    """The parameters and buffers of a model or of all modules, then those of optimizers alone."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Models:
         self._paths: dict[int, tuple[weakref.ref[Module], str | None]] = {}
 
     def places(self) -> tuple[Place, ...]:
-        """Return every place, in the order of ``named_parameters``; anew where modules have changed."""
+        """Return every place in the order of ``named_parameters``; look again if modules changed."""
         if (
             self._registrations.is_changed
             or not self._places
@@ -199,7 +199,7 @@ class Models:
         )
 
     def _loose_places(self, known: set[int]) -> Iterator[Place]:
-        """Return the places of tensors of no module, named ``AdamW.0.3``; of one in several, the first."""
+        """Return the first place of each tensor of no module, named ``AdamW.0.3``."""
         import torch
 
         self._n_stepped = self._count_stepped()
@@ -233,7 +233,7 @@ class Models:
         )
 
     def _roots(self) -> tuple[list[Module], list[Module]]:
-        """Return the modules inside no other: those with tensors, and those that only wrap others'."""
+        """Return the modules inside no other: those with own tensors, and those that only wrap."""
         if self._given is not None:
             given = self._given()
             return ([given] if given is not None else []), []

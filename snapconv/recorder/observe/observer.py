@@ -130,7 +130,7 @@ class Observer:
         self._run(self._end_iteration)
 
     def note_now(self) -> None:
-        """Record parameters, buffers, gradients and optimizer states as they are; from any thread."""
+        """Record parameters, buffers, gradients and optimizer states now; from any thread."""
         self._run(self._note_all)
 
     def facts(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class _UntilSaved(tuple[Any, ...]):
 
 
 class SavedTensors:
-    """Calls ``note`` with every tensor that is saved for backward between ``open`` and ``close``."""
+    """Calls ``note`` with every tensor saved for backward between ``open`` and ``close``."""
 
     def __init__(self, note: "Callable[[Tensor], None]", guard: Guard) -> None:
         self._note = note
@@ -49,7 +49,7 @@ class SavedTensors:
         self._parts = ExitStack()
 
     def start(self) -> None:
-        """Prepare to remove our hooks in custom functions and torch.func, which refuses to run with any."""
+        """Prepare to remove our hooks in custom functions and in torch.func, which refuses hooks."""
         import torch
 
         autograd = torch._C._autograd
@@ -66,7 +66,7 @@ class SavedTensors:
     def _replace(
         self, holder: Any, name: str, before: Callable[[], object], work: Callable[..., Any]
     ) -> None:
-        """Replace a function; ``before`` is done after a failure too, as our hooks may be in place."""
+        """Replace a function; ``before`` runs after a failure too: our hooks may be in place."""
         original = getattr(holder, name)
 
         @calls_original
@@ -84,7 +84,7 @@ class SavedTensors:
         self._parts.close()
 
     def open(self) -> None:
-        """Push our hooks and note tensors, unless other hooks are in place or hooks are disabled."""
+        """Push our hooks and note tensors, unless others are in place or hooks are disabled."""
         if threading.get_ident() != self._thread:
             return
         self._is_waiting = self._n_saving > 0
@@ -108,7 +108,7 @@ class SavedTensors:
             self._is_there = False
 
     def _keep_from_being_compiled(self) -> None:
-        """Exclude the hooks from torch.compile once it is loaded: this takes a second, and a bit per call."""
+        """Exclude the hooks from torch.compile once it is loaded, as this takes a second."""
         if not self._is_kept_from_it and "torch._dynamo" in sys.modules:
             not_compiled = sys.modules["torch"].compiler.disable
             pack, unpack = self._hooks()
@@ -174,7 +174,7 @@ class SavedTensors:
         return result
 
     def _make_way(self) -> bool:
-        """Close for a custom function, and return whether it closed: not where others' hooks are on top."""
+        """Close for a custom function, unless others' hooks are on top; return whether it closed."""
         was_on_top = self._is_on_top()
         if was_on_top:
             self.close()
@@ -189,7 +189,7 @@ class SavedTensors:
         context.saved_for_forward = waiting
 
     def _saved(self, context: "weakref.ref[Any]", tensors: "tuple[Tensor | None, ...]") -> None:
-        """Note the tensors. A call that failed, or for which there is no gradient, has saved nothing."""
+        """Note the tensors; a call that failed, or has no gradient, has saved nothing."""
         self._n_saving -= 1
         node = context()
         for tensor in tensors if node is not None and node._raw_saved_tensors else ():

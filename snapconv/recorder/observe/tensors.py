@@ -1,4 +1,4 @@
-"""Tensors as plain rows: those in a value, where their memory lies on the device, and their shape."""
+"""Tensors as plain rows: those in a value, their memory on the device, and their shape."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The untyped storage that a tensor views: its device ordinal, base address and size in bytes."""
+    """The untyped storage that a tensor views: device ordinal, base address, size in bytes."""
 
     device: int
     addr: int
@@ -22,7 +22,10 @@ class Location:
 
 
 def locate(tensor: "Tensor") -> Location | None:
-    """Return where a tensor's storage lies, None without one on a CUDA device. A simulation replaces this."""
+    """Return the storage of a tensor, None without one on a CUDA device.
+
+    A simulation replaces this function.
+    """
     if tensor.device.type != "cuda" or tensor.layout is not _torch().strided:
         return None
     try:
@@ -37,7 +40,7 @@ _MAX_ITEMS = 10_000
 
 
 def named_tensors(value: Any, name: str = "", depth: int = 0) -> "Iterator[tuple[str, Tensor]]":
-    """Find every tensor in nested containers, with the keys that lead to it, such as ``old_dirs.3``."""
+    """Find every tensor in nested containers, with the keys that lead to it: ``old_dirs.3``."""
     if isinstance(value, _torch().Tensor):
         yield name, value
         return
@@ -125,7 +128,7 @@ def shape_and_type(tensor: "Tensor") -> Row:
 
 
 def bytes_on_cpu(tensor: Tensor) -> int:
-    """Return the bytes of a tensor on the CPU; 0 on other devices, and before a lazy module has a shape."""
+    """Return the bytes of a tensor on the CPU; 0 elsewhere, and without a shape (lazy modules)."""
     import torch
 
     if tensor.device.type != "cpu" or torch.nn.parameter.is_lazy(tensor):

@@ -138,7 +138,7 @@ def find_module(name: str) -> Entry:
 
 
 def find_file(path: str) -> Entry:
-    """Read a script or a file of providers; a name without a file is a console script (``yolo``)."""
+    """Read a script or a file of providers; a name without a file is a console script."""
     file = Path(path)
     installed = None
     if file.name == path and not file.exists():
@@ -161,7 +161,7 @@ def find_file(path: str) -> Entry:
 
 
 def _compile(path: str) -> tuple[CodeType, set[str], bool]:
-    """Compile a script; return the names that it binds at the top level, too, and ``marks_steps``."""
+    """Compile a script; return its code, its names at the top level, and ``marks_steps``."""
     file = Path(path)
     try:
         source = file.read_bytes()
@@ -216,7 +216,7 @@ def load_providers(entry: Entry, module: ModuleType) -> list[Callable[..., Any]]
 
 @contextmanager
 def provider_module(entry: Entry) -> Iterator[ModuleType]:
-    """Make the empty module that a providers file is run in; never ``__main__``, as with Skyline."""
+    """Make the empty module in which a providers file runs; never ``__main__``, as in Skyline."""
     name = entry.stem
     if not name.isidentifier() or name in sys.modules:
         name = "snapconv_entry"

@@ -103,7 +103,7 @@ def program_frames() -> Iterator[FrameType]:
 
 
 def clean_snapshot(raw_snapshot: dict[str, Any]) -> None:
-    """Take our frames out of every stack of a snapshot, in place; lists stay shared, as in torch."""
+    """Take our frames out of every stack of a snapshot, in place; shared lists stay shared."""
     cleaned: dict[int, tuple[list[Any], list[Any]]] = {}
     for holder in holders(raw_snapshot):
         frames = holder.get("frames")

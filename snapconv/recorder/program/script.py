@@ -1,6 +1,6 @@
-"""A script or module run as ``python FILE`` or ``python -m NAME`` would run it, inside this process.
+"""A script or module run as ``python FILE`` or ``python -m NAME`` would run it, in this process.
 
-With it what it ended with: what it raised, and the exit code that Python would have; and work of
+Also its end: the exception that it raised, and the exit code that Python would have; and work of
 ours that waits until it imports a module.
 """
 
@@ -27,7 +27,10 @@ from snapconv.recorder.program.own_frames import call_user, is_ours, stands_in
 
 
 def run_script(entry: Entry, argv: Sequence[str], *_: object) -> ModuleType:
-    """Run a script or module as ``__main__``, and return it: the objects of its names live as long as it."""
+    """Run a script or module as ``__main__``, and return it.
+
+    The objects of its names live as long as it.
+    """
     if entry.code is not None:
         with surroundings(entry.path, argv):
             return _run_as_main(entry.code, str(Path(entry.path).absolute()))
@@ -38,8 +41,12 @@ def run_script(entry: Entry, argv: Sequence[str], *_: object) -> ModuleType:
 
 
 def surroundings(path: str, argv: Sequence[str]) -> AbstractContextManager[None]:
-    """Give a file a script's arguments and search path: its folder first, links resolved, as Python does."""
-    return _restored([path, *argv], first_on_path=str(Path(path).resolve().parent))
+    """Give a file a script's arguments and search path, where its folder is the first.
+
+    Links are resolved, as Python does.
+    """
+    folder = Path(path).resolve().parent
+    return _restored([path, *argv], first_on_path=str(folder))
 
 
 def _run_as_main(code: CodeType, file: str, spec: ModuleSpec | None = None) -> ModuleType:
@@ -54,17 +61,18 @@ def _run_as_main(code: CodeType, file: str, spec: ModuleSpec | None = None) -> M
         __annotations__={},
     )
     # Unpickling in a worker process, and pdb, look for the script's own names here.
-    before, sys.modules["__main__"] = sys.modules["__main__"], main
+    former_main = sys.modules["__main__"]
+    sys.modules["__main__"] = main
     try:
         call_user(exec, code, main.__dict__)
         return main
     finally:
-        sys.modules["__main__"] = before
+        sys.modules["__main__"] = former_main
 
 
 @contextmanager
 def _restored(argv: list[str], *, first_on_path: str) -> Iterator[None]:
-    """Set the arguments and the first folder of the search path, for as long as the program runs."""
+    """Set the arguments and the first folder of the search path while the program runs."""
     argv_before = sys.argv
     path_before = sys.path[:]
     sys.argv = argv
@@ -107,11 +115,11 @@ _INTERRUPTED = 130
 
 
 class Stop(BaseException):
-    """Ends the program once the capture is complete; no ``except Exception`` of the user's holds it up."""
+    """Ends the program once the capture is complete; ``except Exception`` does not catch it."""
 
 
 def outcome(run: Callable[..., Any], *arguments: Any) -> tuple[BaseException | None, Any]:
-    """Run the user's program; return what it raised, our frames taken out, and what ``run`` returned."""
+    """Run the user's program; return what it raised, without our frames, and the result of ``run``."""
     try:
         try:
             result = run(*arguments)
@@ -139,7 +147,7 @@ def exit_code_of(raised: BaseException | None) -> int:
 
 
 def text_of(value: object) -> str:
-    """Return a value's text, as Python shows exceptions: one without a text does not hold up anything."""
+    """Return a value's text as Python shows it in exceptions; never raises."""
     try:
         return str(value)
     except Exception:  # noqa: BLE001  # the program's
@@ -149,8 +157,8 @@ def text_of(value: object) -> str:
 # A message of an exception may hold a whole tensor.
 _MAX_DETAIL = 2000
 
-# What the command line ends a program with when one of these comes, as shells count: 128 and the
-# number.
+# The exit codes with which the command line ends a program at these signals, as shells count: 128
+# and the number. Windows lacks SIGHUP.
 _STOPPED_BY = {
     128 + number: number.name for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP")
 }
@@ -175,43 +183,44 @@ def ended_by(raised: BaseException | None) -> Ended:
     text = f"{type(raised).__name__}: {text_of(raised)}"
     # Also where the program reported it and called sys.exit.
     torch = sys.modules.get("torch")  # which the program may not have come to
-    if torch and any(
-        isinstance(error, torch.cuda.OutOfMemoryError) for error in own_frames.chain(raised)
-    ):
-        return Ended("oom", text)
+    if torch is not None:
+        out_of_memory = torch.cuda.OutOfMemoryError
+        if any(isinstance(error, out_of_memory) for error in own_frames.chain(raised)):
+            return Ended("oom", text)
     if isinstance(raised, KeyboardInterrupt):
         return Ended("interrupted")
     if isinstance(raised, SystemExit):
-        if isinstance(raised.code, int) and raised.code in _STOPPED_BY:
-            return Ended("interrupted", _STOPPED_BY[raised.code])
-        return Ended("exit", "" if raised.code is None else text_of(raised.code)[:_MAX_DETAIL])
+        code = raised.code
+        if isinstance(code, int) and code in _STOPPED_BY:
+            return Ended("interrupted", _STOPPED_BY[code])
+        return Ended("exit", "" if code is None else text_of(code)[:_MAX_DETAIL])
     return Ended("exception", text)
 
 
-_OF_TORCH = f"-packages{os.sep}torch{os.sep}"
+_TORCH_FOLDER = f"-packages{os.sep}torch{os.sep}"
 
 
 def warnings_name_the_user() -> AbstractContextManager[None]:
-    """Show warnings that would name a line of ours with the program's innermost; others as they are."""
-    before = warnings.showwarning
+    """Show warnings that would name a line of ours with the program's innermost line."""
+    show_warning = warnings.showwarning
 
     @stands_in
     def show(
-        message: Any, category: Any, filename: str, lineno: int, *more: Any, **named: Any
+        message: Any, category: Any, filename: str, lineno: int, *args: Any, **keywords: Any
     ) -> None:
-        files = ((frame, frame.f_code.co_filename) for frame in own_frames.program_frames())
-        mine = ((file, frame.f_lineno) for frame, file in files if _OF_TORCH not in file)
         if is_ours(filename):
-            filename, lineno = next(
-                (one for one in mine if one[0] != warnings.__file__), (filename, lineno)
-            )
-        before(message, category, filename, lineno, *more, **named)
+            for frame in own_frames.program_frames():
+                file = frame.f_code.co_filename
+                if _TORCH_FOLDER not in file and file != warnings.__file__:
+                    filename, lineno = file, frame.f_lineno
+                    break
+        show_warning(message, category, filename, lineno, *args, **keywords)
 
     return replaced(warnings, "showwarning", show)
 
 
-# --- The recorder needs torch, which reads settings when it is imported (``OMP_NUM_THREADS``, the allocator's
-# backend) that a program makes before: so nothing of ours imports it.
+# --- The recorder needs torch, which reads settings when it is imported (``OMP_NUM_THREADS``, the
+# allocator's backend) that a program makes before: so nothing of ours imports it.
 
 
 @contextmanager
@@ -234,7 +243,7 @@ def when_imported(name: str, work: Callable[[], object]) -> Iterator[None]:
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module as the others do, and has its import seen. To look for it is no import."""
+    """Finds one module as other finders do, and notices its import; looking for it is none."""
 
     def __init__(self, name: str, work: Callable[[], object]) -> None:
         self._name = name
@@ -247,15 +256,17 @@ class _Finder(MetaPathFinder):
             return None
         for finder in sys.meta_path:
             find_spec = getattr(finder, "find_spec", None)  # Python 3.11 still has finders without
-            spec = find_spec(fullname, path, target) if find_spec and finder is not self else None
+            if find_spec is None or finder is self:
+                continue
+            spec: ModuleSpec | None = find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    self._see_import_by(spec.loader)
-                return spec  # type: ignore[no-any-return]
+                    self._watch(spec.loader)
+                return spec
         return None
 
-    def _see_import_by(self, loader: Any) -> None:
-        """Have the work follow when this loader, which is new and of this module alone, has run it."""
+    def _watch(self, loader: Any) -> None:
+        """Do the work when this loader, which is of this module alone, has run the module."""
 
         @stands_in
         def exec_module(module: ModuleType) -> None:

@@ -3,11 +3,9 @@
 A handler may raise: a watchdog's TimeoutError, Ctrl-C. Python runs it between any two steps of what
 the main thread does, so also in our hooks, where its exception would be lost, or leave the
 recording half updated. So while a recording lasts, a handler that finds the main thread in work of
-ours waits until that is
-over:
-the signal is sent again until then. Only the stack at a signal shows this, so hooks cost nothing
-more for it. ``signal.signal`` and ``signal.getsignal`` are replaced meanwhile: the script sees its
-own handlers.
+ours waits until that is over: the signal is sent again until then. Only the stack at a signal shows
+this, so hooks cost nothing more for it. ``signal.signal`` and ``signal.getsignal`` are replaced
+meanwhile: the script sees its own handlers.
 """
 
 import _thread
@@ -47,8 +45,8 @@ _is_program_over = [False]
 class _Deferred:
     """The function that is registered in the place of a handler."""
 
-    def __init__(self, own: Handler, *, is_scripts: bool) -> None:
-        self.own = own
+    def __init__(self, handler: Handler, *, is_scripts: bool) -> None:
+        self.handler = handler
         self.is_scripts = is_scripts
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
@@ -68,7 +66,7 @@ class _Deferred:
     def run(self, number: int, frame: FrameType | None, *, interrupts: bool = False) -> None:
         """Run the handler; what it raises is the program's, wherever it comes through."""
         try:
-            self.own(number, frame)
+            self.handler(number, frame)
         except BaseException as error:  # noqa: BLE001  # handed on
             raise for_program(error, interrupts=interrupts)  # noqa: B904  # it is the very error
 
@@ -99,7 +97,7 @@ def deferred_handlers(*, is_job: bool = False) -> Iterator[None]:
             signal.getsignal = _get
         for number, handler in _handlers_now():
             if isinstance(handler, _Deferred) and (is_job or not handler.is_scripts):
-                _set(number, handler.own)
+                _set(number, handler.handler)
 
 
 def is_commands(number: int) -> bool:
@@ -124,7 +122,7 @@ def deliver_now() -> None:
 
 
 def program_ends() -> None:
-    """Run the handlers that still wait as a part of the program; after it none of its own is run."""
+    """Run the handlers that still wait; after this call no handler of the program runs."""
     try:
         deliver_now()
     finally:
@@ -145,25 +143,25 @@ def _signal(signalnum: int, handler: Any) -> Any:
     if signalnum in waiting and _is_main_thread():
         _deliver((int(signalnum),), sys._getframe(1))
     with _turn:
-        return _own(
-            _set(signalnum, _Deferred(handler, is_scripts=True) if callable(handler) else handler)
-        )
+        if callable(handler):
+            handler = _Deferred(handler, is_scripts=True)
+        return _original(_set(signalnum, handler))
 
 
 def _getsignal(signalnum: int) -> Any:
-    return _own(_get(signalnum))
+    return _original(_get(signalnum))
 
 
-def _own(handler: Any) -> Any:
-    return handler.own if isinstance(handler, _Deferred) else handler
+def _original(handler: Any) -> Any:
+    return handler.handler if isinstance(handler, _Deferred) else handler
 
 
 def _handlers_now() -> list[tuple[int, Handler]]:
-    """List what is called at signals; what ignores one, or ends the process at once, stays as it is."""
+    """List the functions that are called at signals; a signal without one stays as it is."""
     if not _is_main_thread():
         return []
-    found = ((number, _get(number)) for number in signal.valid_signals())
-    return [(number, handler) for number, handler in found if callable(handler)]
+    handlers = ((number, _get(number)) for number in signal.valid_signals())
+    return [(number, handler) for number, handler in handlers if callable(handler)]
 
 
 def _is_main_thread() -> bool:
@@ -181,7 +179,7 @@ def _come_again(number: int) -> bool:
 
 
 def _send_again(number: int) -> None:
-    """Send it to the main thread, so that it also ends what that may be waiting in by then."""
+    """Send a signal to the main thread, so that it also ends a wait that has begun since."""
     time.sleep(_AGAIN_AFTER_S)
     with _turn:
         if number not in waiting:

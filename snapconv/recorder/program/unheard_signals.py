@@ -1,4 +1,4 @@
-"""Signals that should end the program while its main thread waits in C++, where Python runs no handler.
+"""Signals to end a program whose main thread waits in C++, where Python runs no handler.
 
 Python's handler in C writes the number of every signal into a pipe. A thread reads it there, and
 ends the program in the main thread's place if that does not run the handler of the signal within
@@ -35,7 +35,7 @@ def heard() -> None:
 def ended_in_place(
     finish: Callable[[BaseException], object], is_ours: Callable[[int], bool]
 ) -> Iterator[None]:
-    """Call ``finish`` and end the process from another thread where the main one does not hear a signal.
+    """Call ``finish`` and end the process from another thread if the main one hears no signal.
 
     Another stopping signal meanwhile ends it at once. ``is_ours`` says whether a signal is still to
     raise an exception: if the program has a handler of its own, it waits for that as without us.

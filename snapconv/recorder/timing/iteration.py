@@ -23,7 +23,7 @@ _FIRST = (1 << 64) - 1
 # A loop over tens of thousands of elements would otherwise fill the memory with rows and events.
 MAX_CALLS = 200_000
 
-# Calls that give no tensor and are more than a question about one: they wait for the device, or
+# Calls that return no tensor and are more than a question about one: they wait for the device, or
 # write.
 _WITHOUT_RESULT = frozenset("item tolist numpy bool int float index setitem".split())
 
@@ -50,7 +50,7 @@ class Call:
 
 @dataclass(slots=True)
 class Section:
-    """The calls between two boundaries. ``begin`` and ``end`` are marks where they are an optimizer's."""
+    """The calls between two boundaries; only an optimizer's have marks as ``begin`` and ``end``."""
 
     is_optimizer: bool = False
     calls: list[Call] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Section:
 
 @dataclass(slots=True)
 class BackwardPass:
-    """One run of autograd's engine; ``nodes`` are its calls' nodes with their marks, in running order."""
+    """One run of autograd's engine; ``nodes`` has calls with their nodes' marks, as they ran."""
 
     begin: Any
     nodes: list[tuple[Call, Any]] = field(default_factory=list)
@@ -115,13 +115,13 @@ class Iteration:
         if self._times.failure is not None:
             return function(*args, **kwargs)
         try:
-            # Inside a call or a backward pass that is recorded already, or where nothing can be
-            # here and now.
+            # Not inside a call or a backward pass that is recorded already, and only where a mark
+            # can be made.
             if self._is_busy or self._running is not None or not self._may_mark():
                 call = None
             else:
-                stack, around = self._stacks.here()
-                call = Call(name, stack, around if module is None else module)
+                stack, running_module = self._stacks.gather()
+                call = Call(name, stack, running_module if module is None else module)
                 first_node = self._next_node()
                 self._is_busy = True
                 call.begin = self._mark()
@@ -184,7 +184,7 @@ class Iteration:
         self._running = BackwardPass(self._mark())
 
     def backward_ends(self, *_: bool) -> None:
-        """See one end, the outermost of those that another has called."""
+        """End a backward pass; of passes that called each other, the outermost counts."""
         if self._is_busy or not self._n_backwards or not self._may_mark():
             return
         self._n_backwards -= 1
@@ -198,8 +198,10 @@ class Iteration:
             self.sections[-1].begin = self._mark()
 
     def _maker(self, number: int) -> Call | None:
-        place = bisect_right(self._first_nodes, number) - 1
-        stop, call = self._makers[place] if place >= 0 else (number, None)
+        index = bisect_right(self._first_nodes, number) - 1
+        if index < 0:
+            return None
+        stop, call = self._makers[index]
         return call if number < stop else None
 
     def _left_over(self, node: Any) -> Call:
@@ -235,14 +237,14 @@ class Iteration:
         inside = self._optimizer_depth > 0
         self.sections.append(Section(is_optimizer=inside, begin=self._mark() if inside else None))
 
-    def optimizer_began(self) -> None:
+    def optimizer_began(self, _optimizer: object) -> None:
         """Begin an optimizer's step; one inside another belongs to that."""
         if self._may_mark():
             self._optimizer_depth += 1
             if self._optimizer_depth == 1:
                 self._next_section()
 
-    def optimizer_ended(self) -> None:
+    def optimizer_ended(self, _optimizer: object) -> None:
         """End an optimizer's step."""
         if self._optimizer_depth and self._may_mark():
             self._optimizer_depth -= 1

@@ -1,4 +1,4 @@
-"""Points in time and stacks: taken at a call for a microsecond, and read when the iteration is over.
+"""Points in time and stacks: taken at a call in a microsecond, read when the iteration is over.
 
 On a GPU a mark is a CUDA event: making one waits for nothing, and what lies between two is known
 once the device has come past the second. Without one a mark is the processor's time. torch gathers
@@ -22,8 +22,24 @@ class CpuClock:
 
     # No method of ours around it: a call of one would take longer than the call it makes.
     mark = staticmethod(time.perf_counter_ns)
-    can_mark = was_reached = staticmethod(lambda *_: True)
-    settle = forget = staticmethod(lambda: None)
+
+    @staticmethod
+    def can_mark() -> bool:
+        """Say yes."""
+        return True
+
+    @staticmethod
+    def was_reached(_mark: int) -> bool:
+        """Say yes: the time of the mark is over."""
+        return True
+
+    @staticmethod
+    def settle() -> None:
+        """Wait for nothing."""
+
+    @staticmethod
+    def forget() -> None:
+        """Keep nothing."""
 
     def ms(self, begin: int, end: int) -> float:
         """Return the milliseconds between two marks."""
@@ -57,7 +73,7 @@ class CudaClock:
         return event
 
     def can_mark(self) -> bool:
-        """Say no in a forked child, where CUDA refuses everything, and while a graph is captured."""
+        """Say no in a forked child, where CUDA refuses everything, and during graph capture."""
         return os.getpid() == self._pid and not is_capturing_graph()
 
     def ms(self, begin: Any, end: Any) -> float:
@@ -84,7 +100,7 @@ class CudaClock:
 Clock: TypeAlias = CpuClock | CudaClock
 
 
-# What calls our mode: its frames exist only because of it.
+# The function of torch that calls our mode: its frames exist only because of it.
 _CALLER_OF_MODES = "handle_torch_function"
 
 # filename, line (0: not known), function, whether ``self`` is an nn.Module there
@@ -92,7 +108,7 @@ Frame = tuple[str, int, str, bool]
 
 
 class StackRecorder:
-    """Gathers stacks, and interns those that are requested: leaf first, without the recorder's own frames."""
+    """Gathers stacks and interns those that are requested: leaf first, without frames of ours."""
 
     def __init__(self) -> None:
         import torch
@@ -102,8 +118,8 @@ class StackRecorder:
         self._module_call: CodeType = torch.nn.Module._call_impl.__code__
         self._ids: dict[tuple[tuple[str, int, str], ...], int] = {}
 
-    def here(self) -> tuple[Any, Any]:
-        """Return the stack, for ``ids``, and the innermost module that is being called (None: none).
+    def gather(self) -> tuple[Any, Any]:
+        """Return the stack, for ``ids``, and the innermost module that is being called, if any.
 
         Of all frames only that of the module's call is read for its variables: reading those of the
         user's frames keeps values alive (before Python 3.13), and a step would need more memory
@@ -128,18 +144,18 @@ class StackRecorder:
         return self._ids.setdefault(frames, len(self._ids))
 
     def stacks(self) -> list[list[Frame]]:
-        """Return all stacks that have an id; looking through all classes takes a quarter of a second."""
-        of_modules = lines_of_methods(self._module_type)
+        """Return all stacks that have an id; this takes a quarter of a second."""
+        method_lines = lines_of_methods(self._module_type)
 
-        def is_of_module(filename: str, line: int, name: str) -> bool:
-            return any(
-                first <= line <= last for first, last in of_modules.get((filename, name), ())
-            )
+        def add_flag(frame: tuple[str, int, str]) -> Frame:
+            filename, line, name = frame
+            ranges = method_lines.get((filename, name), ())
+            return (*frame, any(first <= line <= last for first, last in ranges))
 
-        return [[(*frame, is_of_module(*frame)) for frame in frames] for frames in self._ids]
+        return [list(map(add_flag, frames)) for frames in self._ids]
 
 
-# Of the functions of one name in a file: their first and last lines
+# The first and last lines of the functions of one name in a file
 Lines = dict[tuple[str, str], list[tuple[int, int]]]
 
 
@@ -149,33 +165,34 @@ def lines_of_methods(base: type) -> Lines:
     A function inside of a method counts if it uses that ``self``, and so do a subclass's other
     bases.
     """
-    found: Lines = defaultdict(list)
+    method_lines: Lines = defaultdict(list)
     classes = [base]
-    seen = {base}
+    known_classes = {base}
     for kind in classes:  # grows as it goes
         subclasses: list[type] = type.__subclasses__(kind)
-        new = [subclass for subclass in subclasses if subclass not in seen]
-        seen.update(new)
-        classes += new
+        new_classes = [subclass for subclass in subclasses if subclass not in known_classes]
+        known_classes.update(new_classes)
+        classes += new_classes
         for owner in kind.__mro__[:-1]:
             for value in vars(owner).values():
-                _add_function(value.fget if isinstance(value, property) else value, found)
-    return dict(found)
+                function = value.fget if isinstance(value, property) else value
+                _add_function(function, method_lines)
+    return dict(method_lines)
 
 
-def _add_function(function: Any, found: Lines) -> None:
-    """Add a function, and what a decorator has wrapped."""
+def _add_function(function: Any, method_lines: Lines) -> None:
+    """Add a function, and the one that a decorator has wrapped."""
     while isinstance(function, FunctionType):
         code = function.__code__
         if "self" in code.co_varnames[: code.co_argcount]:
-            _add_code(code, found)
+            _add_code(code, method_lines)
         function = vars(function).get("__wrapped__")
 
 
-def _add_code(code: CodeType, found: Lines) -> None:
+def _add_code(code: CodeType, method_lines: Lines) -> None:
     lines = [line for _, _, line in code.co_lines() if line]
     if lines:
-        found[code.co_filename, code.co_name].append((min(lines), max(lines)))
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType) and "self" in inner.co_freevars:
-            _add_code(inner, found)
+        method_lines[code.co_filename, code.co_name].append((min(lines), max(lines)))
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType) and "self" in constant.co_freevars:
+            _add_code(constant, method_lines)

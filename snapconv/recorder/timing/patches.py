@@ -28,11 +28,9 @@ Around: TypeAlias = Callable[..., Any]
 # Questions about a tensor: they do no work, and there are many of them.
 _QUESTIONS = frozenset(
     "__set__ __delete__ __len__ __hash__ __repr__ __format__ size dim ndimension stride numel "
-    "nelement "
-    "element_size storage_offset is_floating_point is_complex is_contiguous is_pinned get_device "
-    "data_ptr "
-    "untyped_storage storage has_names register_hook retain_grad requires_grad_ backward "
-    "grad".split()
+    "nelement element_size storage_offset is_floating_point is_complex is_contiguous is_pinned "
+    "get_device data_ptr untyped_storage storage has_names register_hook retain_grad "
+    "requires_grad_ backward grad".split()
 )
 _PROPERTIES_THAT_WORK = frozenset("T mT H mH real imag".split())
 
@@ -41,10 +39,8 @@ def modes_now() -> list[Any]:
     """Return the function modes that are active in this thread, the outermost first."""
     import torch
 
-    return [
-        torch._C._get_function_stack_at(place)
-        for place in range(torch._C._len_torch_function_stack())
-    ]
+    n_modes = torch._C._len_torch_function_stack()
+    return [torch._C._get_function_stack_at(index) for index in range(n_modes)]
 
 
 def change_modes(change: Callable[[list[Any]], Iterable[Any]]) -> None:
@@ -63,14 +59,17 @@ def change_modes(change: Callable[[list[Any]], Iterable[Any]]) -> None:
 
 @contextmanager
 def function_mode(around: Around, guard: Guard, *, inside: Sequence[Any]) -> Iterator[None]:
-    """Hand torch functions called in this thread, within ``inside``, to ``around``, which guards itself."""
+    """Hand torch functions called in this thread, within ``inside``, to ``around``.
+
+    ``around`` guards itself.
+    """
     listener = _mode_type()()
     listener.around = around
     listener.name_of = guard.hook_with_result(name_of, otherwise=lambda _: None)
 
     def add(modes: list[Any]) -> list[Any]:
-        place = _n_outer(modes, inside)
-        return [*modes[:place], listener, *modes[place:]]
+        index = _n_outer(modes, inside)
+        return [*modes[:index], listener, *modes[index:]]
 
     change_modes(add)
     try:
@@ -86,7 +85,8 @@ def _n_outer(modes: list[Any], outer: Sequence[Any]) -> int:
     """
     import torch
 
-    default = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
+    context = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
+    default = getattr(context, "device_context", None)
     n_outer = 0
     while n_outer < len(modes) and (modes[n_outer] in outer or modes[n_outer] is default):
         n_outer += 1
@@ -115,10 +115,11 @@ def _mode_type() -> Any:
 
 
 def name_of(function: Any) -> str | None:
-    """Return the name of a torch function's row as in Skyline (``rsub``); None if it answers a question."""
+    """Return a torch function's name as in Skyline (``rsub``); None if it answers a question."""
     name = str(getattr(function, "__name__", type(function).__name__))
     if name == "__get__":
-        name = str(getattr(getattr(function, "__self__", None), "__name__", name))
+        descriptor = getattr(function, "__self__", None)
+        name = str(getattr(descriptor, "__name__", name))
         return name if name in _PROPERTIES_THAT_WORK else None
     if name in _QUESTIONS or name.startswith("is_"):
         return None
@@ -140,8 +141,8 @@ def patch_function_apply(around: Around, guard: Guard) -> AbstractContextManager
     def apply(call: Callable[[], Any], cls: Any, *_: Any, **__: Any) -> Any:
         return around(cls.__name__, call, (), {})
 
-    ours = classmethod(guard.wrap_call(plain, apply, like=original))
-    return replaced(torch.autograd.Function, "apply", ours, even_if_wrapped=True)
+    wrapper = classmethod(guard.wrap_call(plain, apply, like=original))
+    return replaced(torch.autograd.Function, "apply", wrapper, even_if_wrapped=True)
 
 
 def compiled_functions(around: Around, guard: Guard) -> AbstractContextManager[None]:
@@ -149,28 +150,26 @@ def compiled_functions(around: Around, guard: Guard) -> AbstractContextManager[N
     import torch
 
     def compile_(call: Callable[[], Any], *_: Any, **__: Any) -> Any:
-        made = call()
-        # A module is not a function, and neither a decorator nor what is returned as it was is
-        # compiled.
-        is_compiled = isinstance(made, FunctionType) and hasattr(made, "_torchdynamo_orig_callable")
-        return _opaque_function(made, around, guard) if is_compiled else made
+        result = call()
+        # A module is no function; a decorator, or a function returned as it was, is not compiled.
+        if isinstance(result, FunctionType) and hasattr(result, "_torchdynamo_orig_callable"):
+            return _opaque_function(result, around, guard)
+        return result
 
-    return replaced(
-        torch, "compile", guard.wrap_call(torch.compile, compile_), even_if_wrapped=True
-    )
+    wrapper = guard.wrap_call(torch.compile, compile_)
+    return replaced(torch, "compile", wrapper, even_if_wrapped=True)
 
 
 def _opaque_function(compiled: Any, around: Around, guard: Guard) -> Callable[..., Any]:
-    own = compiled._torchdynamo_orig_callable
-    module = getattr(own, "__self__", None)
-    name = (
-        f"compiled:{getattr(own, '__name__', '')}"
-        if module is None
-        else _module_name("compiled", module)
-    )
+    original = compiled._torchdynamo_orig_callable
+    module = getattr(original, "__self__", None)
+    if module is None:
+        name = f"compiled:{getattr(original, '__name__', '')}"
+    else:
+        name = _module_name("compiled", module)
 
     def timed(call: Callable[[], Any], *_: Any, **__: Any) -> Any:
-        return around(name, _without_mode(call), (), {}, module)
+        return around(name, _outside_mode(call), (), {}, module)
 
     # It has the attribute, too, by which a compiled function is inlined where another one calls it.
     return guard.wrap_call(compiled, timed)
@@ -183,19 +182,20 @@ def opaque_modules(around: Around, guard: Guard) -> Iterator[None]:
 
     kinds = {"scripted": torch.jit.ScriptModule}
     # Where nothing was compiled it is not there, and importing it takes seconds.
-    if dynamo := sys.modules.get("torch._dynamo.eval_frame"):
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is not None:
         kinds["compiled"] = dynamo.OptimizedModule
     with ExitStack() as stack:
         for prefix, kind in kinds.items():
-            ours = _opaque_call(kind, prefix, around, guard)
-            stack.enter_context(replaced(kind, "__call__", ours, even_if_wrapped=True))
+            wrapper = _opaque_call(kind, prefix, around, guard)
+            stack.enter_context(replaced(kind, "__call__", wrapper, even_if_wrapped=True))
         yield
 
 
 def _opaque_call(kind: Any, prefix: str, around: Around, guard: Guard) -> Callable[..., Any]:
     def timed(call: Callable[[], Any], self: Any, *_: Any, **__: Any) -> Any:
         module = getattr(self, "_orig_mod", self)
-        return around(_module_name(prefix, module), _without_mode(call), (), {}, module)
+        return around(_module_name(prefix, module), _outside_mode(call), (), {}, module)
 
     return guard.wrap_call(kind.__call__, timed)
 
@@ -205,17 +205,18 @@ def _module_name(prefix: str, module: Any) -> str:
     return f"{prefix}:{getattr(module, 'original_name', type(module).__name__)}"
 
 
-def _without_mode(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let torch.compile see what it sees without us: our mode in its guards would compile all anew."""
+def _outside_mode(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Take our mode off in a call: in torch.compile's guards it would compile everything anew."""
 
     @calls_original
     def call(*args: Any, **kwargs: Any) -> Any:
-        ours = [found for found in modes_now() if isinstance(found, _mode_type())]
-        place = modes_now().index(ours[0]) if ours else 0
-        change_modes(lambda modes: [other for other in modes if other not in ours])
+        all_modes = modes_now()
+        own_modes = [mode for mode in all_modes if isinstance(mode, _mode_type())]
+        index = all_modes.index(own_modes[0]) if own_modes else 0
+        change_modes(lambda modes: [mode for mode in modes if mode not in own_modes])
         try:
             return function(*args, **kwargs)
         finally:
-            change_modes(lambda modes: [*modes[:place], *ours, *modes[place:]])
+            change_modes(lambda modes: [*modes[:index], *own_modes, *modes[index:]])
 
     return call

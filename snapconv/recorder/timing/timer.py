@@ -22,6 +22,8 @@ from snapconv.recorder.torch_surface import Feature
 from snapconv.version import VERSION
 
 ModulePath = Callable[[Any], "str | None"]
+# The marks at the beginning and at the end.
+Span = tuple[Any, Any]
 
 FORWARD, BACKWARD, OPTIMIZER, OTHER = "forward", "backward", "optimizer", "other"
 _COLUMNS = (
@@ -43,50 +45,52 @@ class Columns:
 
     def add(self, number: int, ended: Iteration) -> None:
         """Read an iteration's marks; the device must have come past them."""
-        stack_ids = iter(self.stacks.ids([call.stack for s in ended.sections for call in s.calls]))
-        by_phase: dict[str, list[Section]] = {FORWARD: [], OPTIMIZER: [], OTHER: []}
+        stacks = [call.stack for section in ended.sections for call in section.calls]
+        stack_ids = iter(self.stacks.ids(stacks))
+        forward_spans: list[Span] = []
+        optimizer_spans: list[Span] = []
+        backward_spans = [(run.begin, run.end) for run in ended.backward_passes]
         for section in ended.sections:
-            phase = _phase(section, has_backward=bool(ended.backward_passes))
-            by_phase[phase].append(section)
-            work = _forward_work(section.calls) if phase == FORWARD else range(len(section.calls))
-            for place, call in enumerate(section.calls):
-                self._add_call(number, call, phase if place in work else OTHER, next(stack_ids))
-                if phase == FORWARD and place in work:
+            calls = section.calls
+            phase = _phase(section, has_backward=bool(backward_spans))
+            work = _forward_work(calls) if phase == FORWARD else range(len(calls))
+            for index, call in enumerate(calls):
+                is_work = index in work
+                self._add_call(number, call, phase if is_work else OTHER, next(stack_ids))
+                if is_work and phase == FORWARD:
                     self._count(FORWARD, 1, call.was_waited_for)
+            if phase == OPTIMIZER:
+                optimizer_spans.append((section.begin, section.end))
+            elif phase == FORWARD and work:
+                forward_spans.append((calls[work[0]].begin, calls[work[-1]].end))
         for call in ended.left_over:
             if call.tiles:
                 self._add_call(number, call, BACKWARD)
-        runs = ended.backward_passes
-        for run in runs:
+        for run in ended.backward_passes:
             self._count(BACKWARD, len(run.nodes), run.n_waited_for)
-        works = [(section.calls, _forward_work(section.calls)) for section in by_phase[FORWARD]]
-        worked = [calls[work.start : work.stop] for calls, work in works if work]
-        self.iterations.append(
-            {
-                "iteration": number,
-                "forward_ms": self._sum([(calls[0].begin, calls[-1].end) for calls in worked]),
-                "backward_ms": self._sum([(run.begin, run.end) for run in runs]),
-                "optimizer_ms": self._sum([(step.begin, step.end) for step in by_phase[OPTIMIZER]]),
-            }
-        )
+        row = {
+            "iteration": number,
+            "forward_ms": self._sum(forward_spans),
+            "backward_ms": self._sum(backward_spans),
+            "optimizer_ms": self._sum(optimizer_spans),
+        }
+        self.iterations.append(row)
 
     def _add_call(self, number: int, call: Call, phase: str, stack_id: int = -1) -> None:
+        module = None if call.module is None else self._module_path(call.module)
+        forward_ms = None if call.begin is None else self._clock.ms(call.begin, call.end)
+        backward_ms = self._sum(call.tiles)
+        host_ms = call.host_ns / 1e6
         values = (
-            number,
-            call.name,
-            phase,
-            None if call.module is None else self._module_path(call.module),
-            stack_id,
-            None if call.begin is None else self._clock.ms(call.begin, call.end),
-            self._sum(call.tiles),
-            call.host_ns / 1e6,
-        )
+            number, call.name, phase, module, stack_id,
+            forward_ms, backward_ms, host_ms,
+        )  # fmt: skip
         for column, value in zip(self.calls.values(), values, strict=True):
             column.append(value)
 
-    def _sum(self, pairs: list[tuple[Any, Any]]) -> float | None:
+    def _sum(self, spans: list[Span]) -> float | None:
         """Add up the times between marks; None where there are none: the phase did not happen."""
-        return round(sum(self._clock.ms(*pair) for pair in pairs), 6) if pairs else None
+        return round(sum(self._clock.ms(*span) for span in spans), 6) if spans else None
 
     def _count(self, phase: str, n: int, n_waited_for: int) -> None:
         self.launch_bound[phase]["n"] += n
@@ -94,11 +98,15 @@ class Columns:
 
 
 def tile(ended: Iteration) -> None:
-    """Give every node the time up to the next one, with the engine's work between: sums, AccumulateGrad."""
+    """Give every node the time up to the next one.
+
+    The engine's work between is in it: sums, AccumulateGrad.
+    """
     for run in ended.backward_passes:
-        marks = [*(mark for _, mark in run.nodes), run.end]
-        for (call, _), pair in zip(run.nodes, pairwise(marks), strict=True):
-            call.tiles.append(pair)
+        marks = [mark for _, mark in run.nodes]
+        marks.append(run.end)
+        for (call, _), span in zip(run.nodes, pairwise(marks), strict=True):
+            call.tiles.append(span)
 
 
 def _phase(section: Section, *, has_backward: bool) -> str:
@@ -111,8 +119,8 @@ def _phase(section: Section, *, has_backward: bool) -> str:
 
 
 def _forward_work(calls: list[Call]) -> range:
-    """Return the places of forward work: from the first to the last call in a module or autograd's graph."""
-    work = [place for place, call in enumerate(calls) if call.is_forward_work]
+    """Return the indices from the first to the last call in a module or autograd's graph."""
+    work = [index for index, call in enumerate(calls) if call.is_forward_work]
     return range(work[0], work[-1] + 1) if work else range(0)
 
 
@@ -171,31 +179,33 @@ class Timer:
         self._device = device
         self._clock: Clock = CudaClock(device) if self._clock_name == "cuda" else CpuClock()
 
-    def begin(self, iteration: int, warm_up: bool = False) -> None:  # noqa: FBT001, FBT002  # through the guard
-        """Begin an iteration on this thread. A warm-up's times do not count: it creates the CUDA events."""
+    # The guard passes positional arguments.
+    def begin(self, iteration: int, is_warm_up: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Begin an iteration on this thread; a warm-up's times do not count.
+
+        It creates the CUDA events.
+        """
         self._stop()
         if self._columns is None or self._is_warm_up:
             self._columns = Columns(self._clock, StackRecorder(), self._module_path)
         self._number = iteration
-        self._is_warm_up = warm_up
+        self._is_warm_up = is_warm_up
         self._clock.settle()
         timed = self._iteration = Iteration(self._clock, self._columns.stacks, self._guards)
         listening = self._listening
         times = self._guards.of(Feature.TIMES)
-        of_backward = self._guards.of(Feature.BACKWARD_TIMES)
+        backward_times = self._guards.of(Feature.BACKWARD_TIMES)
         listeners: Listeners = {
-            Event.STEP_BEGINS: lambda _: times.run(timed.optimizer_began),
-            Event.STEP_ENDS: lambda _: times.run(timed.optimizer_ended),
-            Event.BACKWARD_BEGINS: partial(of_backward.run, timed.backward_begins),
-            Event.BACKWARD_ENDS: partial(of_backward.finish, timed.backward_ends),
+            Event.STEP_BEGINS: partial(times.run, timed.optimizer_began),
+            Event.STEP_ENDS: partial(times.run, timed.optimizer_ended),
+            Event.BACKWARD_BEGINS: partial(backward_times.run, timed.backward_begins),
+            Event.BACKWARD_ENDS: partial(backward_times.finish, timed.backward_ends),
         }
         # First: the end of a step may end the iteration.
         self._interception.listen(listeners, is_first=True)
         listening.callback(times.finish, self._interception.leave, listeners)
-        times.enter(
-            listening,
-            lambda: patches.function_mode(self._around, times, inside=self._modes_outside),
-        )
+        mode = partial(patches.function_mode, self._around, times, inside=self._modes_outside)
+        times.enter(listening, mode)
         self._listen(listening, Feature.OPAQUE_MODULE_TIMES, patches.opaque_modules)
 
     def end(self) -> None:
@@ -219,6 +229,7 @@ class Timer:
         import torch
 
         is_cuda = self._clock_name == "cuda"
+        device_name = str(torch.cuda.get_device_name(self._device)) if is_cuda else "CPU"
         return {
             "version": SCHEMA_VERSION,
             "snapconv": VERSION,
@@ -226,7 +237,7 @@ class Timer:
             "clock": self._clock_name,
             "simulated": not is_cuda,
             "device": self._device,
-            "device_name": str(torch.cuda.get_device_name(self._device)) if is_cuda else "CPU",
+            "device_name": device_name,
             "project_root": str(self._project_root),
             "iterations": columns.iterations,
             "stacks": columns.stacks.stacks(),

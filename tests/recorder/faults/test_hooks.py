@@ -280,7 +280,7 @@ def test_nothing_of_ours_is_entered_but_through_a_guard(run, monkeypatch, script
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        (marks.StackRecorder, "here"),
+        (marks.StackRecorder, "gather"),
         (iteration.Iteration, "_may_mark"),
         (iteration.Iteration, "_keep"),
         (marks.CpuClock, "was_reached"),

@@ -178,7 +178,7 @@ def test_without_an_iteration_there_is_no_trace():
     timer = timer_for()
     with timer:
         (W * 2).sum().backward()
-        timer.begin(0, warm_up=True)  # and never ended: the script stopped here
+        timer.begin(0, is_warm_up=True)  # and never ended: the script stopped here
         W * 2
     assert timer.trace() is None
 
@@ -187,7 +187,7 @@ def test_of_a_warm_up_nothing_is_left_once_an_iteration_is_timed():
     timer = timer_for()
     with timer:
         for number, warm_up in ((7, True), (8, False)):
-            timer.begin(number, warm_up=warm_up)
+            timer.begin(number, is_warm_up=warm_up)
             (W * 2 if warm_up else W + 2).sum().backward()
             timer.end()
     trace = timer.trace()

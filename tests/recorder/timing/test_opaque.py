@@ -102,7 +102,7 @@ def test_what_is_compiled_is_one_row_and_is_compiled_once(make, names):
         run(X).sum().backward()
         n_compiled = counters["stats"]["unique_graphs"]
         for number in range(2):
-            timer.begin(number, warm_up=number == 0)
+            timer.begin(number, is_warm_up=number == 0)
             run(X).sum().backward()
             timer.end()
         run(X).sum().backward()

@@ -51,7 +51,7 @@ def trace_of(
     timer = timer_for(model)
     with timer:
         for number in range(n + 1):
-            timer.begin(number, warm_up=number == 0)
+            timer.begin(number, is_warm_up=number == 0)
             step()
             timer.end()
     trace = timer.trace()
