@@ -7,10 +7,9 @@ import runpy
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from snapconv.errors import NoCudaError, RecorderError, TorchMissingError
 from snapconv.recorder.job import job_values
@@ -38,8 +37,7 @@ def _no_torch() -> TorchMissingError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Build:
+class _Build(NamedTuple):
     """A build of torch: ``has_cuda`` where it is for any GPU, ``is_nvidia`` for NVIDIA's."""
 
     version: str
@@ -71,15 +69,16 @@ def refuse_without_cuda() -> None:
     build = _build()
     if build is None:
         return
-    if not build.has_cuda:
+    version, has_cuda, is_nvidia = build
+    if not has_cuda:
         raise NoCudaError(
-            f"this torch ({build.version}) is built without CUDA: install a build with CUDA, or "
+            f"this torch ({version}) is built without CUDA: install a build with CUDA, or "
             f"{_SIMULATE}"
         )
     # It runs already on a device, or on a simulated one, for which there is no driver.
     is_started = "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized()
-    if build.is_nvidia and not (is_started or _has_driver()):
-        raise _no_gpu(build.version, " (there is no NVIDIA driver)")
+    if is_nvidia and not (is_started or _has_driver()):
+        raise _no_gpu(version, " (there is no NVIDIA driver)")
 
 
 def require_gpu() -> None:
@@ -192,11 +191,10 @@ def device_values(first: int | None = None) -> list[dict[str, Any]]:
         stats = {name: int(value) for name, value in raw_stats.items()}
         if device != first and not stats.get("reserved_bytes.all.peak"):
             continue
-        properties = torch.cuda.get_device_properties(device)
         row = {
             "device": device,
             "name": str(torch.cuda.get_device_name(device)),
-            "total_bytes": int(properties.total_memory),
+            "total_bytes": int(torch.cuda.get_device_properties(device).total_memory),
             "max_memory_allocated": int(torch.cuda.max_memory_allocated(device)),
             "max_memory_reserved": int(torch.cuda.max_memory_reserved(device)),
             "memory_stats": stats,

@@ -228,7 +228,10 @@ def contents_now(
     trace_clock = iterations.trace_clock(snapshot.get("external_annotations"))
     metadata = {
         **environment.process_values(options.program.command),
-        **_option_values(options),
+        "project_root": str(options.project_root),
+        "project_root_given": options.is_root_given,
+        "include": list(options.includes),
+        "entry": {"path": options.program.path, "kind": options.program.kind},
         "simulated": simulation.values() if simulation else None,
         "max_entries": options.max_entries,
         "overflowed": is_overflowed,
@@ -239,17 +242,6 @@ def contents_now(
     }
     own_frames.clean_snapshot(snapshot)
     return {**snapshot, "snapconv": metadata}
-
-
-def _option_values(options: RecordingOptions) -> dict[str, Any]:
-    """Return the metadata about the program and its project."""
-    program = options.program
-    return {
-        "project_root": str(options.project_root),
-        "project_root_given": options.is_root_given,
-        "include": list(options.includes),
-        "entry": {"path": program.path, "kind": program.kind},
-    }
 
 
 def note_rows(notes: "Iterable[Note]") -> list[dict[str, str]]:

@@ -232,41 +232,41 @@ class OneCapture:
         options = self._options
         times = driver.guards.of(Feature.TIMES)
         timing = times.run(driver.timer.trace) if driver.timer else None
-        self._note_missing_parts(driver, ended, has_timing=timing is not None)
-        contents = driver.complete(self._contents, ended, self._faults)
-        self.notes += [Note(**row) for row in contents["snapconv"]["notes"]]
-        driver.say(f"writing {options.output}")
-        path, self.n_bytes = write_capture_somewhere(
-            self._output, contents, timing, force=options.force
-        )
-        if path == self._output:
-            self.path = options.output
-        else:
-            self.path = path
-            self._note(
-                "capture-elsewhere",
-                f"{options.output} could not be written any more, as something removed, took or "
-                f"closed its place while the program ran: the capture is {path}",
-            )
-        self._contents = None
-        if ended is _COMPLETE and options.program.kind != "providers":
-            continuation = "is ended here" if options.stop else "goes on without a recording"
-            driver.say(f"everything is recorded; the program {continuation}")
-
-    def _note_missing_parts(self, driver: Driver, ended: Ended, *, has_timing: bool) -> None:
-        """Note what the capture lacks: iterations, times, or the oldest events."""
-        assert self._contents is not None
         if ended is not _COMPLETE:
             self._note("ended-early", self._early_end(ended, driver.iteration))
-        elif not has_timing:
+        elif timing is None:
             reason = "none were measured" if driver.timer else "nothing was computed"
             self._note("no-timing", f"the capture has no times of operations: {reason}")
         if self._contents["snapconv"]["overflowed"]:
             self._note(
                 "truncated-history",
-                f"more than {self._options.max_entries} events: the oldest were overwritten; "
+                f"more than {options.max_entries} events: the oldest were overwritten; "
                 "raise --max-entries",
             )
+        contents = driver.complete(self._contents, ended, self._faults)
+        self.notes += [Note(**row) for row in contents["snapconv"]["notes"]]
+        driver.say(f"writing {options.output}")
+        self._write_capture(contents, timing)
+        self._contents = None
+        if ended is _COMPLETE and options.program.kind != "providers":
+            continuation = "is ended here" if options.stop else "goes on without a recording"
+            driver.say(f"everything is recorded; the program {continuation}")
+
+    def _write_capture(self, contents: dict[str, Any], timing: dict[str, Any] | None) -> None:
+        """Write the capture, elsewhere if its place was lost."""
+        output = self._options.output
+        path, self.n_bytes = write_capture_somewhere(
+            self._output, contents, timing, force=self._options.force
+        )
+        if path == self._output:
+            self.path = output
+            return
+        self.path = path
+        self._note(
+            "capture-elsewhere",
+            f"{output} could not be written any more, as something removed, took or closed its "
+            f"place while the program ran: the capture is {path}",
+        )
 
     def _note(self, slug: str, message: str) -> None:
         self.notes.append(Note(slug, message))
@@ -313,9 +313,7 @@ def record(
     check_output(options.output, force=options.force)
     with ExitStack() as parts:
         parts.enter_context(script_signals.deferred_handlers())
-        simulation = _device(
-            options.simulation, parts if simulation_parts is None else simulation_parts
-        )
+        simulation = _device(options.simulation, simulation_parts or parts)
         options = replace(options, program=_recorded_program(entry, argv))
         lowest_sign = Sign.SCRIPT if entry.marks_steps else Sign.BACKWARD
         policy = OneCapture(options, lowest_sign=lowest_sign)
@@ -332,15 +330,12 @@ def record(
             driver.finish(ended_by(raised))
             return _outcome(driver, policy, simulation, raised)
 
-        def finish_in_place(raised: BaseException) -> None:
-            report(finish(raised))
-
         with when_imported("torch", driver.turn_on):
             if isinstance(driver.guard.failure, SnapconvError):
                 # Nothing of the user's has run: there is nothing else to report.
                 raise driver.guard.failure
             run = _run_providers if entry.kind == "providers" else script.run_script
-            with ended_in_place(finish_in_place, script_signals.is_commands):
+            with ended_in_place(lambda raised: report(finish(raised)), script_signals.is_commands):
                 # A script's names go with its module, and what they hold is a part of the state at
                 # its end.
                 raised, _program = outcome(run, entry, argv, driver)
@@ -468,7 +463,7 @@ def watch(
     with ExitStack() as parts:
         parts.enter_context(script_signals.deferred_handlers())
         if simulation is not None:
-            _device(simulation, parts if simulation_parts is None else simulation_parts)
+            _device(simulation, simulation_parts or parts)
         with (
             when_imported("torch", lambda: parts.enter_context(recording)),
             ended_in_place(finish, script_signals.is_commands),

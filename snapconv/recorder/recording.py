@@ -48,10 +48,8 @@ class ChosenCaptures:
     def __init__(self) -> None:
         self.captures: list[Path] = []
         self.upload: Upload | None = None
-        self.counts_by_hand = False
-        self.is_signalled = False
-        self._has_written_oom = False
-        self._has_logged = False
+        self.counts_by_hand = self.is_signalled = False
+        self._has_written_oom = self._has_logged = False
         self._shared_oom: SharedOom | None = None
 
     def turn_on(self, driver: Driver) -> None:
@@ -145,8 +143,8 @@ class ChosenCaptures:
 
         options = driver.options
         if len(self.captures) >= options.max_captures:
-            message = "snapconv: no capture (%s): there are %d already"
-            _LOG.warning(message, reason, options.max_captures)
+            n_captures = options.max_captures
+            _LOG.warning("snapconv: no capture (%s): there are %d already", reason, n_captures)
             return
         if not driver.has_cuda:  # not yet; a snapshot would start it
             error = nothing_allocated(options.program.path)
@@ -259,7 +257,7 @@ class Recording:
         if self._is_chosen:
             self._driver = self._guard.run(self._new_driver)
             if self._driver is not None:
-                self._driver.run(self._begin, self._driver)
+                self._driver.turn_on()
             elif self._guard.failure is not None:
                 _log_failure(self._guard)
         return self
@@ -295,12 +293,9 @@ class Recording:
         path = sys.argv[0] if sys.argv else ""
         program = RecordedProgram(path, "production", tuple(sys.argv))
         options = replace(self._options, output=folder, program=program)
-        return Driver(options, self._policy)
-
-    @staticmethod
-    def _begin(driver: Driver) -> None:
+        driver = Driver(options, self._policy)
         driver.parts.enter_context(deferred_handlers(is_job=True))
-        driver.turn_on()
+        return driver
 
 
 def close(driver: Driver) -> None:
@@ -356,10 +351,8 @@ class MeasuredBlock:
 
         from snapconv.simulation import SimulationOptions, simulated
 
-        if self._simulate is None:
-            self.is_simulated = not torch.cuda.is_available()
-        else:
-            self.is_simulated = self._simulate
+        simulate = self._simulate
+        self.is_simulated = not torch.cuda.is_available() if simulate is None else simulate
         with ExitStack() as parts:
             if self.is_simulated:
                 parts.enter_context(simulated(SimulationOptions()))
@@ -398,11 +391,8 @@ class MeasuredBlock:
 
     def _measured(self) -> dict[int, int]:
         highest = self._highest.look()
-        rises: dict[int, int] = {}
-        for device, start_bytes in self._at_start.items():
-            peak_bytes, _ = highest[device]
-            rises[device] = peak_bytes - start_bytes
-        return rises
+        starts = self._at_start.items()
+        return {device: highest[device][0] - start_bytes for device, start_bytes in starts}
 
 
 # What users write is a verb's form, as with ``open``; what they get is an object of this class.

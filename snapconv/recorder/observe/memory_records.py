@@ -11,21 +11,21 @@ from snapconv.recorder.observe.tensors import (
     Row,
     bytes_on_cpu,
     graph_nodes,
+    memory_rows,
     named_tensors,
     shape_and_type,
-    where_memory_lies,
 )
 from snapconv.recorder.torch_surface import Module, Tensor
 
-# Of each kind; a step of a large model has some ten thousand. A row takes about half a KiB of the
-# host.
+# The bound holds for each kind; a step of a large model has some ten thousand. A row takes about
+# half a KiB of the host.
 _MAX_ROWS = 200_000
-# What torch itself keeps in a module's dictionary, and from what depth on containers are looked
-# into.
-_OF_TORCH = tuple(
+# The attributes of a module that are torch's own begin with one of these.
+_TORCH_PREFIXES = tuple(
     "_parameters _buffers _modules _forward _backward _state_dict _load_state_dict".split()
 )
-_AT_DEPTH = 4
+# The depth at which the search in an attribute's containers begins, of the greatest depth.
+_ATTRIBUTE_DEPTH = 4
 _MAX_LEAVES = 10_000
 # How many iterations' graphs are searched for leaves: a walk through a large one takes a while.
 _N_SEARCHED = 2
@@ -36,7 +36,7 @@ class MemoryRecords:
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        # By the key of the metadata, but for ``former_states``, which stand before
+        # The rows by their key in the metadata, where ``former_states`` stand before
         # ``optimizer_states``.
         self._rows: defaultdict[str, OrderedDict[Hashable, Row]] = defaultdict(OrderedDict)
         self._numbers = count()
@@ -46,7 +46,7 @@ class MemoryRecords:
         self._leaves: dict[int, weakref.ref[Tensor]] = {}
         self._searched: set[int] = set()
 
-    def _put(self, kind: str, row: Row, key: Hashable = None) -> None:
+    def _add(self, kind: str, row: Row, key: Hashable = None) -> None:
         """Note a row in place of one with its key; beyond the limit the oldest row goes."""
         rows = self._rows[kind]
         rows[next(self._numbers) if key is None else key] = row
@@ -59,47 +59,46 @@ class MemoryRecords:
         A loose tensor that is a view of a module's is left out. The bytes of those on the CPU are
         counted: a model that is being moved still needs them.
         """
-        of_modules: set[tuple[int, int]] = set()
+        noted_addresses: set[tuple[int, int]] = set()
         self._n_on_cpu = 0
-        for place in self._models.places():
-            tensor = place.tensor()
+        for slot in self._models.slots():
+            tensor = slot.tensor()
             if tensor is None:
                 continue
-            pieces = list(where_memory_lies(tensor))
-            if not pieces:
+            rows = list(memory_rows(tensor))
+            if not rows:
                 self._n_on_cpu += bytes_on_cpu(tensor)
-            where = {(row["device"], row["addr"]) for row in pieces}
-            if place.is_loose and where & of_modules:
                 continue
-            of_modules |= where
-            if len(pieces) == 1:
-                self._note_move(place.key, pieces[0])
-            about = {
-                "name": place.name,
-                "kind": place.kind,
-                "module": place.module,
-                "frames": place.frames,
+            addresses = {(row["device"], row["addr"]) for row in rows}
+            if slot.is_loose and addresses & noted_addresses:
+                continue
+            noted_addresses |= addresses
+            if len(rows) == 1:
+                self._note_move(slot.key, rows[0])
+            values = {
+                "name": slot.name,
+                "kind": slot.kind,
+                "module": slot.module,
+                "frames": slot.frames,
+                **shape_and_type(tensor),
             }
-            for row in pieces:
-                self._put("parameters", about | shape_and_type(tensor) | row, place.key)
+            for row in rows:
+                self._add("parameters", values | row, slot.key)
 
     def _note_move(self, key: Key, row: Row) -> None:
-        """Keep where a parameter was before, if its memory is another now: `p.data = p.data * m`."""
-        before = self._rows["parameters"].get(key)
-        if before is not None and (before["device"], before["addr"]) != (
-            row["device"],
-            row["addr"],
-        ):
-            self._put(
-                "earlier_parameters", {"parameter": key} | {name: before[name] for name in row}
-            )
+        """Keep the former memory of a parameter that has other memory now: `p.data = p.data * m`."""
+        former = self._rows["parameters"].get(key)
+        if former is None:
+            return
+        if former["device"] != row["device"] or former["addr"] != row["addr"]:
+            memory = {name: former[name] for name in row}
+            self._add("earlier_parameters", {"parameter": key} | memory)
 
     def gradients(self, iteration: int, *, only_loose: bool = False) -> None:
         """Note the gradient of every parameter, or only of those that no module has."""
-        for place in self._models.places():
-            if place.is_loose or not only_loose:
-                tensor = place.tensor() if place.kind == "parameter" else None
-                self._gradient(iteration, place.key, tensor)
+        for slot in self._models.slots():
+            if slot.kind == "parameter" and (slot.is_loose or not only_loose):
+                self._gradient(iteration, slot.key, slot.tensor())
 
     def search_leaves(self, roots: Any, iteration: int) -> None:
         """Find the leaves of a graph that are no parameters: inputs, and tensors made by hand."""
@@ -107,9 +106,9 @@ class MemoryRecords:
             self._searched.add(iteration)
         if iteration not in self._searched:
             return
-        known = {id(place.tensor()) for place in self._models.places()}
+        parameter_ids = {id(slot.tensor()) for slot in self._models.slots()}
         for node in graph_nodes(roots):
-            if type(node).__name__ == "AccumulateGrad" and id(node.variable) not in known:
+            if type(node).__name__ == "AccumulateGrad" and id(node.variable) not in parameter_ids:
                 self._add_leaf(node.variable)
 
     def _add_leaf(self, tensor: "Tensor") -> None:
@@ -117,32 +116,34 @@ class MemoryRecords:
             self._leaves[id(tensor)] = weakref.ref(tensor)
 
     def gradients_of_leaves(self, iteration: int) -> None:
-        """Note the gradients of what is no parameter."""
-        self._leaves = {i: leaf for i, leaf in self._leaves.items() if leaf() is not None}
-        for i, leaf in self._leaves.items():
-            self._gradient(iteration, (-i, ""), leaf())
+        """Note the gradients of tensors that are no parameters."""
+        for tensor_id, reference in list(self._leaves.items()):
+            tensor = reference()
+            if tensor is None:
+                del self._leaves[tensor_id]
+            else:
+                self._gradient(iteration, (-tensor_id, ""), tensor)
 
     def _gradient(self, iteration: int, key: Key, tensor: "Tensor | None") -> None:
         if tensor is None or not tensor.is_leaf or tensor.grad is None:
             return
-        for row in where_memory_lies(tensor.grad):
-            about = {"parameter": key, "iteration": iteration}
-            self._put("gradients", about | row, (key, iteration, row["addr"]))
+        for row in memory_rows(tensor.grad):
+            values = {"parameter": key, "iteration": iteration}
+            self._add("gradients", values | row, (key, iteration, row["addr"]))
 
     def states(self, optimizer: Any) -> None:
         """Note every tensor of an optimizer's state that is on the device."""
-        keys = {id(place.tensor()): place.key for place in self._models.places()}
+        keys = {id(slot.tensor()): slot.key for slot in self._models.slots()}
         for parameter, state in optimizer.state.items():
             owner = keys.get(id(parameter))
             for name, tensor in named_tensors(state):
-                for number, row in enumerate(where_memory_lies(tensor)):
+                for number, row in enumerate(memory_rows(tensor)):
                     key = (id(parameter), owner, name, number)
-                    before = self._rows["optimizer_states"].get(key)
-                    if before is not None and before["addr"] != row["addr"]:
-                        self._put(
-                            "former_states", before
-                        )  # made anew: the peak may have been before
-                    self._put("optimizer_states", {"parameter": owner, "state": name} | row, key)
+                    former = self._rows["optimizer_states"].get(key)
+                    if former is not None and former["addr"] != row["addr"]:
+                        # The state was made anew, and the peak may have come before.
+                        self._add("former_states", former)
+                    self._add("optimizer_states", {"parameter": owner, "state": name} | row, key)
 
     def inputs(self, iteration: int, arguments: Any) -> None:
         """Note the tensors that a model is called with; one with a history is a result, no input."""
@@ -150,25 +151,25 @@ class MemoryRecords:
             if tensor.grad_fn is None:
                 if tensor.requires_grad:
                     self._add_leaf(tensor)
-                for row in where_memory_lies(tensor):
-                    self._put("inputs", {"iteration": iteration} | shape_and_type(tensor) | row)
+                for row in memory_rows(tensor):
+                    self._add("inputs", {"iteration": iteration} | shape_and_type(tensor) | row)
 
     def saved(self, iteration: int, tensor: "Tensor", module: str | None) -> None:
         """Note a tensor that autograd saves for backward, and whether it has a history."""
-        about = {
+        values = {
             "iteration": iteration,
             "module": module,
             "without_history": tensor.grad_fn is None and not tensor.requires_grad,
             "dtype": str(tensor.dtype).removeprefix("torch."),
         }
-        for row in where_memory_lies(tensor):
-            self._put("saved", about | row)
+        for row in memory_rows(tensor):
+            self._add("saved", values | row)
 
     def copy(self, original: "Tensor", copy: "Tensor") -> None:
         """Note a copy and the address of its original, on the same device."""
-        for before, row in zip(where_memory_lies(original), where_memory_lies(copy), strict=False):
-            if before["device"] == row["device"]:
-                self._put("copies", {"original": before["addr"]} | row)
+        for source, row in zip(memory_rows(original), memory_rows(copy), strict=False):
+            if source["device"] == row["device"]:
+                self._add("copies", {"original": source["addr"]} | row)
 
     def attributes(self, modules: "Iterable[Module]") -> None:
         """Note tensors that modules hold as plain attributes, and whether anything wrote to them."""
@@ -177,47 +178,50 @@ class MemoryRecords:
         holders = (torch.Tensor, list, tuple, dict)
         for module in modules:
             for name, value in list(vars(module).items()):
-                if name.startswith(_OF_TORCH) or not isinstance(value, holders):
+                if name.startswith(_TORCH_PREFIXES) or not isinstance(value, holders):
                     continue
-                for path, tensor in named_tensors(value, name, _AT_DEPTH):
-                    # What was made in inference mode counts no versions.
+                for path, tensor in named_tensors(value, name, _ATTRIBUTE_DEPTH):
+                    # Tensors of inference mode count no versions.
                     is_written = not tensor.is_inference() and tensor._version > 0
-                    for row in where_memory_lies(tensor):
-                        about = {
-                            "module": self._models.path(module),
-                            "name": path,
-                            "written": is_written,
-                        }
-                        self._put("attributes", about | row, (id(module), path, row["addr"]))
+                    for row in memory_rows(tensor):
+                        owner = self._models.path(module)
+                        values = {"module": owner, "name": path, "written": is_written}
+                        self._add("attributes", values | row, (id(module), path, row["addr"]))
 
     def facts(self, convert: Callable[[int], int]) -> dict[str, list[Row] | int]:
         """Return everything as plain values; ``convert`` brings times to the trace's clock."""
-        order = {place.key: number for number, place in enumerate(self._models.places())}
-        parameters = sorted(
-            self._rows["parameters"].items(),
-            key=lambda item: order.get(item[0], len(order)),  # type: ignore[call-overload]
-        )
-        index = {key: number for number, (key, _) in enumerate(parameters)}
-        shared: dict[tuple[Frame, ...], list[Row]] = {}
+        order = {slot.key: number for number, slot in enumerate(self._models.slots())}
+
+        def position(item: tuple[Any, Row]) -> int:
+            key, _ = item
+            return order.get(key, len(order))  # behind the others: the model has it no more
+
+        parameters = sorted(self._rows["parameters"].items(), key=position)
+        numbers = {key: number for number, (key, _) in enumerate(parameters)}
+        shared_frames: dict[tuple[Frame, ...], list[Row]] = {}
 
         def plain(row: Row) -> Row:
-            changed: Row = {"noted_us": convert(row["noted_us"])}
+            values = {**row, "noted_us": convert(row["noted_us"])}
             if "parameter" in row:
-                changed["parameter"] = index.get(row["parameter"])
+                values["parameter"] = numbers.get(row["parameter"])
             if "frames" in row:
-                changed["frames"] = shared.setdefault(row["frames"], _frames(row["frames"]))
-            return {**row, **changed}
+                frames = row["frames"]
+                values["frames"] = shared_frames.setdefault(frames, _frames(frames))
+            return values
 
-        def rows(*kinds: str) -> list[Row]:
-            return [plain(row) for kind in kinds for row in list(self._rows[kind].values())]
+        def rows(kind: str) -> list[Row]:
+            return [plain(row) for row in list(self._rows[kind].values())]
 
         return {
             "parameters_on_cpu_bytes": self._n_on_cpu,
             "parameters": [plain(row) for _, row in parameters],
             "earlier_parameters": rows("earlier_parameters"),
             "gradients": rows("gradients"),
-            "optimizer_states": rows("former_states", "optimizer_states"),
-            **{kind: rows(kind) for kind in ("inputs", "saved", "attributes", "copies")},
+            "optimizer_states": rows("former_states") + rows("optimizer_states"),
+            "inputs": rows("inputs"),
+            "saved": rows("saved"),
+            "attributes": rows("attributes"),
+            "copies": rows("copies"),
         }
 
 

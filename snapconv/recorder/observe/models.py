@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from snapconv.recorder.program.own_frames import program_frames
 from snapconv.recorder.torch_surface import Module, Tensor
 
-# A module that stands in many places has a name for each; two such levels multiply.
-_MAX_PLACES = 1_000_000
+# A module that stands in several others has a name in each; two such levels multiply.
+_MAX_NAMES = 1_000_000
 _MAX_FRAMES = 100
 
 Key = tuple[int, str]
@@ -36,7 +37,9 @@ class _Registration:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _ModuleRecord:
+    """The number of a module, and the registrations of its tensors by their names."""
+
     number: int
     registrations: dict[str, list[_Registration]] = field(default_factory=dict)
 
@@ -45,23 +48,24 @@ class Registrations:
     """Every live module that the program built while it was observed, in the order of sight."""
 
     def __init__(self) -> None:
-        self._n_seen = self._n_registered = 0
+        self._n_modules = self._n_registered = 0
         self.is_changed = True
 
     @cached_property
-    def _seen(self) -> Any:
+    def _records(self) -> Any:
         from torch.utils.weak import WeakIdKeyDictionary
 
         return WeakIdKeyDictionary()  # modules may define __eq__
 
     def add(self, module: "Module") -> int:
         """Make a module known and return its number."""
-        seen = self._seen.get(module)
-        if seen is None:
-            self._n_seen += 1
-            self._seen[module] = seen = _Seen(self._n_seen)
+        record = self._records.get(module)
+        if record is None:
+            self._n_modules += 1
+            record = _ModuleRecord(self._n_modules)
+            self._records[module] = record
             self.is_changed = True
-        return int(seen.number)
+        return int(record.number)
 
     def add_tensor(self, owner: "Module", name: str, tensor: "Tensor | None") -> None:
         """See a tensor registered."""
@@ -75,9 +79,9 @@ class Registrations:
             for frame in islice(program_frames(), _MAX_FRAMES)
         )
         registration = _Registration(self._n_registered, id(tensor), frames)
-        slot = self._seen[owner].registrations.setdefault(name, [])
-        # The first shows where the place was made, the last what is in it now.
-        slot[1:] = [registration]
+        registrations = self._records[owner].registrations.setdefault(name, [])
+        # The first shows where the slot was made, the last what is in it now.
+        registrations[1:] = [registration]
 
     def add_module(self, owner: "Module", _name: str, child: "Module | None") -> None:
         """See a module registered in another."""
@@ -87,28 +91,27 @@ class Registrations:
 
     def modules(self) -> "list[Module]":
         """All live modules that are known, in the order in which they were seen."""
-        return list(self._seen.keys())
+        return list(self._records.keys())
 
-    def frames(self, places: "Iterable[tuple[Module, str]]", tensor: "Tensor") -> tuple[Frame, ...]:
-        """Return the stack in which a tensor of these places was registered first, leaf first.
+    def frames(self, names: "Iterable[tuple[Module, str]]", tensor: "Tensor") -> tuple[Frame, ...]:
+        """Return the stack in which a tensor was registered first, leaf first.
 
-        Conversions may put new objects into old places: then the oldest registration of a place
-        counts.
+        ``names`` has each module that holds it, with its name there. Conversions may put new
+        objects under old names: then the oldest registration of a name counts.
         """
-        found = [
-            registration
-            for module, name in places
-            if (seen := self._seen.get(module)) is not None
-            for registration in seen.registrations.get(name, ())
-        ]
-        own = [registration for registration in found if registration.tensor_id == id(tensor)]
-        first = min(own or found, key=lambda registration: registration.number, default=None)
-        return first.frames if first else ()
+        candidates: list[_Registration] = []
+        for module, name in names:
+            record = self._records.get(module)
+            if record is not None:
+                candidates += record.registrations.get(name, ())
+        exact = [candidate for candidate in candidates if candidate.tensor_id == id(tensor)]
+        oldest = min(exact or candidates, key=attrgetter("number"), default=None)
+        return oldest.frames if oldest else ()
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The place of a parameter or buffer; the tensor is looked up, as holding it keeps it alive.
+class Slot:
+    """The slot of a parameter or buffer; the tensor is looked up, as holding it keeps it alive.
 
     ``name`` is the one that ``named_parameters`` gives, ``key`` stays the same from survey to
     survey. ``is_loose``: an optimizer has it, and no module.
@@ -124,14 +127,16 @@ class Place:
     is_loose: bool = False
 
     def tensor(self) -> "Tensor | None":
-        """Return the tensor that stands there now."""
+        """Return the tensor that the slot holds now."""
         owner = self.owner()
         if owner is None:
             return None
         if self.is_loose:
-            return _tensor_in(owner, self.local_name)
-        held = owner._parameters if self.kind == "parameter" else owner._buffers
-        return held[self.local_name] if self.local_name in held else None  # noqa: SIM401  # ScriptModule: no get
+            return _optimizers_tensor(owner, self.local_name)
+        tensors = owner._parameters if self.kind == "parameter" else owner._buffers
+        if self.local_name not in tensors:  # a ScriptModule has no ``get`` there
+            return None
+        return tensors[self.local_name]
 
 
 class Models:
@@ -147,48 +152,48 @@ class Models:
         self._registrations = registrations
         self._optimizers = optimizers
         self._n_stepped = 0
-        self._given = weakref.ref(model) if model is not None else None
-        self._places: tuple[Place, ...] = ()
-        # By the identity of the module; the reference shows whether it is still the same.
+        self._model = weakref.ref(model) if model is not None else None
+        self._slots: tuple[Slot, ...] = ()
+        # Paths by the identity of the module; the reference shows whether it is still the same.
         self._paths: dict[int, tuple[weakref.ref[Module], str | None]] = {}
 
-    def places(self) -> tuple[Place, ...]:
-        """Return every place in the order of ``named_parameters``; look again if modules changed."""
-        if (
-            self._registrations.is_changed
-            or not self._places
-            or self._n_stepped != self._count_stepped()
-        ):
+    def slots(self) -> tuple[Slot, ...]:
+        """Return every slot in the order of ``named_parameters``; look again if modules changed."""
+        is_current = self._slots and not self._registrations.is_changed
+        if not is_current or self._n_stepped != self._count_stepped():
             self.survey()
-        return self._places
+        return self._slots
 
     def path(self, module: Module) -> str | None:
         """Return a module's dotted name, empty for the model itself; None for one in no model."""
-        known = None if self._registrations.is_changed else self._paths.get(id(module))
-        if known is None or known[0]() is not module:
-            self.survey()
-            # Of an unknown module too, or every call about it would survey again.
-            known = self._paths.setdefault(id(module), (weakref.ref(module), None))
-        return known[1]
+        if not self._registrations.is_changed and id(module) in self._paths:
+            reference, path = self._paths[id(module)]
+            if reference() is module:
+                return path
+        self.survey()
+        # An unknown module gets an entry too, or every call about it would survey again.
+        _, path = self._paths.setdefault(id(module), (weakref.ref(module), None))
+        return path
 
     def survey(self) -> None:
         """Look at all models anew."""
         self._paths = {}
-        found: dict[int, list[tuple[str, str, Module]]] = {}
+        names: dict[int, list[tuple[str, str, Module]]] = {}
         tensors: dict[int, tuple[Tensor, str]] = {}
         roots, wrappers = self._roots()
-        for path, module in islice(_named_modules(roots), _MAX_PLACES):
+        for path, module in islice(_named_modules(roots), _MAX_NAMES):
             self._paths.setdefault(id(module), (weakref.ref(module), path))
-            for kind, held in (("parameter", module._parameters), ("buffer", module._buffers)):
-                for name, tensor in held.items():
+            kinds = (("parameter", module._parameters), ("buffer", module._buffers))
+            for kind, module_tensors in kinds:
+                for name, tensor in module_tensors.items():
                     if tensor is not None:
                         tensors.setdefault(id(tensor), (tensor, kind))
-                        found.setdefault(id(tensor), []).append((path, name, module))
+                        names.setdefault(id(tensor), []).append((path, name, module))
         for wrapper in wrappers:
             for path, module in wrapper.named_modules():
                 self._paths.setdefault(id(module), (weakref.ref(module), path))
-        places = [self._place(*tensors[number], where) for number, where in found.items()]
-        self._places = (*places, *self._loose_places(set(tensors)))
+        slots = [self._slot(*tensors[tensor_id], names[tensor_id]) for tensor_id in tensors]
+        self._slots = (*slots, *self._loose_slots(set(tensors)))
         # Last: naming makes the parts of models known that were never registered.
         self._registrations.is_changed = False
 
@@ -198,65 +203,64 @@ class Models:
             len(group["params"]) for optimizer in self._optimizers() for group in _groups(optimizer)
         )
 
-    def _loose_places(self, known: set[int]) -> Iterator[Place]:
-        """Return the first place of each tensor of no module, named ``AdamW.0.3``."""
-        import torch
-
+    def _loose_slots(self, known_ids: set[int]) -> Iterator[Slot]:
+        """Return the first slot of each tensor of no module, named ``AdamW.0.3``."""
         self._n_stepped = self._count_stepped()
         numbers: Counter[str] = Counter()
         for optimizer in self._optimizers():
             kind = type(optimizer).__name__
             prefix = _numbered(kind, numbers)
-            for number, group in enumerate(_groups(optimizer)):
-                for i, tensor in enumerate(group["params"]):
-                    if isinstance(tensor, torch.Tensor) and id(tensor) not in known:
-                        known.add(id(tensor))
-                        place = f"{number}.{i}"
-                        key = (-id(optimizer), place)  # numbers of modules are positive
-                        yield Place(
-                            key, weakref.ref(optimizer), place, "parameter", f"{prefix}.{place}", kind,
-                            is_loose=True,
-                        )  # fmt: skip
+            for name, tensor in _optimizers_tensors(optimizer):
+                if id(tensor) not in known_ids:
+                    known_ids.add(id(tensor))
+                    yield Slot(
+                        key=(-id(optimizer), name),  # numbers of modules are positive
+                        owner=weakref.ref(optimizer),
+                        local_name=name,
+                        kind="parameter",
+                        name=f"{prefix}.{name}",
+                        module=kind,
+                        is_loose=True,
+                    )
 
-    def _place(self, tensor: "Tensor", kind: str, where: "list[tuple[str, str, Module]]") -> Place:
-        path, name, module = where[0]
-        return Place(
+    def _slot(self, tensor: "Tensor", kind: str, names: "list[tuple[str, str, Module]]") -> Slot:
+        path, name, module = names[0]
+        holders = [(holder, local_name) for _, local_name, holder in names]
+        return Slot(
             key=(self._registrations.add(module), name),
             owner=weakref.ref(module),
             local_name=name,
             kind=kind,
             name=f"{path}.{name}" if path else name,
             module=path,
-            frames=self._registrations.frames(
-                ((holder, local) for _, local, holder in where), tensor
-            ),
+            frames=self._registrations.frames(holders, tensor),
         )
 
     def _roots(self) -> tuple[list[Module], list[Module]]:
         """Return the modules inside no other: those with own tensors, and those that only wrap."""
-        if self._given is not None:
-            given = self._given()
-            return ([given] if given is not None else []), []
+        if self._model is not None:
+            model = self._model()
+            return ([] if model is None else [model]), []
         kind = sys.modules["torch"].nn.Module  # `buffers` of Megatron's data parallel is a list
         modules = self._registrations.modules()
         children = {id(child) for module in modules for child in module._modules.values()}
-        # A child that was never registered itself may have children that were.
-        inner = {
-            id(part)
-            for module in modules
-            if id(module) not in children
-            for part in islice(kind.modules(module), 1, None)
-        }
-        known: set[int] = set()
+        inner = set(children)
+        for module in modules:
+            if id(module) not in children:
+                # A child that was never registered itself may have children that were.
+                inner.update(map(id, islice(kind.modules(module), 1, None)))
+        known_ids: set[int] = set()
         roots: list[Module] = []
         wrappers: list[Module] = []
         for module in modules:
-            if id(module) in children | inner:
+            if id(module) in inner:
                 continue
-            own = {id(tensor) for tensor in (*kind.parameters(module), *kind.buffers(module))}
-            if own:
-                (roots if own - known else wrappers).append(module)
-            known |= own
+            tensor_ids = set(map(id, (*kind.parameters(module), *kind.buffers(module))))
+            if tensor_ids - known_ids:
+                roots.append(module)
+            elif tensor_ids:
+                wrappers.append(module)
+            known_ids |= tensor_ids
         return roots, wrappers
 
 
@@ -264,15 +268,26 @@ def _groups(optimizer: Any) -> Iterable[dict[str, Any]]:
     return getattr(optimizer, "param_groups", ())
 
 
-def _tensor_in(optimizer: Any, place: str) -> "Tensor | None":
+def _optimizers_tensors(optimizer: Any) -> "Iterator[tuple[str, Tensor]]":
+    """Return an optimizer's tensors, named by the group and the index in it: ``0.3``."""
     import torch
 
-    number, _, i = place.partition(".")
+    for number, group in enumerate(_groups(optimizer)):
+        for i, tensor in enumerate(group["params"]):
+            if isinstance(tensor, torch.Tensor):
+                yield f"{number}.{i}", tensor
+
+
+def _optimizers_tensor(optimizer: Any, name: str) -> "Tensor | None":
+    """Return the tensor that has such a name now."""
+    import torch
+
+    number, _, i = name.partition(".")
     try:
-        found = optimizer.param_groups[int(number)]["params"][int(i)]
+        tensor = optimizer.param_groups[int(number)]["params"][int(i)]
     except (IndexError, KeyError):
         return None
-    return found if isinstance(found, torch.Tensor) else None
+    return tensor if isinstance(tensor, torch.Tensor) else None
 
 
 def _named_modules(roots: list[Module]) -> Iterator[tuple[str, Module]]:
@@ -281,11 +296,11 @@ def _named_modules(roots: list[Module]) -> Iterator[tuple[str, Module]]:
     Several models (a GAN) would share names: each gets that of its class before them. A model
     beside modules that have only buffers needs none.
     """
-    main = [root for root in roots if next(root.parameters(), None) is not None]
+    models = [root for root in roots if next(root.parameters(), None) is not None]
     numbers: Counter[str] = Counter()
     for root in roots:
         prefix = ""
-        if len(roots) > 1 and main != [root]:
+        if len(roots) > 1 and models != [root]:
             prefix = _numbered(type(root).__name__, numbers)
         yield from root.named_modules(prefix=prefix, remove_duplicate=False)
 

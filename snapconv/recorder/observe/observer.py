@@ -72,30 +72,28 @@ class Observer:
         # The iterations in which parameters, and states by optimizer, were recorded last.
         self._parameters_of = -1
         self._states_of: dict[int, int] = {}
-        # What continues after a backward pass: the step whose closure ran it, or the forward of a
-        # penalty.
+        # The phase that continues after a backward pass: the step whose closure ran it, or the
+        # forward of a penalty.
         self._after_backward: str | None = None
         self._is_in_step = self._has_gradients = False
-        # Of the forward that goes on, and of the call that does.
+        # Whether the forward that runs has a graph, and whether its present call may have one.
         self._has_graph = self._may_have_graph = False
 
     def _events(self) -> Listeners:
-        return {
-            event: self._here(work)
-            for event, work in (
-                (Event.TENSOR_REGISTERED, self._registrations.add_tensor),
-                (Event.MODULE_REGISTERED, self._registrations.add_module),
-                (Event.MODULE_RESTORED, self._registrations.add),
-                (Event.TENSOR_COPIED, self._records.copy),
-                (Event.OPTIMIZER_BUILT, self._remember),
-                (Event.CALL_BEGINS, self._call_begins),
-                (Event.CALL_ENDS, self._call_ends),
-                (Event.BACKWARD_BEGINS, self._begin_backward),
-                (Event.BACKWARD_ENDS, self._end_backward),
-                (Event.STEP_BEGINS, self._begin_step),
-                (Event.STEP_ENDS, self._end_step),
-            )
+        works: Listeners = {
+            Event.TENSOR_REGISTERED: self._registrations.add_tensor,
+            Event.MODULE_REGISTERED: self._registrations.add_module,
+            Event.MODULE_RESTORED: self._registrations.add,
+            Event.TENSOR_COPIED: self._records.copy,
+            Event.OPTIMIZER_BUILT: self._remember,
+            Event.CALL_BEGINS: self._call_begins,
+            Event.CALL_ENDS: self._call_ends,
+            Event.BACKWARD_BEGINS: self._begin_backward,
+            Event.BACKWARD_ENDS: self._end_backward,
+            Event.STEP_BEGINS: self._begin_step,
+            Event.STEP_ENDS: self._end_step,
         }
+        return {event: self._listener(work) for event, work in works.items()}
 
     @property
     def failure(self) -> Exception | None:
@@ -145,7 +143,7 @@ class Observer:
         """Return a module's dotted name, empty for the model itself; None if unknown."""
         return self._run(self._models.path, module)
 
-    def _here(self, work: Callable[..., object]) -> Callable[..., None]:
+    def _listener(self, work: Callable[..., object]) -> Callable[..., None]:
         """Return a listener that does a piece of work in the owner's thread alone."""
 
         def listener(*arguments: Any) -> None:
@@ -205,8 +203,8 @@ class Observer:
         """End a call: a forward may switch gradients off itself, and its result shows it."""
         if self._phase() != FORWARD:
             return
-        of_result = [tensor.requires_grad for _, tensor in named_tensors(result)]
-        self._has_graph |= self._may_have_graph and (any(of_result) or not of_result)
+        require_grad = [tensor.requires_grad for _, tensor in named_tensors(result)]
+        self._has_graph |= self._may_have_graph and (any(require_grad) or not require_grad)
         if not self._has_graph:
             self._phases.end()
         # A program that only infers has no iterations: now and then is enough, and costs it
@@ -223,8 +221,12 @@ class Observer:
         if not is_grad:
             self._saved_tensors.close()
             self._records.search_leaves(roots, self._iteration)
-        goes_on = OPTIMIZER if self._is_in_step else FORWARD if is_grad else None
-        self._after_backward = goes_on if self._phase() in (goes_on, FORWARD) else None
+        next_phase = None
+        if self._is_in_step:
+            next_phase = OPTIMIZER
+        elif is_grad:
+            next_phase = FORWARD
+        self._after_backward = next_phase if self._phase() in (next_phase, FORWARD) else None
         self._begin(BACKWARD)
 
     def _end_backward(self, is_grad: bool, _is_complete: bool) -> None:  # noqa: FBT001  # as above
@@ -287,12 +289,13 @@ class Observer:
             self._records.states(optimizer)
 
     def _living_optimizers(self) -> list[Any]:
-        found = (reference() for reference in self._optimizers)
-        return [optimizer for optimizer in found if optimizer is not None]
+        optimizers = (reference() for reference in self._optimizers)
+        return [optimizer for optimizer in optimizers if optimizer is not None]
 
     def _remember(self, optimizer: Any) -> None:
-        if not any(reference() is optimizer for reference in self._optimizers):
-            self._optimizers = [known for known in self._optimizers if known() is not None]
+        references = self._optimizers
+        if not any(reference() is optimizer for reference in references):
+            self._optimizers = [reference for reference in references if reference() is not None]
             self._optimizers.append(weakref.ref(optimizer))
             self._registrations.is_changed = True
 

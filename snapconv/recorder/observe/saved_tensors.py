@@ -40,7 +40,7 @@ class SavedTensors:
         self._note = note
         self._guard = guard
         self._pair: tuple[Any, Any] = self._hooks()
-        self._is_open = self._is_there = self._is_kept_from_it = False
+        self._is_open = self._is_pushed = self._is_excluded = False
         # Functions that have named tensors which are not saved yet, and whether to open when they
         # are.
         self._n_saving = 0
@@ -53,15 +53,16 @@ class SavedTensors:
         import torch
 
         autograd = torch._C._autograd
-        name = "_saved_tensors_hooks_disable"
-        self._thread = threading.get_ident()
         context = torch.autograd.function.FunctionCtx
-        self._replace(autograd, name, self.close, lambda call, *_, **__: call())
-        for method, work in (
-            ("save_for_backward", self._named_for_backward),
-            ("save_for_forward", self._named_for_forward),
-        ):
-            self._replace(context, method, lambda: self._guard.is_off and self._make_way(), work)
+        before = self._close_after_failure
+        self._thread = threading.get_ident()
+        self._replace(autograd, "_saved_tensors_hooks_disable", self.close, _call)
+        self._replace(context, "save_for_backward", before, self._named_for_backward)
+        self._replace(context, "save_for_forward", before, self._named_for_forward)
+
+    def _close_after_failure(self) -> None:
+        if self._guard.is_off:
+            self._make_way()
 
     def _replace(
         self, holder: Any, name: str, before: Callable[[], object], work: Callable[..., Any]
@@ -70,12 +71,12 @@ class SavedTensors:
         original = getattr(holder, name)
 
         @calls_original
-        def plain(*arguments: Any, **named: Any) -> Any:
+        def plain(*arguments: Any, **keywords: Any) -> Any:
             self._guard.finish(before)
-            return original(*arguments, **named)
+            return original(*arguments, **keywords)
 
-        ours = self._guard.wrap_call(plain, work, like=original)
-        self._parts.enter_context(replaced(holder, name, ours, even_if_wrapped=True))
+        wrapper = self._guard.wrap_call(plain, work, like=original)
+        self._parts.enter_context(replaced(holder, name, wrapper, even_if_wrapped=True))
 
     def stop(self) -> None:
         """Close, and leave torch as it was."""
@@ -90,64 +91,60 @@ class SavedTensors:
         self._is_waiting = self._n_saving > 0
         if self._is_waiting:
             return
-        if (
-            not self._is_there
-            and _innermost() is None
-            and _autograd()._saved_tensors_hooks_is_enabled()
-        ):
+        autograd = _autograd()
+        is_free = not self._is_pushed and _innermost() is None
+        if is_free and autograd._saved_tensors_hooks_is_enabled():
             self._keep_from_being_compiled()
-            _autograd()._push_saved_tensors_default_hooks(*self._pair)
-            self._is_there = True
-        self._is_open = self._is_there
+            autograd._push_saved_tensors_default_hooks(*self._pair)
+            self._is_pushed = True
+        self._is_open = self._is_pushed
 
     def close(self) -> None:
         """Stop noting tensors, and pop our hooks unless others lie above them."""
         self._is_open = self._is_waiting = False
         if self._is_on_top():
             _autograd()._pop_saved_tensors_default_hooks()
-            self._is_there = False
+            self._is_pushed = False
 
     def _keep_from_being_compiled(self) -> None:
         """Exclude the hooks from torch.compile once it is loaded, as this takes a second."""
-        if not self._is_kept_from_it and "torch._dynamo" in sys.modules:
-            not_compiled = sys.modules["torch"].compiler.disable
+        if not self._is_excluded and "torch._dynamo" in sys.modules:
+            disable = sys.modules["torch"].compiler.disable
             pack, unpack = self._hooks()
-            self._pair = not_compiled(pack), not_compiled(unpack)
-            self._is_kept_from_it = True
+            self._pair = disable(pack), disable(unpack)
+            self._is_excluded = True
 
     def _hooks(self) -> tuple[Any, Any]:
-        return (
-            self._guard.hook_with_result(self._pack, otherwise=lambda tensor: (tensor, None)),
-            self._guard.hook_with_result(self._unpack, otherwise=lambda packed: packed[0]),
-        )
+        pack = self._guard.hook_with_result(self._pack, otherwise=lambda tensor: (tensor, None))
+        unpack = self._guard.hook_with_result(self._unpack, otherwise=lambda packed: packed[0])
+        return pack, unpack
 
     def _is_on_top(self) -> bool:
-        """Whether what is saved in this thread now comes to our hooks."""
-        return (
-            self._is_there and threading.get_ident() == self._thread and _innermost() == self._pair
-        )
+        """Whether tensors that this thread saves now come to our hooks."""
+        if not self._is_pushed or threading.get_ident() != self._thread:
+            return False
+        return bool(_innermost() == self._pair)
 
     def _pack(self, tensor: "Tensor") -> "tuple[Tensor, int | None]":
         if self._is_open:
             self._note(tensor)
         # A node that saves its own output would hold itself for ever if it got the output back. A
         # detached one has the same memory and version.
-        kept = tensor if tensor.is_leaf else tensor.detach()
-        return kept, tensor._version
+        stored = tensor if tensor.is_leaf else tensor.detach()
+        return stored, tensor._version
 
     @staticmethod
     def _unpack(packed: "tuple[Tensor, int | None]") -> "Tensor":
         tensor, version = packed
         # torch leaves this check to whoever has hooks.
         if version is not None and tensor._version != version:
+            description = f"{tensor.type()} {list(tensor.shape)}"
             error = RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an "
-                "inplace "
-                f"operation: [{tensor.type()} {list(tensor.shape)}] is at version "
-                f"{tensor._version}; "
+                f"inplace operation: [{description}] is at version {tensor._version}; "
                 f"expected version {version} instead. Hint: enable anomaly detection to find the "
-                f"operation "
-                "that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
+                "operation that failed to compute its gradient, with "
+                "torch.autograd.set_detect_anomaly(True)."
             )
             raise for_program(error)
         return tensor
@@ -159,18 +156,18 @@ class SavedTensors:
 
         result = call()
         # Nothing is ever saved of a context that a program made itself.
-        if isinstance(context, torch._C._FunctionBase) and (
-            isinstance(context.saved_for_forward, _UntilSaved) or self._make_way()
-        ):
-            self._wait(context, tensors)
+        if isinstance(context, torch._C._FunctionBase):
+            is_waiting = isinstance(context.saved_for_forward, _UntilSaved)
+            if is_waiting or self._make_way():
+                self._wait(context, tensors)
         return result
 
     def _named_for_forward(self, call: Callable[[], Any], context: Any, *_: Any) -> Any:
-        """Wait on where the program replaces the tuple."""
-        replaced_one = getattr(context, "saved_for_forward", None)
+        """Put our tuple back where the program replaces it."""
+        former = getattr(context, "saved_for_forward", None)
         result = call()
-        if isinstance(replaced_one, _UntilSaved):
-            self._wait(context, replaced_one.tensors)
+        if isinstance(former, _UntilSaved):
+            self._wait(context, former.tensors)
         return result
 
     def _make_way(self) -> bool:
@@ -192,11 +189,17 @@ class SavedTensors:
         """Note the tensors; a call that failed, or has no gradient, has saved nothing."""
         self._n_saving -= 1
         node = context()
-        for tensor in tensors if node is not None and node._raw_saved_tensors else ():
-            if tensor is not None:
-                self._note(tensor)
+        if node is not None and node._raw_saved_tensors:
+            for tensor in tensors:
+                if tensor is not None:
+                    self._note(tensor)
         if self._is_waiting:
             self.open()
+
+
+def _call(call: Callable[[], Any], *_: Any, **__: Any) -> Any:
+    """Do nothing around a call."""
+    return call()
 
 
 def _innermost() -> Any:

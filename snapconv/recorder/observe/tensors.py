@@ -47,7 +47,8 @@ def named_tensors(value: Any, name: str = "", depth: int = 0) -> "Iterator[tuple
     if depth >= _MAX_DEPTH:
         return
     for key, item in islice(_items(value), _MAX_ITEMS):
-        yield from named_tensors(item, f"{name}.{key}" if name else str(key), depth + 1)
+        item_name = f"{name}.{key}" if name else str(key)
+        yield from named_tensors(item, item_name, depth + 1)
 
 
 def _items(value: Any) -> Iterator[tuple[object, Any]]:
@@ -67,7 +68,8 @@ def plain_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
     parameter of a lazy module has no memory yet, and fails on every query.
     """
     torch = _torch()
-    if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided:
+    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    if is_plain and tensor.layout is torch.strided:
         return (tensor,)
     if torch.nn.parameter.is_lazy(tensor):
         return ()
@@ -75,28 +77,30 @@ def plain_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
         return tensor._indices(), tensor._values()
     if not hasattr(type(tensor), "__tensor_flatten__"):
         return (tensor,)
-    parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
-    return tuple(
-        piece for part in parts if isinstance(part, torch.Tensor) for piece in plain_tensors(part)
-    )
+    pieces: list[Tensor] = []
+    names, _ = tensor.__tensor_flatten__()
+    for name in names:
+        part = getattr(tensor, name)
+        if isinstance(part, torch.Tensor):
+            pieces += plain_tensors(part)
+    return tuple(pieces)
 
 
 def graph_nodes(roots: Any) -> Iterator[Any]:
     """Walk down autograd's graphs from a tensor, a GradientEdge, or several."""
-    roots = roots if isinstance(roots, list | tuple) else [roots]
-    # As long as they are in this list, a node's wrapper and its identity are its own; a leaf has
-    # none.
-    found = (
-        root.grad_fn if hasattr(root, "grad_fn") else getattr(root, "node", None) for root in roots
-    )
-    nodes = [node for node in found if node is not None]
-    walked = set(nodes)
+    # As long as a node is in this list, its wrapper and its identity are its own.
+    nodes = []
+    for root in roots if isinstance(roots, list | tuple) else [roots]:
+        node = root.grad_fn if hasattr(root, "grad_fn") else getattr(root, "node", None)
+        if node is not None:  # a leaf has none
+            nodes.append(node)
+    known_nodes = set(nodes)
     for node in nodes:  # grows as it goes
         yield node
-        for below, _ in node.next_functions:
-            if below is not None and below not in walked:
-                walked.add(below)
-                nodes.append(below)
+        for next_node, _ in node.next_functions:
+            if next_node is not None and next_node not in known_nodes:
+                known_nodes.add(next_node)
+                nodes.append(next_node)
 
 
 @cache
@@ -106,15 +110,16 @@ def _torch() -> Any:
     return torch
 
 
-def where_memory_lies(tensor: "Tensor") -> Iterator[Row]:
-    """Say where a tensor's memory lies now, one row per piece of it; none off the device."""
+def memory_rows(tensor: "Tensor") -> Iterator[Row]:
+    """Return the addresses of a tensor's memory now, a row for each piece; none off the device."""
     for piece in plain_tensors(tensor):
         location = locate(piece)
         if location is not None and location.addr and location.n_bytes:
+            n_bytes = piece.numel() * piece.element_size()
             yield {
                 "device": location.device,
                 "addr": location.addr,
-                "bytes": piece.numel() * piece.element_size(),
+                "bytes": n_bytes,
                 "noted_us": now_us(),
             }
 

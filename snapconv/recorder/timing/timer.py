@@ -5,7 +5,7 @@ autograd's graph, and read when the iteration is over. docs/design/timing.md exp
 docs/reference/capture.md has the schema of timing.json.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
@@ -51,18 +51,12 @@ class Columns:
         optimizer_spans: list[Span] = []
         backward_spans = [(run.begin, run.end) for run in ended.backward_passes]
         for section in ended.sections:
-            calls = section.calls
             phase = _phase(section, has_backward=bool(backward_spans))
-            work = _forward_work(calls) if phase == FORWARD else range(len(calls))
-            for index, call in enumerate(calls):
-                is_work = index in work
-                self._add_call(number, call, phase if is_work else OTHER, next(stack_ids))
-                if is_work and phase == FORWARD:
-                    self._count(FORWARD, 1, call.was_waited_for)
+            work = self._add_section(number, section, phase, stack_ids)
             if phase == OPTIMIZER:
                 optimizer_spans.append((section.begin, section.end))
             elif phase == FORWARD and work:
-                forward_spans.append((calls[work[0]].begin, calls[work[-1]].end))
+                forward_spans.append((work[0].begin, work[-1].end))
         for call in ended.left_over:
             if call.tiles:
                 self._add_call(number, call, BACKWARD)
@@ -75,6 +69,19 @@ class Columns:
             "optimizer_ms": self._sum(optimizer_spans),
         }
         self.iterations.append(row)
+
+    def _add_section(
+        self, number: int, section: Section, phase: str, stack_ids: Iterator[int]
+    ) -> list[Call]:
+        """Add the calls of a section; return those that did the work of its phase."""
+        calls = section.calls
+        work = _forward_work(calls) if phase == FORWARD else range(len(calls))
+        for index, call in enumerate(calls):
+            is_work = index in work
+            self._add_call(number, call, phase if is_work else OTHER, next(stack_ids))
+            if is_work and phase == FORWARD:
+                self._count(FORWARD, 1, call.was_waited_for)
+        return calls[work.start : work.stop]
 
     def _add_call(self, number: int, call: Call, phase: str, stack_id: int = -1) -> None:
         module = None if call.module is None else self._module_path(call.module)

@@ -244,7 +244,7 @@ WITHOUT_A_GUARD = {
     # finders.
     "script.py find_spec",
     # Called by our own code, with the standard library in between.
-    "driver.py _own_turn", "marks.py <genexpr>", "models.py _seen",
+    "driver.py _own_turn", "marks.py <genexpr>", "models.py _records",
     *(f"interception.py {name}" for name in ("replaced", "_wrapped", "_copies", "_calls")),
     "interception.py _removed_at_the_end",
     "patches.py patch_engine", "patches.py function_mode", "patches.py opaque_modules",
