@@ -61,8 +61,7 @@ class Interception:
 
     def _update(self) -> None:
         """Turn sources on that somebody listens to, and off those that nobody does."""
-        heard_events: set[Event] = set()
-        heard_events.update(*self._listeners)
+        heard_events = {event for listeners in self._listeners for event in listeners}
         for feature, (source, events) in _SOURCES.items():
             guard = self._guards.of(feature)
             if heard_events.isdisjoint(events):

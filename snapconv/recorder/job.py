@@ -82,16 +82,15 @@ def parse_ranks(text: str) -> frozenset[int]:
 def job_values() -> dict[str, Any]:
     """Return the metadata about the rank of this process; None and empty without several ranks."""
     rank = process_rank()
-    if not rank:
-        return {"rank": None, "world_size": None, "coordinates": ""}
     size = _world_size()
     coordinates: dict[str, int] = {}
     # The insides of these libraries change, and a capture is whole without coordinates.
     with suppress(Exception):
-        coordinates = _megatron_coordinates() or _mesh_coordinates()
+        if rank:
+            coordinates = _megatron_coordinates() or _mesh_coordinates()
     return {
-        "rank": int(rank),
-        "world_size": int(size) if size.isdecimal() else None,
+        "rank": int(rank) if rank else None,
+        "world_size": int(size) if rank and size.isdecimal() else None,
         "coordinates": ",".join(f"{axis}={index}" for axis, index in coordinates.items()),
     }
 
@@ -119,12 +118,11 @@ def _mesh_coordinates() -> dict[str, int]:
     module = sys.modules.get("torch.distributed.device_mesh")
     if module is None:
         return {}
-    meshes = [value for value in gc.get_objects() if type(value) is module.DeviceMesh]
-    named_meshes = [mesh for mesh in meshes if mesh.mesh_dim_names]
-    if not named_meshes:
-        return {}
-    largest = max(named_meshes, key=_mesh_size)
-    coordinates = largest.get_coordinate()
+    meshes = [
+        mesh for mesh in gc.get_objects() if type(mesh) is module.DeviceMesh and mesh.mesh_dim_names
+    ]
+    largest: Any = max(meshes, key=_mesh_size, default=None)
+    coordinates = largest.get_coordinate() if largest is not None else None
     if not coordinates:
         return {}
     return dict(zip(largest.mesh_dim_names, map(int, coordinates), strict=True))

@@ -143,19 +143,15 @@ class OneCapture:
         next_part = self.part(iteration + 1)
         n_done = iteration + 1
         driver.say(f"iteration {iteration} done ({part.value}; {n_done} of {len(self.plan)})")
-        if iteration == 0:
-            self._recommend_no_compute(driver)
+        is_slow = time.monotonic() - self._began_s > _LONG_S
+        is_computed_simulation = self._options.simulation is not None and self._options.computes
+        if iteration == 0 and is_slow and is_computed_simulation:
+            driver.say("that took minutes: with --no-compute a step takes seconds")
         if part is Part.MEMORY and next_part is not Part.MEMORY:
             self._keep_memory(driver)
         if next_part is Part.AFTER:
             driver.is_over = True
             self._write(driver, _COMPLETE)
-
-    def _recommend_no_compute(self, driver: Driver) -> None:
-        """Name the faster way of simulating, if the first step took minutes."""
-        is_slow = time.monotonic() - self._began_s > _LONG_S
-        if is_slow and self._options.simulation is not None and self._options.computes:
-            driver.say("that took minutes: with --no-compute a step takes seconds")
 
     def out_of_memory(self, driver: Driver, text: str) -> None:
         """Keep the state: the program may recover from it."""

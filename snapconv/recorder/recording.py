@@ -143,8 +143,9 @@ class ChosenCaptures:
 
         options = driver.options
         if len(self.captures) >= options.max_captures:
-            n_captures = options.max_captures
-            _LOG.warning("snapconv: no capture (%s): there are %d already", reason, n_captures)
+            _LOG.warning(
+                "snapconv: no capture (%s): there are %d already", reason, options.max_captures
+            )
             return
         if not driver.has_cuda:  # not yet; a snapshot would start it
             error = nothing_allocated(options.program.path)
@@ -157,7 +158,8 @@ class ChosenCaptures:
             driver.device = torch.cuda.current_device()
             driver.note_now()
         contents = driver.complete(driver.contents(), ended)
-        name = _folder_name(reason, driver.iteration if step is None else step)
+        rank = f"rank{process_rank()}-" if process_rank() else ""
+        name = f"{rank}{reason}-{driver.iteration if step is None else step:06d}.capture"
         self._write(options.output, name, contents)
 
     def _write(self, folder: Path, name: str, contents: dict[str, Any]) -> None:
@@ -180,13 +182,6 @@ class ChosenCaptures:
             self._shared_oom.leave()
         self.capture(driver, "oom", Ended("oom", text))
         self._has_written_oom = True
-
-
-def _folder_name(reason: str, step: int) -> str:
-    """Name a capture by its rank in a job of several, its reason and its step."""
-    name = f"{reason}-{step:06d}.capture"
-    rank = process_rank()
-    return f"rank{rank}-{name}" if rank else name
 
 
 def _log_failure(guard: Guard) -> None:
@@ -302,8 +297,9 @@ def close(driver: Driver) -> None:
     """End a recording without disturbing the job."""
     failure = driver.close()
     if failure is not None:
-        message = "snapconv: recording could not be ended cleanly: %s"
-        _LOG.warning(message, failure, exc_info=failure)
+        _LOG.warning(
+            "snapconv: recording could not be ended cleanly: %s", failure, exc_info=failure
+        )
 
 
 def _listen_to_signal(number: int, policy: ChosenCaptures) -> Callable[[], None]:

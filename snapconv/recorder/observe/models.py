@@ -166,14 +166,12 @@ class Models:
 
     def path(self, module: Module) -> str | None:
         """Return a module's dotted name, empty for the model itself; None for one in no model."""
-        if not self._registrations.is_changed and id(module) in self._paths:
-            reference, path = self._paths[id(module)]
-            if reference() is module:
-                return path
-        self.survey()
-        # An unknown module gets an entry too, or every call about it would survey again.
-        _, path = self._paths.setdefault(id(module), (weakref.ref(module), None))
-        return path
+        entry = self._paths.get(id(module))
+        if self._registrations.is_changed or entry is None or entry[0]() is not module:
+            self.survey()
+            # An unknown module gets an entry too, or every call about it would survey again.
+            entry = self._paths.setdefault(id(module), (weakref.ref(module), None))
+        return entry[1]
 
     def survey(self) -> None:
         """Look at all models anew."""

@@ -24,22 +24,17 @@ class CpuClock:
     mark = staticmethod(time.perf_counter_ns)
 
     @staticmethod
-    def can_mark() -> bool:
-        """Say yes."""
+    def can_mark(*_: int) -> bool:
+        """Say yes, as ``was_reached`` does: the time of a mark is over when it is made."""
         return True
 
-    @staticmethod
-    def was_reached(_mark: int) -> bool:
-        """Say yes: the time of the mark is over."""
-        return True
+    was_reached = can_mark
 
     @staticmethod
     def settle() -> None:
-        """Wait for nothing."""
+        """Do nothing, as ``forget`` does: there is nothing to wait for or to keep."""
 
-    @staticmethod
-    def forget() -> None:
-        """Keep nothing."""
+    forget = settle
 
     def ms(self, begin: int, end: int) -> float:
         """Return the milliseconds between two marks."""

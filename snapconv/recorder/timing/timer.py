@@ -86,11 +86,9 @@ class Columns:
     def _add_call(self, number: int, call: Call, phase: str, stack_id: int = -1) -> None:
         module = None if call.module is None else self._module_path(call.module)
         forward_ms = None if call.begin is None else self._clock.ms(call.begin, call.end)
-        backward_ms = self._sum(call.tiles)
-        host_ms = call.host_ns / 1e6
         values = (
             number, call.name, phase, module, stack_id,
-            forward_ms, backward_ms, host_ms,
+            forward_ms, self._sum(call.tiles), call.host_ns / 1e6,
         )  # fmt: skip
         for column, value in zip(self.calls.values(), values, strict=True):
             column.append(value)
