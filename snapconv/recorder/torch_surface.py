@@ -122,7 +122,8 @@ SURFACE: dict[Feature, str] = {
         "torch.autograd.graph.Node: register_prehook next_functions name _sequence_nr?"
     ),
     Feature.SIMULATION: """
-    torch.utils._python_dispatch: TorchDispatchMode _disable_current_modes _get_current_dispatch_mode
+    torch.utils._python_dispatch: TorchDispatchMode _disable_current_modes
+    torch.utils._python_dispatch: _get_current_dispatch_mode
     torch.overrides: TorchFunctionMode handle_torch_function has_torch_function_unary
     torch.overrides: _get_current_function_mode_stack
     torch.utils._device: DeviceContext _device_constructors?
@@ -144,7 +145,8 @@ SURFACE: dict[Feature, str] = {
     torch.backends.cudnn: is_acceptable
     torch.cuda.streams: Stream Event ExternalStream
     torch._C: _has_cuda? _scatter? _get_accelerator? _functorch _current_graph_task_id
-    torch._C: _dispatch_has_kernel_for_dispatch_key _current_autograd_node _storage_id _get_dispatch_mode
+    torch._C: _dispatch_has_kernel_for_dispatch_key _current_autograd_node
+    torch._C: _storage_id _get_dispatch_mode
     torch._C: _dispatch_has_computed_kernel_for_dispatch_key
     torch._C: DispatchKey DispatchKeySet DisableTorchFunction _from_dlpack
     torch._C._nn: _parse_to

@@ -30,7 +30,7 @@ from torch.utils import checkpoint
 from snapconv.recorder import memory_history
 from snapconv.recorder.memory_history import now_us
 from snapconv.recorder.observe.observer import Observer
-from snapconv.recorder.observe.tensors import Row, shape_and_type, where_memory_lies
+from snapconv.recorder.observe.tensors import Row, memory_rows, shape_and_type
 from snapconv.recorder.options import RecordingOptions
 from snapconv.recorder.program import own_frames
 from snapconv.simulation import Simulation, SimulationOptions, simulated
@@ -288,4 +288,4 @@ def _note(told: dict[str, list[Row]], known: Known, step: int) -> None:
     for key, name in _KEYS.items():
         for tensor in getattr(known, name):
             about = {"iteration": step, "name": NAMED_BY_ENTRY, **shape_and_type(tensor)}
-            told[key] += [about | row for row in where_memory_lies(tensor)]
+            told[key] += [about | row for row in memory_rows(tensor)]

@@ -86,7 +86,7 @@ class MemoryRecords:
                 self._add("parameters", values | row, slot.key)
 
     def _note_move(self, key: Key, row: Row) -> None:
-        """Keep the former memory of a parameter that has other memory now: `p.data = p.data * m`."""
+        """Keep the former memory of a parameter that moved: `p.data = p.data * m`."""
         former = self._rows["parameters"].get(key)
         if former is None:
             return
@@ -146,7 +146,7 @@ class MemoryRecords:
                     self._add("optimizer_states", {"parameter": owner, "state": name} | row, key)
 
     def inputs(self, iteration: int, arguments: Any) -> None:
-        """Note the tensors that a model is called with; one with a history is a result, no input."""
+        """Note the tensors that a model is called with; one with a history is no input."""
         for _, tensor in named_tensors(arguments):
             if tensor.grad_fn is None:
                 if tensor.requires_grad:
@@ -172,7 +172,7 @@ class MemoryRecords:
                 self._add("copies", {"original": source["addr"]} | row)
 
     def attributes(self, modules: "Iterable[Module]") -> None:
-        """Note tensors that modules hold as plain attributes, and whether anything wrote to them."""
+        """Note tensors that modules hold as plain attributes, and whether they were written to."""
         import torch
 
         holders = (torch.Tensor, list, tuple, dict)

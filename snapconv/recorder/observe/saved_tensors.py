@@ -49,7 +49,7 @@ class SavedTensors:
         self._parts = ExitStack()
 
     def start(self) -> None:
-        """Prepare to remove our hooks in custom functions and in torch.func, which refuses hooks."""
+        """Prepare to remove our hooks in custom functions and torch.func, which refuses hooks."""
         import torch
 
         autograd = torch._C._autograd
@@ -171,7 +171,7 @@ class SavedTensors:
         return result
 
     def _make_way(self) -> bool:
-        """Close for a custom function, unless others' hooks are on top; return whether it closed."""
+        """Close for a custom function unless others' hooks are on top; return whether it closed."""
         was_on_top = self._is_on_top()
         if was_on_top:
             self.close()

@@ -119,7 +119,7 @@ class Stop(BaseException):
 
 
 def outcome(run: Callable[..., Any], *arguments: Any) -> tuple[BaseException | None, Any]:
-    """Run the user's program; return what it raised, without our frames, and the result of ``run``."""
+    """Run the user's program; return what it raised, without our frames, and its result."""
     try:
         try:
             result = run(*arguments)
