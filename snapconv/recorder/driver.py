@@ -41,7 +41,10 @@ _MAX_ITERATIONS = 10_000
 
 
 class Policy(Protocol):
-    """The decisions of one recording; the driver calls every method within its guard."""
+    """The decisions of one recording.
+
+    The driver calls the methods within its guard, but for the last three: they use it themselves.
+    """
 
     def turn_on(self, driver: "Driver") -> None:
         """Turn on what is needed before the program's first line."""
@@ -56,13 +59,13 @@ class Policy(Protocol):
         """Return the purpose of an iteration."""
 
     def iteration_ended(self, driver: "Driver", iteration: int) -> None:
-        """Write what is due after an iteration."""
+        """Write the captures that are due after an iteration."""
 
     def out_of_memory(self, driver: "Driver", text: str) -> None:
         """Keep the state in which the allocator gave up; ``text`` has the sizes."""
 
     def finish(self, driver: "Driver", ended: Ended) -> None:
-        """Write what is due when the program ends."""
+        """Write the captures that are due when the program ends."""
 
     def failed(self, driver: "Driver") -> None:
         """React to the failure that ended the recording."""
