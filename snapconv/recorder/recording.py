@@ -195,7 +195,7 @@ def _log_failure(guard: Guard) -> None:
 
 
 class Recording:
-    """A context around training; docs/guide/production.md has an example and every argument."""
+    """A context around training; docs/guide/production.md explains it and each argument."""
 
     def __init__(
         self,
