@@ -21,7 +21,7 @@ from snapconv.errors import OutputError, OutputExistsError, OutputWriteError, Re
 from snapconv.files import ENDING_NAME, SNAPSHOT_NAME, TIMING_NAME, keep_file, os_errors
 from snapconv.json_text import write_json
 
-# What every reader of snapshots can read, torch's viewer in the browser included.
+# Every reader of snapshots can read this protocol, torch's viewer in the browser included.
 _PICKLE_PROTOCOL = 4
 
 _DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

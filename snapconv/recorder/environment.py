@@ -158,7 +158,7 @@ def require_history() -> None:
 
 
 def is_capturing_graph() -> bool:
-    """Whether a CUDA graph is captured now, which any wait for the device would break."""
+    """Return whether a CUDA graph is captured now; any wait for the device would break that."""
     import torch
 
     return bool(torch.cuda.is_current_stream_capturing())

@@ -30,7 +30,7 @@ _MAX_MESSAGE = 200
 
 
 def is_fault(error: BaseException) -> bool:
-    """Whether an exception out of our work is a fault of ours: Ctrl-C and the like are not."""
+    """Return whether an exception out of our work is a fault of ours: Ctrl-C is none."""
     return isinstance(error, Exception) and not is_for_program(error)
 
 
@@ -83,7 +83,7 @@ class Guard:
         self.feature = feature
         self.failure: Exception | None = None
         self.report = self.location = ""
-        # What a failure costs, where more is known than by the feature.
+        # The cost of a failure, where more is known of it than by the feature.
         self.cost = ""
         self.is_left_out = False
 
@@ -260,7 +260,7 @@ _DEFAULT_COST = "they are missing from there on; bytes are as recorded"
 
 
 def is_read_by_torch() -> bool:
-    """Whether torch.compile or torch.jit.trace reads the program.
+    """Return whether torch.compile or torch.jit.trace reads the program.
 
     Nothing of ours may be in what they make of it.
     """

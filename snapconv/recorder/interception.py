@@ -127,7 +127,7 @@ _OPTIMIZER_FILE = str(Path("torch", "optim", "optimizer.py"))
 
 
 def _is_in_step() -> bool:
-    """Whether a step of an optimizer is among the callers."""
+    """Return whether a step of an optimizer is among the callers."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not frame.f_code.co_filename.endswith(_OPTIMIZER_FILE):
         frame = frame.f_back

@@ -91,12 +91,13 @@ class OneCapture:
         self._has_stopped = False
         self._began_s = time.monotonic()
         self._peaks = Peaks()
-        # What went wrong in the recording itself before there was anything to write.
+        # Faults of the recording itself before there was anything to write.
         self._faults: tuple[Note, ...] = ()
 
     def turn_on(self, driver: Driver) -> None:
         """Observe from the first line on; steps of providers are counted where they are run."""
-        if (timer := driver.timer) is not None:
+        timer = driver.timer
+        if timer is not None:
             # Before the observer: it nests around all user code.
             driver.guards.of(Feature.TIMES).enter(driver.parts, lambda: timer)
         driver.parts.callback(driver.stop_observing)

@@ -38,7 +38,7 @@ from snapconv.recorder.schedule import Part
 from snapconv.recorder.torch_surface import changed_notes
 
 _LOG = logging.getLogger("snapconv")
-# What a job has been told to do: it may begin many recordings, in many ranks.
+# Refusals that are logged already: a job may begin many recordings, in many ranks.
 _TOLD: set[str] = set()
 
 
@@ -391,5 +391,5 @@ class MeasuredBlock:
         return {device: highest[device][0] - start_bytes for device, start_bytes in starts}
 
 
-# What users write is a verb's form, as with ``open``; what they get is an object of this class.
+# Users write a verb's form, as with ``open``, and get an object of the class.
 recording = Recording

@@ -242,7 +242,7 @@ def _sentence(feature: Feature, name: str) -> str:
 
 
 def _exists(name: str) -> bool:
-    """Whether torch has a dotted name, or a module of that name that is not imported yet."""
+    """Return whether torch has a dotted name, or a module of that name, imported or not."""
     parts = name.split(".")
     n_modules = max(n for n in range(1, len(parts)) if ".".join(parts[:n]) in sys.modules)
     module_name = ".".join(parts[:n_modules])

@@ -120,7 +120,7 @@ class SavedTensors:
         return pack, unpack
 
     def _is_on_top(self) -> bool:
-        """Whether tensors that this thread saves now come to our hooks."""
+        """Return whether tensors that this thread saves now come to our hooks."""
         if not self._is_pushed or threading.get_ident() != self._thread:
             return False
         return bool(_innermost() == self._pair)

@@ -26,7 +26,7 @@ _START = "PyEval_EvalCode"
 
 
 class _Calls(Enum):
-    """What a function of ours calls; each is a decorator, which declares it."""
+    """The kind of function that one of ours calls; each kind is a decorator that declares it."""
 
     PROGRAM = auto()  # the program
     ORIGINAL = auto()  # the function that it replaces, for whoever called that
@@ -43,7 +43,7 @@ runs_program, stands_in, calls_original = _Calls
 
 
 def is_in_our_work(frame: FrameType | None) -> bool:
-    """Whether a frame runs work of ours, not the program's with functions of ours around it."""
+    """Return whether a frame runs work of ours, not the program's within functions of ours."""
     if frame is not None and is_ours(frame.f_code.co_filename):
         return True
     while frame is not None:
@@ -68,12 +68,12 @@ def for_program(error: _Error, *, interrupts: bool = False) -> _Error:
 
 
 def is_for_program(error: BaseException) -> bool:
-    """Whether an exception was marked so."""
+    """Return whether ``for_program`` has marked an exception."""
     return hasattr(error, "_snapconv_interrupts")
 
 
 def has_interrupted(error: BaseException) -> bool:
-    """Whether an exception for the program broke work of ours off."""
+    """Return whether an exception for the program broke work of ours off."""
     return getattr(error, "_snapconv_interrupts", False)
 
 
@@ -84,7 +84,7 @@ def call_user(function: Callable[..., _Result], /, *arguments: Any) -> _Result:
 
 
 def is_ours(filename: str) -> bool:
-    """Whether a frame's file belongs to snapconv itself."""
+    """Return whether a frame's file belongs to snapconv itself."""
     return filename.startswith(_PACKAGE)
 
 

@@ -89,7 +89,7 @@ class Iteration:
         self._is_busy = False
         self._optimizer_depth = 0
         self._n_calls = 0
-        # Where the ranges of nodes begin that calls have made, in order, and where each ends.
+        # The ranges of nodes that calls have made, in order: where each begins, and where it ends.
         self._first_nodes: list[int] = []
         self._makers: list[tuple[int, Call]] = []
         self._hooked: set[int] = set()
