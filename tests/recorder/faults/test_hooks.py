@@ -119,7 +119,7 @@ WITHOUT_CAPTURE = {
     "MEMORY record.OneCapture._finish",
 }
 # What puts torch back is left out: where that failed, hooks would stay for the tests that follow.
-LATE = (".stop", ".close", "begin.<locals>.<lambda>", "stop.<locals>.<lambda>")
+LATE = (".stop", ".close", ".leave", "begin.<locals>.<lambda>", "stop.<locals>.<lambda>")
 # What a recording calls by itself, outside of any call of the program's: a failure of it ends the
 # recording.
 ALONE = Feature.MEMORY
