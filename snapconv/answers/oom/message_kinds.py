@@ -3398,6 +3398,17 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "Java, without its reason",
+        backend="host",
+        level=2,
+        seen=(r"java\.lang\.outofmemoryerror(?!:)",),
+        means="a Java program ran out of memory: most often its heap is full, whatever memory the machine "
+        "has; the text does not say which memory it was",
+        next_step="the first OutOfMemoryError in the log says which (`Java heap space`, `Metaspace`, "
+        "threads): for the heap a larger one (-Xmx), or less data at once",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "Java's heap",
         backend="host",
         seen=("outofmemoryerror: (?:java heap space|gc overhead limit exceeded|metaspace)",),
@@ -3847,6 +3858,17 @@ _KINDS = (
         next_step="use less host memory: fewer processes or DataLoader workers, less data at once; or more "
         "memory or swap. earlyoom's options -m and -s set the free memory and swap at which it acts",
         cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a lost worker of Dask",
+        backend="host",
+        level=2.5,
+        seen=(r"worker process \d{1,9} was killed by (?:unknown )?signal",),
+        means="a signal ended a Dask worker: most often the kernel's, because the machine's memory or the "
+        "limit of a container ran out, else a crash; Dask does not know",
+        next_step="`dmesg | grep -i kill` on that machine shows whether it was memory: then smaller "
+        "partitions, fewer workers, or a memory_limit that all of them together stay below",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "Dask's nanny",

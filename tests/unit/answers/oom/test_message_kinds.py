@@ -4775,6 +4775,20 @@ TEXTS = (
         {},
         "`sudo sysctl",
     ),
+    (
+        'Exception: java.lang.OutOfMemoryError thrown from the UncaughtExceptionHandler in thread "q-22"',
+        "Java, without its reason",
+        HOST,
+        {},
+        "the first OutOfMemoryError",
+    ),
+    (
+        "distributed.nanny - WARNING - Worker process 8999 was killed by unknown signal",
+        "a lost worker of Dask",
+        UNKNOWN,
+        {},
+        "`dmesg",
+    ),
 )
 NOUNS = {
     "free": "free on the device",
