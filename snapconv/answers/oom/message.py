@@ -547,7 +547,7 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
         if 4 * outside >= total and not is_own:
             return OUTSIDE_TOO
     if cause == OomCause.FRAGMENTED and answer.backend in ("CUDA", "HIP") and "totalcapacity;" in text:
-        return BEFORE_EXPANDABLE if "reservedin" in text else BEFORE_SETTINGS
+        return BEFORE_SETTINGS if "ibcached" in text else BEFORE_EXPANDABLE
     return answer.next_step
 
 

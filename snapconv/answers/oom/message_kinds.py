@@ -108,6 +108,7 @@ _KINDS = (
             "<allocated_bytes> is allocated",
             "currently allocated: <allocated_bytes>(?: requested <tried_bytes>)?",
             "<reserved_bytes> reserved in",
+            r"free; <reserved_bytes> r[a-z]{0,7}$",
             "mps allocated: <reserved_bytes>",
             "<unallocated_bytes> is reserved by",
             "<unallocated_bytes> cached",
@@ -3493,6 +3494,20 @@ _KINDS = (
         means="host memory (not the GPU's), or a limit of the process, has no room for one array",
         next_step="smaller arrays (chunks, fewer columns), smaller types (float32, int32, category), or "
         "more memory for the job; `free -g` shows the memory while it runs",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "one request of host memory",
+        backend="host",
+        level=0.9,
+        seen=(
+            r"allocator: (?:not enough|can't allocate) memory: you tried to allocate "
+            r"(?P<tried>\d{12,20}bytes)",
+        ),
+        means="one request of more than 100 GB, which is more than most machines have: data that is taken in "
+        "one piece, or a size that was computed wrongly",
+        next_step=f"{SHAPES}; if they are as intended, process the data in parts, or keep it in a file that "
+        "is mapped (numpy.memmap)",
         cause=OomCause.HOST,
     ),
     MessageKind(

@@ -471,6 +471,7 @@ def test_other_processes_that_hold_what_is_missing_are_stopped_first():
     ("text", "field"),
     [
         (from_1_4(*FIGURES).partition(" total by")[0], "reserved_bytes"),
+        (from_1_4(*FIGURES).partition("erved in")[0], "reserved_bytes"),
         (from_2_1(*FIGURES).partition(" PyTorch but")[0], "reserved_bytes"),
         (from_1_4(*FIGURES).partition("ity;")[0], "total_bytes"),
         (from_1_4(*FIGURES).partition(" allocated;")[0], "allocated_bytes"),
@@ -747,6 +748,11 @@ def test_a_fragmented_torch_before_2_1_is_told_what_it_has():
     assert "max_split_size_mb" in explain_message(from_1_4(*PIECES)).next_step
     assert "expandable_segments" in explain_message(from_2_1(*PIECES)).next_step.partition(" (")[0]
     assert "PYTORCH_NPU_ALLOC_CONF" in explain_message(from_1_4(*PIECES, backend="NPU", name="NPU")).next_step
+
+
+def test_a_message_that_is_cut_after_what_is_reserved_is_of_no_release_before_1_4():
+    text = from_1_4(200 * MIB, 12 * GIB, 100 * MIB, 8 * GIB, 10 * GIB).partition("erved in")[0]
+    assert explain_message(text).next_step.startswith("set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb")
 
 
 def test_a_fragmented_torch_is_advised_no_setting_that_its_release_does_not_have():

@@ -174,6 +174,14 @@ TEXTS = (
         "look at the whole message",
     ),
     (
+        "[enforce fail at alloc_cpu.cpp:81] data. DefaultCPUAllocator: not enough memory: you tried to "
+        "allocate 214748364800 bytes.",
+        "one request of host memory",
+        HOST,
+        {"tried": 200 * GIB},
+        "look at the shapes",
+    ),
+    (
         "AutoBatch: Computing optimal batch size for imgsz=320\nCUDA out of memory\n"
         "AutoBatch: WARNING \u26a0\ufe0f CUDA anomaly detected, using default batch-size 8.",
         "a search for a batch size",
