@@ -1,10 +1,11 @@
-"""The spans of a trace that the program has named: by record_function, user metadata, or annotated tensors.
+"""The spans of a trace that the program has named: by record_function, metadata, or tensors.
 
 torch writes ranges of record_function by their times, user metadata as a text on every event, and
 since 2.14 an event of its own where a tensor is given a text. Columns in, columns out: positions of
 events, no times.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heappop, heappush
@@ -19,16 +20,23 @@ from snapconv.columns import (
     plain_rows,
     read_only,
     rows_of,
+    run_starts,
     take,
 )
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 
-# What torch writes where there is none.
+# What torch writes where there is no text.
 _NO_TEXT = ("", "N/A")
 # Names that torch or snapconv's recorder gives by itself: the phases of a step show the same.
-_OURS = "snapconv:"
-_NOT_OF_PROGRAM = ("Optimizer.", "enumerate(DataLoader)", "torch::autograd", "autograd::", _OURS)
+_RECORDER_PREFIX = "snapconv:"
+_FOREIGN_PREFIXES = (
+    "Optimizer.",
+    "enumerate(DataLoader)",
+    "torch::autograd",
+    "autograd::",
+    _RECORDER_PREFIX,
+)
 
 
 class SpanKind(IntEnum):
@@ -64,32 +72,35 @@ class AnnotationSpans:
 
 def find_spans(snapshot: Snapshot, device: DeviceSnapshot) -> AnnotationSpans:
     """Find every named span of one device."""
-    found = [recorded_functions(snapshot, device), _metadata_runs(snapshot, device.events)]
-    found.append(_tensors(device.events))
-    kinds = [
-        np.full(len(names), kind, np.int8)
-        for kind, (names, _, _) in zip(SpanKind, found, strict=True)
-    ]
-    names, first, last = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    order = np.lexsort((-last, first))
-    return read_only(
-        AnnotationSpans(
-            kind=np.concatenate(kinds)[order],
-            name_id=names[order].astype(np.int32),
-            first_event=first[order].astype(np.int64),
-            last_event=last[order].astype(np.int64),
-        )
+    spans_of_kinds = (
+        (SpanKind.RECORD_FUNCTION, recorded_functions(snapshot, device)),
+        (SpanKind.USER_METADATA, _metadata_runs(snapshot, device.events)),
+        (SpanKind.TENSOR, _tensors(device.events)),
     )
+    kinds = [np.full(len(names), kind, np.int8) for kind, (names, _, _) in spans_of_kinds]
+    name_id = np.concatenate([names for _, (names, _, _) in spans_of_kinds])
+    first = np.concatenate([firsts for _, (_, firsts, _) in spans_of_kinds])
+    last = np.concatenate([lasts for _, (_, _, lasts) in spans_of_kinds])
+    order = np.lexsort((-last, first))
+    spans = AnnotationSpans(
+        kind=np.concatenate(kinds)[order],
+        name_id=name_id[order].astype(np.int32),
+        first_event=first[order].astype(np.int64),
+        last_event=last[order].astype(np.int64),
+    )
+    return read_only(spans)
 
 
 def annotations_at(snapshot: Snapshot, device: DeviceSnapshot, event: int) -> tuple[str, ...]:
-    """Return the program's names of the spans around an event, outermost first; texts of tensors are none."""
+    """Return the program's names of the spans around an event, outermost first.
+
+    Texts of tensors are no such names.
+    """
     spans = find_spans(snapshot, device)
-    is_inside = (
-        (spans.first_event <= event) & (spans.last_event >= event) & (spans.kind != SpanKind.TENSOR)
-    )
-    names = dict.fromkeys(snapshot.texts[i] for i in spans.name_id[is_inside].tolist())
-    return tuple(name for name in names if not name.startswith(_NOT_OF_PROGRAM))
+    is_around = (spans.first_event <= event) & (spans.last_event >= event)
+    name_ids = spans.name_id[is_around & (spans.kind != SpanKind.TENSOR)]
+    names = dict.fromkeys(snapshot.texts[name_id] for name_id in name_ids.tolist())
+    return tuple(name for name in names if not name.startswith(_FOREIGN_PREFIXES))
 
 
 def find_span_lanes(
@@ -101,18 +112,23 @@ def find_span_lanes(
     number of those left out.
     """
     spans = find_spans(snapshot, device)
-    ours = [i for i, text in enumerate(snapshot.texts) if text.startswith(_OURS)]
+    recorder_names = _texts_that_begin(snapshot, _RECORDER_PREFIX)
     length = spans.last_event - spans.first_event
-    shown = (length >= 0) & (spans.kind != SpanKind.TENSOR)
-    rows = rows_of(shown & ~np.isin(spans.name_id, ours))
-    kept = take(spans, np.sort(rows[np.argsort(-length[rows], kind="stable")[:most]]))
-    lanes = _lanes(kept.first_event.tolist(), kept.last_event.tolist())
-    return kept, np.array(lanes, np.int32), len(rows) - len(lanes)
+    is_shown = (length >= 0) & (spans.kind != SpanKind.TENSOR)
+    rows = rows_of(is_shown & ~np.isin(spans.name_id, recorder_names))
+    longest = rows[np.argsort(-length[rows], kind="stable")[:most]]
+    longest_spans = take(spans, np.sort(longest))
+    lanes = _lanes(longest_spans.first_event.tolist(), longest_spans.last_event.tolist())
+    return longest_spans, np.array(lanes, np.int32), len(rows) - len(lanes)
+
+
+def _texts_that_begin(snapshot: Snapshot, prefix: str) -> list[int]:
+    return [number for number, text in enumerate(snapshot.texts) if text.startswith(prefix)]
 
 
 def _lanes(first: list[int], last: list[int]) -> list[int]:
     """Put every span into the first lane that is free; they are in the order of their first events."""
-    busy: list[tuple[int, int]] = []  # with the event until which a lane is taken
+    busy: list[tuple[int, int]] = []  # the last event of each lane, and the lane
     free: list[int] = []
     lanes = []
     for begin, end in zip(first, last, strict=True):
@@ -125,53 +141,63 @@ def _lanes(first: list[int], last: list[int]) -> list[int]:
 
 
 def recorded_functions(snapshot: Snapshot, device: DeviceSnapshot, prefix: str = "") -> Spans:
-    """Find the ranges of record_function whose names begin so: names, first events and last events.
+    """Find the ranges of record_function whose names begin so: names, first and last events.
 
-    A range without a name is none. Those of a name are paired last in first out; one that never
-    ends lasts to the end. A range names one device, though a program may work on several: a device
-    without such ranges of its own is taken to be in those of the others.
+    A range without a name is none. A range names one device, though a program may work on several:
+    a device without such ranges of its own is taken to be in those of the others.
     """
     notes = snapshot.annotations
     times = device.events.time_us
     if times is None or not len(notes) or not len(times):
         return _no_spans()
-    is_wanted = notes.name_id >= 0
+    is_chosen = notes.name_id >= 0
     if prefix:
-        names_of = [i for i, text in enumerate(snapshot.texts) if text.startswith(prefix)]
-        is_wanted = is_among(notes.name_id, names_of)
-    is_own = is_wanted & (notes.device == device.device)
-    rows = rows_of(is_own if is_own.any() else is_wanted)
+        is_chosen = is_among(notes.name_id, _texts_that_begin(snapshot, prefix))
+    is_own = is_chosen & (notes.device == device.device)
+    rows = rows_of(is_own if is_own.any() else is_chosen)
     if not len(rows):
         return _no_spans()
-    open_at: dict[int, list[int]] = {}
-    found: list[tuple[int, int, int]] = []
-    first = int(times[0])
-    last = int(times[-1])
-    columns = (notes.name_id[rows], notes.is_start[rows], notes.time_us[rows])
-    for name, is_start, time in plain_rows(*columns):
+    marks = plain_rows(notes.name_id[rows], notes.is_start[rows], notes.time_us[rows])
+    ranges = _paired(marks, int(times[0]), int(times[-1]))
+    names, since, until = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
+    last_event = np.searchsorted(times, until, side="right") - 1
+    return names, np.searchsorted(times, since), last_event
+
+
+def _paired(
+    marks: Iterator[tuple[int, bool, int]], first: int, last: int
+) -> list[tuple[int, int, int]]:
+    """Pair the starts and ends of ranges: names, times of starts and of ends.
+
+    Those of a name are paired last in first out. One that never ends lasts to the ``last`` time;
+    one whose start is lost begins at the ``first``.
+    """
+    open_starts: dict[int, list[int]] = {}
+    ranges = []
+    for name, is_start, time in marks:
         if is_start:
-            open_at.setdefault(name, []).append(time)
+            open_starts.setdefault(name, []).append(time)
+        elif open_starts.get(name):
+            ranges.append((name, open_starts[name].pop(), time))
         else:
-            since = open_at[name].pop() if open_at.get(name) else min(first, time)
-            found.append((name, since, time))
-    found += [
-        (name, since, max(last, since)) for name, starts in open_at.items() for since in starts
-    ]
-    names, since, until = (np.array(column, np.int64) for column in zip(*found, strict=True))
-    return names, np.searchsorted(times, since), np.searchsorted(times, until, side="right") - 1
+            ranges.append((name, min(first, time), time))
+    for name, starts in open_starts.items():
+        ranges += [(name, start, max(last, start)) for start in starts]
+    return ranges
 
 
 def _metadata_runs(snapshot: Snapshot, events: EventTable) -> Spans:
     """Return the runs of events that have the same text."""
     if events.user_metadata_id is None or not len(events):
         return _no_spans()
-    nothing = [i for i, text in enumerate(snapshot.texts) if text in _NO_TEXT]
-    name = np.where(is_among(events.user_metadata_id, nothing), -1, events.user_metadata_id)
+    empty_texts = [number for number, text in enumerate(snapshot.texts) if text in _NO_TEXT]
+    is_empty = is_among(events.user_metadata_id, empty_texts)
+    name = np.where(is_empty, -1, events.user_metadata_id)
     name[events.action == Action.ANNOTATE] = -1
-    begins = rows_of(np.concatenate(([True], name[1:] != name[:-1])))
+    begins = run_starts(name)
     ends = np.append(begins[1:] - 1, len(events) - 1)
-    named = name[begins] >= 0
-    return name[begins][named].astype(np.int64), begins[named], ends[named]
+    has_name = name[begins] >= 0
+    return name[begins][has_name].astype(np.int64), begins[has_name], ends[has_name]
 
 
 def _tensors(events: EventTable) -> Spans:

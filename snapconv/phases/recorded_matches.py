@@ -5,7 +5,7 @@ Its allocation is the one that was live then at that address: torch's storages b
 blocks begin. Records in, rows of the AllocationTable out.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,14 +45,20 @@ def match_recorded(
 ) -> RecordedMatches:
     """Find the allocations of what was recorded on one device."""
     index = _Index(events, allocations)
-    names = [
-        field.name
-        for field in fields(RecordedMatches)
-        if field.name not in ("metadata", "originals")
-    ]
-    found = {name: index.find(getattr(metadata, name), device) for name in names}
     originals = replace(metadata.copies, addr=metadata.copies.original_addr)
-    return read_only(RecordedMatches(metadata, originals=index.find(originals, device), **found))
+    matches = RecordedMatches(
+        metadata,
+        parameters=index.find(metadata.parameters, device),
+        earlier=index.find(metadata.earlier, device),
+        gradients=index.find(metadata.gradients, device),
+        states=index.find(metadata.states, device),
+        inputs=index.find(metadata.inputs, device),
+        saved=index.find(metadata.saved, device),
+        copies=index.find(metadata.copies, device),
+        originals=index.find(originals, device),
+        attributes=index.find(metadata.attributes, device),
+    )
+    return read_only(matches)
 
 
 class _Index:
@@ -72,62 +78,77 @@ class _Index:
 
     def find(self, recorded: RecordedTensors, device: int) -> Int64Column:
         """Return the row of each record's allocation."""
-        found = unknown_column(len(recorded))
-        mine = rows_of(recorded.device == device)
-        if not len(mine) or not len(self._addrs):
-            return found
-        if self._times is None:  # the end of the trace stands in
-            before = after = np.full(len(mine), self._last, np.int64)
-        else:  # the events of the same microsecond may be on either side
-            times = recorded.recorded_us[mine]
-            before, after = (
-                np.searchsorted(self._times, times, side) - 1 for side in ("left", "right")
-            )
-        addr = recorded.addr[mine]
+        matches = unknown_column(len(recorded))
+        records = rows_of(recorded.device == device)
+        if not len(records) or not len(self._addrs):
+            return matches
+        addr = recorded.addr[records]
+        before, after = self._events_around(recorded.recorded_us[records])
         addr_id = np.minimum(np.searchsorted(self._addrs, addr), len(self._addrs) - 1)
-        place = np.searchsorted(self._keys, addr_id * self._n_moments + after + 1, side="right") - 1
-        row = self._order[np.maximum(place, 0)]
-        is_there = (
-            (place >= 0) & (self._allocations.addr[row] == addr) & (self._freed_event[row] > before)
-        )
-        found[mine] = np.where(is_there, row, -1)
-        return found
+        key = addr_id * self._n_moments + after + 1
+        position = np.searchsorted(self._keys, key, side="right") - 1
+        row = self._order[np.maximum(position, 0)]
+        is_same_addr = (position >= 0) & (self._allocations.addr[row] == addr)
+        is_live = is_same_addr & (self._freed_event[row] > before)
+        matches[records] = np.where(is_live, row, -1)
+        return matches
+
+    def _events_around(self, times: Int64Column) -> tuple[Int64Column, Int64Column]:
+        """Return the last event before each time, and the last that is not after it.
+
+        The events of the same microsecond may be on either side. Without times, the end of the
+        trace stands in.
+        """
+        if self._times is None:
+            last = np.full(len(times), self._last, np.int64)
+            return last, last
+        before = np.searchsorted(self._times, times, "left") - 1
+        after = np.searchsorted(self._times, times, "right") - 1
+        return before, after
 
 
 def recorded_phases(metadata: Metadata, events: EventTable) -> Int8Column | None:
-    """Return the phase of every event in codes of RecordedPhase; None where phases cannot be placed.
+    """Return the phase of every event in codes of RecordedPhase.
 
-    Phases follow each other, so that it is the last that began.
+    Phases follow each other, so that it is the last that began. None where phases cannot be placed.
     """
     table = metadata.phases
     time_us = events.time_us
     if time_us is None or not len(table.phase):
         return None
-    place = np.searchsorted(table.began_us, time_us, side="right") - 1
-    row = np.maximum(place, 0)
-    ended = table.ended_us[row]
-    is_inside = (place >= 0) & ((ended < 0) | (time_us <= ended))
-    return table.phase[row] * is_inside
+    last_begun = np.searchsorted(table.began_us, time_us, side="right") - 1
+    row = np.maximum(last_begun, 0)
+    ended_us = table.ended_us[row]
+    is_running = (ended_us < 0) | (time_us <= ended_us)
+    return table.phase[row] * ((last_begun >= 0) & is_running)
 
 
 def recorded_iterations(metadata: Metadata, events: EventTable) -> Int32Column | None:
-    """Return the iteration of every event, from 0 without gaps; None where the recorder marked none."""
+    """Return the iteration of every event, from 0 without gaps.
+
+    None where the recorder marked none.
+    """
     numbers = _iteration_numbers(metadata, events)
     if numbers is None:
         return None
-    return (np.cumsum(np.diff(numbers, prepend=numbers[:1]) > 0)).astype(np.int32)
+    begins = np.diff(numbers, prepend=numbers[:1]) > 0
+    return np.cumsum(begins).astype(np.int32)
 
 
 def iteration_at(metadata: Metadata, events: EventTable, event: int) -> int:
-    """Return the recorder's number of the iteration that an event is in; -1 where that is not known."""
+    """Return the recorder's number of the iteration of an event; -1 where that is not known."""
     numbers = _iteration_numbers(metadata, events)
     return -1 if numbers is None else int(numbers[max(event, 0)])
 
 
 def _iteration_numbers(metadata: Metadata, events: EventTable) -> Int64Column | None:
-    """Return the recorder's iteration numbers, never falling; what is before the first belongs to it."""
+    """Return the recorder's iteration numbers, never falling.
+
+    What is before the first belongs to it.
+    """
     table = metadata.iterations
     if events.time_us is None or not len(events) or not len(table.iteration):
         return None
-    place = np.searchsorted(table.began_us, events.time_us, side="right") - 1
-    return np.asarray(np.maximum.accumulate(table.iteration[np.maximum(place, 0)]))
+    last_begun = np.searchsorted(table.began_us, events.time_us, side="right") - 1
+    numbers = table.iteration[np.maximum(last_begun, 0)]
+    return np.asarray(np.maximum.accumulate(numbers))

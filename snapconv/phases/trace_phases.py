@@ -35,7 +35,7 @@ from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import normal
-from snapconv.stacks.stack_roles import StackRoles, by_stack
+from snapconv.stacks.stack_roles import StackRoles, marked_stacks
 from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.torch_knowledge.optimizers import OF_OTHERS, OF_TORCH, OptimizerRule
@@ -46,14 +46,21 @@ _ZERO_GRAD = "Optimizer.zero_grad#"
 _STEP_NAME = re.compile(r"^Optimizer\.step#(\w+)\.step$")
 # What is between a step and the line that calls it: a wrapper, a schedule of learning rates, a
 # GradScaler.
-_OWN = re.compile(
+_OPTIMIZER_FILE = re.compile(
     r"torch/(optim|amp|cuda/amp|utils/_contextlib|autograd/profiler)[/.\w]{0,255}\.py$"
 )
-_FILE = re.compile(r"torch/optim/(?!optimizer|lr_scheduler|swa_utils)(\w+)\.py$")
+_CLASS_FILE = re.compile(r"torch/optim/(?!optimizer|lr_scheduler|swa_utils)(\w+)\.py$")
+
+
+# Frees have stacks of their own where fewer than this share repeat those of their allocs.
+_REPEATED_SHARE = 0.9
 
 
 class Phase(IntEnum):
-    """The phase of a training step, with the codes of RecordedPhase; OTHER is between, such as zero_grad."""
+    """The phase of a training step, with the codes of RecordedPhase.
+
+    OTHER is between the others, such as zero_grad.
+    """
 
     UNKNOWN = 0
     FORWARD = 1
@@ -112,21 +119,28 @@ class Phases:
     @cached_property
     def events_of_training(self) -> Int64Column:
         """The events that show a backward or a step."""
-        return rows_of(
-            has_code(self.certain, Phase.BACKWARD) | has_code(self.certain, Phase.OPTIMIZER)
-        )
+        is_backward = has_code(self.certain, Phase.BACKWARD)
+        return rows_of(is_backward | has_code(self.certain, Phase.OPTIMIZER))
 
     def iteration_at(self, event: int) -> int | None:
-        """Return the iteration of an event; None before the first, and where nothing ends an iteration."""
+        """Return the iteration of an event.
+
+        None before the first, and where nothing ends an iteration.
+        """
         is_known = event >= 0 and (self.has_steps or self.n_iterations > 1)
         return int(self.iteration[event]) if is_known else None
 
     def name_at(self, event: int) -> str | None:
         """Return the phase of an event as every answer names it; None before the first."""
-        return Phase(int(self.phase[event])).name.lower() if event >= 0 else None
+        if event < 0:
+            return None
+        return Phase(int(self.phase[event])).name.lower()
 
     def next_after(self, phase: Phase, event: NDArray[np.integer[Any]]) -> EventColumn:
-        """Return the first event after each (-1: the start) that shows a phase, or the number of events."""
+        """Return the first event after each (-1: the start) that shows a phase.
+
+        The number of events where there is none.
+        """
         shown = rows_of(has_code(self.certain, phase))
         return next_of(shown, event, len(self.certain))
 
@@ -141,73 +155,87 @@ class Phases:
         return int(is_shown.argmax()) if is_shown.any() else len(is_shown)
 
 
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The runs of events of one phase: where each begins, shows it for the last time, and ends.
+
+    ``phase`` has one entry per event.
+    """
+
+    phase: Int8Column
+    begins: Int64Column
+    shown_ends: Int64Column
+    lasts: Int64Column
+
+    def spread(self, values: Int64Column) -> Int32Column:
+        """Give the value of each run to all of its events."""
+        return np.repeat(values.astype(np.int32), self.lasts - self.begins + 1)
+
+
 @stage
 def find_phases(
     snapshot: Snapshot, device: DeviceSnapshot, allocations: AllocationTable, roles: StackRoles
 ) -> Phases:
     """Label every event with its phase and its iteration."""
     events = real_events(device.events)
-    n = len(events)
     in_step = annotated(snapshot, device, _STEP)
     in_zero_grad = annotated(snapshot, device, _ZERO_GRAD)
     free_sites_known = _frees_have_stacks(events, allocations, roles)
-    marked = recorded_phases(snapshot.metadata, events) if snapshot.metadata else None
-    if marked is not None:
-        certain = np.where(marked > 0, marked, np.int8(Phase.OTHER))
+    recorded = counted = None
+    if snapshot.metadata:
+        recorded = recorded_phases(snapshot.metadata, events)
+        counted = recorded_iterations(snapshot.metadata, events)
+    if recorded is not None:
+        certain = np.where(recorded > 0, recorded, np.int8(Phase.OTHER))
     elif device.is_host:
         # Its frames show who pins memory, on whatever thread, and not what the program does.
-        certain = np.zeros(n, np.int8)
+        certain = np.zeros(len(events), np.int8)
     else:
         certain = _labels(events, roles, in_step, in_zero_grad, free_sites_known=free_sites_known)
     # A step for one parameter, as soon as it has its gradient, ends neither backward nor the
     # iteration.
-    in_hook = by_stack(roles.in_hook, events.stack_id) & (certain > 0)
-    merged = np.where(in_hook, np.int8(Phase.BACKWARD), certain).astype(np.int8)
-    phase, begins, ends, lasts = _runs(merged)
-    counted = recorded_iterations(snapshot.metadata, events) if snapshot.metadata else None
+    is_hook = marked_stacks(roles.is_hook, events.stack_id) & (certain > 0)
+    merged = np.where(is_hook, np.int8(Phase.BACKWARD), certain).astype(np.int8)
+    runs = _find_runs(merged)
     silent_steps = _silent_steps(snapshot, device, merged)
-    has_steps = bool(has_code(phase, Phase.OPTIMIZER).any()) or len(silent_steps) > 0
-    if counted is not None:
-        iteration = counted
-    else:
-        closing = Phase.OPTIMIZER if has_steps else Phase.BACKWARD
-        iteration = _iterations(phase, ends[has_code(phase[begins], closing)], silent_steps)
-    found = Phases(
+    has_run_of_step = bool(has_code(runs.phase, Phase.OPTIMIZER).any())
+    has_steps = has_run_of_step or len(silent_steps) > 0
+    iteration = _iterations(runs, silent_steps, has_steps=has_steps) if counted is None else counted
+    has_hook_steps = bool(np.any(is_hook & has_code(certain, Phase.OPTIMIZER)))
+    phases = Phases(
         certain=certain,
-        phase=phase,
-        run_end=np.repeat(ends.astype(np.int32), lasts - begins + 1),
-        run_last=np.repeat(lasts.astype(np.int32), lasts - begins + 1),
+        phase=runs.phase,
+        run_end=runs.spread(runs.shown_ends),
+        run_last=runs.spread(runs.lasts),
         iteration=iteration,
         in_step=in_step,
         in_zero_grad=in_zero_grad,
-        n_iterations=int(iteration[-1]) + 1 if n else 1,
+        n_iterations=int(iteration[-1]) + 1 if len(events) else 1,
         free_sites_known=free_sites_known,
-        is_recorded=marked is not None,
-        has_steps=has_steps
-        or counted is not None
-        or bool(np.any(in_hook & has_code(certain, Phase.OPTIMIZER))),
+        is_recorded=recorded is not None,
+        has_steps=has_steps or counted is not None or has_hook_steps,
         optimizers=find_optimizers(snapshot, roles),
         oom_events=rows_of(has_code(events.action, Action.OOM)),
         ends_in_oom=bool(len(device.events) and device.events.action[-1] == Action.OOM),
     )
-    return read_only(found)
+    return read_only(phases)
 
 
-def _runs(certain: Int8Column) -> tuple[Int8Column, Int64Column, Int64Column, Int64Column]:
-    """Return the phase of every event; where each run begins, shows its phase for the last time, and ends."""
+def _find_runs(certain: Int8Column) -> _Runs:
     n = len(certain)
     if not n:
-        none = np.zeros(0, np.int64)
-        return certain, none, none, none
+        no_rows = np.zeros(0, np.int64)
+        return _Runs(certain, no_rows, no_rows, no_rows)
     shows = rows_of(certain > 0)
     # What comes before the first event that shows a phase is a run of its own, of none.
     kind = np.append(certain[:1], certain[shows])
     first = np.append(0, shows)
     starts = run_starts(kind)
     begins = first[starts]
-    ends = first[np.append(starts[1:], len(first)) - 1]
+    shown_ends = first[np.append(starts[1:], len(first)) - 1]
     lasts = np.append(begins[1:] - 1, n - 1)
-    return np.repeat(kind[starts], lasts - begins + 1), begins, ends, lasts
+    phase = np.repeat(kind[starts], lasts - begins + 1)
+    return _Runs(phase, begins, shown_ends, lasts)
 
 
 def annotated(snapshot: Snapshot, device: DeviceSnapshot, prefix: str) -> BoolColumn:
@@ -224,29 +252,34 @@ def _silent_steps(snapshot: Snapshot, device: DeviceSnapshot, certain: Int8Colum
 
     SGD, and every fused optimizer, updates in place once its states are there.
     """
-    event = recorded_functions(snapshot, device, _STEP)[2] + 1
+    _, _, last_event = recorded_functions(snapshot, device, _STEP)
+    event = last_event + 1
     event = event[(event > 0) & (event < len(certain))]
+    previous = certain[event - 1]
     # A hook's step is within a backward that goes on at once.
-    in_backward = has_code(certain[event - 1], Phase.BACKWARD) & has_code(
-        certain[event], Phase.BACKWARD
-    )
-    return np.asarray(
-        event[~(has_code(certain[event - 1], Phase.OPTIMIZER) | in_backward)], np.int64
-    )
+    is_within_backward = has_code(previous, Phase.BACKWARD)
+    is_within_backward &= has_code(certain[event], Phase.BACKWARD)
+    is_shown = has_code(previous, Phase.OPTIMIZER)
+    return np.asarray(event[~(is_shown | is_within_backward)], np.int64)
 
 
 def _frees_have_stacks(events: EventTable, allocations: AllocationTable, roles: StackRoles) -> bool:
-    """Return whether frees have stacks of their own: with context='alloc' they repeat those of allocs."""
+    """Return whether frees have stacks of their own.
+
+    With context='alloc' they repeat those of allocs.
+    """
     requested = allocations.free_requested_event
-    both = (allocations.alloc_event >= 0) & (requested >= 0)
-    alloc = events.stack_id[allocations.alloc_event[both]]
-    free = allocations.free_stack_id[both]
+    is_complete = (allocations.alloc_event >= 0) & (requested >= 0)
+    alloc_stack = events.stack_id[allocations.alloc_event[is_complete]]
+    free_stack = allocations.free_stack_id[is_complete]
     # Two stacks without a frame are the same stack, and are no evidence.
-    captured = np.append(~roles.is_empty, False)[alloc] & (free >= 0)
-    if not captured.any():
+    has_frames = np.append(~roles.is_empty, False)
+    is_captured = has_frames[alloc_stack] & (free_stack >= 0)
+    if not is_captured.any():
         stacks = events.stack_id[requested[requested >= 0]]
         return not len(stacks) or bool(np.any(stacks >= 0))
-    return bool(np.count_nonzero(captured & (alloc == free)) / np.count_nonzero(captured) < 0.9)
+    n_repeated = np.count_nonzero(is_captured & (alloc_stack == free_stack))
+    return bool(n_repeated / np.count_nonzero(is_captured) < _REPEATED_SHARE)
 
 
 def _labels(
@@ -257,56 +290,89 @@ def _labels(
     *,
     free_sites_known: bool,
 ) -> Int8Column:
+    """Return the phase that each event shows by its stack and by the annotated ranges."""
     stack = events.stack_id
     if not free_sites_known:
-        stack = np.where(has_code(events.action, Action.ALLOC), stack, -1).astype(np.int32)
-    # One entry per stack, the last for stack -1. The second row is for a step without a closure, in
-    # which the engine runs no backward.
-    has = roles.has
-    of_stack = np.zeros((2, len(roles.stacks) + 1), np.int8)
-    forward = np.append(has[Role.MODULE_CALL] | has[Role.LOSS], False)
-    of_stack[:, forward] = Phase.FORWARD
-    of_stack[0, :-1][_engine_stacks(roles)] = Phase.BACKWARD
-    of_stack[:, :-1][:, has[Role.ZERO_GRAD]] = Phase.OTHER
-    of_stack[:, :-1][:, has[Role.OPTIMIZER]] = Phase.OPTIMIZER
-    label: Int8Column = np.take(of_stack[0], stack)
-    if len(rows := rows_of(in_step)):
-        mine = stack[rows]
-        # A step may be given a closure with a forward and a backward in it. Where the trace begins
-        # in such a step, that forward may be lost.
-        may_have_closure = (rows == np.arange(len(rows))) | forward[mine].any()
-        found = np.where(may_have_closure, label[rows], of_stack[1][mine])
-        label[rows] = np.where(
-            (found == 0) & ~by_stack(roles.in_closure, mine), int(Phase.OPTIMIZER), found
-        )
-    rows = rows_of(in_zero_grad)  # that of a closure is within a step
-    label[rows[~by_stack(has[Role.OPTIMIZER], stack[rows])]] = Phase.OTHER
+        is_alloc = has_code(events.action, Action.ALLOC)
+        stack = np.where(is_alloc, stack, -1).astype(np.int32)
+    stack_phase = _phases_of_stacks(roles, engine=_engine_stacks(roles))
+    label: Int8Column = np.take(stack_phase, stack)
+    rows = rows_of(in_step)
+    if len(rows):
+        label[rows] = _labels_in_step(roles, rows, stack[rows], label[rows])
+    rows = rows_of(in_zero_grad)
+    is_within_step = marked_stacks(roles.has[Role.OPTIMIZER], stack[rows])
+    label[rows[~is_within_step]] = Phase.OTHER  # a closure may call zero_grad within a step
     return label
 
 
+def _phases_of_stacks(roles: StackRoles, *, engine: BoolColumn | None) -> Int8Column:
+    """Return the phase that each stack shows, one entry per stack, the last for stack -1."""
+    has = roles.has
+    phase = np.zeros(len(roles.stacks) + 1, np.int8)
+    shown = phase[:-1]
+    shown[has[Role.MODULE_CALL] | has[Role.LOSS]] = Phase.FORWARD
+    if engine is not None:
+        shown[engine] = Phase.BACKWARD
+    shown[has[Role.ZERO_GRAD]] = Phase.OTHER
+    shown[has[Role.OPTIMIZER]] = Phase.OPTIMIZER
+    return phase
+
+
+def _labels_in_step(
+    roles: StackRoles, rows: Int64Column, stack: Int32Column, label: Int8Column
+) -> Int8Column:
+    """Return the labels of events in annotated steps; those of their stacks are given.
+
+    A step may be given a closure with a forward and a backward in it. Where the trace begins in
+    such a step, that forward may be lost. In a step without a closure the engine runs no backward.
+    """
+    forward = np.append(roles.has[Role.MODULE_CALL] | roles.has[Role.LOSS], False)
+    begins_trace = rows == np.arange(len(rows))
+    may_have_closure = begins_trace | forward[stack].any()
+    plain_label = np.take(_phases_of_stacks(roles, engine=None), stack)
+    shown = np.where(may_have_closure, label, plain_label)
+    is_of_step = (shown == 0) & ~marked_stacks(roles.is_closure, stack)
+    return np.where(is_of_step, int(Phase.OPTIMIZER), shown)
+
+
 def _engine_stacks(roles: StackRoles) -> BoolColumn:
-    """Stacks of the autograd engine; with Python-only stacks its thread shows as an empty stack."""
+    """Mark stacks of the autograd engine.
+
+    With Python-only stacks its thread shows as an empty stack.
+    """
     engine: BoolColumn = roles.has[Role.ENGINE] | roles.has[Role.RECOMPUTE]
-    return engine if roles.has_cpp or roles.is_empty.all() else engine | roles.is_empty
+    if roles.has_cpp or roles.is_empty.all():
+        return engine
+    return engine | roles.is_empty
 
 
 def is_engine(roles: StackRoles, stack_ids: Int32Column) -> BoolColumn:
     """Return whether the autograd engine was at work in each of these stacks; False for -1."""
-    return by_stack(_engine_stacks(roles), stack_ids)
+    return marked_stacks(_engine_stacks(roles), stack_ids)
 
 
-def _iterations(phase: Int8Column, run_ends: Int64Column, silent_steps: Int64Column) -> Int32Column:
-    """Return the iteration of every event: each ends with a run of the closing phase, or a silent step."""
+def _iterations(runs: _Runs, silent_steps: Int64Column, *, has_steps: bool) -> Int32Column:
+    """Return the iteration of every event.
+
+    Each ends with a silent step or a run of steps; without any step, with a run of backward.
+    """
+    phase = runs.phase
     n = len(phase)
     if not n:
         return np.zeros(0, np.int32)
-    ends = distinct(np.concatenate((run_ends, silent_steps - 1)))
+    closing = has_code(phase[runs.begins], Phase.OPTIMIZER if has_steps else Phase.BACKWARD)
+    ends = distinct(np.concatenate((runs.shown_ends[closing], silent_steps - 1)))
     edges = np.append(ends[ends < n - 1] + 1, n)
-    iteration = np.repeat(np.arange(len(edges), dtype=np.int32), np.diff(edges, prepend=0))
+    numbers = np.arange(len(edges), dtype=np.int32)
+    iteration = np.repeat(numbers, np.diff(edges, prepend=0))
+    if not len(ends) or ends[-1] < 0:
+        return iteration
     # What follows the last step without another forward or backward still belongs to it.
-    last = int(ends[-1]) if len(ends) else -1
-    rest = phase[last + 1 :]
-    if last >= 0 and not (has_code(rest, Phase.FORWARD) | has_code(rest, Phase.BACKWARD)).any():
+    last = int(ends[-1])
+    following = phase[last + 1 :]
+    begins_anew = has_code(following, Phase.FORWARD) | has_code(following, Phase.BACKWARD)
+    if not begins_anew.any():
         iteration[last + 1 :] = iteration[last]
     return iteration
 
@@ -315,30 +381,43 @@ def _iterations(phase: Int8Column, run_ends: Int64Column, silent_steps: Int64Col
 
 
 def find_optimizers(snapshot: Snapshot, roles: StackRoles) -> Optimizers:
-    """Find the optimizers, by the names in torch's annotations, or else by the files of their frames."""
-    stacks = snapshot.stacks
-    named = snapshot.annotations.name_id
-    steps = (
-        _STEP_NAME.match(snapshot.texts[name]) for name in distinct(named[named >= 0]).tolist()
-    )
-    names = {step[1] for step in steps if step}
-    in_optimizer = np.repeat(roles.has[Role.OPTIMIZER], np.diff(stacks.offsets))
-    files = (
-        _FILE.search(_file(stacks, frame))
-        for frame in distinct(stacks.frame_ids[in_optimizer]).tolist()
-    )
+    """Find the optimizers, by torch's annotations, or else by the files of their frames."""
+    names = _annotated_optimizers(snapshot)
     rules = {rule_of(name, (*OF_TORCH, *OF_OTHERS)) for name in names}
-    rules = rules or {
-        rule_of(file[1].replace("_", ""), OF_TORCH, re.IGNORECASE) for file in files if file
-    }
-    ranges = {None if rule is None else (rule.least_states, rule.most_states) for rule in rules}
+    if not rules:
+        rules = _rules_by_files(snapshot.stacks, roles)
+    known_rules = [rule for rule in rules if rule is not None]
+    are_known = len(known_rules) == len(rules)
+    ranges = {(rule.least_states, rule.most_states) for rule in known_rules}
     return Optimizers(
         names=tuple(sorted(names)),
-        states_range=ranges.pop() if len(ranges) == 1 else None,
-        are_known=None not in rules,
-        states_are_built=bool(rules) and all(rule is not None and rule.is_built for rule in rules),
-        may_be_several=_n_lines_of_steps(stacks, roles) > 1,
+        states_range=ranges.pop() if are_known and len(ranges) == 1 else None,
+        are_known=are_known,
+        states_are_built=bool(rules) and are_known and all(rule.is_built for rule in known_rules),
+        may_be_several=_n_lines_of_steps(snapshot.stacks, roles) > 1,
     )
+
+
+def _annotated_optimizers(snapshot: Snapshot) -> set[str]:
+    """Return the classes of the optimizers whose steps torch annotated."""
+    name_ids = snapshot.annotations.name_id
+    names = set()
+    for name_id in distinct(name_ids[name_ids >= 0]).tolist():
+        step = _STEP_NAME.match(snapshot.texts[name_id])
+        if step:
+            names.add(step[1])
+    return names
+
+
+def _rules_by_files(stacks: StackTable, roles: StackRoles) -> set[OptimizerRule | None]:
+    """Return the rules of the optimizers whose files the stacks show; None for one in no table."""
+    is_optimizer = np.repeat(roles.has[Role.OPTIMIZER], np.diff(stacks.offsets))
+    rules = set()
+    for frame in distinct(stacks.frame_ids[is_optimizer]).tolist():
+        file = _CLASS_FILE.search(_file(stacks, frame))
+        if file:
+            rules.add(rule_of(file[1].replace("_", ""), OF_TORCH, re.IGNORECASE))
+    return rules
 
 
 def rule_of(name: str, rules: tuple[OptimizerRule, ...], flags: int = 0) -> OptimizerRule | None:
@@ -348,13 +427,17 @@ def rule_of(name: str, rules: tuple[OptimizerRule, ...], flags: int = 0) -> Opti
 
 def _n_lines_of_steps(stacks: StackTable, roles: StackRoles) -> int:
     """Count the lines that call steps: the first frame outside of the optimizers' own files."""
-    found: set[int] = set()
+    calling_frames: set[int | None] = set()
     for stack in rows_of(roles.has[Role.OPTIMIZER]).tolist():
-        frames = stacks.frames_of(stack).tolist()
-        own = [place for place, frame in enumerate(frames) if _OWN.search(_file(stacks, frame))]
-        outside = frames[own[-1] + 1 :] if own else []
-        found.update(next(([f] for f in outside if _file(stacks, f).endswith(".py")), []))
-    return len(found)
+        calling = None
+        for frame in reversed(stacks.frames_of(stack).tolist()):
+            file = _file(stacks, frame)
+            if _OPTIMIZER_FILE.search(file):
+                calling_frames.add(calling)
+                break
+            if file.endswith(".py"):
+                calling = frame
+    return len(calling_frames - {None})
 
 
 def _file(stacks: StackTable, frame: int) -> str:
