@@ -23,28 +23,30 @@ from snapconv.stop_signals import stage
 # A recorder's word for the model itself is the empty path.
 _ROOT = "(model)"
 
-_Known = dict[tuple[str, Evidence], int]
+# The number of every module, by its name and the evidence for it.
+_Numbers = dict[tuple[str, Evidence], int]
 
 
 @stage
 def name_allocations(
-    stacks: StackTable, by_stack: Operations, allocations: AllocationTable
+    stacks: StackTable, stack_operations: Operations, allocations: AllocationTable
 ) -> Operations:
-    """Name every allocation; ``by_stack`` has the operation of every stack.
+    """Name every allocation; ``stack_operations`` has the operation of every stack.
 
     An allocation that its stack does not name is named by the backward node that freed it.
     """
-    numbers = {name: number for number, name in enumerate(by_stack.names)}
-    ids = np.append(by_stack.name_id, np.int32(0))[
-        allocations.stack_id
-    ]  # the last is that of stack -1
+    numbers = {name: number for number, name in enumerate(stack_operations.names)}
+    unnamed = np.int32(0)  # the operation of stack -1
+    ids = np.append(stack_operations.name_id, unnamed)[allocations.stack_id]
     rows = (ids == 0) & (allocations.free_stack_id >= 0)
-    freed_by, inverse = np.unique(allocations.free_stack_id[rows], return_inverse=True)
-    nodes = [name_of_node(stacks, stack) for stack in freed_by.tolist()]
-    found = [numbers.setdefault(node, len(numbers)) for node in nodes]
-    ids[rows] = np.array(found, np.int32)[inverse]
-    is_new = len(numbers) > len(by_stack.names)  # a file may have many devices, and many names
-    return read_only(Operations(tuple(numbers) if is_new else by_stack.names, ids))
+    free_stacks, inverse = np.unique(allocations.free_stack_id[rows], return_inverse=True)
+    nodes = [name_of_node(stacks, stack) for stack in free_stacks.tolist()]
+    node_ids = [numbers.setdefault(node, len(numbers)) for node in nodes]
+    ids[rows] = np.array(node_ids, np.int32)[inverse]
+    # A file may have many devices, and many names: they share one tuple where nothing is new.
+    has_new_names = len(numbers) > len(stack_operations.names)
+    names = tuple(numbers) if has_new_names else stack_operations.names
+    return read_only(Operations(names, ids))
 
 
 # --- modules
@@ -52,9 +54,10 @@ def name_allocations(
 
 @dataclass(frozen=True, slots=True)
 class Modules:
-    """The modules of one device; ``module_id`` is a position in them, one entry per allocation, -1: none.
+    """The modules of one device.
 
-    ``evidence`` is METADATA for a path such as ``blocks.3.attn``, FRAMES for the lines of calls.
+    ``module_id`` is a position in them, one entry per allocation, -1: none. ``evidence`` is
+    METADATA for a path such as ``blocks.3.attn``, FRAMES for the lines of calls.
     """
 
     names: tuple[str, ...]
@@ -74,48 +77,56 @@ def find_modules(
     the module that saved it first. A workspace is a library's, whichever module ran when it was
     made.
     """
-    known: _Known = {}
-    ids = _by_frames(module_calls, allocations.stack_id, known)
+    numbers: _Numbers = {}
+    ids = _modules_by_frames(module_calls, allocations.stack_id, numbers)
     ids[category == Category.WORKSPACE] = -1
     if recorded is not None:
-        _by_recorded_paths(ids, recorded, known)
+        _set_recorded_paths(ids, recorded, numbers)
     used, ids[ids >= 0] = np.unique(ids[ids >= 0], return_inverse=True)
-    every = list(known)
-    kept = [every[number] for number in used.tolist()]
-    return read_only(
-        Modules(tuple(name for name, _ in kept), tuple(evidence for _, evidence in kept), ids)
-    )
+    modules = list(numbers)
+    used_modules = [modules[number] for number in used.tolist()]
+    names = tuple(name for name, _ in used_modules)
+    evidence = tuple(evidence for _, evidence in used_modules)
+    return read_only(Modules(names, evidence, ids))
 
 
-def _by_frames(module_calls: Sequence[str], stack_id: Int32Column, known: _Known) -> Int32Column:
+def _modules_by_frames(
+    module_calls: Sequence[str], stack_id: Int32Column, numbers: _Numbers
+) -> Int32Column:
     ids = unknown_column(len(module_calls) + 1, np.int32)  # the last is that of stack -1
     for stack in distinct(stack_id[stack_id >= 0]).tolist():
-        if label := module_calls[stack]:
-            ids[stack] = known.setdefault((label, Evidence.FRAMES), len(known))
+        label = module_calls[stack]
+        if label:
+            ids[stack] = numbers.setdefault((label, Evidence.FRAMES), len(numbers))
     return ids[stack_id]
 
 
-def _by_recorded_paths(ids: Int32Column, recorded: RecordedMatches, known: _Known) -> None:
+def _set_recorded_paths(ids: Int32Column, recorded: RecordedMatches, numbers: _Numbers) -> None:
     """Overwrite with the paths that a recorder wrote; those of the parameters come last, and win."""
     metadata = recorded.metadata
-    saved = _ids_of(metadata.saved.modules, known)
+    saved = _module_ids(metadata.saved.modules, numbers)
     # Backwards, so that the first that saved a tensor has the last word.
     _set(ids, recorded.saved[::-1], saved[::-1])
-    of_parameter = _ids_of([module or _ROOT for module in metadata.parameters.modules], known)
+    parameter_modules = [module or _ROOT for module in metadata.parameters.modules]
+    parameter_ids = _module_ids(parameter_modules, numbers)
     for rows, parameter in (
         (recorded.states, metadata.states.parameter),
         (recorded.gradients, metadata.gradients.parameter),
     ):
-        has_one = parameter >= 0
-        _set(ids, rows[has_one], of_parameter[parameter[has_one]])
-    _set(ids, recorded.parameters[::-1], of_parameter[::-1])
+        has_parameter = parameter >= 0
+        _set(ids, rows[has_parameter], parameter_ids[parameter[has_parameter]])
+    _set(ids, recorded.parameters[::-1], parameter_ids[::-1])
 
 
-def _ids_of(modules: tuple[str, ...] | list[str], known: _Known) -> Int32Column:
-    ids = [known.setdefault((m, Evidence.METADATA), len(known)) if m else -1 for m in modules]
-    return np.array(ids, np.int32)
+def _module_ids(modules: Sequence[str], numbers: _Numbers) -> Int32Column:
+    """Return the number of each module; -1 where a record has none."""
+    ids = unknown_column(len(modules), np.int32)
+    for row, module in enumerate(modules):
+        if module:
+            ids[row] = numbers.setdefault((module, Evidence.METADATA), len(numbers))
+    return ids
 
 
 def _set(ids: Int32Column, rows: Int64Column, values: Int32Column) -> None:
-    there = (rows >= 0) & (values >= 0)
-    ids[rows[there]] = values[there]
+    is_known = (rows >= 0) & (values >= 0)
+    ids[rows[is_known]] = values[is_known]

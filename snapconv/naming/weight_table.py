@@ -7,13 +7,13 @@ their size.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 import numpy as np
 
 from snapconv.classification.categories import Category
 from snapconv.classification.parameters import counted, most_at_once
 from snapconv.columns import (
+    BoolColumn,
     Int8Column,
     Int32Column,
     Int64Column,
@@ -47,22 +47,22 @@ class WeightTable:
 
 
 def weight_names(
-    given: Sequence[str], stack_ids: Int32Column, lines: ProjectLines
+    names: Sequence[str], stack_ids: Int32Column, lines: ProjectLines
 ) -> tuple[str, ...]:
     """Name every weight: as given, or else by its line, ``train.py:48#3``, or else by its number.
 
     The line is the innermost one of the project that it was allocated from, with its number there.
     """
-    names = []
-    numbers: Counter[str] = Counter()
-    for number, (name, stack_id) in enumerate(zip(given, stack_ids.tolist(), strict=True), 1):
+    all_names = []
+    n_of_line: Counter[str] = Counter()
+    for number, (name, stack_id) in enumerate(zip(names, stack_ids.tolist(), strict=True), 1):
         line = lines.innermost(stack_id)
+        default = f"weight_{number}"
         if line:
-            numbers[line.place] += 1
-        names.append(
-            name or (f"{line.place}#{numbers[line.place]}" if line else f"weight_{number}")
-        )
-    return tuple(names)
+            n_of_line[line.place] += 1
+            default = f"{line.place}#{n_of_line[line.place]}"
+        all_names.append(name or default)
+    return tuple(all_names)
 
 
 def tensor_names(
@@ -73,35 +73,43 @@ def tensor_names(
     A weight has that of the report, its gradient ``NAME.grad``, a state ``NAME: STATE``. Of several
     that used the memory one after the other, the parameter itself goes first, then its gradient.
     """
-    known = weight_names(weights.names, weights.stack_id, lines)
-    gradients = zip(weights.gradient_row.tolist(), known, strict=True)
-    found = list(zip(weights.row.tolist(), known, strict=True))
-    found += (
-        _recorded_names(recorded)
-        if recorded
-        else ((row, f"{name}.grad") for row, name in gradients)
-    )
+    weight_rows = weights.row.tolist()
+    all_names = weight_names(weights.names, weights.stack_id, lines)
+    tensors = list(zip(weight_rows, all_names, strict=True))
+    if recorded:
+        tensors += _recorded_names(recorded)
+    else:
+        gradients = zip(weights.gradient_row.tolist(), all_names, strict=True)
+        tensors += [(row, f"{name}.grad") for row, name in gradients]
     names: dict[int, str] = {}
-    for row, name in found:
+    for row, name in tensors:
         if row >= 0:
             names.setdefault(row, name)
     return names
 
 
 def _recorded_names(recorded: RecordedMatches) -> Iterator[tuple[int, str]]:
-    """Yield the rows and names of what a recorder wrote: parameters, their gradients, their states."""
+    """Yield the rows and names of what a recorder wrote: parameters, gradients, states."""
     metadata = recorded.metadata
     names = metadata.parameters.names
-    states = metadata.states
-    tensors = (
-        (recorded.parameters, np.arange(len(names)), repeat("")),
-        (recorded.gradients, metadata.gradients.parameter, repeat(".grad")),
-        (recorded.states, states.parameter, (f": {name}" for name in states.names)),
-    )
-    for rows, parameters, parts in tensors:
-        for row, parameter, part in zip(rows.tolist(), parameters.tolist(), parts, strict=False):
-            if parameter >= 0 and names[parameter]:
-                yield row, names[parameter] + part
+    yield from _named(recorded.parameters, names)
+    gradients = metadata.gradients.parameter.tolist()
+    yield from _named(recorded.gradients, [_suffixed(names, i, ".grad") for i in gradients])
+    states = zip(metadata.states.parameter.tolist(), metadata.states.names, strict=False)
+    yield from _named(recorded.states, [_suffixed(names, i, f": {state}") for i, state in states])
+
+
+def _named(rows: Int64Column, names: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield the rows that have a name."""
+    for row, name in zip(rows.tolist(), names, strict=False):
+        if name:
+            yield row, name
+
+
+def _suffixed(names: Sequence[str], parameter: int, suffix: str) -> str:
+    """Return the name of what belongs to a parameter; empty where that has none."""
+    name = names[parameter] if parameter >= 0 else ""
+    return name + suffix if name else ""
 
 
 def match_weights(
@@ -118,26 +126,28 @@ def match_weights(
     and of a size no more than one iteration has.
     """
     live = allocations.live_at(event)
+    sizes = allocations.requested_bytes
+    is_gradient = category == Category.GRADIENT
     weights = rows_of(live & (category == Category.WEIGHT))
     first, last = iteration_events
-    begun = allocations.alloc_event <= last
-    not_ended = (allocations.end_event < 0) | (allocations.end_event >= first)
-    candidates = rows_of((category == Category.GRADIENT) & begun & not_ended)
+    is_begun = allocations.alloc_event <= last
+    is_not_ended = (allocations.end_event < 0) | (allocations.end_event >= first)
+    candidates = rows_of(is_gradient & is_begun & is_not_ended)
     candidates = candidates[np.argsort(~live[candidates], kind="stable")]
-    sizes = allocations.requested_bytes
     n_at_once = _most_at_once(allocations, candidates, first)
     gradient = _pair(sizes[weights], sizes[candidates], n_at_once)
-    gradient[gradient >= 0] = candidates[gradient[gradient >= 0]]
-    unmatched = live.copy()
-    unmatched[gradient[gradient >= 0]] = False
-    n_unmatched = count_of(unmatched & (category == Category.GRADIENT))
+    has_gradient = gradient >= 0
+    gradient[has_gradient] = candidates[gradient[has_gradient]]
+    unmatched = live & is_gradient
+    unmatched[gradient[has_gradient]] = False
+    gradient_bytes = np.where(has_gradient, np.append(sizes, 0)[gradient], 0)
     table = WeightTable(
         row=weights,
         gradient_row=gradient,
-        n_unmatched_gradients=n_unmatched,
+        n_unmatched_gradients=count_of(unmatched),
         names=("",) * len(weights),
         size_bytes=sizes[weights],
-        gradient_bytes=np.where(gradient >= 0, np.append(sizes, 0)[gradient], 0),
+        gradient_bytes=gradient_bytes,
         stack_id=allocations.stack_id[weights],
     )
     return read_only(table)
@@ -151,14 +161,17 @@ def _most_at_once(allocations: AllocationTable, rows: Int64Column, first: int) -
     successors: a batch norm's buffers have the size of its weights.
     """
     sizes = allocations.requested_bytes[rows]
-    made = allocations.alloc_event[rows]
+    alloc = allocations.alloc_event[rows]
     end = allocations.end_event[rows]
     end = np.where(end >= 0, end, np.iinfo(end.dtype).max)
-    return counted(sizes[made >= first]) | most_at_once(sizes, made, end)
+    return counted(sizes[alloc >= first]) | most_at_once(sizes, alloc, end)
 
 
 def _pair(weights: Int64Column, gradients: Int64Column, n_at_once: dict[int, int]) -> Int64Column:
-    """Return the number of a gradient of the same size for every weight, each given once; -1 for none."""
+    """Return the number of a gradient of the same size for every weight; -1 for none.
+
+    Each gradient is given once.
+    """
     free: dict[int, list[int]] = {}
     for number, size in enumerate(gradients.tolist()):
         free.setdefault(size, []).append(number)
@@ -166,9 +179,9 @@ def _pair(weights: Int64Column, gradients: Int64Column, n_at_once: dict[int, int
         del same_size[n_at_once[size] :]
         same_size.reverse()
     paired = unknown_column(len(weights))
-    for i, size in enumerate(weights.tolist()):
-        if left := free.get(size):
-            paired[i] = left.pop()
+    for row, size in enumerate(weights.tolist()):
+        if free.get(size):
+            paired[row] = free[size].pop()
     return paired
 
 
@@ -183,67 +196,101 @@ def recorded_weights(
     """
     parameters = recorded.metadata.parameters
     gradients = recorded.metadata.gradients
-    places = _places_at(recorded, device, allocations, event)
-    chosen, rows, sizes = (column[~parameters.is_buffer[places[0]]] for column in places)
+    chosen, rows, sizes = _live_parameters(recorded, device, allocations, event)
     iteration = iteration_at(recorded.metadata, device.events, event)
     record = _gradient_records(recorded, device.device, iteration)[chosen]
     registered = parameters.stack_ids[chosen]
     allocated = np.append(allocations.stack_id, np.int32(-1))[rows]
+    stack_id = np.where(registered >= 0, registered, allocated).astype(np.int32)
     table = WeightTable(
         row=rows,
         gradient_row=np.append(recorded.gradients, -1)[record],
         n_unmatched_gradients=0,
-        names=tuple(parameters.names[i] for i in chosen.tolist()),
+        names=tuple(parameters.names[number] for number in chosen.tolist()),
         size_bytes=sizes,
         gradient_bytes=np.append(gradients.n_bytes, 0)[record],
-        stack_id=np.where(registered >= 0, registered, allocated).astype(np.int32),
+        stack_id=stack_id,
     )
     return read_only(table)
 
 
-def _places_at(
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """Records of the memory of parameters: of each the parameter, its row, and its bytes.
+
+    ``is_here``: on the device that is asked for. ``is_after``: recorded after the event.
+    """
+
+    parameter: Int64Column
+    row: Int64Column
+    n_bytes: Int64Column
+    recorded_us: Int64Column
+    is_here: BoolColumn
+    is_after: BoolColumn
+
+
+def _live_parameters(
     recorded: RecordedMatches, device: DeviceSnapshot, allocations: AllocationTable, event: int
 ) -> tuple[Int64Column, Int64Column, Int64Column]:
-    """Find the parameters on this device at ``event``: each with its row, -1 for none, and its bytes.
+    """Find the parameters on this device at ``event``, without buffers.
 
-    Of several places that are live then (the program may keep the memory that a parameter had
-    before), it is the first that was recorded afterwards, or else the last that was recorded
-    before. One whose memory is nowhere in the trace counts if it was the first place recorded
-    afterwards.
+    Returns each with its row, -1 for none, and its bytes. Of several records that are live then
+    (the program may keep the memory that a parameter had before), it is the first that was recorded
+    afterwards, or else the last that was recorded before. One whose memory is nowhere in the trace
+    counts if it was the first recorded afterwards.
     """
+    is_buffer = recorded.metadata.parameters.is_buffer
+    n_parameters = len(is_buffer)
+    records = _records(recorded, device, event)
+    # The best comes last, and overwrites, as NumPy assigns in order: records from before, oldest
+    # first, then later ones, newest first.
+    preference = np.where(records.is_after, -records.recorded_us, records.recorded_us)
+    order = np.lexsort((preference, records.is_after))
+    first_after = unknown_column(n_parameters)
+    first_after[records.parameter[order]] = np.where(records.is_after[order], order, -1)
+    is_first_after = first_after[records.parameter] == np.arange(len(records.parameter))
+    is_live = records.is_here & (records.row < 0) & records.is_after & is_first_after
+    is_live |= np.append(allocations.live_at(event), np.False_)[records.row]
+    has_left = ~records.is_here & ~records.is_after
+    deciding = order[(is_live | has_left)[order]]
+    last = unknown_column(n_parameters)
+    last[records.parameter[deciding]] = deciding
+    parameters = rows_of((last >= 0) & is_live[last] & ~is_buffer)
+    chosen = last[parameters]
+    return parameters, records.row[chosen], records.n_bytes[chosen]
+
+
+def _records(recorded: RecordedMatches, device: DeviceSnapshot, event: int) -> _Records:
+    """Return the records of earlier memory of parameters, then those of their last."""
     parameters = recorded.metadata.parameters
     earlier = recorded.metadata.earlier
     moved = rows_of(earlier.parameter >= 0)
-    owner = np.concatenate((earlier.parameter[moved], np.arange(len(parameters))))
-    found = np.concatenate((recorded.earlier[moved], recorded.parameters))
-    n_bytes = np.concatenate((earlier.n_bytes[moved], parameters.n_bytes))
     recorded_us = np.concatenate((earlier.recorded_us[moved], parameters.recorded_us))
-    is_mine = np.concatenate((earlier.device[moved], parameters.device)) == device.device
+    devices = np.concatenate((earlier.device[moved], parameters.device))
     times = device.events.time_us
-    moment = int(times[event]) if times is not None and event >= 0 else np.iinfo(np.int64).min
-    is_after = recorded_us >= moment
-    # The best comes last, and overwrites, as NumPy assigns in order: records from before, oldest
-    # first, then later ones, newest first.
-    order = np.lexsort((np.where(is_after, -recorded_us, recorded_us), is_after))
-    first_after = unknown_column(len(parameters))
-    first_after[owner[order]] = np.where(is_after[order], order, -1)
-    is_live = is_mine & (found < 0) & is_after & (first_after[owner] == np.arange(len(owner)))
-    is_live |= np.append(allocations.live_at(event), np.False_)[found]
-    has_left = ~is_mine & ~is_after
-    last = unknown_column(len(parameters))
-    known = order[(is_live | has_left)[order]]
-    last[owner[known]] = known
-    there = rows_of((last >= 0) & is_live[last])
-    return there, found[last[there]], n_bytes[last[there]]
+    moment = np.iinfo(np.int64).min
+    if times is not None and event >= 0:
+        moment = int(times[event])
+    return _Records(
+        parameter=np.concatenate((earlier.parameter[moved], np.arange(len(parameters)))),
+        row=np.concatenate((recorded.earlier[moved], recorded.parameters)),
+        n_bytes=np.concatenate((earlier.n_bytes[moved], parameters.n_bytes)),
+        recorded_us=recorded_us,
+        is_here=devices == device.device,
+        is_after=recorded_us >= moment,
+    )
 
 
 def _gradient_records(recorded: RecordedMatches, device: int, iteration: int) -> Int64Column:
-    """Return the record of each parameter's gradient: the iteration's last one, or else the last of all."""
+    """Return the record of each parameter's gradient.
+
+    The iteration's last one, or else the last of all.
+    """
     gradients = recorded.metadata.gradients
     chosen = unknown_column(len(recorded.metadata.parameters))
     records = rows_of((gradients.device == device) & (gradients.parameter >= 0))
-    is_wanted = gradients.iteration[records] == iteration
-    records = records[np.lexsort((gradients.recorded_us[records], is_wanted))]
+    is_of_iteration = gradients.iteration[records] == iteration
+    records = records[np.lexsort((gradients.recorded_us[records], is_of_iteration))]
     # Later entries overwrite earlier ones: NumPy assigns in order.
     chosen[gradients.parameter[records]] = records
     return chosen

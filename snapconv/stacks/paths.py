@@ -20,7 +20,7 @@ _STANDARD_LIBRARY = re.compile(
 # `/tmp/ipykernel_812/40112.py` of Jupyter, `/tmp/ipython-input-7-1f2e.py` of Colab, and what
 # IPython writes where a cell has no file.
 _NOTEBOOK_CELL = re.compile(r"^<ipython-input|/(ipykernel_\d+/[^/]+|ipython-input-[^/]+)\.py$")
-_HERE = re.compile(r"^(\./)+")
+_CURRENT_FOLDER = re.compile(r"^(\./)+")
 _HIDDEN = re.compile(r"(^|/)\.[^/.]")
 # Debuggers run a program from folders of their own, which no installer filled, and wrap the
 # functions of its threads: PyCharm's `…/helpers/pydev/pydevd.py` and `.pycharm_helpers`, debugpy's
@@ -29,15 +29,16 @@ _DEBUGGERS = {"pydev", "_pydevd_bundle", "_pydev_bundle", "debugpy", "ptvsd"}
 _NATIVE_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".cuh", ".o", ".s", ".so")
 
 
-# What is looked at for every frame of every stack, of a few hundred files. Where a file has more
-# distinct texts than fit, and all are looked up in the same order, none is found again.
+# For functions that are called for every frame of every stack, with the texts of a few hundred files.
+# Where a file has more distinct texts than fit, and all are looked up in the same order, none is
+# found again.
 for_every_frame = lru_cache(maxsize=1 << 16)
 
 
 @for_every_frame
 def normal(path: str) -> str:
     """Return the same path with forward slashes and no trailing one; a Windows drive in lower case."""
-    text = _HERE.sub("", path.replace("\\", "/"))
+    text = _CURRENT_FOLDER.sub("", path.replace("\\", "/"))
     if len(text) > 1 and text[1] == ":":
         text = text[0].lower() + text[1:]
     return text.rstrip("/") if len(text) > 1 else text
@@ -55,13 +56,19 @@ def is_under(path: str, root: str) -> bool:
 
 @for_every_frame
 def is_python(filename: str) -> bool:
-    """Return whether a frame's file name is that of Python code (C++ frames have ``??`` or a source file)."""
+    """Return whether a frame's file name is that of Python code.
+
+    C++ frames have ``??`` or a source file.
+    """
     return filename.endswith((".py", ".ipynb")) or filename.startswith("<")
 
 
 @for_every_frame
 def is_native(filename: str) -> bool:
-    """Return whether a frame's file name is that of C or C++ code; a script may have no suffix at all."""
+    """Return whether a frame's file name is that of C or C++ code.
+
+    A script may have no suffix at all.
+    """
     name = filename.lower()
     return name in ("", "??") or name.endswith(_NATIVE_SUFFIXES) or ".so." in name
 
@@ -79,14 +86,17 @@ def is_absolute(path: str) -> bool:
 @for_every_frame
 def is_generated(path: str) -> bool:
     """Return whether a normal path is that of code that torch.compile wrote."""
+    if _GENERATED_FILE.search(path):
+        return True
     folders = path.split("/")[:-1]
-    return bool(_GENERATED_FILE.search(path)) or any(
-        part.startswith(_GENERATED) for part in folders
-    )
+    return any(folder.startswith(_GENERATED) for folder in folders)
 
 
 def is_hidden(path: str) -> bool:
-    """Return whether a normal path is in a hidden folder: caches, and what editors run programs with."""
+    """Return whether a normal path is in a hidden folder.
+
+    Caches are, and what editors run programs with.
+    """
     return bool(_HIDDEN.search(path))
 
 
@@ -96,11 +106,8 @@ def installed_part(path: str) -> str | None:
 
     None for a file that was not installed, such as that of a project or of a package's checkout.
     """
-    ends = [
-        found.end()
-        for pattern in (_PACKAGES, _STANDARD_LIBRARY)
-        for found in pattern.finditer(path)
-    ]
+    ends = [folder.end() for folder in _PACKAGES.finditer(path)]
+    ends += [folder.end() for folder in _STANDARD_LIBRARY.finditer(path)]
     return path[max(ends) :] if ends else None
 
 
@@ -111,9 +118,10 @@ def is_standard_library(path: str) -> bool:
 
 @for_every_frame
 def is_library(path: str) -> bool:
-    """Return whether a normal path is of a package, the standard library, a debugger or a compiler cache.
+    """Return whether a normal path is of a library, and not of the user's code.
 
-    A virtual environment inside a project is recognised by its site-packages and lib/python3.N.
+    A library is a package, the standard library, a debugger or a compiler cache. A virtual
+    environment inside a project is recognised by its site-packages and lib/python3.N.
     """
     if is_notebook(path):
         return False

@@ -42,19 +42,18 @@ _TOO_WIDE = {
 _HOMES = {"/home", "/Users", "c:/Users"}
 # The code of a model is here as often as in the user's own project; DeepView counts both too.
 MODEL_LIBRARIES = ("transformers/models", "diffusers/models")
-# What every call of a module goes through, so that it shows where torch is.
-_OF_TORCH = "/torch/nn/modules/module.py"
+# Every call of a module goes through this file, so that it shows where torch is.
+_MODULE_FILE = "/torch/nn/modules/module.py"
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
     """The user's code in one file's frames.
 
-    ``root`` is as recorded, None if no frame looks like a project. ``seen_root`` is
-    the one that the frames themselves suggest, whether or not one was given. ``is_project`` (bool)
-    and ``relative_paths`` have one entry per frame of the FrameTable. ``includes`` are the
-    libraries with frames that count too, ``unused_includes`` those that were requested and have
-    none.
+    ``root`` is as recorded, None if no frame looks like a project. ``seen_root`` is the one that the
+    frames themselves suggest, whether or not one was given. ``is_project`` (bool) and
+    ``relative_paths`` have one entry per frame of the FrameTable. ``includes`` are the libraries
+    with frames that count too, ``unused_includes`` those that were requested and have none.
     """
 
     root: str | None
@@ -82,18 +81,22 @@ class Include:
             return False
         if is_absolute(self.path):
             return path == self.path or is_under(path, self.path)
+        folder = f"{self.path}/"
+        file = f"{self.path}.py"
         installed = installed_part(path)
         if installed is not None:
-            return installed in (self.path, f"{self.path}.py") or installed.startswith(
-                f"{self.path}/"
-            )
-        return f"/{self.path}/" in f"/{path}/" or f"/{path}".endswith(f"/{self.path}.py")
+            return installed in (self.path, file) or installed.startswith(folder)
+        return f"/{folder}" in f"/{path}/" or f"/{path}".endswith(f"/{file}")
 
 
 def parse_include(text: str, *, root: str | None) -> Include:
-    """Read a package (``timm.models``, ``timm/models``), a path, or one relative to the root (``../lib``)."""
+    """Read a package, a path, or one relative to the root.
+
+    ``timm.models``, ``timm/models``, ``/w/lib/timm``, ``../lib``.
+    """
     if text.startswith(".") and root is not None:
-        path = posixpath.normpath(posixpath.join(root, text.replace("\\", "/")))
+        joined = posixpath.join(root, text.replace("\\", "/"))
+        path = posixpath.normpath(joined)
     elif "/" in text or "\\" in text or text.endswith(".py"):
         path = normal(text)
     else:
@@ -109,7 +112,7 @@ def find_project(
     recorded: RecordedProject = NOT_RECORDED,
     includes: Sequence[str] = (),
 ) -> Project:
-    """Decide for every frame whether it is the user's; infer the root where none is given or recorded.
+    """Decide for every frame whether it is the user's; infer the root if none is given or recorded.
 
     ``bytes_of_stack`` is what every stack has requested, by which the root is inferred; without it
     all stacks count the same. The user's are all Python files that no installer put there: a
@@ -117,57 +120,77 @@ def find_project(
     what is not below it. ``includes`` are libraries that count too, beside those that were
     recorded. Where no file is the user's, the package counts that the program was started in.
     """
-    frames, paths = stacks.frames, list(map(normal, stacks.frames.files))
-    every = dict.fromkeys(paths)
-    mine = _not_installed(set(paths))
+    frames = stacks.frames
+    paths = list(map(normal, frames.files))
     if bytes_of_stack is None:
         bytes_of_stack = np.ones(len(stacks), np.int64)
-    seen = _infer_root(
-        stacks, paths, {path for path in mine if not is_hidden(path)} or mine, bytes_of_stack
-    )
-    root_there = normal(recorded.root) if recorded.root else None
-    chosen = normal(root) if root else root_there or seen
-    is_named = bool(root) or (root_there is not None and recorded.is_given)
-    own = {
-        path
-        for path in every
-        if path in mine and (_belongs(path, chosen) or not (is_named or is_hidden(path)))
-    }
-    entry = None if own or is_named or includes else _entry_package(stacks, bytes_of_stack)
-    wanted = dict.fromkeys(
-        (*MODEL_LIBRARIES, *([entry] if entry else ()), *recorded.includes, *includes)
-    )
-    included = [parse_include(text, root=chosen) for text in wanted]
-    included_by = {path: [one.text for one in included if one.contains(path)] for path in every}
-    own |= {path for path, by in included_by.items() if by and is_python(path)}
-    used = {text for by in included_by.values() for text in by}
-    shown = [_shown(path, chosen, is_own=path in own) for path in paths]
+    user_paths = _not_installed(set(paths))
+    visible_paths = {path for path in user_paths if not is_hidden(path)}
+    seen_root = _infer_root(stacks, paths, visible_paths or user_paths, bytes_of_stack)
+    recorded_root = normal(recorded.root) if recorded.root else None
+    chosen_root = normal(root) if root else recorded_root or seen_root
+    is_given = bool(root) or (recorded_root is not None and recorded.is_given)
+    own = _own_paths(user_paths, chosen_root, root_is_given=is_given)
+    libraries = [*MODEL_LIBRARIES, *recorded.includes, *includes]
+    if not (own or is_given or includes):
+        entry = _entry_package(stacks, bytes_of_stack)
+        if entry:
+            libraries.insert(len(MODEL_LIBRARIES), entry)
+    libraries = list(dict.fromkeys(libraries))
+    included_paths, used = _included([parse_include(t, root=chosen_root) for t in libraries], paths)
+    own |= included_paths
+    unused = [text for text in libraries if text not in used and text not in MODEL_LIBRARIES]
+    shown = [_shown(path, chosen_root, is_own=path in own) for path in paths]
     project = Project(
-        root=chosen,
-        seen_root=seen,
+        root=chosen_root,
+        seen_root=seen_root,
         is_inferred=not (root or recorded.root),
         is_project=frames.in_files(lambda file: normal(file) in own),
         relative_paths=tuple(map(shown.__getitem__, frames.file_id.tolist())),
-        includes=tuple(text for text in wanted if text in used),
-        unused_includes=tuple(t for t in wanted if t not in used and t not in MODEL_LIBRARIES),
+        includes=tuple(text for text in libraries if text in used),
+        unused_includes=tuple(unused),
     )
     return read_only(project)
+
+
+def _own_paths(user_paths: set[str], root: str | None, *, root_is_given: bool) -> set[str]:
+    """Return the user's files that belong to the project.
+
+    Those outside of a root that was inferred do too, unless they are hidden.
+    """
+    own = {path for path in user_paths if _belongs(path, root)}
+    if not root_is_given:
+        own |= {path for path in user_paths if not is_hidden(path)}
+    return own
+
+
+def _included(includes: list[Include], paths: Sequence[str]) -> tuple[set[str], set[str]]:
+    """Return the Python files of libraries that count too, and the texts that named a file."""
+    included_paths = set()
+    used = set()
+    for path in set(paths):
+        for include in includes:
+            if include.contains(path):
+                used.add(include.text)
+                if is_python(path):
+                    included_paths.add(path)
+    return included_paths, used
 
 
 def _entry_package(stacks: StackTable, bytes_of_stack: Int64Column) -> str | None:
     """Return the installed package that a program without a file of the user's was started in.
 
-    Console scripts (``yolo train``) and modules (``-m trl.scripts.sft``) have none: the package
-    with the outermost line stands for the project.
+    Console scripts (``yolo train``) and modules (``-m trl.scripts.sft``) have no such file: the
+    package with the outermost line stands for the project.
     """
     packages = [_package(normal(file)) for file in stacks.frames.filenames]
     n_bytes: Counter[str] = Counter()
     for stack, stack_bytes in enumerate(bytes_of_stack.tolist()):
-        frames = reversed(stacks.frames_of(stack).tolist())
-        outermost = next((packages[frame] for frame in frames if packages[frame]), None)
-        if outermost is not None:
-            n_bytes[outermost] += stack_bytes
-    return _most(n_bytes) if n_bytes else None
+        for frame in reversed(stacks.frames_of(stack).tolist()):
+            if packages[frame]:
+                n_bytes[packages[frame]] += stack_bytes
+                break
+    return _fullest(n_bytes) if n_bytes else None
 
 
 # They start what others wrote.
@@ -175,19 +198,24 @@ _STARTERS = {"torch", "click", "fire", "typer", "hydra", "jsonargparse", "absl",
 
 
 def _package(path: str) -> str:
-    """Return the installed package of a Python file; empty for none, and for one that starts others."""
-    installed = None if not is_python(path) or is_standard_library(path) else installed_part(path)
-    package = (installed or "").partition("/")[0]
+    """Return the installed package of a Python file.
+
+    Empty for a file of none, and for a package that starts others.
+    """
+    if not is_python(path) or is_standard_library(path):
+        return ""
+    package = (installed_part(path) or "").partition("/")[0]
     return "" if package in _STARTERS or package.endswith(".py") else package
 
 
 def _not_installed(paths: set[str]) -> set[str]:
     """Return the Python files that are of no library, nor of a checkout of torch."""
-    mine = {path for path in paths if is_python(path) and not is_library(path)}
-    checkouts = {
-        path.removesuffix(_OF_TORCH) + "/torch" for path in paths if path.endswith(_OF_TORCH)
-    }
-    return {path for path in mine if not any(is_under(path, checkout) for checkout in checkouts)}
+    user_paths = {path for path in paths if is_python(path) and not is_library(path)}
+    for path in paths:
+        if path.endswith(_MODULE_FILE):
+            checkout = path.removesuffix(_MODULE_FILE) + "/torch"
+            user_paths = {user for user in user_paths if not is_under(user, checkout)}
+    return user_paths
 
 
 def _belongs(path: str, root: str | None) -> bool:
@@ -196,7 +224,10 @@ def _belongs(path: str, root: str | None) -> bool:
 
 
 def _shown(path: str, root: str | None, *, is_own: bool) -> str:
-    """Return a path as reports show it: from the root if that is shorter, or as a library's is imported."""
+    """Return a path as reports show it.
+
+    From the root if that is shorter; a library's as it is imported.
+    """
     installed = installed_part(path) if is_own else None
     if installed is not None:
         return installed
@@ -204,10 +235,10 @@ def _shown(path: str, root: str | None, *, is_own: bool) -> str:
         return path
     if is_under(path, root):
         return path[len(root.rstrip("/")) + 1 :]
-    if is_own and is_absolute(root) and _drive(path) == _drive(root):
-        return min(
-            posixpath.relpath(path[len(_drive(path)) :], root[len(_drive(root)) :]), path, key=len
-        )
+    drive = _drive(path)
+    if is_own and is_absolute(root) and drive == _drive(root):
+        relative = posixpath.relpath(path[len(drive) :], root[len(drive) :])
+        return min(relative, path, key=len)
     return path
 
 
@@ -216,56 +247,62 @@ def _drive(path: str) -> str:
 
 
 def _infer_root(
-    stacks: StackTable, paths: Sequence[str], mine: set[str], bytes_of_stack: Int64Column
+    stacks: StackTable, paths: Sequence[str], user_paths: set[str], bytes_of_stack: Int64Column
 ) -> str | None:
-    """Return the common folder of the user's files, from the script that most of the bytes come from.
+    """Return the common folder of the user's files, from the script with most of the bytes.
 
     ``paths`` are those of the distinct files. What starts a program, as a launcher does, is in all
     stacks too, but never innermost.
     """
     names = stacks.frames.names
     file_id = stacks.frames.file_id
-    is_own = np.array([p in mine and is_absolute(p) and not is_notebook(p) for p in paths], bool)
-    if not is_own.any():
+    may_count = [
+        path in user_paths and is_absolute(path) and not is_notebook(path) for path in paths
+    ]
+    is_user_file = np.array(may_count, bool)
+    if not is_user_file.any():
         return None
-    folder_of = [posixpath.dirname(path) for path in paths]
-    is_mine = is_own[file_id]
-    scripts = {
-        folder_of[file_id[one]] for one in rows_of(is_mine).tolist() if names[one] == "<module>"
-    }
-    frame = stacks.only(is_mine).innermost
-    n_bytes = sums_by(file_id[frame[frame >= 0]], bytes_of_stack[frame >= 0], len(paths))
+    folders = [posixpath.dirname(path) for path in paths]
+    is_user_frame = is_user_file[file_id]
+    user_frames = rows_of(is_user_frame).tolist()
+    scripts = {folders[file_id[frame]] for frame in user_frames if names[frame] == "<module>"}
+    frame = stacks.only(is_user_frame).innermost
+    has_frame = frame >= 0
+    n_bytes = sums_by(file_id[frame[has_frame]], bytes_of_stack[has_frame], len(paths))
     innermost: Counter[str] = Counter()
-    for file in rows_of(is_own).tolist():
-        innermost[folder_of[file]] += int(n_bytes[file])
+    for file in rows_of(is_user_file).tolist():
+        innermost[folders[file]] += int(n_bytes[file])
     # Even a folder that contains projects, where the script is right in it: no other root has the
     # script.
-    common = _most_bytes_below(scripts, innermost) if scripts else _most(innermost)
+    common = _most_bytes_below(scripts, innermost) if scripts else _fullest(innermost)
     for folder in sorted(innermost):
-        wider = posixpath.commonpath([common, folder]) if common[:1] == folder[:1] else ""
-        if not _is_too_wide(wider):
-            common = wider
+        if common[:1] == folder[:1]:
+            wider = posixpath.commonpath([common, folder])
+            if not _is_too_wide(wider):
+                common = wider
     return common
 
 
 def _most_bytes_below(scripts: set[str], innermost: Counter[str]) -> str:
     """Return the folder of a script below which most of the bytes are, its own files first."""
 
-    def n_below(script: str) -> int:
-        return sum(
-            n for folder, n in innermost.items() if folder == script or is_under(folder, script)
-        )
+    def sort_key(script: str) -> tuple[int, int, str]:
+        n_below = 0
+        for folder, n_bytes in innermost.items():
+            if folder == script or is_under(folder, script):
+                n_below += n_bytes
+        return -n_below, -innermost[script], script
 
-    return min(scripts, key=lambda script: (-n_below(script), -innermost[script], script))
+    return min(scripts, key=sort_key)
 
 
-def _most(folders: Counter[str]) -> str:
+def _fullest(folders: Counter[str]) -> str:
     """Return the folder with the most bytes; of equals, the first by name."""
-    return min(folders, key=lambda folder: (-folders[folder], folder))
+    most_bytes = max(folders.values())
+    return min(folder for folder, n_bytes in folders.items() if n_bytes == most_bytes)
 
 
 def _is_too_wide(folder: str) -> bool:
-    is_drive = folder[1:] == ":"
-    return (
-        is_drive or folder in _TOO_WIDE or folder in _HOMES or posixpath.dirname(folder) in _HOMES
-    )
+    if folder[1:] == ":":  # a drive
+        return True
+    return folder in _TOO_WIDE or folder in _HOMES or posixpath.dirname(folder) in _HOMES

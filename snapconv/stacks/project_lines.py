@@ -30,16 +30,17 @@ class SourceLine:
 
 
 def line_values(line: SourceLine | None) -> dict[str, object]:
-    """Return a line as JSON-ready values; all are None for memory that no line of the project made."""
-    return {
-        "file": line.file_path if line else None,
-        "line": line.line_number if line else None,
-        "function": line.function if line else None,
-    }
+    """Return a line as JSON-ready values.
+
+    All are None for memory that no line of the project made.
+    """
+    if line is None:
+        return {"file": None, "line": None, "function": None}
+    return {"file": line.file_path, "line": line.line_number, "function": line.function}
 
 
-# What a report shows of a stack, from each of its ends: more of a recursion says nothing new, and
-# is repeated for every entry.
+# A report shows so many lines from each end of a stack: more of a recursion says nothing new, and is
+# repeated for every entry.
 MAX_LINES_OF_AN_END = 64
 
 
@@ -59,20 +60,20 @@ class ProjectLines:
         self._stacks = stacks
         self._project = project
         self._chosen = chosen
-        self._known: dict[int, tuple[SourceLine, ...]] = {}
+        self._lines_of_stacks: dict[int, tuple[SourceLine, ...]] = {}
         self._line = cache(partial(_line_of, stacks, project))
         self.cut_stacks: set[int] = set()
 
     def of(self, stack_id: int) -> tuple[SourceLine, ...]:
         """Return the lines of a stack; none for -1."""
-        if stack_id not in self._known:
+        if stack_id not in self._lines_of_stacks:
             frames = self._stacks.frames_of(stack_id)
-            mine = self._chosen(frames[self._project.is_project[frames]].tolist())
-            shown = both_ends(mine, MAX_LINES_OF_AN_END)
-            if len(shown) < len(mine):
+            project_frames = self._chosen(frames[self._project.is_project[frames]].tolist())
+            shown = both_ends(project_frames, MAX_LINES_OF_AN_END)
+            if len(shown) < len(project_frames):
                 self.cut_stacks.add(stack_id)
-            self._known[stack_id] = tuple(map(self._line, shown))
-        return self._known[stack_id]
+            self._lines_of_stacks[stack_id] = tuple(map(self._line, shown))
+        return self._lines_of_stacks[stack_id]
 
     def innermost(self, stack_id: int) -> SourceLine | None:
         """Return the project's line nearest to the allocation or call."""
@@ -80,16 +81,20 @@ class ProjectLines:
 
     def line_or_reason(self, stack_id: int) -> SourceLine | str:
         """Return the innermost line; where there is none, the reason."""
-        return self.innermost(stack_id) or (LIBRARY_ONLY if self.has_frames(stack_id) else NO_STACK)
+        line = self.innermost(stack_id)
+        if line is not None:
+            return line
+        return LIBRARY_ONLY if self.has_frames(stack_id) else NO_STACK
 
     def place_of(self, stack_id: int) -> tuple[str, int, str]:
-        """Return file, line and function of the innermost line; where there is none, the reason and -1."""
+        """Return file, line and function of the innermost line.
+
+        Where there is none, the reason, -1 and "".
+        """
         line = self.line_or_reason(stack_id)
-        return (
-            (line, -1, "")
-            if isinstance(line, str)
-            else (line.file_path, line.line_number, line.function)
-        )
+        if isinstance(line, str):
+            return line, -1, ""
+        return line.file_path, line.line_number, line.function
 
     def has_frames(self, stack_id: int) -> bool:
         """Return whether a stack was recorded."""
@@ -97,7 +102,9 @@ class ProjectLines:
 
     def of_frame(self, frame: int) -> SourceLine | None:
         """Return the line of a frame; None where it is not the project's, and for -1 or less."""
-        return self._line(frame) if frame >= 0 and self._project.is_project[frame] else None
+        if frame < 0 or not self._project.is_project[frame]:
+            return None
+        return self._line(frame)
 
 
 def _line_of(stacks: "StackTable", project: "Project", frame: int) -> SourceLine:

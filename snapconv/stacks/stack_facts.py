@@ -1,6 +1,7 @@
-"""Roles, operations and module calls of a file's distinct stacks, before anything is known of allocations.
+"""Roles, operations and module calls of a file's distinct stacks.
 
-Many million events share a few thousand stacks, and all devices of a file share them too.
+Nothing of allocations is known yet. Many million events share a few thousand stacks, and all
+devices of a file share them too.
 
 An operation is named by the user's word for it: ``linear``, ``conv2d``, ``add``. The stack's frames
 show it, by the first of these: the Python function of torch nearest to the user's code; the name
@@ -14,7 +15,7 @@ train.py:53`` is the module called at model.py:35, within the one called at trai
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import dropwhile, takewhile
 
 import numpy as np
@@ -27,8 +28,8 @@ from snapconv.stacks.stack_roles import StackRoles, assign_roles
 from snapconv.torch_knowledge.operation_catalog import UNNAMED, name_in_native, name_in_node
 
 _COMPILED = "compiled"
-# Files of torch.nn's modules that call functions of one kind, which are C++ or a class's: file ->
-# its name.
+# Files of torch.nn's modules that call functions of one kind, which are C++ or a class's, with the
+# operation of each.
 _MODULE_FILES = {
     "linear.py": "linear", "normalization.py": "layer_norm", "batchnorm.py": "batch_norm",
     "dropout.py": "dropout", "sparse.py": "embedding", "rnn.py": "rnn", "conv.py": "conv",
@@ -38,14 +39,14 @@ _MODULE_FILES = {
 _MODULES = "torch/nn/modules/"
 _FUNCTIONAL = re.compile(r"torch/(nn/functional|functional|nn/init)\.py$")
 # Functions behind those that the user calls: torch.unique is one of these, by what it returns.
-_BEHIND = re.compile(
+_UNIQUE_VARIANT = re.compile(
     r"^_(?P<consecutive>consecutive_)?return_(?:counts|inverse|inverse_and_counts|output)$"
 )
 _TENSOR_METHODS = "torch/_tensor.py"
 # The operators that are C++ behind a wrapper in Python: `**` is the only one, torch 2.0-2.13.
 _WRAPPED, _OPERATOR = "wrapped", "pow"
-# They stand between an operation and its caller: of modes such as `torch.device(…)`, and of
-# subclasses.
+# Files and functions that stand between an operation and its caller: of modes such as
+# `torch.device(…)`, and of subclasses.
 _PASSING = ("torch/utils/_device.py", "torch/overrides.py", _TENSOR_METHODS)
 _PASSES, _CALLS, _OPS = "__torch_function__", "__call__", "torch/_ops.py"
 # What runs the code that torch.compile wrote; beyond it are the callers of the compiled function.
@@ -88,12 +89,13 @@ class StackFacts:
 
     @cached_property
     def project_frame(self) -> Int32Column:
-        """The innermost frame of the project of every stack; -1: library code only; -2: no stack recorded.
+        """The innermost frame of the project of every stack.
 
-        The last entry is that of stack -1.
+        -1: library code only; -2: no stack recorded. The last entry is that of stack -1.
         """
-        found = self.stacks.only(self.project.is_project).innermost
-        return np.append(np.where(self.roles.is_empty, np.int32(-2), found), np.int32(-2))
+        no_stack = np.int32(-2)
+        innermost = self.stacks.only(self.project.is_project).innermost
+        return np.append(np.where(self.roles.is_empty, no_stack, innermost), no_stack)
 
     @cached_property
     def module_calls(self) -> tuple[str, ...]:
@@ -113,60 +115,67 @@ def infer_operations(stacks: StackTable) -> Operations:
     """Infer the operation of every stack, by stack id."""
     names = stacks.frames.names
     files = stacks.frames.filenames
-    python_frames = [is_python(name) for name in files]
+    frame_is_python = [is_python(name) for name in files]
     functions = list(zip(names, map(normal, files), strict=True))
-    known = {UNNAMED: 0}
+    operation_ids = {UNNAMED: 0}
     ids = np.zeros(len(stacks), np.int32)
     for stack_id in range(len(stacks)):
-        stack = stacks.frames_of(stack_id).tolist()
-        python = [i for i in stack if python_frames[i]]
+        frames = stacks.frames_of(stack_id).tolist()
+        python = [frame for frame in frames if frame_is_python[frame]]
         # Beyond the first Python frame the C++ frames belong to outer calls.
-        native = [names[i] for i in stack[: stack.index(python[0]) if python else len(stack)]]
-        found = _operation_of([functions[i] for i in python], native)
-        ids[stack_id] = known.setdefault(found, len(known))
-    return read_only(Operations(tuple(known), ids))
+        n_native = frames.index(python[0]) if python else len(frames)
+        native_names = [names[frame] for frame in frames[:n_native]]
+        operation = _operation_of([functions[frame] for frame in python], native_names)
+        ids[stack_id] = operation_ids.setdefault(operation, len(operation_ids))
+    return read_only(Operations(tuple(operation_ids), ids))
 
 
 def name_of_node(stacks: StackTable, stack_id: int) -> str:
     """Return the operation whose backward node freed memory with this stack; UNNAMED if none did."""
     names = stacks.frames.names
-    found = (name_in_node(names[frame]) for frame in stacks.frames_of(stack_id).tolist())
-    return next(filter(None, found), UNNAMED)
+    for frame in stacks.frames_of(stack_id).tolist():
+        operation = name_in_node(names[frame])
+        if operation:
+            return operation
+    return UNNAMED
 
 
 def _operation_of(python: list[_Frame], native: list[str]) -> str:
     """Infer an operation from its Python frames, innermost first, and the C++ frames before them."""
     is_compiled = bool(python) and is_generated(python[0][1])
     if is_compiled:
-        # The lines that generated code was written from: torch puts them right behind its frame.
-        runs = (
-            place for place, (_, path) in enumerate(python) if place and _RUNS_COMPILED.search(path)
-        )
-        python = python[1 : next(runs, 1)]
+        python = _original_lines(python)
     else:
         python = list(dropwhile(_is_passing, python))
-    library = list(takewhile(lambda frame: is_library(frame[1]), python))
+    library = list(takewhile(_is_library_frame, python))
     functional = _name_of_functional(library)
-    of_file = _name_of_module_file(library)
-    in_cpp = name_in_native(native)
-    if (
-        is_compiled
-    ):  # here C++ shows the very kernel, and the original line only what it was made from
-        names = [in_cpp, functional, of_file, _COMPILED]
-    else:
-        names = [
-            functional,
-            in_cpp,
-            _name_of_tensor_method(library),
-            of_file,
-            _name_of_innermost(python),
-        ]
-    return next(filter(None, names), UNNAMED)
+    module_file = _name_of_module_file(library)
+    cpp_name = name_in_native(native)
+    if is_compiled:
+        # C++ shows the very kernel, and the original line only what it was made from.
+        return cpp_name or functional or module_file or _COMPILED
+    name = functional or cpp_name or _name_of_tensor_method(library)
+    return name or module_file or _name_of_innermost(python) or UNNAMED
+
+
+def _original_lines(python: list[_Frame]) -> list[_Frame]:
+    """Return the lines that generated code was written from: torch puts them behind its frame."""
+    for number, (_, path) in enumerate(python):
+        if number and _RUNS_COMPILED.search(path):
+            return python[1:number]
+    return []
+
+
+def _is_library_frame(frame: _Frame) -> bool:
+    _, path = frame
+    return is_library(path)
 
 
 def _is_passing(frame: _Frame) -> bool:
     name, path = frame
-    return (name == _PASSES and path.endswith(_PASSING)) or (name == _CALLS and path.endswith(_OPS))
+    if name == _PASSES:
+        return path.endswith(_PASSING)
+    return name == _CALLS and path.endswith(_OPS)
 
 
 def _name_of_functional(library: list[_Frame]) -> str:
@@ -177,9 +186,9 @@ def _name_of_functional(library: list[_Frame]) -> str:
             name = function
         elif f"/{_MODULES}" in path and name:
             break
-    behind = _BEHIND.match(name)
-    if behind:
-        return "unique_consecutive" if behind["consecutive"] else "unique"
+    unique_variant = _UNIQUE_VARIANT.match(name)
+    if unique_variant:
+        return "unique_consecutive" if unique_variant["consecutive"] else "unique"
     # `_max_pool2d` is behind `max_pool2d`, which is chosen among several by a function called `fn`.
     return "" if name == "fn" else name.lstrip("_")
 
@@ -187,21 +196,29 @@ def _name_of_functional(library: list[_Frame]) -> str:
 def _name_of_tensor_method(library: list[_Frame]) -> str:
     """Return the method of a tensor that is written in Python: ``rsub`` for ``1 - x``."""
     name = ""
-    for function, _ in takewhile(lambda frame: frame[1].endswith(_TENSOR_METHODS), library):
-        name = function if function != _WRAPPED else name or _OPERATOR
+    for function, path in library:
+        if not path.endswith(_TENSOR_METHODS):
+            break
+        if function != _WRAPPED:
+            name = function
+        elif not name:
+            name = _OPERATOR
     return name.strip("_")
 
 
 def _name_of_module_file(library: list[_Frame]) -> str:
-    path = next((path for _, path in library if f"/{_MODULES}" in path), "")
-    return _MODULE_FILES.get(path.rpartition("/")[2], "")
+    for _, path in library:
+        if f"/{_MODULES}" in path:
+            return _MODULE_FILES.get(path.rpartition("/")[2], "")
+    return ""
 
 
 def _name_of_innermost(python: list[_Frame]) -> str:
-    """Return the innermost Python function, be it a library's: it at least shows where memory was requested.
+    """Return the innermost Python function, be it a library's.
 
-    In real snapshots those of libraries (``clone``, ``reshape``, ``sdpa_attention_forward``) show
-    more of the operation than the user's function around them (``forward``, ``main``).
+    It at least shows where memory was requested. In real snapshots those of libraries (``clone``,
+    ``reshape``, ``sdpa_attention_forward``) show more of the operation than the user's function
+    around them (``forward``, ``main``).
     """
     return next((function for function, _ in python if function != _WRAPPED), "").strip("<>")
 
@@ -210,43 +227,46 @@ def _name_of_innermost(python: list[_Frame]) -> str:
 
 
 def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:
-    """Return the lines at which the modules of every stack were called, by stack id; empty where none was.
+    """Return the lines at which the modules of every stack were called, by stack id.
 
-    The outermost calls of a deep recursion are left out.
+    Empty where none was. The outermost calls of a deep recursion are left out.
     """
     functions = zip(stacks.frames.names, stacks.frames.filenames, strict=True)
-    named = (name == _CALL and normal(path).endswith(_MODULE_FILE) for name, path in functions)
-    is_call = np.array(list(named), bool)
-    is_place = np.array(_places(stacks), bool)
-    places = rows_of(stacks.with_frames(is_call | is_place))
-    frames = stacks.frame_ids[places]
-    owners = stacks.owners[places]
+    is_call = np.array([_is_module_call(name, file) for name, file in functions], bool)
+    is_line = np.array(_says_which_module(stacks), bool)
+    entries = rows_of(stacks.with_frames(is_call | is_line))
+    frames = stacks.frame_ids[entries]
+    owners = stacks.owners[entries]
     # The next frame beyond a call of a module is what called it.
-    is_caller = is_place[frames]
+    is_caller = is_line[frames]
     is_caller[1:] &= is_call[frames[:-1]] & (owners[1:] == owners[:-1])
     is_caller[:1] = False
     callers: dict[int, list[int]] = defaultdict(list)
     for stack, frame in plain_rows(owners[is_caller], frames[is_caller]):
         callers[stack].append(frame)
-    place = cache(lambda frame: _place(stacks, project, frame))
-    return tuple(
-        WITHIN.join(map(place, callers[stack][:_MAX_CALLS])) for stack in range(len(stacks))
-    )
+    place = cache(partial(_place, stacks, project))
+    calls = []
+    for stack in range(len(stacks)):
+        calls.append(WITHIN.join(map(place, callers[stack][:_MAX_CALLS])))
+    return tuple(calls)
 
 
-def _places(stacks: StackTable) -> list[bool]:
+def _is_module_call(name: str, file: str) -> bool:
+    return name == _CALL and normal(file).endswith(_MODULE_FILE)
+
+
+def _says_which_module(stacks: StackTable) -> list[bool]:
     """Mark the Python frames whose line says which module is called.
 
     Not torch's own, where a Sequential calls all its modules on one line, and not those of Python's
     library, where every function of a thread is called on one.
     """
-    paths = (normal(name) for name in stacks.frames.filenames)
-    return [
-        is_python(path)
-        and not is_standard_library(path)
-        and not (is_library(path) and "/torch/" in path)
-        for path in paths
-    ]
+    is_marked = []
+    for file in stacks.frames.filenames:
+        path = normal(file)
+        is_of_torch = is_library(path) and "/torch/" in path
+        is_marked.append(is_python(path) and not (is_standard_library(path) or is_of_torch))
+    return is_marked
 
 
 def _place(stacks: StackTable, project: Project, frame: int) -> str:
