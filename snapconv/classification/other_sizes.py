@@ -4,7 +4,8 @@ The blocks of one size are judged together, by additive evidence: each sign that
 to the categories, and the probabilities are proportional to 2 ** bits.
 """
 
-from enum import Enum, auto
+from collections.abc import Iterator
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,25 +30,6 @@ _LEAST_WIDTH, _MOST_WIDTH, _MOST_WIDTHS = 64, 32768, 60
 _FROZEN_SHARE = 0.3
 
 
-class Sign(Enum):
-    """What may be seen of the blocks of one size, or of their job."""
-
-    ANY_SIZE = auto()
-    ONE_BLOCK = auto()
-    THREE_AND_MORE = auto()
-    # So many for every layer.
-    SAME_FOR_EVERY_LAYER = auto()
-    # A matrix between widths of layers.
-    MATRIX_OF_WIDTHS = auto()
-    SEVERAL_TIMES_AN_INPUT = auto()
-    IN_INFERENCE = auto()
-    BESIDE_PARAMETERS = auto()
-    THREE_AND_MORE_BESIDE_PARAMETERS = auto()
-    BESIDE_FROZEN_MODEL = auto()
-    # A forward saves for a backward.
-    FORWARD_SAVES = auto()
-
-
 CATEGORIES = (
     Category.WEIGHT,
     Category.INPUT,
@@ -57,24 +39,30 @@ CATEGORIES = (
 )
 
 
-# For a weight, an input, a cache and a state, each against whatever else it may be. Fitted by
-# logistic regression on 6,491 sizes of 207 programs of the benchmark, in all cuts: count these as
-# seen. Of a quarter of the programs left out, 90 % of the bytes (by their square root) were right.
-# Where the parameters are not known, a weight stands for all of the model: its gradients and states
-# too.
-EVIDENCE = {
-    Sign.ANY_SIZE: (3.6, 1.6, -1.0, -0.2),
-    Sign.ONE_BLOCK: (0.1, 1.7, -0.2, -0.3),
-    Sign.THREE_AND_MORE: (0.9, -0.6, 0.2, 0.5),
-    Sign.SAME_FOR_EVERY_LAYER: (0.8, 0.0, 0.5, -0.3),
-    Sign.MATRIX_OF_WIDTHS: (1.2, 0.3, -0.6, 0.2),
-    Sign.SEVERAL_TIMES_AN_INPUT: (0.1, 0.8, 0.3, -0.5),
-    Sign.IN_INFERENCE: (1.2, -0.4, 0.8, -0.7),
-    Sign.BESIDE_PARAMETERS: (-0.4, 0.7, -0.8, 1.8),
-    Sign.THREE_AND_MORE_BESIDE_PARAMETERS: (-0.5, -0.4, -0.2, 1.4),
-    Sign.BESIDE_FROZEN_MODEL: (1.9, -1.6, -0.2, 0.5),
-    Sign.FORWARD_SAVES: (2.8, 1.3, -1.0, -1.4),
-}
+class Sign(Enum):
+    """What may be seen of the blocks of one size, or of their job, with its bits.
+
+    For a weight, an input, a cache and a state, each against whatever else it may be. Fitted by
+    logistic regression on 6,491 sizes of 207 programs of the benchmark, in all cuts: count these as
+    seen. Of a quarter of the programs left out, 90 % of the bytes (by their square root) were
+    right. Where the parameters are not known, a weight stands for all of the model: its gradients
+    and states too.
+    """
+
+    ANY_SIZE = (3.6, 1.6, -1.0, -0.2)
+    ONE_BLOCK = (0.1, 1.7, -0.2, -0.3)
+    THREE_AND_MORE = (0.9, -0.6, 0.2, 0.5)
+    # So many for every layer.
+    SAME_FOR_EVERY_LAYER = (0.8, 0.0, 0.5, -0.3)
+    # A matrix between widths of layers.
+    MATRIX_OF_WIDTHS = (1.2, 0.3, -0.6, 0.2)
+    SEVERAL_TIMES_AN_INPUT = (0.1, 0.8, 0.3, -0.5)
+    IN_INFERENCE = (1.2, -0.4, 0.8, -0.7)
+    BESIDE_PARAMETERS = (-0.4, 0.7, -0.8, 1.8)
+    THREE_AND_MORE_BESIDE_PARAMETERS = (-0.5, -0.4, -0.2, 1.4)
+    BESIDE_FROZEN_MODEL = (1.9, -1.6, -0.2, 0.5)
+    # A forward saves for a backward.
+    FORWARD_SAVES = (2.8, 1.3, -1.0, -1.4)
 
 
 class OtherSizes:
@@ -93,29 +81,32 @@ class OtherSizes:
         self._n_layers = job.n_layers if job.n_layers > 1 else layers_by_counts(job.counts)
         self._has_frozen = _has_frozen_model(job)
 
-    def _signs(self, size: int) -> list[Sign]:
-        """Return the signs that the blocks of one size have, in the order of ``EVIDENCE``."""
+    def _signs(self, size: int) -> Iterator[Sign]:
+        """Yield the signs that the blocks of one size have."""
         job = self._job
         n = job.counts[size]
         is_repeated = n >= LEAST_REPEATED
-        has_parameters = bool(job.sizes)
-        is_for_layers = is_repeated and self._n_layers > 1 and n % self._n_layers == 0
-        is_multiple = (size % self._inputs == 0) & (size >= 2 * self._inputs)
-        forward_saves = job.saves and not (has_parameters or job.is_training)
-        holds = {
-            Sign.ANY_SIZE: True,
-            Sign.ONE_BLOCK: n == 1,
-            Sign.THREE_AND_MORE: is_repeated,
-            Sign.SAME_FOR_EVERY_LAYER: is_for_layers,
-            Sign.MATRIX_OF_WIDTHS: self._is_matrix(size),
-            Sign.SEVERAL_TIMES_AN_INPUT: bool(np.any(is_multiple)),
-            Sign.IN_INFERENCE: job.infers and not job.saves,
-            Sign.BESIDE_PARAMETERS: has_parameters,
-            Sign.THREE_AND_MORE_BESIDE_PARAMETERS: has_parameters and is_repeated,
-            Sign.BESIDE_FROZEN_MODEL: self._has_frozen,
-            Sign.FORWARD_SAVES: forward_saves,
-        }
-        return [sign for sign in EVIDENCE if holds[sign]]
+        yield Sign.ANY_SIZE
+        if n == 1:
+            yield Sign.ONE_BLOCK
+        if is_repeated:
+            yield Sign.THREE_AND_MORE
+        if is_repeated and self._n_layers > 1 and n % self._n_layers == 0:
+            yield Sign.SAME_FOR_EVERY_LAYER
+        if self._is_matrix(size):
+            yield Sign.MATRIX_OF_WIDTHS
+        if np.any((size % self._inputs == 0) & (size >= 2 * self._inputs)):
+            yield Sign.SEVERAL_TIMES_AN_INPUT
+        if job.infers and not job.saves:
+            yield Sign.IN_INFERENCE
+        if job.sizes:
+            yield Sign.BESIDE_PARAMETERS
+        if job.sizes and is_repeated:
+            yield Sign.THREE_AND_MORE_BESIDE_PARAMETERS
+        if self._has_frozen:
+            yield Sign.BESIDE_FROZEN_MODEL
+        if job.saves and not (job.sizes or job.is_training):
+            yield Sign.FORWARD_SAVES
 
     def _is_matrix(self, size: int) -> bool:
         """Whether a size is that of a vector of the model, or of a matrix between two."""
@@ -132,7 +123,7 @@ class OtherSizes:
     def judge(self, size: int) -> dict[Category, float]:
         """Return the probability of each category of the blocks of one size, once for a job."""
         if size not in self._judged:
-            bits = np.array([EVIDENCE[sign] for sign in self._signs(size)]).sum(0)
+            bits = np.array([sign.value for sign in self._signs(size)]).sum(0)
             shares = np.exp2(np.append(bits, 0) - max(bits.max(), 0))
             probabilities = (shares / shares.sum()).tolist()
             self._judged[size] = dict(zip(CATEGORIES, probabilities, strict=True))

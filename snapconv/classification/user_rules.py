@@ -1,9 +1,10 @@
-"""A user's own rules: a TOML file of frame patterns for each category. They come before all rules of ours.
+"""A user's own rules: a TOML file of frame patterns for each category.
+
+They come before all rules of ours.
 
     kv_cache = ["serving/cache.py:allocate_*"]
 
-docs/reference/rules-file.md describes it. What is wrong in it is an InputError that names the
-place.
+docs/reference/rules-file.md describes it. A mistake in it is an InputError that names the place.
 """
 
 import sys
@@ -36,9 +37,10 @@ _CATEGORIES = {
 
 @dataclass(frozen=True, slots=True)
 class UserRule:
-    """A category, and a pattern of the frames that make such memory: ``FILE.py:FUNCTION``, or one of both.
+    """A category, and a pattern of the frames that make such memory.
 
-    ``*`` stands for any text and ``?`` for a character; a file may lack its first folders.
+    ``FILE.py:FUNCTION``, or one of both. ``*`` stands for any text and ``?`` for a character; a
+    file may lack its first folders.
     """
 
     category: Category
@@ -51,9 +53,13 @@ class UserRule:
 
     @property
     def function(self) -> str:
-        """The regular expression of functions, empty for any. ``translate`` makes none that backtracks."""
-        is_file = self.pattern.endswith(".py")
-        function = "*" if is_file else self.pattern.partition(".py:")[2] or self.pattern
+        """The regular expression of functions, empty for any.
+
+        ``translate`` makes none that backtracks.
+        """
+        if self.pattern.endswith(".py"):
+            return ""
+        function = self.pattern.partition(".py:")[2] or self.pattern
         return "" if function == "*" else rf"\A{translate(function)}"
 
     @property
@@ -81,19 +87,20 @@ NO_RULES = read_only(UserRules((), np.zeros((0, 0), bool)))
 def match_rules(rules: Sequence[UserRule], stacks: StackTable) -> UserRules:
     """Search the frames of every stack, each distinct name and file once per rule."""
     has = np.zeros((len(rules), len(stacks)), bool)
-    of_frame = (
-        fitting_rules(stacks.frames, [(rule.function, rule.file) for rule in rules])
-        if rules
-        else []
-    )
-    for number, row in enumerate(has):
-        frames = np.array([fits >> number & 1 for fits in of_frame], bool)
-        row[stacks.owners[stacks.with_frames(frames)]] = True
+    if rules:
+        patterns = [(rule.function, rule.file) for rule in rules]
+        frame_bits = fitting_rules(stacks.frames, patterns)
+        for number, row in enumerate(has):
+            is_fitting = np.array([bits >> number & 1 for bits in frame_bits], bool)
+            row[stacks.owners[stacks.with_frames(is_fitting)]] = True
     return read_only(UserRules(tuple(rules), has))
 
 
 def rule_notes(user: UserRules) -> Iterator[Note]:
-    """Yield a note for every rule that matches nothing: its author should hear of a wrong pattern."""
+    """Yield a note for every rule that matches nothing.
+
+    Its author should hear of a wrong pattern.
+    """
     for rule, has in zip(user.rules, user.has, strict=True):
         if not has.any():
             yield Note(
@@ -107,9 +114,9 @@ def read_rules(path: Path) -> tuple[UserRule, ...]:
     try:
         with open_input(path) as file:
             values = read_toml(file.read(_MOST_BYTES + 4).removeprefix(b"\xef\xbb\xbf"))
-        rules = tuple(
-            rule for label, patterns in values.items() for rule in _rules(label, patterns)
-        )
+        rules: list[UserRule] = []
+        for label, patterns in values.items():
+            rules += _rules(label, patterns)
         n_characters = sum(len(rule.pattern) for rule in rules)
         if len(rules) > _MOST_RULES or n_characters > _MOST_CHARACTERS:
             raise InputError(
@@ -128,11 +135,14 @@ def read_rules(path: Path) -> tuple[UserRule, ...]:
         ) from error
     except ValueError as error:
         raise InputError(f"{path}: this is no TOML: {error}") from error
-    return rules
+    return tuple(rules)
 
 
 def read_toml(text: bytes) -> dict[str, Any]:
-    """Read a text as TOML; raises ValueError where it is damaged, or far beyond what people write."""
+    """Read a text as TOML.
+
+    Raises ValueError where it is damaged, or far beyond what people write.
+    """
     if sys.version_info >= (3, 11):
         import tomllib
     else:
