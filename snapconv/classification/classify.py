@@ -65,7 +65,7 @@ def _replaced(decided: Decided) -> Iterator[Proposal]:
     line = features.lines_of(features.allocations.free_stack_id)
     new_values = _NewValues(features, rows)
     for line_rows in grouped(rows[line[rows] >= 0], line):
-        line_values = new_values.of_line(int(line[line_rows[0]]))
+        line_values = new_values.line_values(int(line[line_rows[0]]))
         for row in line_rows.tolist():
             category[row] = _youngest_in_use(decided, line_values, row)
     for replaced in categories_with(Trait.REPLACED):
@@ -74,7 +74,7 @@ def _replaced(decided: Decided) -> Iterator[Proposal]:
 
 
 class _NewValues:
-    """The allocations of the trace that may be the new values of some rows, by the lines on stacks."""
+    """The allocations of the trace that may be the new values of some rows, by lines."""
 
     def __init__(self, features: Features, rows: Int64Column) -> None:
         self._features = features
@@ -86,7 +86,7 @@ class _NewValues:
         self._rows = new_rows[stable_order(stack_id[new_rows])]
         self._stack_id = stack_id[self._rows]
 
-    def of_line(self, line: int) -> Int64Column:
+    def line_values(self, line: int) -> Int64Column:
         """Return those with a frame on their stacks, by size and then by age."""
         stacks = self._stacks_with(line)
         first = np.searchsorted(self._stack_id, stacks, "left")

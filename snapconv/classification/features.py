@@ -273,15 +273,14 @@ class Features:
         there.
         """
         n_bytes = self.sizes
-        without_frames = self.lasts_throughout & self.has_no_frames
-        with_frames = self.lasts_throughout & ~self.has_no_frames
-        placed_bytes = n_bytes[with_frames & self.made_through(Role.PLACEMENT)].sum()
+        frameless = self.lasts_throughout & self.has_no_frames
+        framed = self.lasts_throughout & ~self.has_no_frames
+        placed_bytes = n_bytes[framed & self.made_through(Role.PLACEMENT)].sum()
         if self.has_cpp or not placed_bytes:
-            return without_frames
+            return frameless
         # The engine may keep workspaces beside the gradients. A metric may be all that was placed.
-        max_engine_bytes = min(_MOST_BESIDE_PLACED * placed_bytes, n_bytes[with_frames].sum())
-        is_more_than_engine = n_bytes[without_frames].sum() > max_engine_bytes
-        return without_frames & np.bool_(is_more_than_engine)
+        max_engine_bytes = min(_MOST_BESIDE_PLACED * placed_bytes, n_bytes[framed].sum())
+        return frameless & np.bool_(n_bytes[frameless].sum() > max_engine_bytes)
 
     # --- what it may be used for, by what ran after it
 

@@ -209,7 +209,7 @@ class Job:
 def jobs(decided: Decided, rows: Int64Column) -> list[Job]:
     """Gather the evidence, once for each candidate for the parameters."""
     features = decided.features
-    best, *others = candidates(decided, rows)
+    best, *alternatives = candidates(decided, rows)
     trains = is_training(decided)
     is_forward = features.in_forward | features.preexisting_in_forward
     job = Job(
@@ -224,7 +224,7 @@ def jobs(decided: Decided, rows: Int64Column) -> list[Job]:
         infers=not trains and bool(is_forward.any()),
         reserves_more=features.reserves_more,
     )
-    return [job, *(replace(job, parameters=parameters) for parameters in others)]
+    return [job, *(replace(job, parameters=parameters) for parameters in alternatives)]
 
 
 def _fact_counts(decided: Decided) -> dict[Category, Sizes]:
@@ -540,8 +540,8 @@ def layouts(hypothesis: Hypothesis, job: Job, size: int, n: int) -> list[Layout]
     if surplus < 0 or job.parameters.source not in _HAS_ALL:
         return _ordered(whole_copies, job)
     # Parameters without a gradient this time, or no parameters.
-    both = _ordered(whole_copies, job) + _ordered(limited, job)
-    return [(share / 2, layout) for share, layout in both]
+    alternatives = _ordered(whole_copies, job) + _ordered(limited, job)
+    return [(share / 2, layout) for share, layout in alternatives]
 
 
 def _whole_copies(
@@ -602,9 +602,9 @@ def probabilities(decided: Decided, rows: Int64Column, weighed: list[Weighed]) -
 
 
 def _mark_size(
-    table: Probabilities, members: Int64Column, weighed: Weighed, other: OtherSizes, size: int
+    table: Probabilities, members: Int64Column, weighed: Weighed, other_sizes: OtherSizes, size: int
 ) -> None:
-    """Add what a hypothesis says of the rows of one size; ``other`` judges what is no parameter."""
+    """Add what a hypothesis says of the rows of one size: ``other_sizes`` if it is no parameter's."""
     hypothesis = weighed.hypothesis
     job = weighed.job
     n = len(members)
@@ -613,7 +613,7 @@ def _mark_size(
     if trains_it or job.explains(size, hypothesis):
         _mark(table, members, weighed.weight, model)
         return
-    judged = dict(other.judge(size))
+    judged = dict(other_sizes.judge(size))
     if not job.sizes and hypothesis.is_trained and n >= hypothesis.per_parameter:
         # It is part of the model, as the hypothesis divides it; or it is not.
         _mark(table, members, weighed.weight * judged.pop(Category.WEIGHT), model)
@@ -681,8 +681,8 @@ def _likely_proposals(
     for code in distinct(best[is_likely]).tolist():
         marked = features.mask(rows[(best == code) & is_likely])
         yield Proposal(marked, Category(code), Evidence.SIZES, SLUG, column)
-    either = table[:, Category.GRADIENT] + table[:, Category.OPTIMIZER_STATE]
-    marked = features.mask(rows[(either >= LIKELY) & ~is_likely])
+    gradient_or_state = table[:, Category.GRADIENT] + table[:, Category.OPTIMIZER_STATE]
+    marked = features.mask(rows[(gradient_or_state >= LIKELY) & ~is_likely])
     yield Proposal(marked, Category.UNKNOWN, Evidence.NONE, GRADIENT_OR_STATE)
 
 

@@ -92,9 +92,13 @@ def bytes_of(sizes: Sizes) -> int:
 
 
 def is_training(decided: Decided) -> bool:
-    """Whether the job trains: the trace has a backward or a step, or gradients or states are known."""
-    shown = len(decided.features.phases.events_of_training) > 0
-    return shown or bool(decided.has(Category.OPTIMIZER_STATE, Category.GRADIENT).any())
+    """Whether the job trains.
+
+    The trace has a backward or a step, or gradients or states are known.
+    """
+    if len(decided.features.phases.events_of_training):
+        return True
+    return bool(decided.has(Category.OPTIMIZER_STATE, Category.GRADIENT).any())
 
 
 def layers_by_counts(counts: Sizes) -> int:

@@ -1,4 +1,4 @@
-"""The origin of every allocation: its operation, by stack or backward node, and its ``nn.Module``."""
+"""The origin of every allocation: its operation and its ``nn.Module``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,9 +82,9 @@ def find_modules(
     ids[category == Category.WORKSPACE] = -1
     if recorded is not None:
         _set_recorded_paths(ids, recorded, numbers)
-    used, ids[ids >= 0] = np.unique(ids[ids >= 0], return_inverse=True)
+    module_numbers, ids[ids >= 0] = np.unique(ids[ids >= 0], return_inverse=True)
     modules = list(numbers)
-    used_modules = [modules[number] for number in used.tolist()]
+    used_modules = [modules[number] for number in module_numbers.tolist()]
     names = tuple(name for name, _ in used_modules)
     evidence = tuple(evidence for _, evidence in used_modules)
     return read_only(Modules(names, evidence, ids))
@@ -102,7 +102,7 @@ def _modules_by_frames(
 
 
 def _set_recorded_paths(ids: Int32Column, recorded: RecordedMatches, numbers: _Numbers) -> None:
-    """Overwrite with the paths that a recorder wrote; those of the parameters come last, and win."""
+    """Overwrite with the paths that a recorder wrote: those of the parameters come last, and win."""
     metadata = recorded.metadata
     saved = _module_ids(metadata.saved.modules, numbers)
     # Backwards, so that the first that saved a tensor has the last word.

@@ -30,7 +30,7 @@ from snapconv.stacks.project_lines import ProjectLines
 
 @dataclass(frozen=True, slots=True)
 class WeightTable:
-    """The weights live at the report's moment: in the order of allocation, or as they were recorded.
+    """The weights live at the report's moment, in the order of allocation, or as recorded.
 
     ``row`` is their row in the AllocationTable, ``gradient_row`` that of their gradient; -1 for
     none. ``names`` are empty where there is none. ``n_unmatched_gradients``: gradients that fit no
@@ -92,14 +92,18 @@ def _recorded_names(recorded: RecordedMatches) -> Iterator[tuple[int, str]]:
     """Yield the rows and names of what a recorder wrote: parameters, gradients, states."""
     metadata = recorded.metadata
     names = metadata.parameters.names
-    yield from _named(recorded.parameters, names)
+    yield from _rows_with_names(recorded.parameters, names)
     gradients = metadata.gradients.parameter.tolist()
-    yield from _named(recorded.gradients, [_suffixed(names, i, ".grad") for i in gradients])
+    yield from _rows_with_names(
+        recorded.gradients, [_suffixed(names, i, ".grad") for i in gradients]
+    )
     states = zip(metadata.states.parameter.tolist(), metadata.states.names, strict=False)
-    yield from _named(recorded.states, [_suffixed(names, i, f": {state}") for i, state in states])
+    yield from _rows_with_names(
+        recorded.states, [_suffixed(names, i, f": {state}") for i, state in states]
+    )
 
 
-def _named(rows: Int64Column, names: Sequence[str]) -> Iterator[tuple[int, str]]:
+def _rows_with_names(rows: Int64Column, names: Sequence[str]) -> Iterator[tuple[int, str]]:
     """Yield the rows that have a name."""
     for row, name in zip(rows.tolist(), names, strict=False):
         if name:

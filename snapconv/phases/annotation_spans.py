@@ -72,18 +72,16 @@ class AnnotationSpans:
 
 def find_spans(snapshot: Snapshot, device: DeviceSnapshot) -> AnnotationSpans:
     """Find every named span of one device."""
-    spans_of_kinds = (
-        (SpanKind.RECORD_FUNCTION, recorded_functions(snapshot, device)),
-        (SpanKind.USER_METADATA, _metadata_runs(snapshot, device.events)),
-        (SpanKind.TENSOR, _tensors(device.events)),
+    spans_by_kind = (  # in the order of SpanKind
+        recorded_functions(snapshot, device),
+        _metadata_runs(snapshot, device.events),
+        _tensors(device.events),
     )
-    kinds = [np.full(len(names), kind, np.int8) for kind, (names, _, _) in spans_of_kinds]
-    name_id = np.concatenate([names for _, (names, _, _) in spans_of_kinds])
-    first = np.concatenate([firsts for _, (_, firsts, _) in spans_of_kinds])
-    last = np.concatenate([lasts for _, (_, _, lasts) in spans_of_kinds])
+    kind = np.repeat(np.array(SpanKind, np.int8), [len(names) for names, _, _ in spans_by_kind])
+    name_id, first, last = (np.concatenate(parts) for parts in zip(*spans_by_kind, strict=True))
     order = np.lexsort((-last, first))
     spans = AnnotationSpans(
-        kind=np.concatenate(kinds)[order],
+        kind=kind[order],
         name_id=name_id[order].astype(np.int32),
         first_event=first[order].astype(np.int64),
         last_event=last[order].astype(np.int64),
@@ -127,7 +125,7 @@ def _texts_that_begin(snapshot: Snapshot, prefix: str) -> list[int]:
 
 
 def _lanes(first: list[int], last: list[int]) -> list[int]:
-    """Put every span into the first lane that is free; they are in the order of their first events."""
+    """Put every span into the first free lane; they are in the order of their first events."""
     busy: list[tuple[int, int]] = []  # the last event of each lane, and the lane
     free: list[int] = []
     lanes = []

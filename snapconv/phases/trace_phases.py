@@ -159,9 +159,10 @@ class Phases:
 class _Runs:
     """The runs of events of one phase: where each begins, shows it for the last time, and ends.
 
-    ``phase`` has one entry per event.
+    ``certain`` and ``phase`` have one entry per event, as in Phases, but for the steps of hooks.
     """
 
+    certain: Int8Column
     phase: Int8Column
     begins: Int64Column
     shown_ends: Int64Column
@@ -178,42 +179,36 @@ def find_phases(
 ) -> Phases:
     """Label every event with its phase and its iteration."""
     events = real_events(device.events)
-    in_step = annotated(snapshot, device, _STEP)
-    in_zero_grad = annotated(snapshot, device, _ZERO_GRAD)
+    is_step = annotated(snapshot, device, _STEP)
+    is_zero_grad = annotated(snapshot, device, _ZERO_GRAD)
     free_sites_known = _frees_have_stacks(events, allocations, roles)
-    recorded = counted = None
-    if snapshot.metadata:
-        recorded = recorded_phases(snapshot.metadata, events)
-        counted = recorded_iterations(snapshot.metadata, events)
+    recorded = recorded_phases(snapshot.metadata, events) if snapshot.metadata else None
     if recorded is not None:
         certain = np.where(recorded > 0, recorded, np.int8(Phase.OTHER))
     elif device.is_host:
         # Its frames show who pins memory, on whatever thread, and not what the program does.
         certain = np.zeros(len(events), np.int8)
     else:
-        certain = _labels(events, roles, in_step, in_zero_grad, free_sites_known=free_sites_known)
+        stack = _shown_stacks(events, free_sites_known=free_sites_known)
+        certain = _labels(stack, roles, is_step, is_zero_grad)
     # A step for one parameter, as soon as it has its gradient, ends neither backward nor the
     # iteration.
     is_hook = marked_stacks(roles.is_hook, events.stack_id) & (certain > 0)
-    merged = np.where(is_hook, np.int8(Phase.BACKWARD), certain).astype(np.int8)
-    runs = _find_runs(merged)
-    silent_steps = _silent_steps(snapshot, device, merged)
-    has_run_of_step = bool(has_code(runs.phase, Phase.OPTIMIZER).any())
-    has_steps = has_run_of_step or len(silent_steps) > 0
-    iteration = _iterations(runs, silent_steps, has_steps=has_steps) if counted is None else counted
     has_hook_steps = bool(np.any(is_hook & has_code(certain, Phase.OPTIMIZER)))
+    runs = _find_runs(np.where(is_hook, np.int8(Phase.BACKWARD), certain).astype(np.int8))
+    iteration, has_steps = _find_iterations(snapshot, device, events, runs)
     phases = Phases(
         certain=certain,
         phase=runs.phase,
         run_end=runs.spread(runs.shown_ends),
         run_last=runs.spread(runs.lasts),
         iteration=iteration,
-        in_step=in_step,
-        in_zero_grad=in_zero_grad,
+        in_step=is_step,
+        in_zero_grad=is_zero_grad,
         n_iterations=int(iteration[-1]) + 1 if len(events) else 1,
         free_sites_known=free_sites_known,
         is_recorded=recorded is not None,
-        has_steps=has_steps or counted is not None or has_hook_steps,
+        has_steps=has_steps or has_hook_steps,
         optimizers=find_optimizers(snapshot, roles),
         oom_events=rows_of(has_code(events.action, Action.OOM)),
         ends_in_oom=bool(len(device.events) and device.events.action[-1] == Action.OOM),
@@ -221,11 +216,19 @@ def find_phases(
     return read_only(phases)
 
 
+def _shown_stacks(events: EventTable, *, free_sites_known: bool) -> Int32Column:
+    """Return the stack of every event that shows what runs then; -1 for none."""
+    if free_sites_known:
+        return events.stack_id
+    is_alloc = has_code(events.action, Action.ALLOC)
+    return np.where(is_alloc, events.stack_id, -1).astype(np.int32)
+
+
 def _find_runs(certain: Int8Column) -> _Runs:
     n = len(certain)
     if not n:
         no_rows = np.zeros(0, np.int64)
-        return _Runs(certain, no_rows, no_rows, no_rows)
+        return _Runs(certain, certain, no_rows, no_rows, no_rows)
     shows = rows_of(certain > 0)
     # What comes before the first event that shows a phase is a run of its own, of none.
     kind = np.append(certain[:1], certain[shows])
@@ -235,7 +238,7 @@ def _find_runs(certain: Int8Column) -> _Runs:
     shown_ends = first[np.append(starts[1:], len(first)) - 1]
     lasts = np.append(begins[1:] - 1, n - 1)
     phase = np.repeat(kind[starts], lasts - begins + 1)
-    return _Runs(phase, begins, shown_ends, lasts)
+    return _Runs(certain, phase, begins, shown_ends, lasts)
 
 
 def annotated(snapshot: Snapshot, device: DeviceSnapshot, prefix: str) -> BoolColumn:
@@ -283,24 +286,14 @@ def _frees_have_stacks(events: EventTable, allocations: AllocationTable, roles: 
 
 
 def _labels(
-    events: EventTable,
-    roles: StackRoles,
-    in_step: BoolColumn,
-    in_zero_grad: BoolColumn,
-    *,
-    free_sites_known: bool,
+    stack: Int32Column, roles: StackRoles, is_step: BoolColumn, is_zero_grad: BoolColumn
 ) -> Int8Column:
     """Return the phase that each event shows by its stack and by the annotated ranges."""
-    stack = events.stack_id
-    if not free_sites_known:
-        is_alloc = has_code(events.action, Action.ALLOC)
-        stack = np.where(is_alloc, stack, -1).astype(np.int32)
-    stack_phase = _phases_of_stacks(roles, engine=_engine_stacks(roles))
-    label: Int8Column = np.take(stack_phase, stack)
-    rows = rows_of(in_step)
+    label: Int8Column = np.take(_phases_of_stacks(roles, engine=_engine_stacks(roles)), stack)
+    rows = rows_of(is_step)
     if len(rows):
-        label[rows] = _labels_in_step(roles, rows, stack[rows], label[rows])
-    rows = rows_of(in_zero_grad)
+        label[rows] = _labels_of_steps(roles, rows, stack[rows], label[rows])
+    rows = rows_of(is_zero_grad)
     is_within_step = marked_stacks(roles.has[Role.OPTIMIZER], stack[rows])
     label[rows[~is_within_step]] = Phase.OTHER  # a closure may call zero_grad within a step
     return label
@@ -319,7 +312,7 @@ def _phases_of_stacks(roles: StackRoles, *, engine: BoolColumn | None) -> Int8Co
     return phase
 
 
-def _labels_in_step(
+def _labels_of_steps(
     roles: StackRoles, rows: Int64Column, stack: Int32Column, label: Int8Column
 ) -> Int8Column:
     """Return the labels of events in annotated steps; those of their stacks are given.
@@ -352,27 +345,38 @@ def is_engine(roles: StackRoles, stack_ids: Int32Column) -> BoolColumn:
     return marked_stacks(_engine_stacks(roles), stack_ids)
 
 
-def _iterations(runs: _Runs, silent_steps: Int64Column, *, has_steps: bool) -> Int32Column:
-    """Return the iteration of every event.
+def _find_iterations(
+    snapshot: Snapshot, device: DeviceSnapshot, events: EventTable, runs: _Runs
+) -> tuple[Int32Column, bool]:
+    """Return the iteration of every event, and whether iterations are known by steps, or counted.
 
     Each ends with a silent step or a run of steps; without any step, with a run of backward.
     """
-    phase = runs.phase
+    if snapshot.metadata:
+        counted = recorded_iterations(snapshot.metadata, events)
+        if counted is not None:
+            return counted, True
+    silent_steps = _silent_steps(snapshot, device, runs.certain)
+    has_steps = bool(has_code(runs.phase, Phase.OPTIMIZER).any()) or len(silent_steps) > 0
+    kind = runs.phase[runs.begins]
+    is_closing = has_code(kind, Phase.OPTIMIZER if has_steps else Phase.BACKWARD)
+    ends = distinct(np.concatenate((runs.shown_ends[is_closing], silent_steps - 1)))
+    return _numbered(runs.phase, ends), has_steps
+
+
+def _numbered(phase: Int8Column, ends: Int64Column) -> Int32Column:
+    """Return the iteration of every event by the ends of iterations."""
     n = len(phase)
     if not n:
         return np.zeros(0, np.int32)
-    closing = has_code(phase[runs.begins], Phase.OPTIMIZER if has_steps else Phase.BACKWARD)
-    ends = distinct(np.concatenate((runs.shown_ends[closing], silent_steps - 1)))
     edges = np.append(ends[ends < n - 1] + 1, n)
     numbers = np.arange(len(edges), dtype=np.int32)
     iteration = np.repeat(numbers, np.diff(edges, prepend=0))
-    if not len(ends) or ends[-1] < 0:
-        return iteration
     # What follows the last step without another forward or backward still belongs to it.
-    last = int(ends[-1])
+    last = int(ends[-1]) if len(ends) else -1
     following = phase[last + 1 :]
     begins_anew = has_code(following, Phase.FORWARD) | has_code(following, Phase.BACKWARD)
-    if not begins_anew.any():
+    if last >= 0 and not begins_anew.any():
         iteration[last + 1 :] = iteration[last]
     return iteration
 

@@ -29,15 +29,18 @@ _DEBUGGERS = {"pydev", "_pydevd_bundle", "_pydev_bundle", "debugpy", "ptvsd"}
 _NATIVE_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".cuh", ".o", ".s", ".so")
 
 
-# For functions that are called for every frame of every stack, with the texts of a few hundred files.
-# Where a file has more distinct texts than fit, and all are looked up in the same order, none is
-# found again.
+# For functions that are called for every frame of every stack: their texts are those of a few
+# hundred files. Where a file has more distinct texts than fit, and all are looked up in the same
+# order, none is found again.
 for_every_frame = lru_cache(maxsize=1 << 16)
 
 
 @for_every_frame
 def normal(path: str) -> str:
-    """Return the same path with forward slashes and no trailing one; a Windows drive in lower case."""
+    """Return the same path with forward slashes and no trailing one.
+
+    A Windows drive is in lower case.
+    """
     text = _CURRENT_FOLDER.sub("", path.replace("\\", "/"))
     if len(text) > 1 and text[1] == ":":
         text = text[0].lower() + text[1:]
@@ -45,7 +48,10 @@ def normal(path: str) -> str:
 
 
 def is_under(path: str, root: str) -> bool:
-    """Return whether a normal path is below a normal root: ``/w/proj2/x`` is not below ``/w/proj``."""
+    """Return whether a normal path is below a normal root.
+
+    ``/w/proj2/x`` is not below ``/w/proj``.
+    """
     if root == "/":
         return path.startswith("/")
     if len(root) > 1 and root[1] == ":":
@@ -74,7 +80,7 @@ def is_native(filename: str) -> bool:
 
 
 def is_notebook(filename: str) -> bool:
-    """Return whether the name is that of a notebook cell, which is the user's code wherever it is."""
+    """Return whether the name is that of a notebook cell: the user's code wherever it is."""
     return bool(_NOTEBOOK_CELL.search(filename))
 
 

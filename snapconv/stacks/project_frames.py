@@ -50,8 +50,8 @@ _MODULE_FILE = "/torch/nn/modules/module.py"
 class Project:
     """The user's code in one file's frames.
 
-    ``root`` is as recorded, None if no frame looks like a project. ``seen_root`` is the one that the
-    frames themselves suggest, whether or not one was given. ``is_project`` (bool) and
+    ``root`` is as recorded, None if no frame looks like a project. ``seen_root`` is the one that
+    the frames themselves suggest, whether or not one was given. ``is_project`` (bool) and
     ``relative_paths`` have one entry per frame of the FrameTable. ``includes`` are the libraries
     with frames that count too, ``unused_includes`` those that were requested and have none.
     """

@@ -17,7 +17,7 @@ LIBRARY_ONLY, NO_STACK = "library code only", "no stack recorded"
 
 @dataclass(frozen=True, slots=True, order=True)
 class SourceLine:
-    """A line of the user's project; ``file_path`` is relative to the project root, ``/`` between."""
+    """A line of the user's project; ``file_path`` is relative to its root, with ``/`` between."""
 
     file_path: str
     line_number: int
@@ -39,8 +39,8 @@ def line_values(line: SourceLine | None) -> dict[str, object]:
     return {"file": line.file_path, "line": line.line_number, "function": line.function}
 
 
-# A report shows so many lines from each end of a stack: more of a recursion says nothing new, and is
-# repeated for every entry.
+# A report shows so many lines from each end of a stack: more of a recursion says nothing new, and
+# is repeated for every entry.
 MAX_LINES_OF_AN_END = 64
 
 

@@ -131,7 +131,7 @@ def infer_operations(stacks: StackTable) -> Operations:
 
 
 def name_of_node(stacks: StackTable, stack_id: int) -> str:
-    """Return the operation whose backward node freed memory with this stack; UNNAMED if none did."""
+    """Return the operation whose backward node freed memory with this stack, or UNNAMED."""
     names = stacks.frames.names
     for frame in stacks.frames_of(stack_id).tolist():
         operation = name_in_node(names[frame])
@@ -141,7 +141,7 @@ def name_of_node(stacks: StackTable, stack_id: int) -> str:
 
 
 def _operation_of(python: list[_Frame], native: list[str]) -> str:
-    """Infer an operation from its Python frames, innermost first, and the C++ frames before them."""
+    """Infer an operation from its Python frames, innermost first, and the C++ frames within."""
     is_compiled = bool(python) and is_generated(python[0][1])
     if is_compiled:
         python = _original_lines(python)
@@ -244,10 +244,10 @@ def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:
     callers: dict[int, list[int]] = defaultdict(list)
     for stack, frame in plain_rows(owners[is_caller], frames[is_caller]):
         callers[stack].append(frame)
-    place = cache(partial(_place, stacks, project))
+    label = cache(partial(_line_label, stacks, project))
     calls = []
     for stack in range(len(stacks)):
-        calls.append(WITHIN.join(map(place, callers[stack][:_MAX_CALLS])))
+        calls.append(WITHIN.join(map(label, callers[stack][:_MAX_CALLS])))
     return tuple(calls)
 
 
@@ -269,7 +269,7 @@ def _says_which_module(stacks: StackTable) -> list[bool]:
     return is_marked
 
 
-def _place(stacks: StackTable, project: Project, frame: int) -> str:
+def _line_label(stacks: StackTable, project: Project, frame: int) -> str:
     path = project.relative_paths[frame]
     for folder in _INSTALLED:
         path = path.rpartition(folder)[2]

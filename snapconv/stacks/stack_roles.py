@@ -109,7 +109,13 @@ def _bits(rules: Iterable[bool]) -> int:
 
 assert len(FRAME_RULES) < 64  # all rules that a frame or a stack fits are the bits of one int64
 _BITS = np.left_shift(1, np.arange(len(FRAME_RULES), dtype=np.int64))
-_BITS_OF_ROLE = np.array([_bits(rule.role is role for rule in FRAME_RULES) for role in Role])
+
+
+def _bits_of_role(role: Role) -> int:
+    return _bits(rule.role is role for rule in FRAME_RULES)
+
+
+_BITS_OF_ROLE = np.array(list(map(_bits_of_role, Role)))
 _CLOSURE_BITS = int(np.bitwise_or.reduce(_BITS_OF_ROLE[list(_CLOSURE_ROLES)]))
 _MODULE_BITS = int(_BITS_OF_ROLE[Role.MODULE_CALL] | _BITS_OF_ROLE[Role.LOSS])
 _OUTERMOST_BITS = _bits(rule.is_outermost for rule in FRAME_RULES)
@@ -159,9 +165,9 @@ def _bits_of_entries(stacks: StackTable) -> Int64Column:
         # These rules count only at the outermost Python frame of a stack.
         python_entries = rows_of(stacks.with_frames(stacks.frames.in_files(is_python)))
         number = np.searchsorted(python_entries, stacks.offsets)
-        after_last = number[1:][number[1:] > number[:-1]]
+        ends = number[1:][number[1:] > number[:-1]]
         is_inner = np.ones(len(entry_bits), bool)
-        is_inner[python_entries[after_last - 1]] = False
+        is_inner[python_entries[ends - 1]] = False
         entry_bits[is_inner] &= ~_OUTERMOST_BITS
     return entry_bits
 
@@ -188,8 +194,8 @@ def _closures(stacks: StackTable, entry_bits: Int64Column, has: BoolColumn) -> B
     is_within |= (foreign < torch_optimizer) & (torch_optimizer < _NOWHERE)
     runs_modules = (has[Role.MODULE_CALL] | has[Role.LOSS])[step_stacks]
     if (is_within & runs_modules).any():
-        through_modules = innermost(_MODULE_BITS) < optimizer
-        is_within |= _through_closures(steps, is_foreign, through_modules, optimizer)
+        has_module = innermost(_MODULE_BITS) < optimizer
+        is_within |= _closures_with_modules(steps, is_foreign, has_module, optimizer)
     np.put(is_closure, step_stacks, is_within)
     return np.asarray(is_closure)
 
@@ -200,8 +206,8 @@ def _is_foreign(file: str) -> bool:
     return is_python(path) and not _TORCH_FILE.search(path)
 
 
-def _through_closures(
-    steps: StackTable, is_foreign: BoolColumn, through_modules: BoolColumn, optimizer: Int64Column
+def _closures_with_modules(
+    steps: StackTable, is_foreign: BoolColumn, has_module: BoolColumn, optimizer: Int64Column
 ) -> BoolColumn:
     """Mark the stacks through a function that a step calls, if a module runs through it in another.
 
@@ -213,7 +219,7 @@ def _through_closures(
     names = steps.frames.names
     files = list(map(normal, steps.frames.filenames))
 
-    def called(stack: int) -> tuple[str, str, str] | None:
+    def find_closure(stack: int) -> tuple[str, str, str] | None:
         """Return the step's file, and the closure or function of another file that it calls."""
         frames = steps.frame_ids[steps.offsets[stack] : optimizer[stack]][::-1]
         foreign = frames[is_foreign[frames]].tolist()
@@ -222,8 +228,8 @@ def _through_closures(
                 return files[foreign[0]], names[frame], files[frame]
         return None
 
-    closures = {called(stack) for stack in rows_of(through_modules).tolist()} - {None}
-    return np.array([called(stack) in closures for stack in range(len(steps))], bool)
+    closures = {find_closure(stack) for stack in rows_of(has_module).tolist()} - {None}
+    return np.array([find_closure(stack) in closures for stack in range(len(steps))], bool)
 
 
 def _hooks(python: StackTable, has: BoolColumn, *, has_cpp: bool) -> BoolColumn:
@@ -278,9 +284,9 @@ def innermost_places(stacks: StackTable, is_marked: BoolColumn) -> Int64Column:
 
     A place counts all frames of all stacks.
     """
-    places = rows_of(is_marked)
-    number = np.searchsorted(places, stacks.offsets)
-    first = np.append(places, _NOWHERE)[number[:-1]]
+    entries = rows_of(is_marked)
+    number = np.searchsorted(entries, stacks.offsets)
+    first = np.append(entries, _NOWHERE)[number[:-1]]
     return np.where(number[:-1] < number[1:], first, _NOWHERE)
 
 
