@@ -117,7 +117,8 @@ LESS = (
 _IN = r"\.py\"?(?:,line\d{1,6},|:\d{1,6},?)?(?:\]\([^)]{1,60}\))? in "
 PHASES = (
     (
-        _IN + r"(?:_apply(?!_)|_load_state_dict|_load_parameter|set_module_tensor_to_device|"
+        _IN + r"(?:_apply(?!_)|_cuda_deserialize|default_restore_location|_load_state_dict|"
+        r"_load_parameter|set_module_tensor_to_device|"
         r"load_checkpoint|caching_allocator_warmup|create_weights|initialize_model|_?load_model|process_weights)|"
         r"self\.\w{1,30}=(?:torch\.)?(?:nn\.)?parameter\(|return t\.to\(device,dtype if t\.is_floating_point|"
         r"(?:,line\d{1,6},in[\w<>]{1,40}?|-->\d{1,4}|\u2771\d{1,4})[\w.,=]{0,60}\.from_pretrained\(|"

@@ -1107,13 +1107,37 @@ _KINDS = (
     ),
     MessageKind(
         "ONNX Runtime",
-        seen=(
-            "failed to allocate memory for requested buffer of size <tried>",
-            "cuda failure 2: out of memory ; gpu=<device>",
-        ),
+        seen=("failed to allocate memory for requested buffer of size <tried>",),
         means="ONNX Runtime's arena got no memory: of the GPU, where the node runs there, else of "
         "the machine",
         next_step="a smaller batch or input; arena_extend_strategy=kSameAsRequested keeps the arena small",
+    ),
+    MessageKind(
+        "ONNX Runtime's call of CUDA",
+        seen=("cuda failure 2: out of memory ; gpu=<device>",),
+        unless=("failed to allocate memory for requested buffer of size <tried>",),
+        means="a call of ONNX Runtime to CUDA got no memory of the GPU: for a tensor, a stream, or a library "
+        "such as cuDNN",
+        next_step="fewer sessions and threads on the GPU at once, or a smaller batch or input; stop the other "
+        "processes that `nvidia-smi` shows; gpu_mem_limit and arena_extend_strategy=kSameAsRequested keep "
+        "ONNX Runtime's arena small",
+    ),
+    MessageKind(
+        "ND4J",
+        backend="host",
+        seen=(r"can't allocate \[host\] memory: (?P<tried>\d{1,20})",),
+        means="ND4J, on which DL4J stands, got no memory of the host outside Java's heap: the machine's memory, "
+        "the limit of such memory, or what CUDA can pin is used up; or an earlier error has left CUDA unusable",
+        next_step="a higher limit (-Dorg.bytedeco.javacpp.maxbytes=8G, and maxphysicalbytes above it), where "
+        "`free -g` shows room; else fewer threads and models at once, or a smaller batch. Look for an earlier "
+        "error of CUDA in the log",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "ND4J, on the GPU",
+        seen=(r"can't allocate \[device\] memory: (?P<tried>\d{1,20})",),
+        means="ND4J, on which DL4J stands, got no memory of the GPU",
+        next_step="a smaller batch, model or input; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "DirectML",
@@ -4008,6 +4032,17 @@ _KINDS = (
         means="MATLAB got no GPU memory for one more array",
         next_step="a smaller MiniBatchSize or smaller arrays; clear gpuArrays that are no longer needed; "
         "reset(gpuDevice) frees all of them; gpuDevice shows what is free",
+    ),
+    MessageKind(
+        "a wrong size in MATLAB",
+        backend="host",
+        seen=(r"requested [\dx]{3,60}\((?P<tried>\d{4,12}(?:\.\d)?gb)\) array exceeds maximum",),
+        also=(r"(?:array size preference|possible variable size) \(<limit>\)",),
+        means="the array is larger than the memory of any machine on which MATLAB usually runs: its size is "
+        "most likely wrong",
+        next_step="look at the sizes at the line that MATLAB names; a compiled function (MEX) that was built for "
+        "another release of MATLAB returns such sizes: compile it again",
+        cause=OomCause.HOST,
     ),
     MessageKind(
         "MATLAB",

@@ -660,6 +660,7 @@ TRACEBACK = 'File "/site-packages/torch/{}", line 915, in {}\n    return f(x)\n'
         # Nothing says whether the program's inputs are texts or images.
         ((), "a smaller batch, shorter sequences or smaller images (none helps while weights"),
         ((("nn/modules/module.py", "_apply"),), "load the weights in fewer bytes"),
+        ((("torch/serialization.py", "_cuda_deserialize"),), "load the weights in fewer bytes"),
         ((("optim/adamw.py", "_init_group"),), "an optimizer with smaller states"),
         (
             (("_tensor.py", "backward"),),

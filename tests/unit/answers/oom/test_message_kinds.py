@@ -2004,10 +2004,31 @@ TEXTS = (
     (
         "CUDA failure 2: out of memory ; GPU=0 ; hostname=h ; file=cuda_allocator.cc ; expr=cudaMalloc(&p, "
         "size);",
-        "ONNX Runtime",
+        "ONNX Runtime's call of CUDA",
         FULL,
         {"device": 0},
-        "a smaller batch or input",
+        "fewer sessions and threads",
+    ),
+    (
+        "RuntimeException: Can't allocate [HOST] memory: 42080; threadId: 29",
+        "ND4J",
+        HOST,
+        {"tried": 42080},
+        "a higher limit",
+    ),
+    (
+        "RuntimeException: Can't allocate [DEVICE] memory: 4096; threadId: 2",
+        "ND4J, on the GPU",
+        FULL,
+        {"tried": 4096},
+        "a smaller batch",
+    ),
+    (
+        "Requested 1928440402996x1 (14368.0GB) array exceeds maximum array size preference (31.9GB).",
+        "a wrong size in MATLAB",
+        HOST,
+        {"tried": gib(14368), "the limit": gib(31.9)},
+        "look at the sizes",
     ),
     (
         "RuntimeError: Could not allocate tensor with 1073741824 bytes. There is not enough GPU video memory "
