@@ -13,7 +13,7 @@ benchmark: count these as seen.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
@@ -185,14 +185,13 @@ class Job:
         """Weights, gradients and states of a size that facts have named."""
         return sum(sizes[size] for sizes in self.fact_counts.values())
 
-    def open_counts(self, size: int, weights: int, states: int, gradients: int) -> Counts:
+    def open_counts(self, size: int, counts: Iterable[int]) -> Counts:
         """Subtract what facts have named from the blocks of a size."""
-        facts = self.fact_counts
-        return (
-            max(0, weights - facts[Category.WEIGHT][size]),
-            max(0, states - facts[Category.OPTIMIZER_STATE][size]),
-            max(0, gradients - facts[Category.GRADIENT][size]),
+        kinds_and_counts = zip(_KINDS, counts, strict=True)
+        weights, states, gradients = (
+            max(0, n - self.fact_counts[kind][size]) for kind, n in kinds_and_counts
         )
+        return weights, states, gradients
 
     def n_of_half(self, size: int) -> int:
         """Parameters of half a size."""
@@ -343,7 +342,7 @@ def predicted(hypothesis: Hypothesis, size: int, job: Job) -> Counts:
         weights += n_half * (hypothesis.precision == 2)
     if job.has_gradients:
         gradients = 0
-    return job.open_counts(size, weights, states, gradients)
+    return job.open_counts(size, (weights, states, gradients))
 
 
 def blocks_without_gradient(hypothesis: Hypothesis, job: Job) -> int:
@@ -424,15 +423,14 @@ def _bits_of_other_number(
     """Yield the bits of another number of parameters of a size, if that leaves no remainder."""
     n = job.counts[size]
     times = hypothesis.per_parameter
-    n_known = job.sizes[size]
     n_parameters, remainder = divmod(n + job.n_from_facts(size), times)
     if remainder:
         return
-    if n_parameters > n_known:
+    if n_parameters > job.sizes[size]:
         # With all gradients of an iteration and one optimizer, no parameter is missing.
         is_complete = job.parameters.source in _HAS_ALL and not job.optimizers.may_be_several
         yield (BITS.other_number if is_complete else BITS.more_parameters), n
-    elif times > 1 and 0 < n_parameters < n_known:
+    elif times > 1 and 0 < n_parameters < job.sizes[size]:
         yield BITS.other_number, n
 
 
@@ -464,24 +462,20 @@ def weigh(alternatives: list[Job]) -> list[Weighed]:
     counts = alternatives[0].counts
     sizes = _sizes_to_weigh(alternatives)
     total_bytes = max(1, bytes_of(counts))
-    candidates_by_bits = []
+    options = []
     for number, job in enumerate(alternatives):
         for hypothesis, rarity in hypotheses(job):
             misses = [missed(hypothesis, job, n, sizes) for n in _possible_layers(job)]
             missed_bits, explained_bytes = min(misses, key=itemgetter(0))
             # Parameters by a second source are rarer than those by the best.
             bits = rarity + missed_bits + (number > 0)
-            share = explained_bytes / total_bytes
-            candidates_by_bits.append((bits, hypothesis, job, share))
-    candidates_by_bits.sort(key=itemgetter(0))
-    least_bits = candidates_by_bits[0][0]
-    weights = np.array([2.0 ** (least_bits - bits) for bits, *_ in candidates_by_bits])
+            options.append((bits, (hypothesis, job, explained_bytes / total_bytes)))
+    options.sort(key=itemgetter(0))
+    least_bits = options[0][0]
+    weights = np.array([2.0 ** (least_bits - bits) for bits, _ in options])
     weights /= weights.sum()
-    weighed = []
-    for weight, candidate in zip(weights.tolist(), candidates_by_bits, strict=True):
-        _, hypothesis, job, share = candidate
-        weighed.append(Weighed(weight, hypothesis, job, share))
-    return weighed
+    pairs = zip(weights.tolist(), options, strict=True)
+    return [Weighed(weight, *explanation) for weight, (_, explanation) in pairs]
 
 
 def _sizes_to_weigh(alternatives: list[Job]) -> list[int]:
@@ -553,11 +547,9 @@ def _whole_copies(
     n_parameters, remainder = divmod(n_blocks, times)
     if remainder:
         return None
-    is_possible = n_parameters > job.sizes[size] or (times > 1 and n_blocks and surplus < 0)
-    if not is_possible:
+    if n_parameters <= job.sizes[size] and not (times > 1 and n_blocks and surplus < 0):
         return None
-    weights, states, gradients = (n_parameters * count for count in hypothesis.block_counts)
-    return job.open_counts(size, weights, states, gradients)
+    return job.open_counts(size, (n_parameters * count for count in hypothesis.block_counts))
 
 
 def _limited(counts: Counts, n: int) -> Counts:
@@ -582,11 +574,9 @@ def probabilities(decided: Decided, rows: Int64Column, weighed: list[Weighed]) -
     """Return the probability of every category for the rows, summed over hypotheses."""
     features = decided.features
     table = np.zeros((len(rows), len(Category)))
-    likely = [hypothesis for hypothesis in weighed if hypothesis.weight > _LEAST_WEIGHT]
-    other_sizes: dict[int, OtherSizes] = {}
-    for candidate in likely:
-        if id(candidate.job) not in other_sizes:
-            other_sizes[id(candidate.job)] = OtherSizes(decided, candidate.job)
+    likely = [candidate for candidate in weighed if candidate.weight > _LEAST_WEIGHT]
+    likely_jobs = {id(candidate.job): candidate.job for candidate in likely}
+    other_sizes = {key: OtherSizes(decided, job) for key, job in likely_jobs.items()}
     sizes = features.sizes[rows]
     address_order = np.argsort(features.allocations.addr[rows], kind="stable")
 
@@ -604,7 +594,7 @@ def probabilities(decided: Decided, rows: Int64Column, weighed: list[Weighed]) -
 def _mark_size(
     table: Probabilities, members: Int64Column, weighed: Weighed, other_sizes: OtherSizes, size: int
 ) -> None:
-    """Add what a hypothesis says of the rows of one size: ``other_sizes`` if it is no parameter's."""
+    """Add what a hypothesis says of the rows of one size; ``other_sizes`` judges other sizes."""
     hypothesis = weighed.hypothesis
     job = weighed.job
     n = len(members)

@@ -4,7 +4,6 @@ The blocks of one size are judged together, by additive evidence: each sign that
 to the categories, and the probabilities are proportional to 2 ** bits.
 """
 
-from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -81,32 +80,28 @@ class OtherSizes:
         self._n_layers = job.n_layers if job.n_layers > 1 else layers_by_counts(job.counts)
         self._has_frozen = _has_frozen_model(job)
 
-    def _signs(self, size: int) -> Iterator[Sign]:
-        """Yield the signs that the blocks of one size have."""
+    def _signs(self, size: int) -> list[Sign]:
+        """Return the signs that the blocks of one size have."""
         job = self._job
         n = job.counts[size]
         is_repeated = n >= LEAST_REPEATED
-        yield Sign.ANY_SIZE
-        if n == 1:
-            yield Sign.ONE_BLOCK
-        if is_repeated:
-            yield Sign.THREE_AND_MORE
-        if is_repeated and self._n_layers > 1 and n % self._n_layers == 0:
-            yield Sign.SAME_FOR_EVERY_LAYER
-        if self._is_matrix(size):
-            yield Sign.MATRIX_OF_WIDTHS
-        if np.any((size % self._inputs == 0) & (size >= 2 * self._inputs)):
-            yield Sign.SEVERAL_TIMES_AN_INPUT
-        if job.infers and not job.saves:
-            yield Sign.IN_INFERENCE
-        if job.sizes:
-            yield Sign.BESIDE_PARAMETERS
-        if job.sizes and is_repeated:
-            yield Sign.THREE_AND_MORE_BESIDE_PARAMETERS
-        if self._has_frozen:
-            yield Sign.BESIDE_FROZEN_MODEL
-        if job.saves and not (job.sizes or job.is_training):
-            yield Sign.FORWARD_SAVES
+        is_for_layers = is_repeated and self._n_layers > 1 and n % self._n_layers == 0
+        is_multiple = (size % self._inputs == 0) & (size >= 2 * self._inputs)
+        forward_saves = job.saves and not (job.sizes or job.is_training)
+        conditions = (
+            (True, Sign.ANY_SIZE),
+            (n == 1, Sign.ONE_BLOCK),
+            (is_repeated, Sign.THREE_AND_MORE),
+            (is_for_layers, Sign.SAME_FOR_EVERY_LAYER),
+            (self._is_matrix(size), Sign.MATRIX_OF_WIDTHS),
+            (np.any(is_multiple), Sign.SEVERAL_TIMES_AN_INPUT),
+            (job.infers and not job.saves, Sign.IN_INFERENCE),
+            (job.sizes, Sign.BESIDE_PARAMETERS),
+            (job.sizes and is_repeated, Sign.THREE_AND_MORE_BESIDE_PARAMETERS),
+            (self._has_frozen, Sign.BESIDE_FROZEN_MODEL),
+            (forward_saves, Sign.FORWARD_SAVES),
+        )
+        return [sign for holds, sign in conditions if holds]
 
     def _is_matrix(self, size: int) -> bool:
         """Whether a size is that of a vector of the model, or of a matrix between two."""

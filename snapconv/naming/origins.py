@@ -102,7 +102,7 @@ def _modules_by_frames(
 
 
 def _set_recorded_paths(ids: Int32Column, recorded: RecordedMatches, numbers: _Numbers) -> None:
-    """Overwrite with the paths that a recorder wrote: those of the parameters come last, and win."""
+    """Overwrite with the paths that a recorder wrote; those of parameters come last, and win."""
     metadata = recorded.metadata
     saved = _module_ids(metadata.saved.modules, numbers)
     # Backwards, so that the first that saved a tensor has the last word.

@@ -90,30 +90,16 @@ def tensor_names(
 
 def _recorded_names(recorded: RecordedMatches) -> Iterator[tuple[int, str]]:
     """Yield the rows and names of what a recorder wrote: parameters, gradients, states."""
-    metadata = recorded.metadata
-    names = metadata.parameters.names
-    yield from _rows_with_names(recorded.parameters, names)
-    gradients = metadata.gradients.parameter.tolist()
-    yield from _rows_with_names(
-        recorded.gradients, [_suffixed(names, i, ".grad") for i in gradients]
-    )
-    states = zip(metadata.states.parameter.tolist(), metadata.states.names, strict=False)
-    yield from _rows_with_names(
-        recorded.states, [_suffixed(names, i, f": {state}") for i, state in states]
-    )
-
-
-def _rows_with_names(rows: Int64Column, names: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yield the rows that have a name."""
-    for row, name in zip(rows.tolist(), names, strict=False):
-        if name:
-            yield row, name
-
-
-def _suffixed(names: Sequence[str], parameter: int, suffix: str) -> str:
-    """Return the name of what belongs to a parameter; empty where that has none."""
-    name = names[parameter] if parameter >= 0 else ""
-    return name + suffix if name else ""
+    names = recorded.metadata.parameters.names
+    gradients = recorded.metadata.gradients
+    states = recorded.metadata.states
+    rows = np.concatenate((recorded.parameters, recorded.gradients, recorded.states))
+    parameters = np.concatenate((np.arange(len(names)), gradients.parameter, states.parameter))
+    suffixes = [""] * len(names) + [".grad"] * len(gradients)
+    suffixes += [f": {name}" for name in states.names]
+    for row, parameter, suffix in zip(rows.tolist(), parameters.tolist(), suffixes, strict=True):
+        if parameter >= 0 and names[parameter]:
+            yield row, names[parameter] + suffix
 
 
 def match_weights(
@@ -248,14 +234,15 @@ def _live_parameters(
     records = _records(recorded, device, event)
     # The best comes last, and overwrites, as NumPy assigns in order: records from before, oldest
     # first, then later ones, newest first.
-    preference = np.where(records.is_after, -records.recorded_us, records.recorded_us)
-    order = np.lexsort((preference, records.is_after))
+    is_after = records.is_after
+    time = np.where(is_after, -records.recorded_us, records.recorded_us)
+    order = np.lexsort((time, is_after))
     first_after = unknown_column(n_parameters)
-    first_after[records.parameter[order]] = np.where(records.is_after[order], order, -1)
+    first_after[records.parameter[order]] = np.where(is_after[order], order, -1)
     is_first_after = first_after[records.parameter] == np.arange(len(records.parameter))
-    is_live = records.is_here & (records.row < 0) & records.is_after & is_first_after
+    is_live = records.is_here & (records.row < 0) & is_after & is_first_after
     is_live |= np.append(allocations.live_at(event), np.False_)[records.row]
-    has_left = ~records.is_here & ~records.is_after
+    has_left = ~(records.is_here | is_after)
     deciding = order[(is_live | has_left)[order]]
     last = unknown_column(n_parameters)
     last[records.parameter[deciding]] = deciding

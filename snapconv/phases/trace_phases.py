@@ -95,10 +95,10 @@ class Phases:
     show nothing, with the steps of hooks as a part of their backward. ``run_end`` is the last event
     of the run that shows the run's phase, ``run_last`` the one before the next run begins.
     ``iteration`` counts from 0. ``in_step`` and ``in_zero_grad`` mark the annotated ranges.
-    ``n_iterations`` is at least 1. ``free_sites_known``: frees carry their own stacks, not those of
-    their allocs. ``is_recorded``: a recorder marked the phases, nothing is inferred. ``has_steps``:
-    iterations are known by optimizer steps, or were counted; without, by backward runs.
-    ``oom_events``: the allocations that failed. ``ends_in_oom``: nothing follows one.
+    ``free_sites_known``: frees carry their own stacks, not those of their allocs. ``is_recorded``:
+    a recorder marked the phases, nothing is inferred. ``has_steps``: iterations are known by
+    optimizer steps, or were counted; without, by backward runs. ``oom_events``: the allocations
+    that failed. ``ends_in_oom``: nothing follows one.
     """
 
     certain: Int8Column
@@ -108,13 +108,17 @@ class Phases:
     iteration: Int32Column
     in_step: BoolColumn
     in_zero_grad: BoolColumn
-    n_iterations: int
     free_sites_known: bool
     is_recorded: bool
     has_steps: bool
     oom_events: Int64Column
     ends_in_oom: bool
     optimizers: Optimizers
+
+    @property
+    def n_iterations(self) -> int:
+        """The number of iterations, at least 1."""
+        return int(self.iteration[-1]) + 1 if len(self.iteration) else 1
 
     @cached_property
     def events_of_training(self) -> Int64Column:
@@ -191,12 +195,8 @@ def find_phases(
     else:
         stack = _shown_stacks(events, free_sites_known=free_sites_known)
         certain = _labels(stack, roles, is_step, is_zero_grad)
-    # A step for one parameter, as soon as it has its gradient, ends neither backward nor the
-    # iteration.
-    is_hook = marked_stacks(roles.is_hook, events.stack_id) & (certain > 0)
-    has_hook_steps = bool(np.any(is_hook & has_code(certain, Phase.OPTIMIZER)))
-    runs = _find_runs(np.where(is_hook, np.int8(Phase.BACKWARD), certain).astype(np.int8))
-    iteration, has_steps = _find_iterations(snapshot, device, events, runs)
+    runs = _find_runs(_with_hooks_in_backward(certain, roles, events.stack_id))
+    iteration, is_counted = _find_iterations(snapshot, device, events, runs)
     phases = Phases(
         certain=certain,
         phase=runs.phase,
@@ -205,15 +205,30 @@ def find_phases(
         iteration=iteration,
         in_step=is_step,
         in_zero_grad=is_zero_grad,
-        n_iterations=int(iteration[-1]) + 1 if len(events) else 1,
         free_sites_known=free_sites_known,
         is_recorded=recorded is not None,
-        has_steps=has_steps or has_hook_steps,
+        has_steps=is_counted or bool(has_code(certain, Phase.OPTIMIZER).any()),
         optimizers=find_optimizers(snapshot, roles),
         oom_events=rows_of(has_code(events.action, Action.OOM)),
-        ends_in_oom=bool(len(device.events) and device.events.action[-1] == Action.OOM),
+        ends_in_oom=_ends_in_oom(device.events),
     )
     return read_only(phases)
+
+
+def _ends_in_oom(events: EventTable) -> bool:
+    return len(events) > 0 and bool(events.action[-1] == Action.OOM)
+
+
+def _with_hooks_in_backward(
+    certain: Int8Column, roles: StackRoles, stack_id: Int32Column
+) -> Int8Column:
+    """Return the phases with those of hooks as a part of their backward.
+
+    A step for one parameter, as soon as it has its gradient, ends neither backward nor the
+    iteration.
+    """
+    is_hook = marked_stacks(roles.is_hook, stack_id) & (certain > 0)
+    return np.where(is_hook, np.int8(Phase.BACKWARD), certain).astype(np.int8)
 
 
 def _shown_stacks(events: EventTable, *, free_sites_known: bool) -> Int32Column:
@@ -348,7 +363,7 @@ def is_engine(roles: StackRoles, stack_ids: Int32Column) -> BoolColumn:
 def _find_iterations(
     snapshot: Snapshot, device: DeviceSnapshot, events: EventTable, runs: _Runs
 ) -> tuple[Int32Column, bool]:
-    """Return the iteration of every event, and whether iterations are known by steps, or counted.
+    """Return the iteration of every event, and whether silent steps or a recorder count them.
 
     Each ends with a silent step or a run of steps; without any step, with a run of backward.
     """
@@ -357,11 +372,13 @@ def _find_iterations(
         if counted is not None:
             return counted, True
     silent_steps = _silent_steps(snapshot, device, runs.certain)
-    has_steps = bool(has_code(runs.phase, Phase.OPTIMIZER).any()) or len(silent_steps) > 0
+    has_silent_steps = len(silent_steps) > 0
     kind = runs.phase[runs.begins]
-    is_closing = has_code(kind, Phase.OPTIMIZER if has_steps else Phase.BACKWARD)
+    is_closing = has_code(kind, Phase.OPTIMIZER)
+    if not (has_silent_steps or is_closing.any()):
+        is_closing = has_code(kind, Phase.BACKWARD)
     ends = distinct(np.concatenate((runs.shown_ends[is_closing], silent_steps - 1)))
-    return _numbered(runs.phase, ends), has_steps
+    return _numbered(runs.phase, ends), has_silent_steps
 
 
 def _numbered(phase: Int8Column, ends: Int64Column) -> Int32Column:

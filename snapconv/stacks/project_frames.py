@@ -2,14 +2,14 @@
 
 import posixpath
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from snapconv.columns import BoolColumn, Int64Column, read_only, rows_of, sums_by
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, RecordedProject
-from snapconv.snapshot.stack_table import StackTable
+from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import (
     installed_part,
     is_absolute,
@@ -120,68 +120,83 @@ def find_project(
     what is not below it. ``includes`` are libraries that count too, beside those that were
     recorded. Where no file is the user's, the package counts that the program was started in.
     """
-    frames = stacks.frames
-    paths = list(map(normal, frames.files))
+    paths = list(map(normal, stacks.frames.files))
     if bytes_of_stack is None:
         bytes_of_stack = np.ones(len(stacks), np.int64)
     user_paths = _not_installed(set(paths))
-    visible_paths = {path for path in user_paths if not is_hidden(path)}
-    seen_root = _infer_root(stacks, paths, visible_paths or user_paths, bytes_of_stack)
-    recorded_root = normal(recorded.root) if recorded.root else None
-    chosen_root = normal(root) if root else recorded_root or seen_root
-    is_given = bool(root) or (recorded_root is not None and recorded.is_given)
-    own = _own_paths(user_paths, chosen_root, root_is_given=is_given)
-    libraries = [*MODEL_LIBRARIES, *recorded.includes, *includes]
-    if not (own or is_given or includes):
-        entry = _entry_package(stacks, bytes_of_stack)
-        if entry:
-            libraries.insert(len(MODEL_LIBRARIES), entry)
-    libraries = list(dict.fromkeys(libraries))
-    included_paths, used = _included([parse_include(t, root=chosen_root) for t in libraries], paths)
-    own |= included_paths
-    unused = [text for text in libraries if text not in used and text not in MODEL_LIBRARIES]
-    shown = [_shown(path, chosen_root, is_own=path in own) for path in paths]
+    seen_root = _infer_root(stacks, paths, user_paths, bytes_of_stack)
+    chosen_root, is_given = _chosen_root(root, recorded, seen_root)
+    project_paths = _project_paths(user_paths, chosen_root, root_is_given=is_given)
+    requested = [*recorded.includes, *includes]
+    if not (project_paths or is_given or includes):
+        requested = _entry_packages(stacks, bytes_of_stack) + requested
+    texts = dict.fromkeys((*MODEL_LIBRARIES, *requested))
+    included_paths = _included_paths(texts, chosen_root, paths)
+    project_paths.update(*(filter(is_python, library) for library in included_paths.values()))
+    unused = texts.keys() - included_paths.keys() - set(MODEL_LIBRARIES)
     project = Project(
         root=chosen_root,
         seen_root=seen_root,
         is_inferred=not (root or recorded.root),
-        is_project=frames.in_files(lambda file: normal(file) in own),
-        relative_paths=tuple(map(shown.__getitem__, frames.file_id.tolist())),
-        includes=tuple(text for text in libraries if text in used),
-        unused_includes=tuple(unused),
+        is_project=stacks.frames.in_files(lambda file: normal(file) in project_paths),
+        relative_paths=_relative_paths(stacks.frames, chosen_root, project_paths),
+        includes=tuple(included_paths),
+        unused_includes=tuple(text for text in texts if text in unused),
     )
     return read_only(project)
 
 
-def _own_paths(user_paths: set[str], root: str | None, *, root_is_given: bool) -> set[str]:
+def _chosen_root(
+    root: str | None, recorded: RecordedProject, seen_root: str | None
+) -> tuple[str | None, bool]:
+    """Return the root that counts, and whether somebody gave it."""
+    if root:
+        return normal(root), True
+    if not recorded.root:
+        return seen_root, False
+    return normal(recorded.root) or seen_root, recorded.is_given
+
+
+def _project_paths(user_paths: set[str], root: str | None, *, root_is_given: bool) -> set[str]:
     """Return the user's files that belong to the project.
 
     Those outside of a root that was inferred do too, unless they are hidden.
     """
-    own = {path for path in user_paths if _belongs(path, root)}
+    project_paths = {path for path in user_paths if _belongs(path, root)}
     if not root_is_given:
-        own |= {path for path in user_paths if not is_hidden(path)}
-    return own
+        project_paths |= {path for path in user_paths if not is_hidden(path)}
+    return project_paths
 
 
-def _included(includes: list[Include], paths: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Return the Python files of libraries that count too, and the texts that named a file."""
-    included_paths = set()
-    used = set()
-    for path in set(paths):
-        for include in includes:
-            if include.contains(path):
-                used.add(include.text)
-                if is_python(path):
-                    included_paths.add(path)
-    return included_paths, used
+def _included_paths(
+    texts: Iterable[str], root: str | None, paths: Sequence[str]
+) -> dict[str, list[str]]:
+    """Return the files of the libraries that count too, where they have any, by their texts."""
+    included_paths = {}
+    for text in texts:
+        include = parse_include(text, root=root)
+        library_paths = list(filter(include.contains, paths))
+        if library_paths:
+            included_paths[text] = library_paths
+    return included_paths
 
 
-def _entry_package(stacks: StackTable, bytes_of_stack: Int64Column) -> str | None:
-    """Return the installed package that a program without a file of the user's was started in.
+def _relative_paths(
+    frames: FrameTable, root: str | None, project_paths: set[str]
+) -> tuple[str, ...]:
+    """Return the path of every frame as reports show it."""
+    shown = []
+    for file in frames.files:
+        path = normal(file)
+        shown.append(_shown(path, root, is_own=path in project_paths))
+    return tuple(map(shown.__getitem__, frames.file_id.tolist()))
 
-    Console scripts (``yolo train``) and modules (``-m trl.scripts.sft``) have no such file: the
-    package with the outermost line stands for the project.
+
+def _entry_packages(stacks: StackTable, bytes_of_stack: Int64Column) -> list[str]:
+    """Return the installed package that the program was started in, if there is one.
+
+    Console scripts (``yolo train``) and modules (``-m trl.scripts.sft``) have no file of the
+    user's: the package with the outermost line stands for the project.
     """
     packages = [_package(normal(file)) for file in stacks.frames.filenames]
     n_bytes: Counter[str] = Counter()
@@ -190,7 +205,7 @@ def _entry_package(stacks: StackTable, bytes_of_stack: Int64Column) -> str | Non
             if packages[frame]:
                 n_bytes[packages[frame]] += stack_bytes
                 break
-    return _fullest(n_bytes) if n_bytes else None
+    return [_fullest(n_bytes)] if n_bytes else []
 
 
 # They start what others wrote.
