@@ -1,4 +1,4 @@
-"""Kinds of devices with an allocator of torch's: their names, monitors, settings and recorders, one row each.
+"""Kinds of devices with an allocator of torch's: names, monitors, settings and recorders.
 
 Sources. CUDA: allocator_options.py. NPU: strings of libtorch_npu.so in 22 wheels of torch_npu 2.1.0
 to 2.14.0 and their last post releases, which take options over from later ones. XPU:
@@ -10,15 +10,13 @@ from dataclasses import dataclass, field, replace
 
 from snapconv.torch_knowledge.allocator_options import OPTIONS, VARIABLES
 
-# In place of a kind, of a file that torch.profiler wrote and no allocator.
+# The kind in a file that torch.profiler wrote and no allocator.
 NO_ALLOCATOR = "profiler"
 WHY_FREE = (
     "possible: another thread or process freed memory meanwhile; Windows, WSL, MIG or a virtual "
-    "GPU allows a "
-    "process less, or Windows' page file, which backs the GPU's memory, is too small; the driver "
-    "could not "
-    "use the last few MiB, or lacked address space. A memory fraction is not the cause: torch "
-    "would print it"
+    "GPU allows a process less, or Windows' page file, which backs the GPU's memory, is too "
+    "small; the driver could not use the last few MiB, or lacked address space. A memory fraction "
+    "is not the cause: torch would print it"
 )
 _RECORDS_ITSELF = (
     "call {package}.memory._record_memory_history() before the model is built, and "
@@ -71,20 +69,21 @@ class Backend:
         accepted = f"from {self.library} {since}" if since else "if its release accepts that"
         return f"set {self.variable}=expandable_segments:True ({accepted})"
 
-    def refusal(self, given: Collection[str], on: Collection[str], *, release: str) -> str:
-        """Return why the allocator may refuse the options given, or empty text; ``on`` are all that are on.
+    def refusal(self, names: Collection[str], on: Collection[str], *, release: str) -> str:
+        """Return why the allocator may refuse some options, or an empty text.
 
-        ``release`` is the earliest that can have written the file.
+        ``on`` are all options that are on. ``release`` is the earliest that can have written the
+        file.
         """
-        for name in given:
+        for name in names:
             since = self.options.get(name)
             if since is None:
                 return f"the allocator of {self.kind} devices is not known to take {name}"
             if release_key(release) < release_key(since):
                 return f"{self.library} before {since} refuses {name}"
-        beside = [name for name in self.exclusive if name in on]
-        if beside and "expandable_segments" in on:
-            return f"{self.library} refuses {beside[0]} beside expandable_segments"
+        exclusive = [name for name in self.exclusive if name in on]
+        if exclusive and "expandable_segments" in on:
+            return f"{self.library} refuses {exclusive[0]} beside expandable_segments"
         return ""
 
 
@@ -98,7 +97,7 @@ _NPU_OPTIONS = {
     "large_segment_size_mb": "2.11",
     "max_non_split_rounding_mb": "2.13",
 }
-# By the name in an error text; files of HIP are those of CUDA.
+# The keys are names in error texts; files of HIP are those of CUDA.
 BACKENDS = {
     "CUDA": Backend(
         "cuda",
@@ -123,10 +122,8 @@ BACKENDS = {
         record=f"{_RECORDS_ITSELF.format(package='torch.xpu')} (torch 2.11 or newer)",
         frames="torch/xpu/",
         why_free="possible: Intel's driver does not report free memory, and torch printed the "
-        "device less "
-        "what it had reserved; another process; one block may not be larger than the driver "
-        "allows (4 GiB on "
-        "some)",
+        "device less what it had reserved; another process; one block may not be larger than the "
+        "driver allows (4 GiB on some)",
     ),
     "NPU": Backend(
         "npu",
@@ -147,15 +144,14 @@ BACKENDS = {
         "mps",
         monitor="Activity Monitor",
         why_free="possible: Metal found no memory, as macOS and other programs had it, or no room "
-        "for one "
-        "heap",
+        "for one heap",
     ),
 }
 UNKNOWN_BACKEND = Backend(
     "", monitor="nvidia-smi (or your device's)", record="snapconv record train.py", is_recorded=True
 )
-# Of the kinds that torch.profiler alone describes; it needs memory, shapes and stacks switched on
-# for a page.
+# The row of kinds that torch.profiler alone describes; for a page it needs memory, shapes and
+# stacks switched on.
 _PROFILED = Backend(
     "",
     monitor="",
@@ -165,12 +161,12 @@ _PROFILED = Backend(
 
 
 def release_key(release: str) -> tuple[int, ...]:
-    """Return what orders releases, such as ``2.10`` or ``2.13.0+cu128``, by their first two numbers."""
+    """Return the first two numbers of a release, such as ``2.13.0+cu128``, for sorting."""
     return tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())
 
 
 def conf_of(environment: Mapping[str, str], release: str) -> str:
-    """Return the text that a release of torch reads for CUDA: the first that is set, even if empty."""
+    """Return the settings that a release of torch reads for CUDA: the first set variable's text."""
     names = VARIABLES if release_key(release) >= (2, 10) else VARIABLES[:1]
     return next((environment[name] for name in names if name in environment), "")
 

@@ -70,8 +70,8 @@ def find_card(text: str) -> Card | None:
 
 def _short_names(name: str) -> tuple[str, ...]:
     """Return what people call a card: by its name, without RTX, or without its memory."""
-    whole = _plain(name)
-    return whole, whole.removeprefix("RTX"), _plain(_MEMORY.sub("", name))
+    plain = _plain(name)
+    return plain, plain.removeprefix("RTX"), _plain(_MEMORY.sub("", name))
 
 
 def _plain(text: str) -> str:

@@ -72,7 +72,7 @@ class FrameRule:
 # torch._inductor.codecache names a file after its contents; TORCHINDUCTOR_CACHE_DIR may name the
 # folder. No file system has names of more than 255 bytes; without that bound, and those below, a
 # long name made of such beginnings would be searched again from each of them. Pinned host memory is
-# in files from torch 2.14 on. A rule that gives two roles has a name, and stands in the table twice.
+# in files from torch 2.14 on. A rule that gives two roles has a name, and is in the table twice.
 _AUTOGRAD_BACKWARD = FrameRule(
     "autograd-backward",
     Role.ENGINE,
@@ -408,7 +408,9 @@ FRAME_RULES = (
     FrameRule(
         "cache-update",
         Role.CACHE_UPDATE,
-        function="^(update|update_indexer|batch_repeat_interleave|batch_select_indices|reorder_cache)$",
+        function=(
+            "^(update|update_indexer|batch_repeat_interleave|batch_select_indices|reorder_cache)$"
+        ),
         file=r"transformers/cache_utils\.py$",
         reason="keys and values of the tokens so far, made anew with those of another token",
         seen="transformers 4.36-5.0",
@@ -418,7 +420,9 @@ FRAME_RULES = (
         Role.CACHE_UPDATE,
         function=r"^(update|append|extend|concat)\w*$",
         file=r"(^|/)\w{0,255}(kv_?cache|cache_utils)\w{0,255}\.py$",
-        reason="a program's own cache, in a file that is named after it, as in those of transformers",
+        reason=(
+            "a program's own cache, in a file that is named after it, as in those of transformers"
+        ),
         seen="a state snapshot of torch 2.1",
     ),
     FrameRule(

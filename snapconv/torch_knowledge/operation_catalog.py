@@ -1,4 +1,4 @@
-"""The names that C++ and graphs have for an operation -> the user's word: ``at::_ops::addmm`` is linear."""
+"""Names of operations in C++ and graphs -> the user's word: ``at::_ops::addmm`` is linear."""
 
 import re
 from collections.abc import Sequence
@@ -14,57 +14,69 @@ _NODE = re.compile(r"Backward\d*(?:::release_variables|::~|::apply|_apply_functi
 # The overload that torch appends to a dispatched name: `add_Tensor`, `sum_dim_IntList`, `mean_dim`.
 _OVERLOAD = re.compile(
     r"_(?:[A-Z]\w*|dim(?:_\w+)?|int|out|names\w*|memory_format|default|padding|start(?:_step)?|low"
-    r"|vec|other|self"
-    r"|correction|dtype(?:_layout)?|device|values|stable|generator(?:_\w+)?|using_ints|input"
-    r"|default_\w+)$"
+    r"|vec|other|self|correction|dtype(?:_layout)?|device|values|stable|generator(?:_\w+)?"
+    r"|using_ints|input|default_\w+)$"
 )
 # Names of kernels and backward nodes that differ from what the user calls, without underscores at
 # their ends.
-_SAME_AS = {
-    "addmm": "linear", "native_layer_norm": "layer_norm", "native_group_norm": "group_norm",
-    "native_batch_norm": "batch_norm", "cudnn_batch_norm": "batch_norm", "miopen_batch_norm": "batch_norm",
-    "batch_norm_impl_index": "batch_norm", "native_dropout": "dropout", "fused_dropout": "dropout",
-    "to_copy": "to", "nll_loss_forward": "nll_loss", "nll_loss2d_forward": "nll_loss",
-    "max_pool2d_with_indices": "max_pool2d", "cudnn_rnn": "lstm", "cross_entropy_loss": "cross_entropy",
+_USER_WORDS = {
+    "addmm": "linear",
+    "native_layer_norm": "layer_norm",
+    "native_group_norm": "group_norm",
+    "native_batch_norm": "batch_norm",
+    "cudnn_batch_norm": "batch_norm",
+    "miopen_batch_norm": "batch_norm",
+    "batch_norm_impl_index": "batch_norm",
+    "native_dropout": "dropout",
+    "fused_dropout": "dropout",
+    "to_copy": "to",
+    "nll_loss_forward": "nll_loss",
+    "nll_loss2d_forward": "nll_loss",
+    "max_pool2d_with_indices": "max_pool2d",
+    "cudnn_rnn": "lstm",
+    "cross_entropy_loss": "cross_entropy",
     "embedding_dense": "embedding",
-    **{f"scaled_dot_product_{way}_attention": "scaled_dot_product_attention"
-       for way in ("efficient", "flash", "cudnn")},
-}  # fmt: skip
+    "scaled_dot_product_efficient_attention": "scaled_dot_product_attention",
+    "scaled_dot_product_flash_attention": "scaled_dot_product_attention",
+    "scaled_dot_product_cudnn_attention": "scaled_dot_product_attention",
+}
 _TENSOR_DUNDER = re.compile(r"^__i?r?(\w+)__$")
 
 
 def name_in_native(native: Sequence[str]) -> str | None:
-    """Return the name nearest to Python: of the binding, else of the outermost dispatched operation."""
-    dispatched = None
+    """Return the name nearest to Python: of the binding, else of the outermost dispatched one."""
+    dispatched = ""
     for name in native:
-        is_bound, found = _named_in(name)
-        if is_bound:
-            return tidy(found)
-        dispatched = found or dispatched
-    if dispatched is None:
-        return next((name for name in map(name_in_node, native) if name), None)
+        is_binding, operation = _operation_of(name)
+        if is_binding:
+            return tidy(operation)
+        dispatched = operation or dispatched
+    if not dispatched:
+        return next(filter(None, map(name_in_node, native)), None)
     return tidy(_OVERLOAD.sub("", dispatched))
 
 
 @lru_cache(maxsize=1 << 14)
-def _named_in(name: str) -> tuple[bool, str]:
-    """Return whether a C++ function is a binding, and its operation or that which it dispatches to."""
-    for bound in _PYTHON_NAME.finditer(name):
-        if name[bound.end() : bound.end() + 1] in ("(", ">", ","):
-            return True, bound.group(1)
-    found = _DISPATCHED.match(name)
-    return False, found.group(1) if found else ""
+def _operation_of(name: str) -> tuple[bool, str]:
+    """Return whether a C++ function is a binding, and the operation that it binds or calls."""
+    for match in _PYTHON_NAME.finditer(name):
+        following = name[match.end() : match.end() + 1]
+        if following in ("(", ">", ","):
+            return True, match.group(1)
+    dispatched = _DISPATCHED.match(name)
+    return False, dispatched.group(1) if dispatched else ""
 
 
 @lru_cache(maxsize=1 << 14)
 def name_in_node(name: str) -> str | None:
     """Return the operation of the backward node that a C++ frame is of, None if it is of none."""
-    for found in _NODE.finditer(name):
-        begin = found.start()
+    for match in _NODE.finditer(name):
+        end = match.start()
+        begin = end
         while begin and (name[begin - 1].isalnum() or name[begin - 1] == "_"):
             begin -= 1
-        if begin < found.start():
-            return tidy(_snake_case(name[begin : found.start()]))
+        if begin < end:
+            return tidy(_snake_case(name[begin:end]))
     return None
 
 
@@ -75,12 +87,10 @@ def tidy(name: str) -> str:
     if dunder:
         name = dunder.group(1)
     bare = name.strip("_")
-    if bare in (
-        "softmax",
-        "log_softmax",
-    ):  # the kernel has an underscore first, in place it is last
+    # A kernel's name begins with an underscore; an operation in place ends with one.
+    if bare in ("softmax", "log_softmax"):
         return name.lstrip("_")
-    return _SAME_AS.get(bare, name) if bare else UNNAMED
+    return _USER_WORDS.get(bare, name) if bare else UNNAMED
 
 
 def _snake_case(name: str) -> str:

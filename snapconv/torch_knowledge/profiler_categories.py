@@ -1,4 +1,4 @@
-"""Categories of torch.profiler, as its files have them (torch/profiler/_memory_profiler.py, 2.0 to 2.13)."""
+"""Categories in the files of torch.profiler (torch/profiler/_memory_profiler.py, 2.0 to 2.13)."""
 
 # By the word that profile_plot writes; the first stands for what has none.
 CATEGORIES = (
