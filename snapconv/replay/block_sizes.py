@@ -44,6 +44,8 @@ _Facts = TypeVar("_Facts")
 # The kinds of events for the walk: an alloc, a release, the segments' actions as they are, and 0
 # for all events that it skips.
 _ALLOC, _RELEASE = int(Action.ALLOC), int(Action.FREE_COMPLETED)
+# No address of a file is as far out; see ADDRESS in snapshot/fields.py.
+_LOWEST, _HIGHEST = -(1 << 63), 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,20 +214,16 @@ class SegmentRanges(Generic[_Facts]):
         starts = self.starts
         ends = self.ends
         first = last = bisect_right(starts, start)
-        has_previous = first > 0
-        has_following = last < len(starts)
-        overlaps_previous = has_previous and ends[first - 1] > start
-        overlaps_following = has_following and starts[last] < end
-        if overlaps_previous or overlaps_following:
+        previous_end = ends[first - 1] if first > 0 else _LOWEST
+        following_start = starts[last] if last < len(starts) else _HIGHEST
+        if previous_end > start or following_start < end:
             self.n_conflicts += 1
             return
-        touches_previous = has_previous and ends[first - 1] == start
-        if touches_previous and self._are_joined(self.facts[first - 1], facts):
+        if previous_end == start and self._are_joined(self.facts[first - 1], facts):
             first -= 1
             start = starts[first]
             facts = self.facts[first]
-        touches_following = has_following and starts[last] == end
-        if touches_following and self._are_joined(facts, self.facts[last]):
+        if following_start == end and self._are_joined(facts, self.facts[last]):
             # The file itself has the facts of a segment that is still there at the dump.
             end = ends[last]
             facts = self.facts[last]
@@ -312,9 +310,6 @@ class _Memory:
 
 _LEAF = 512
 _MAX_LEAF = 1024
-# No address of a file is as far out (see ADDRESS in snapshot/fields.py). With one at each end,
-# every address has one before it and one after it.
-_LOWEST, _HIGHEST = -(1 << 63), 1 << 63
 
 
 class _SortedAddresses:
@@ -324,6 +319,7 @@ class _SortedAddresses:
     """
 
     def __init__(self, addresses: Iterable[int]) -> None:
+        # So every address has one before it and one after it.
         ordered = [_LOWEST, *sorted(addresses), _HIGHEST]
         self._leaves = [ordered[i : i + _LEAF] for i in range(0, len(ordered), _LEAF)]
         self._firsts = [leaf[0] for leaf in self._leaves]

@@ -105,10 +105,9 @@ def _log2_floor(size: Int64Column) -> Int64Column:
 def expandable_ranges(segments: SegmentTable, events: EventTable) -> ExpandableRanges:
     """Join the expandable segments of the dump with all that the trace maps or unmaps."""
     is_move = (events.action == Action.SEGMENT_MAP) | (events.action == Action.SEGMENT_UNMAP)
-    at_dump = segments.is_expandable
-    start = np.concatenate((segments.addr[at_dump], events.addr[is_move]))
-    n_bytes = np.concatenate((segments.total_bytes[at_dump], events.size[is_move]))
-    end = start + n_bytes
+    grows = segments.is_expandable
+    start = np.concatenate((segments.addr[grows], events.addr[is_move]))
+    end = start + np.concatenate((segments.total_bytes[grows], events.size[is_move]))
     if not len(start):
         return ExpandableRanges(start, end)
     order = np.argsort(start, kind="stable")

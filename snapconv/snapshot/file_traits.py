@@ -21,7 +21,7 @@ from snapconv.columns import is_among
 from snapconv.notes import Note
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.readers.form import Form
-from snapconv.snapshot.segment_table import BlockTable, SegmentTable
+from snapconv.snapshot.segment_table import BlockTable, Memory, SegmentTable
 from snapconv.snapshot.stack_table import Collected, StackTable
 from snapconv.torch_knowledge.backends import BACKENDS, release_key
 
@@ -60,7 +60,7 @@ class Era:
 _LEAST_PADDED, _LEAST_WHOLE = 8, 3
 BLOCK_ADDRESSES = "blocks[].address"
 PLOT = "category"
-Memory = tuple[SegmentTable, BlockTable]
+
 # Newest first: the first release with a trait, the last without it, the trait, and the part of the
 # file that would have it. A trait of events is a column, any other is a key.
 _RELEASES = (
@@ -124,7 +124,7 @@ def parts_of(
 def backend_of(
     traces: list[EventTable], stacks: StackTable, traits: AbstractSet[str], memory: Memory
 ) -> str:
-    """Infer the backend that wrote a file: by its actions, frames, a setting, or sizes of blocks."""
+    """Infer the backend that wrote a file by its actions, frames, a setting, or block sizes."""
     for trace in traces:
         if is_among(trace.action, (Action.WORKSPACE_SNAPSHOT, Action.EMPTY_CACHE)).any():
             return "npu"

@@ -29,7 +29,6 @@ from snapconv.snapshot.file_traits import (
     BLOCK_ADDRESSES,
     PLOT,
     Era,
-    Memory,
     backend_of,
     infer_era,
     notes_of_file,
@@ -53,6 +52,7 @@ from snapconv.snapshot.recorded.metadata import (
 from snapconv.snapshot.segment_table import (
     BlockTable,
     Entries,
+    Memory,
     SegmentTable,
     are_expandable,
     read_segments,
@@ -67,7 +67,7 @@ _ANNOTATIONS = "external_annotations"
 
 
 class SegmentSource(Enum):
-    """The origin of a device's segments: the file, or its trace, which shows all or some of them."""
+    """The origin of a device's segments: the file, or its trace, which shows all or some."""
 
     FILE = "file"
     WHOLE_TRACE = "trace"
@@ -219,11 +219,7 @@ def _read(
     n_bytes = container.n_unpacked_bytes
     notes: list[Note] = []
     tables = _read_tables(raw, collected, notes, progress)
-    segments, blocks = tables.memory
-    settings, entries = read_settings(raw.get("allocator_settings"), "allocator_settings")
-    if "expandable_segments" not in dict(entries):
-        is_expandable = are_expandable(segments, tables.traces)
-        settings = replace(settings, expandable_segments=is_expandable)
+    settings, entries = _read_settings(raw, tables)
     metadata, recorder_notes = read_metadata(
         raw.get(METADATA_KEY), collected.stacks, n_bytes=n_bytes
     )
@@ -231,12 +227,15 @@ def _read(
     traits = tables.traits | dict(entries).keys()
     if form:
         traits.add(PLOT)
-    _, host_blocks = tables.host_memory
-    all_traces = [*tables.traces, tables.host_trace]
-    parts = parts_of(raw, all_traces, blocks=blocks, host_blocks=host_blocks)
+    parts = parts_of(
+        raw,
+        [*tables.traces, tables.host_trace],
+        blocks=tables.memory.blocks,
+        host_blocks=tables.host_memory.blocks,
+    )
     backend = NO_ALLOCATOR if form else backend_of(tables.traces, stacks, traits, tables.memory)
     notes += [*recorder_notes, *read_ending(path), *stack_notes]
-    notes += notes_of_form(form, segments, collected.pools.values())
+    notes += notes_of_form(form, tables.memory.segments, collected.pools.values())
     notes += notes_of_file(collected, stacks, traits, parts, n_embedded=container.n_embedded)
     kinds = form.kinds if form else (backend,)
     return Snapshot(
@@ -284,6 +283,14 @@ def _read_tables(
         if len(trace):
             traits |= columns_of(trace).keys()
     return _Tables(memory, host_memory, annotations, traces, host_trace, traits)
+
+
+def _read_settings(raw: dict[str, object], tables: _Tables) -> tuple[AllocatorSettings, Entries]:
+    settings, entries = read_settings(raw.get("allocator_settings"), "allocator_settings")
+    if "expandable_segments" not in dict(entries):
+        is_expandable = are_expandable(tables.memory.segments, tables.traces)
+        settings = replace(settings, expandable_segments=is_expandable)
+    return settings, entries
 
 
 def _read_traces(
@@ -350,11 +357,9 @@ def _devices(
 ) -> tuple[DeviceSnapshot, ...]:
     """Return the devices with memory or events, or else an empty one."""
     traces = tables.traces
-    segments, _ = tables.memory
-    host_segments, _ = tables.host_memory
-    has_host = len(tables.host_trace) > 0 or len(host_segments) > 0
+    has_host = len(tables.host_trace) > 0 or len(tables.host_memory.segments) > 0
     ordinals = {i for i, trace in enumerate(traces) if len(trace)}
-    ordinals.update(distinct(segments.device).tolist())
+    ordinals.update(distinct(tables.memory.segments.device).tolist())
     if not ordinals and not has_host:
         ordinals.add(0)
     devices = []

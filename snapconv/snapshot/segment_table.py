@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain, islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -102,9 +103,16 @@ class BlockTable:
         return np.asarray(self.state != int(BlockState.INACTIVE))
 
 
+class Memory(NamedTuple):
+    """The segments of all devices, and the blocks in them."""
+
+    segments: SegmentTable
+    blocks: BlockTable
+
+
 def read_segments(
     raw: list[object], collected: Collected, path: str, *, device: int | None = None
-) -> tuple[SegmentTable, BlockTable]:
+) -> Memory:
     """Turn raw segments into columns.
 
     All are of ``device``; if that is None, each is of the device that it names.
@@ -129,7 +137,8 @@ def read_segments(
         stack_id=collected.stacks.ids(rows.values("frames"), rows.row_path),
     )
     check_total(segments.total_bytes, path)
-    return read_only(segments), read_only(_read_blocks(rows, segments, collected))
+    blocks = _read_blocks(rows, segments, collected)
+    return Memory(read_only(segments), read_only(blocks))
 
 
 def _block_rows(segments: Rows) -> tuple[Rows, Int64Column]:

@@ -154,15 +154,14 @@ def read_compiled(
         raise OddFile from error
     del small_pickle
     unknown = {objects[word.text]: word.count for word in result.unknown[: result.n_unknown]}
-    stacks = _copied(result.stacks, np.int64, 2 * result.n_stacks).reshape(-1, 2)
-    frames = _copied(result.frames, np.uint32, 3 * result.n_frames).reshape(-1, 3)
+    stacks = _copied_rows(result.stacks, np.int64, result.n_stacks, 2)
+    frames = _copied_rows(result.frames, np.uint32, result.n_frames, 3)
     n_frame_ids = int(stacks[-1, 0]) if len(stacks) else 0
     frame_ids = _copied(result.frame_ids, np.int32, n_frame_ids)
     core.snapconv_reader_drop_rest(reader.address)
-    columns = {
-        name: reader.column(address, np.dtype(dtype), result.n_events)
-        for address, (name, dtype) in zip(result.columns, _COLUMNS, strict=True)
-    }
+    columns = {}
+    for memory, (name, dtype) in zip(result.columns, _COLUMNS, strict=True):
+        columns[name] = reader.column(memory, np.dtype(dtype), result.n_events)
     return raw, CompiledEvents(
         core, result.n_events, columns, objects, unknown, frames, stacks, frame_ids
     )
@@ -192,6 +191,10 @@ def _numbers(raw: object, kind: str) -> tuple[int, ...]:
 def _copied(address: int | None, dtype: Any, n_values: int) -> NDArray[Any]:
     n_bytes = n_values * np.dtype(dtype).itemsize
     return np.frombuffer(ctypes.string_at(address or 0, n_bytes), dtype)
+
+
+def _copied_rows(address: int | None, dtype: Any, n_rows: int, n_columns: int) -> NDArray[Any]:
+    return _copied(address, dtype, n_rows * n_columns).reshape(-1, n_columns)
 
 
 class _Reader:

@@ -71,10 +71,10 @@ _OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """The wrapping of the raw value: ``format`` is pickle, json or html, ``packing`` gzip, zip or none.
+    """The wrapping of the raw value.
 
-    ``n_bytes`` is the size of the file, ``n_unpacked_bytes`` that of what its packing or its page
-    contains.
+    ``format`` is pickle, json or html, ``packing`` gzip, zip or none. ``n_bytes`` is the size of
+    the file, ``n_unpacked_bytes`` that of the content of its packing or its page.
     """
 
     format: str

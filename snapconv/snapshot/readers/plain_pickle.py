@@ -99,7 +99,7 @@ def load_plain_pickle(file: BinaryIO, n_bytes: int) -> object:
 
 
 def load_own_pickle(data: bytes) -> tuple[object, dict[int, Any]]:
-    """Build the value of a pickle that the compiled core wrote; return it and the memo's objects."""
+    """Build the value of a pickle that the compiled core wrote; return it with the memo."""
     unpickler = _unpickler(_Source(io.BytesIO(data), len(data)), has_odd_tuples=False)
     value = unpickler.load()
     memo: Any = unpickler.memo.copy()  # typeshed has the type of the Python twin of the unpickler

@@ -138,8 +138,8 @@ def _complete_trace(rows: Rows, sizes_at_end: list[int]) -> tuple[list[Raw], lis
             ended = {}
     untraced = Counter(sizes_at_end) - Counter(row["size"] for row in live.values())
     sizes = enumerate(untraced.elements(), _NO_ADDRESS)
-    at_end = [{"action": "alloc", "addr": addr, "size": size} for addr, size in sizes]
-    return [*at_end, *before], events
+    untraced_allocs = [{"action": "alloc", "addr": addr, "size": size} for addr, size in sizes]
+    return [*untraced_allocs, *before], events
 
 
 def _is_written(ended: Raw, row: Raw) -> bool:

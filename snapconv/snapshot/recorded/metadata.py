@@ -125,7 +125,7 @@ class RecordedTensors:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTable:
-    """Phases as they were marked, on the trace's clock; ``ended_us`` is -1 if the end is missing."""
+    """Phases as they were marked, on the trace's clock; ``ended_us`` is -1 without an end."""
 
     phase: Int8Column
     iteration: Int64Column
@@ -226,16 +226,11 @@ def _read(raw: dict[object, object], stacks: Stacks, n_bytes: int) -> Metadata:
     tensors = {}
     for name, key in _LISTS.items():
         tensors[name] = _tensors(_rows(raw, key), len(parameters), None)
-    project = RecordedProject(
-        _text(raw, "project_root") or None,
-        raw.get("project_root_given") is True,
-        _texts_of(raw.get("include")),
-    )
     simulated = raw.get("simulated")
     overflowed = raw.get("overflowed")
     ended = _dictionary(raw.get("ended"))
     return Metadata(
-        project=project,
+        project=_project(raw),
         is_simulated=simulated is not None,
         not_modelled=_texts_of(_dictionary(simulated).get("not_modelled")),
         recorder_notes=_recorder_notes(raw.get("notes")),
@@ -249,6 +244,12 @@ def _read(raw: dict[object, object], stacks: Stacks, n_bytes: int) -> Metadata:
         phases=_phases(_rows(raw, "phases"), "phase"),
         iterations=_phases(_rows(raw, "iterations"), "kind"),
     )
+
+
+def _project(raw: dict[object, object]) -> RecordedProject:
+    is_given = raw.get("project_root_given") is True
+    root = _text(raw, "project_root") or None
+    return RecordedProject(root, is_given, _texts_of(raw.get("include")))
 
 
 def _dictionary(value: object) -> dict[object, object]:

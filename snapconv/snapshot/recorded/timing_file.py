@@ -224,10 +224,16 @@ def _call_table(
         stack_id=stack_id.astype(np.int32),
         **times,
     )
+    _check_calls(table, columns, [row.iteration for row in iterations], n_stacks)
+    return read_only(table)
+
+
+def _check_calls(
+    table: CallTable, columns: dict[str, list[Any]], iterations: list[int], n_stacks: int
+) -> None:
     # A call has a time of its own; only a row of phase backward is about nodes that no call made.
     is_untimed = np.isnan(table.forward_ms) & (table.phase != PHASES.index("backward"))
-    timed_iterations = [row.iteration for row in iterations]
-    is_unknown = ~np.isin(table.iteration, timed_iterations)
+    is_unknown = ~np.isin(table.iteration, iterations)
     checks = (
         ("phase", table.phase < 0, f"one of {', '.join(PHASES)}"),
         ("stack", table.stack_id >= n_stacks, f"-1 or one of {n_stacks} stacks"),
@@ -240,7 +246,6 @@ def _call_table(
             i = int(is_wrong.argmax())
             actual = shown(str(columns[key][i]))
             raise MalformedSnapshotError(f"calls.{key}[{i}]: expected {expected}, got {actual}")
-    return read_only(table)
 
 
 def _call_columns(raw: dict[str, object]) -> dict[str, list[Any]]:
