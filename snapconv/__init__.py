@@ -1,6 +1,7 @@
-"""snapconv: PyTorch CUDA memory snapshots, read offline and recorded. See docs/reference/library.md.
+"""snapconv: PyTorch CUDA memory snapshots, read offline and recorded.
 
-Importing this package loads neither NumPy nor torch; a name loads what it needs when it is used.
+docs/reference/library.md describes the library. Importing this package loads neither NumPy nor
+torch; a name loads what it needs when it is used.
 """
 
 from typing import TYPE_CHECKING

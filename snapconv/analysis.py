@@ -1,8 +1,8 @@
-"""A file and its options -> one Analysis: the only place that analyses, and that goes from device to device.
+"""A file and its options -> one Analysis.
 
-What the user gives beside the file is read first (``read_options``), since a mistake in it should
-be reported before a long reading; then the file; then one device after the other, since each may be
-large.
+The files among the options are read first (``read_options``), since a mistake in them should be
+reported before a long reading; then the snapshot; then one device after the other, since each may
+be large.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +29,7 @@ from snapconv.classification.user_rules import (
 )
 from snapconv.columns import (
     BoolColumn,
+    EventColumn,
     Int32Column,
     Int64Column,
     grouped,
@@ -81,7 +82,7 @@ class Iteration:
 
 @dataclass(frozen=True)
 class DeviceAnalysis:
-    """Everything known about one device of a file; ``snapshot`` and ``facts`` are those of the whole file.
+    """The analysis of one device of a file; ``snapshot`` and ``facts`` are those of the whole file.
 
     ``lines`` has the project's lines of every stack. The classification went by ``features``.
     Names, weights and activations are found when an answer first needs them. ``operation_id``
@@ -101,11 +102,9 @@ class DeviceAnalysis:
 
     def __repr__(self) -> str:
         """Return a line: the device, its peak, and how many allocations there are."""
+        name = device_name(self.device.device)
         peak = format_bytes(self.replay.allocated.peak)
-        return (
-            f"{device_name(self.device.device)} peak {peak}, "
-            f"{counted(len(self.allocations), 'allocation')}"
-        )
+        return f"{name} peak {peak}, {counted(len(self.allocations), 'allocation')}"
 
     @property
     def project(self) -> Project:
@@ -135,20 +134,22 @@ class DeviceAnalysis:
     @property
     def peak_iteration(self) -> Iteration:
         """The iteration with the peak of allocated bytes."""
-        return self.iterations[
-            int(self.phases.iteration[self.peak_event]) if self.peak_event >= 0 else 0
-        ]
+        if self.peak_event < 0:
+            return self.iterations[0]
+        return self.iterations[int(self.phases.iteration[self.peak_event])]
 
     @cached_property
     def project_frame(self) -> Int32Column:
-        """The project's innermost frame of every allocation; -1: library code only, -2: no stack."""
+        """The project's innermost frame of each allocation; -1: library code only, -2: no stack."""
         return np.take(self.facts.project_frame, self.allocations.stack_id)
 
     def main_line(self, rows: Int64Column) -> SourceLine | None:
         """Return the line of the project that made most bytes of some allocations."""
         frame = self.project_frame
-        rows = self.fullest(rows[frame[rows] >= 0], frame)[:1]
-        return next(map(self.lines.of_frame, frame[rows].tolist()), None)
+        project_rows = rows[frame[rows] >= 0]
+        if not len(project_rows):
+            return None
+        return self.lines.of_frame(int(frame[self.fullest(project_rows, frame)[0]]))
 
     def main_stack(self, rows: Int64Column) -> int:
         """Return the stack that made most bytes of some allocations."""
@@ -161,7 +162,7 @@ class DeviceAnalysis:
 
     @cached_property
     def named(self) -> Operations:
-        """The operation of every allocation."""
+        """The operation of every allocation, and the names of all."""
         return name_allocations(self.facts.stacks, self.facts.operations, self.allocations)
 
     @cached_property
@@ -172,45 +173,45 @@ class DeviceAnalysis:
 
     @cached_property
     def weights(self) -> WeightTable:
-        """The weights that are live at the peak, with their gradients, and names where they were recorded."""
+        """The weights that are live at the peak, with their gradients and any recorded names."""
         allocations = self.allocations
-        category = self.classification.category
         event = self.peak_event
         if self.recorded is not None and len(self.recorded.parameters):
             return recorded_weights(self.recorded, self.device, allocations, event=event)
-        category = np.where(
-            self.classification.has_reason(*COPIES_OF_WEIGHTS), Category.UNKNOWN, category
-        )
+        is_copy = self.classification.has_reason(*COPIES_OF_WEIGHTS)
+        category = np.where(is_copy, Category.UNKNOWN, self.classification.category)
         iteration_events = (self.peak_iteration.first_event, self.peak_iteration.last_event)
         return match_weights(allocations, category, event=event, iteration_events=iteration_events)
 
     @property
     def activation_event(self) -> int:
         """The first moment of the iteration with the peak that has most bytes of activations."""
-        return self._activations[0]
+        event, _ = self._activations
+        return event
 
     @property
     def activation_rows(self) -> Int64Column:
         """The activations that are live then, newest first."""
-        return self._activations[1]
+        _, rows = self._activations
+        return rows
 
     @cached_property
     def _activations(self) -> tuple[int, Int64Column]:
         allocations = self.allocations
         iteration = self.peak_iteration
-        rows = np.concatenate([self.rows(one) for one in categories_with(Trait.SKYLINE_ACTIVATION)])
+        categories = categories_with(Trait.SKYLINE_ACTIVATION)
+        rows = np.concatenate([self.rows(category) for category in categories])
         rows.sort()
-        n_bytes = allocations.block_bytes[rows]
         first = iteration.first_event if iteration.first_event > 0 else -1
-        n_within = iteration.last_event + 1 - first
-        change = np.zeros(n_within, np.int64)
-        for sign, events in (
-            (1, allocations.alloc_event[rows]),
-            (-1, allocations.freed_event[rows]),
-        ):
-            # What is live all along adds the same to every moment. -1 is no end.
-            is_within = (events > first) & (events < first + n_within)
-            change += sign * sums_by(events[is_within] - first, n_bytes[is_within], n_within)
+        n_events = iteration.last_event + 1 - first
+        n_bytes = allocations.block_bytes[rows]
+
+        def sums(events: EventColumn) -> Int64Column:
+            # Allocations that live longer add the same to every moment. -1 is no end.
+            is_within = (events > first) & (events < first + n_events)
+            return sums_by(events[is_within] - first, n_bytes[is_within], n_events)
+
+        change = sums(allocations.alloc_event[rows]) - sums(allocations.freed_event[rows])
         event = first + int(np.cumsum(change).argmax())
         live = rows[allocations.live_at(event)[rows]]
         newest_first = np.lexsort((-allocations.addr[live], -allocations.alloc_event[live]))
@@ -256,8 +257,7 @@ class DeviceAnalysis:
         if not self.has_allocator:
             raise InputError(
                 f"{self.snapshot.path} has tensors and not the allocator: what was reserved is "
-                f"not in it; "
-                "on a GPU, `snapconv record` records it"
+                "not in it; on a GPU, `snapconv record` records it"
             )
 
     @property
@@ -272,11 +272,11 @@ class DeviceAnalysis:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """A file that was read and analysed: what every answer takes.
+    """A file that was read and analysed: the input of every answer.
 
-    ``path`` is the path that was given, the folder of a capture too, and ``options`` what was given
-    beside it. ``snapshot`` has the file's own tables (events, segments, blocks, stacks),
-    ``devices`` one analysis per device, ``project`` separates the frames of the user from the rest.
+    ``path`` and ``options`` are the user's; the path of a capture is its folder. ``snapshot`` has
+    the file's own tables (events, segments, blocks, stacks), ``devices`` one analysis per device,
+    ``project`` separates the frames of the user from the rest.
     """
 
     path: Path
@@ -290,15 +290,23 @@ class Analysis:
         return f"{str(self.path)!r}: {'; '.join(map(repr, self.devices))}"
 
     def device(self, number: int | None) -> DeviceAnalysis:
-        """Return the analysis of a device, None for the first; raises InputError where there is none."""
+        """Return the analysis of a device, None for the first.
+
+        Raises InputError where the file does not have the device.
+        """
         return self.of_device(number).devices[0]
 
     def of_device(self, number: int | None) -> "Analysis":
-        """Return the file with one device alone (None: all); raises InputError if it has no such device."""
-        chosen = tuple(found for found in self.devices if number in (None, found.device.device))
+        """Return the file with one device alone, None for all.
+
+        Raises InputError where the file does not have the device.
+        """
+        chosen = [
+            device for device in self.devices if number is None or number == device.device.device
+        ]
         if not chosen:
-            raise _no_device(self.snapshot, number, (found.device for found in self.devices))
-        return replace(self, devices=chosen)
+            raise _no_device(self.snapshot, number, [device.device for device in self.devices])
+        return replace(self, devices=tuple(chosen))
 
 
 def analyze_file(
@@ -316,9 +324,10 @@ def analyze_file(
 
 
 def read_options(options: AnalysisOptions) -> AnalysisOptions:
-    """Read the files among the options; raises InputError where one is damaged or something else."""
-    rules = options.rules
-    return replace(options, rules=read_rules(rules) if isinstance(rules, Path) else rules)
+    """Read the files among the options; raises InputError where one is no such file."""
+    if isinstance(options.rules, Path):
+        return replace(options, rules=read_rules(options.rules))
+    return options
 
 
 @stage
@@ -345,42 +354,46 @@ def analyze(
     facts = StackFacts(stacks, project)
     user_rules = match_rules(rules, stacks)
     chosen = snapshot.devices if devices is None else devices
-    found = []
+    analyses = []
     for number, device in enumerate(chosen):
         if progress:
             progress("analysing", number, len(chosen))
-        found.append(
+        analyses.append(
             analyze_device(snapshot, device, facts, user_rules=user_rules, certain=options.certain)
         )
-    return Analysis(path, snapshot, project, tuple(found), options)
+    return Analysis(path, snapshot, project, tuple(analyses), options)
 
 
-def chosen_devices(snapshot: Snapshot, device: int | None) -> tuple[DeviceSnapshot, ...]:
-    """Return the device that was named, or all; raises InputError where the file does not have it."""
-    found = tuple(one for one in snapshot.devices if device in (None, one.device))
-    if device is not None and not found:
-        raise _no_device(snapshot, device, snapshot.devices)
-    return found
+def chosen_devices(snapshot: Snapshot, number: int | None) -> tuple[DeviceSnapshot, ...]:
+    """Return a device, None for all; raises InputError where the file does not have it."""
+    if number is None:
+        return snapshot.devices
+    chosen = tuple(device for device in snapshot.devices if device.device == number)
+    if not chosen:
+        raise _no_device(snapshot, number, snapshot.devices)
+    return chosen
 
 
 def _no_device(
-    snapshot: Snapshot, device: int | None, devices: Iterable[DeviceSnapshot]
+    snapshot: Snapshot, number: int | None, devices: Iterable[DeviceSnapshot]
 ) -> InputError:
-    there = ", ".join(device_argument(one.device) for one in devices)
-    missing = "any" if device is None else device_argument(device)
-    return InputError(f"{snapshot.path} has nothing of device {missing}; it has: {there}")
+    existing = ", ".join(device_argument(device.device) for device in devices)
+    missing = "any" if number is None else device_argument(number)
+    return InputError(f"{snapshot.path} has nothing of device {missing}; it has: {existing}")
 
 
 def _requested_by_stack(snapshot: Snapshot) -> Int64Column:
-    """Sum the bytes of all allocations of the trace, and of the blocks in the segments, by their stack."""
-    totals = np.zeros(len(snapshot.stacks), np.int64)
+    """Sum the bytes of a trace's allocations, and of the segments' blocks, by their stack."""
+    n_stacks = len(snapshot.stacks)
+    totals = np.zeros(n_stacks, np.int64)
     for device in snapshot.devices:
         events = device.events
         blocks = device.blocks
-        allocs = rows_of(has_code(events.action, Action.ALLOC) & (events.stack_id >= 0))
-        totals += sums_by(events.stack_id[allocs], events.size[allocs], len(totals))
+        is_alloc = has_code(events.action, Action.ALLOC)
+        allocs = rows_of(is_alloc & (events.stack_id >= 0))
+        totals += sums_by(events.stack_id[allocs], events.size[allocs], n_stacks)
         has_stack = blocks.stack_id >= 0
-        totals += sums_by(blocks.stack_id[has_stack], blocks.block_bytes[has_stack], len(totals))
+        totals += sums_by(blocks.stack_id[has_stack], blocks.block_bytes[has_stack], n_stacks)
     return totals
 
 
@@ -393,10 +406,14 @@ def analyze_device(
     user_rules: UserRules = NO_RULES,
     certain: bool = False,
 ) -> DeviceAnalysis:
-    """Replay and classify one device; ``user_rules`` win over ours; ``certain`` is as in the options."""
+    """Replay and classify one device.
+
+    ``user_rules`` win over ours; ``certain`` is as in the options.
+    """
     device = rebuild_segments(snapshot, device)
     replayed = replay(snapshot, device)
-    _ = replayed.active.peak_event  # found now, while there is memory for a curve: it is not kept
+    # The peak stays and its curve does not: it is found while there is memory for a curve.
+    _ = replayed.active.peak_event
     allocations = replayed.allocations
     phases = find_phases(snapshot, device, allocations, facts.roles)
     recorded = None
@@ -435,11 +452,8 @@ def _iterations(allocated: Curve, phases: Phases) -> Iterator[Iteration]:
     starts = np.searchsorted(phases.iteration, numbers).tolist()
     for number, (first, after) in enumerate(pairwise(starts)):
         peak = first + int(allocated.after[first:after].argmax())
-        before = allocated.at(first - 1)
-        at_start = before >= int(allocated.after[peak]) and number == 0
-        yield Iteration(
-            first,
-            after - 1,
-            -1 if at_start else peak,
-            before if at_start else int(allocated.after[peak]),
-        )
+        n_bytes = int(allocated.after[peak])
+        if number == 0 and allocated.at(first - 1) >= n_bytes:
+            peak = -1
+            n_bytes = allocated.at(first - 1)
+        yield Iteration(first, after - 1, peak, n_bytes)

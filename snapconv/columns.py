@@ -1,4 +1,4 @@
-"""Columns as all tables have them: their kinds, -1 for unknown values, and that they are read-only."""
+"""Columns of all tables: read-only arrays, with -1 for unknown values."""
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -18,8 +18,8 @@ BoolColumn = NDArray[np.bool_]
 MsColumn = NDArray[np.float64]
 ObjectColumn = NDArray[np.object_]
 
-# So many rows at a time, where what is computed between would need as much memory as the result:
-# these stay in the cache of the processor.
+# So many rows at a time, where intermediate values would need as much memory as the result: these
+# stay in the cache of the processor.
 _CHUNK_ROWS = 1 << 16
 
 # Up to so many numbers, comparing with each is faster than a search.
@@ -41,21 +41,25 @@ def read_only(table: _Table) -> _Table:
 
 
 def take(table: _Table, rows: Int64Column) -> _Table:
-    """Return the table with these of its rows, in this order."""
-    taken = {name: column[rows] for name, column in columns_of(table).items()}
-    return read_only(replace(table, **taken))
+    """Return the table with some of its rows, in the order of ``rows``."""
+    columns = {name: column[rows] for name, column in columns_of(table).items()}
+    return read_only(replace(table, **columns))
 
 
 def columns_of(table: Any) -> dict[str, NDArray[Any]]:
     """Return the columns that a table has, by name, and no copies."""
-    columns = {field.name: getattr(table, field.name) for field in fields(table)}
-    return {name: column for name, column in columns.items() if isinstance(column, np.ndarray)}
+    columns = {}
+    for field in fields(table):
+        column = getattr(table, field.name)
+        if isinstance(column, np.ndarray):
+            columns[field.name] = column
+    return columns
 
 
 def values_at(table: Any, row: int) -> Any:
     """Return a row as plain values, by the names of the table's columns."""
-    columns = columns_of(table).items()
-    return SimpleNamespace(**{name: column[row].item() for name, column in columns})
+    values = {name: column[row].item() for name, column in columns_of(table).items()}
+    return SimpleNamespace(**values)
 
 
 def plain_rows(*columns: NDArray[Any]) -> Iterator[Any]:
@@ -64,7 +68,10 @@ def plain_rows(*columns: NDArray[Any]) -> Iterator[Any]:
 
 
 def rows_of(mask: NDArray[Any]) -> Int64Column:
-    """Return the rows that are marked; ``np.flatnonzero`` takes twice as long for a few thousand rows."""
+    """Return the rows that are marked.
+
+    ``np.flatnonzero`` takes twice as long for a few thousand rows.
+    """
     return mask.nonzero()[0]
 
 
@@ -107,13 +114,12 @@ def run_starts(values: NDArray[Any]) -> Int64Column:
 
 
 def stable_order(values: NDArray[Any]) -> Int64Column:
-    """Return the order of values, equal ones as they stand; NumPy sorts 16 bits ten times as fast as more."""
-    if (
-        values.dtype != np.bool_
-        and len(values)
-        and values.min() >= -(2**15)
-        and values.max() < 2**15
-    ):
+    """Return the order of values; equal ones keep theirs.
+
+    NumPy sorts 16 bits ten times as fast as more.
+    """
+    is_number = values.dtype != np.bool_ and len(values) > 0
+    if is_number and values.min() >= -(2**15) and values.max() < 2**15:
         values = values.astype(np.int16)
     return np.argsort(values, kind="stable")
 
@@ -125,47 +131,55 @@ def grouped(rows: Int64Column, key: NDArray[Any], *, least: int = 1) -> list[Int
     """
     order = rows[stable_order(key[rows])]
     bounds = np.append(run_starts(key[order]), len(order))
-    wanted = rows_of(np.diff(bounds) >= least)
-    ranges = zip(bounds[wanted].tolist(), bounds[wanted + 1].tolist(), strict=True)
-    return [order[first:after] for first, after in ranges]
+    large = rows_of(np.diff(bounds) >= least)
+    firsts = bounds[large].tolist()
+    ends = bounds[large + 1].tolist()
+    return [order[first:end] for first, end in zip(firsts, ends, strict=True)]
 
 
 def number_groups(*keys: NDArray[Any]) -> tuple[Int64Column, Int64Column]:
-    """Return the first row of every group of equal keys, in the order of the keys, and each row's group.
+    """Return the first row of every group of equal keys, and the group of each row.
 
-    ``np.unique`` takes several times as long for more than one key.
+    Groups are in the order of the keys. ``np.unique`` takes several times as long for more than one
+    key.
     """
     order = stable_order(keys[-1])
     for key in keys[-2::-1]:
         order = order[stable_order(key[order])]
+    before = order[:-1]
+    after = order[1:]
     is_new = np.ones(len(order), bool)
-    is_new[1:] = np.any([key[order[1:]] != key[order[:-1]] for key in keys], axis=0)
+    is_new[1:] = np.any([key[after] != key[before] for key in keys], axis=0)
     group = np.empty(len(order), np.int64)
     group[order] = np.cumsum(is_new) - 1
     return order[is_new], group
 
 
 def has_code(codes: NDArray[np.integer[Any]], code: int) -> BoolColumn:
-    """Return the mask of a code: NumPy takes the member of an enum for an int64, and 13 times as long."""
+    """Return the mask of a code.
+
+    NumPy takes the member of an enum for an int64, and 13 times as long.
+    """
     return np.asarray(codes == int(code))
 
 
-def is_among(values: NDArray[np.integer[Any]], others: ArrayLike) -> BoolColumn:
-    """Return whether each value is one of others.
+def is_among(values: NDArray[np.integer[Any]], candidates: ArrayLike) -> BoolColumn:
+    """Return whether each value is one of the candidates.
 
     ``np.isin`` sorts all where these differ widely, as sizes do, and imports masked arrays for it.
     """
-    known = np.asarray(others)
-    if len(known) <= _FEW:
-        found = np.zeros(values.shape, bool)
-        for one in known.tolist():
-            found |= values == one
-        return found
-    known = distinct(known)
-    if int(known[-1]) - int(known[0]) <= _TABLE_ROWS * (len(values) + len(known)):
-        return np.isin(values, known, kind="table")
-    place = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    return np.asarray(known[place] == values)
+    numbers = np.asarray(candidates)
+    if len(numbers) <= _FEW:
+        is_equal = np.zeros(values.shape, bool)
+        for number in numbers.tolist():
+            is_equal |= values == number
+        return is_equal
+    numbers = distinct(numbers)
+    span = int(numbers[-1]) - int(numbers[0])
+    if span <= _TABLE_ROWS * (len(values) + len(numbers)):
+        return np.isin(values, numbers, kind="table")
+    position = np.minimum(np.searchsorted(numbers, values), len(numbers) - 1)
+    return np.asarray(numbers[position] == values)
 
 
 def sums_by(group: NDArray[np.integer[Any]], values: Int64Column, n_groups: int) -> Int64Column:
@@ -175,30 +189,35 @@ def sums_by(group: NDArray[np.integer[Any]], values: Int64Column, n_groups: int)
     return sums
 
 
-def first_known(first: _Numbers, *others: _Numbers) -> _Numbers:
-    """Row by row the first value that is known; -1 where none is."""
-    known: Any = first
-    for other in others:
-        known = np.where(known >= 0, known, other)
-    found: _Numbers = known
-    return found
+def first_known(first: _Numbers, *fallbacks: _Numbers) -> _Numbers:
+    """Return row by row the first value that is known; -1 where none is."""
+    values: Any = first
+    for fallback in fallbacks:
+        values = np.where(values >= 0, values, fallback)
+    result: _Numbers = values
+    return result
 
 
 def next_of(
     events: NDArray[np.integer[Any]], after: NDArray[np.integer[Any]], n_events: int
 ) -> EventColumn:
-    """For each given event (-1: the start) the first later one of ``events``, which are in order.
+    """Return for each event in ``after`` (-1: the start) the next one of ``events``.
 
-    ``n_events`` where there is none. By a table of all: a search for each of many takes longer.
+    ``events`` are in order. ``n_events`` where no event follows. A table of all is faster than a
+    search for each of many.
     """
     if not len(events):
         return np.full(len(after), n_events, np.int32)
     following = np.append(events, n_events).astype(np.int32)
     table = np.repeat(following, np.diff(following, prepend=-1))
-    return np.asarray(np.take(table, np.minimum(after, n_events - 1) + 1))
+    row = np.minimum(after, n_events - 1) + 1
+    return np.asarray(np.take(table, row))
 
 
 def last_before(events: NDArray[np.integer[Any]], before: NDArray[np.integer[Any]]) -> EventColumn:
-    """For each given event the last earlier one of ``events``, which are in order; -1 where there is none."""
+    """Return for each event in ``before`` the last earlier one of ``events``; -1 if there is none.
+
+    ``events`` are in order.
+    """
     earlier = np.append(-1, events).astype(np.int32)
     return np.asarray(earlier[np.searchsorted(events, before)])

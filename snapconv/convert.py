@@ -1,7 +1,8 @@
-"""The whole way from a snapshot file to reports on disk: what the command line and scripts call."""
+"""A snapshot file -> reports on disk, for the command line and scripts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from snapconv.analysis import AnalysisOptions, analyze, chosen_devices, read_options
@@ -28,10 +29,10 @@ class ConvertOptions:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What was made: the reports and the files they were written to, in the order of devices.
+    """The reports and the files that they were written to, in the order of devices.
 
-    ``time`` is the run time report of a capture that has times. ``n_bytes`` is the size of what was
-    read, unpacked.
+    ``time`` is the run time report of a capture that has times. ``n_bytes`` is the size of the
+    files that were read, unpacked.
     """
 
     reports: tuple[tuple[Path, MemoryReport], ...]
@@ -40,77 +41,86 @@ class Conversion:
     n_bytes: int = 0
 
     def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values: bytes and milliseconds; docs/reference/json.md has the schema."""
-        return {
-            "reports": [report.to_json(path) for path, report in self.reports],
-            "time": self.time[1].to_json(self.time[0]) if self.time else None,
-        }
+        """Return JSON-ready values: bytes and milliseconds, as docs/reference/json.md says."""
+        time = None
+        if self.time:
+            path, time_report = self.time
+            time = time_report.to_json(path)
+        return {"reports": [report.to_json(path) for path, report in self.reports], "time": time}
 
 
 def to_sqlite(
     path: str | Path, options: ConvertOptions | None = None, *, progress: Progress | None = None
 ) -> Conversion:
-    """Convert a snapshot into one memory report per device, and a capture's times into a run time report.
+    """Convert a snapshot into one memory report per device, and times into a run time report.
 
-    All of them are written, or none. Raises SnapconvError; a given output that exists already is
-    refused before anything is read.
+    A capture may have times. All reports are written, or none. Raises SnapconvError; an output that
+    is named and exists already is refused before anything is read.
     """
     path = Path(path)
     options = options or ConvertOptions()
-    given = options.output
-    force = options.force
-    if given is not None:
-        given = given_output(given)
-        check_outputs([given], force=True, inputs=[path])
+    output = options.output
+    if output is not None:
+        output = given_output(output)
+        check_outputs([output], force=True, inputs=[path])
     analysis_options = read_options(options.analysis)
-    timing, notes = times_of_device(path, options.device)
-    has_times = timing is not None
-    time_outputs = [report_output(path, given, "time", has_times=True)] if has_times else []
-    if given is not None:  # with several devices the names differ; most captures have one
-        likely = report_output(path, given, "memory", has_times=has_times)
-        check_outputs([likely, *time_outputs], force=force, inputs=[path])
+    timing, timing_notes = times_of_device(path, options.device)
+    name_report = partial(report_output, path, output, has_times=timing is not None)
+    time_outputs = [] if timing is None else [name_report("time")]
+    check = partial(check_outputs, force=options.force, inputs=[path])
+    if output is not None:  # with several devices the names differ; most captures have one
+        check([name_report("memory"), *time_outputs])
     snapshot = load_snapshot(path, progress=progress)
     devices = chosen_devices(snapshot, options.device)
-    outputs = [
-        report_output(path, given, "memory", ordinal=ordinal, has_times=has_times)
-        for ordinal in _ordinals(snapshot.devices, devices, is_named=given is not None)
-    ]
-    check_outputs([*outputs, *time_outputs], force=force, inputs=[path])
+    ordinals = _ordinals(snapshot.devices, devices, is_named=output is not None)
+    outputs = [name_report("memory", ordinal=ordinal) for ordinal in ordinals]
+    check([*outputs, *time_outputs])
     analysis = analyze(path, snapshot, analysis_options, devices=devices, progress=progress)
-    reports = [
-        (output, build_memory_report(device))
-        for output, device in zip(outputs, analysis.devices, strict=True)
-    ]
-    writing = (lambda done, total: progress("writing", done, total)) if progress else None
-    extended = options.extended
-    databases = [memory_database(output, report, extended=extended) for output, report in reports]
-    time = (time_outputs[0], time_report_of(timing, snapshot, options.analysis)) if timing else None
-    if time:
-        databases.append(time_database(*time, extended=extended))
-    write_databases(databases, force=force, progress=writing)
-    n_bytes = snapshot.container.n_unpacked_bytes + (timing.n_bytes if timing else 0)
-    of_reports = (note for _, report in reports for note in report.notes)
-    return Conversion(
-        tuple(reports), time, (*of_reports, *(time[1].notes if time else ()), *notes), n_bytes
+    reports = [build_memory_report(device) for device in analysis.devices]
+    notes = [note for report in reports for note in report.notes]
+    n_bytes = snapshot.container.n_unpacked_bytes
+    time = None
+    if timing is not None:
+        time_report = time_report_of(timing, snapshot, options.analysis)
+        time = (time_outputs[0], time_report)
+        notes += time_report.notes
+        n_bytes += timing.n_bytes
+    conversion = Conversion(
+        tuple(zip(outputs, reports, strict=True)), time, (*notes, *timing_notes), n_bytes
     )
+    _write(conversion, options, progress)
+    return conversion
+
+
+def _write(conversion: Conversion, options: ConvertOptions, progress: Progress | None) -> None:
+    extended = options.extended
+    databases = []
+    for path, report in conversion.reports:
+        databases.append(memory_database(path, report, extended=extended))
+    if conversion.time:
+        databases.append(time_database(*conversion.time, extended=extended))
+    writing = partial(progress, "writing") if progress else None
+    write_databases(databases, force=options.force, progress=writing)
 
 
 def _ordinals(
-    of_file: Sequence[DeviceSnapshot], devices: Sequence[DeviceSnapshot], *, is_named: bool
+    file_devices: Sequence[DeviceSnapshot], devices: Sequence[DeviceSnapshot], *, is_named: bool
 ) -> list[str]:
-    """Return what distinguishes the report of every device from the others of the file.
+    """Return the part of each report's name that no other report of the file has.
 
-    Pinned host memory has its own ending, and changes no other report's name. Who gives a name for
-    the only report gets that name.
+    Pinned host memory has its own ending, and changes no other report's name. The only report has
+    the name that the user gives, without an ordinal.
     """
     if is_named and len(devices) == 1:
         return [""]
-    several = sum(not device.is_host for device in (devices if is_named else of_file)) > 1
-    return [
-        f".{HOST_NAME}"
-        if device.is_host
-        else f".{device.device.kind}{device.device}"
-        if several
-        else ""
-        for device in devices
-    ]
+    named_devices = devices if is_named else file_devices
+    n_devices = sum(not device.is_host for device in named_devices)
+    ordinals = []
+    for device in devices:
+        if device.is_host:
+            ordinals.append(f".{HOST_NAME}")
+        elif n_devices > 1:
+            ordinals.append(f".{device.device.kind}{device.device}")
+        else:
+            ordinals.append("")
+    return ordinals

@@ -28,12 +28,11 @@ class TruncatedFileError(InputError):
     """The file ends before the snapshot does."""
 
     @classmethod
-    def of(cls, what: str, n_bytes: int) -> "TruncatedFileError":
-        """Make the error for ``what`` that breaks off after so many bytes, with what helps."""
+    def of(cls, name: str, n_bytes: int) -> "TruncatedFileError":
+        """Return the error for a file or a text that ends after so many bytes, with a remedy."""
         return cls(
-            f"{what} breaks off at byte {n_bytes}; the job was probably killed while dumping, or "
-            f"the copy "
-            "cut short: copy it again, or dump it again"
+            f"{name} breaks off at byte {n_bytes}; the job was probably killed while dumping, or "
+            "the copy cut short: copy it again, or dump it again"
         )
 
 

@@ -32,13 +32,13 @@ _INPUT_SUFFIXES = (".gz", ".zip", ".pickle", ".pkl", ".json", ".html", ".pt")
 # What the user calls a report, its kind, and its ending.
 _REPORT_NAME = re.compile(r"(.+?)(?:(\.memory|\.time)?(\.sqlite|\.db))?", re.DOTALL)
 
-# What Windows says of a file that is open elsewhere: access denied, and a sharing violation.
+# The errors of Windows for a file that is open elsewhere: access denied, and a sharing violation.
 IN_USE = (5, 32)
 
 # File systems allow 255 bytes for a name; the rest is for the dots, the token and ".partial".
 _MAX_NAME_BYTES = 200
 
-_WHAT_TO_DO = {
+_REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space or choose another folder",
     errno.EDQUOT: "your disk quota is used up; free some space or choose another folder",
     errno.EFBIG: (
@@ -135,21 +135,21 @@ def default_output(path: Path, ending: str) -> Path:
 
 
 def report_output(
-    path: Path, given: Path | None, kind: str, *, ordinal: str = "", has_times: bool = False
+    path: Path, output: Path | None, kind: str, *, ordinal: str = "", has_times: bool = False
 ) -> Path:
-    """Return where a report goes, of ``kind`` memory or time: by default into the current folder.
+    """Return the path of a report of ``kind`` memory or time: by default in the current folder.
 
-    ``ordinal``, such as ``.cuda1``, distinguishes it from the reports of other devices. A given
-    name is taken as it is for an only report. With a run time report beside it both have their kind
-    in their names, and no memory report has the name of a run time report.
+    ``ordinal``, such as ``.cuda1``, distinguishes it from the reports of other devices. An only
+    report has the name of ``output``. With a run time report beside it both have their kind in
+    their names, and no memory report has the name of a run time report.
     """
-    if given is None:
+    if output is None:
         return default_output(path, f"{ordinal}.{kind}.sqlite")
-    name, own_kind, ending = _REPORT_NAME.fullmatch(given.name).groups("")  # type: ignore[union-attr]  # any text
+    name, own_kind, ending = _REPORT_NAME.fullmatch(output.name).groups("")  # type: ignore[union-attr]  # any text
     if has_times or own_kind == ".time":
         own_kind = f".{kind}"
         ending = ending or ".sqlite"
-    return given.with_name(f"{name}{ordinal}{own_kind}{ending}")
+    return output.with_name(f"{name}{ordinal}{own_kind}{ending}")
 
 
 def given_output(path: Path) -> Path:
@@ -160,9 +160,17 @@ def given_output(path: Path) -> Path:
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
-def checked_output(inputs: Sequence[Path], given: Path | None, ending: str, *, force: bool) -> Path:
-    """Return where an output goes: as given, or named after the last input; refuse what cannot be written."""
-    output = default_output(inputs[-1], ending) if given is None else given_output(given)
+def checked_output(
+    inputs: Sequence[Path], output: Path | None, ending: str, *, force: bool
+) -> Path:
+    """Return the path of an output, by default named after the last input.
+
+    Raises OutputError where it cannot be written.
+    """
+    if output is None:
+        output = default_output(inputs[-1], ending)
+    else:
+        output = given_output(output)
     check_outputs([output], force=force, inputs=inputs)
     return output
 
@@ -182,7 +190,7 @@ def most_bytes_of_output(n_bytes: int) -> int:
 
 
 def most_bytes_of_part(n_bytes: int) -> int:
-    """Return how large the frames of entries, the nodes of a tree or the names in stacks may become."""
+    """Return how large a part may become: frames of entries, nodes of a tree, names in stacks."""
     return _PART_PER_BYTE * n_bytes + _FREE_PART_BYTES
 
 
@@ -191,7 +199,7 @@ def most_bytes_of_part(n_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """``path`` as it was named, ``target`` in its real folder, and the hidden file that is filled first."""
+    """The ``path`` of the user, its ``target`` in the real folder, and the file filled first."""
 
     path: Path
     target: Path
@@ -203,10 +211,10 @@ def os_errors(path: Path) -> Iterator[None]:
     """Turn an OSError into an OutputWriteError that names the output and what to do."""
     try:
         yield
-    except BrokenPipeError:  # of what shows progress: an output is a regular file
+    except BrokenPipeError:  # the display of progress raised it: an output is a regular file
         raise
     except OSError as error:
-        reason = _WHAT_TO_DO.get(error.errno or 0) or error.strerror or str(error)
+        reason = _REMEDIES.get(error.errno or 0) or error.strerror or str(error)
         if getattr(error, "winerror", None) in IN_USE:
             reason = (
                 "permission denied, or another program has it open; close it, or choose "
@@ -216,8 +224,11 @@ def os_errors(path: Path) -> Iterator[None]:
 
 
 def check_outputs(paths: Sequence[Path], *, force: bool, inputs: Sequence[Path] = ()) -> None:
-    """Refuse outputs that cannot be written, and the inputs themselves, before any work; writes nothing."""
-    seen: set[Path] = set()
+    """Refuse outputs that cannot be written, and the inputs themselves, before any work.
+
+    Nothing is written.
+    """
+    targets: set[Path] = set()
     for path in paths:
         if not path.name:
             raise OutputWriteError(f"{path} names no file: give --output FOLDER/NAME")
@@ -226,11 +237,11 @@ def check_outputs(paths: Sequence[Path], *, force: bool, inputs: Sequence[Path] 
             target = _target(path)
             _check_target(path, target, force=force)
             _check_folder(path, target.parent)
-        if target in seen:
+        if target in targets:
             raise OutputWriteError(
                 f"cannot write {path}: it is named twice; give every output its own path"
             )
-        seen.add(target)
+        targets.add(target)
 
 
 def _check_is_no_input(output: Path, inputs: Sequence[Path]) -> None:
@@ -238,10 +249,8 @@ def _check_is_no_input(output: Path, inputs: Sequence[Path]) -> None:
     for path in inputs:
         for file in files_of(path):
             if output.exists() and file.exists() and output.samefile(file):
-                what = (
-                    "the snapshot itself" if not is_capture(path) else f"{file.name} of the capture"
-                )
-                raise OutputWriteError(f"{output} is {what}: choose another --output")
+                name = f"{file.name} of the capture" if is_capture(path) else "the snapshot itself"
+                raise OutputWriteError(f"{output} is {name}: choose another --output")
 
 
 @contextmanager
@@ -260,9 +269,9 @@ def new_files(paths: Sequence[Path], *, force: bool, token: str = "") -> Iterato
             output = _create_temporary(path, token)
             temporaries.callback(_remove, output.temporary)
             outputs.append(output)
-        with os_errors(paths[0]):  # who fills several names the one that failed
+        with os_errors(paths[0]):  # a writer of several outputs names the one that failed
             yield tuple(output.temporary for output in outputs)
-        raise_remembered()  # what was stopped leaves nothing
+        raise_remembered()  # a stopped command leaves no output
         for output in outputs:
             with os_errors(output.path):
                 _sync(output.temporary, os.O_RDWR)
@@ -270,13 +279,16 @@ def new_files(paths: Sequence[Path], *, force: bool, token: str = "") -> Iterato
 
 
 def remove_partial(folder: Path, token: str) -> None:
-    """Remove the temporary files of processes that were killed while they wrote, by their ``token``."""
+    """Remove the temporary files of processes that were killed while writing, by ``token``."""
     for temporary in folder.glob(f".*.{token}*.partial"):
         _remove(temporary)
 
 
 def keep_file(path: Path, content: bytes) -> None:
-    """Put a small file of a cache in place, whole or not at all; raises OSError. A power cut may lose it."""
+    """Put a small file of a cache in place, whole or not at all; raises OSError.
+
+    A power cut may lose it.
+    """
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.partial")
     try:
         temporary.write_bytes(content)
@@ -357,9 +369,8 @@ def _put_all_in_place(outputs: Sequence[_Output], *, force: bool) -> None:
                 undo.callback(_remove, output.target)
         undo.pop_all()
     for folder in {output.target.parent for output in outputs}:
-        with suppress(
-            OSError
-        ):  # some file systems cannot sync a folder; the files are whole all the same
+        # Some file systems cannot sync a folder; the files are whole all the same.
+        with suppress(OSError):
             _sync(folder, os.O_RDONLY)
 
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_
 import orjson
 
 from snapconv.errors import MalformedSnapshotError
-from snapconv.units import printable, shown
+from snapconv.units import shown
 
 # A list takes 60 bytes of memory and may take 2 of the text. torch's containers and ours have, with
 # what is in them, 8 characters each at least.
@@ -28,7 +28,7 @@ _UINT64_MAX = (1 << 64) - 1
 # A short text takes 51 bytes, and its place in a list 8.
 _VALUE_BYTES = 60
 _TOO_DEEP = "nested too deep"
-_Made = TypeVar("_Made")
+_Dataclass = TypeVar("_Dataclass")
 
 
 class JsonError(ValueError):
@@ -63,12 +63,14 @@ def read_json(text: bytes, *, is_lenient: bool = False) -> Any:
 
 
 def _has_room(text: bytes) -> bool:
-    """Return whether orjson has the memory that it may need: it ends the process where a text has none.
+    """Return whether orjson has the memory that it may need, without which it ends the process.
 
-    It takes 12 bytes for each of the text's at once, and each value then is an object; nothing of
-    what is tried here is ever touched. The standard library needs less, and raises MemoryError.
+    It takes 12 bytes for each of the text's at once, and each value then is an object. The memory
+    that is requested here is never touched. The standard library needs less, and raises
+    MemoryError.
     """
-    n_bytes = 12 * len(text) + _VALUE_BYTES * (text.count(b",") + text.count(b":"))
+    n_values = text.count(b",") + text.count(b":")
+    n_bytes = 12 * len(text) + _VALUE_BYTES * n_values
     try:
         mmap.mmap(-1, n_bytes + mmap.PAGESIZE).close()
     except (OSError, OverflowError):
@@ -77,7 +79,7 @@ def _has_room(text: bytes) -> bool:
 
 
 def _read_slowly(text: bytes, fault: JsonError, *, is_lenient: bool) -> Any:
-    """Read a text by the standard library; where it fails too, raise the fault found before."""
+    """Read a text by the standard library; if it fails too, raise the fault that orjson found."""
     try:
         return json.loads(text, parse_constant=None if is_lenient else _refuse_constant)
     except RecursionError as error:
@@ -95,9 +97,8 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 def _refuse_empty_lists(text: bytes) -> None:
-    if text.count(b"[") + text.count(b"{") > max(
-        len(text) // _MIN_CONTAINER_BYTES, _FEW_CONTAINERS
-    ):
+    n_containers = text.count(b"[") + text.count(b"{")
+    if n_containers > max(len(text) // _MIN_CONTAINER_BYTES, _FEW_CONTAINERS):
         raise MalformedSnapshotError(
             "the JSON text is little more than empty lists, which would take 20 times the memory: "
             "not read"
@@ -113,12 +114,15 @@ def _fault(error: json.JSONDecodeError, text: bytes) -> JsonError:
         return JsonError(shown(str(wrong)), is_truncated=wrong.reason == "unexpected end of data")
     byte = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
     is_truncated = error.msg == "unexpected end of data" or not text.strip()
-    place = f"line {error.lineno} column {error.colno} (byte {byte})"
-    return JsonError(f"{error.msg}: {place}", is_truncated=is_truncated)
+    position = f"line {error.lineno} column {error.colno} (byte {byte})"
+    return JsonError(f"{error.msg}: {position}", is_truncated=is_truncated)
 
 
 def write_json(value: object, *, is_indented: bool = False) -> bytes:
-    """Write plain values and NumPy's: NaN as null, lone surrogates escaped, whole numbers in full."""
+    """Write plain values and NumPy's as JSON.
+
+    NaN becomes null, lone surrogates are escaped, whole numbers are written in full.
+    """
     options = _OPTIONS | orjson.OPT_INDENT_2 if is_indented else _OPTIONS
     try:
         return orjson.dumps(value, default=_plain, option=options)
@@ -127,7 +131,7 @@ def write_json(value: object, *, is_indented: bool = False) -> bytes:
 
 
 def _plain(value: Any) -> object:
-    """Return what orjson does not take as it is: an array with gaps, and what has names for its items."""
+    """Return a list for what orjson refuses: an array with gaps, and a named tuple."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, tuple):
@@ -144,9 +148,9 @@ def _writable(value: object) -> object:
     if isinstance(value, int) and not _INT64_MIN <= value <= _UINT64_MAX:
         return orjson.Fragment(str(value))
     if isinstance(value, dict):
-        return {_writable(str(key)): _writable(one) for key, one in value.items()}
+        return {_writable(str(key)): _writable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_writable(one) for one in value]
+        return [_writable(item) for item in value]
     return value
 
 
@@ -155,43 +159,58 @@ def picked(row: object, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(row, name) for name in names}
 
 
-def dataclass_from(kind: type[_Made], values: object) -> _Made:
-    """Make a dataclass, and those in it, from the JSON of its fields; raises ValueError for anything else."""
+def dataclass_from(kind: type[_Dataclass], values: object) -> _Dataclass:
+    """Build a dataclass, and those in it, from the JSON of its fields.
+
+    Raises ValueError for anything else.
+    """
     try:
-        return cast(_Made, _maker(cast(Any, kind))(values))
+        return cast(_Dataclass, _builder(cast(Any, kind))(values))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not the values of {kind.__name__}: {error!r}") from error
 
 
 @cache
-def _maker(kind: Any) -> Callable[[Any], object]:
-    """Return what makes a value of a type: a dataclass, tuple, dict or plain one, each perhaps None."""
+def _builder(kind: Any) -> Callable[[Any], Any]:
+    """Return a function from JSON to a type: a dataclass, tuple, dict or plain one, or None."""
     if isinstance(kind, type) and is_dataclass(kind):
-        makers = {name: _maker(hint) for name, hint in get_type_hints(kind).items()}
-        return lambda values: kind(**{name: make(values[name]) for name, make in makers.items()})
-    makers_of_parts = [_maker(part) for part in get_args(kind) if part not in (NoneType, ...)]
+        return _dataclass_builder(kind)
+    builders = [_builder(part) for part in get_args(kind) if part not in (NoneType, ...)]
     if get_origin(kind) is tuple:
-        return lambda values: tuple(map(makers_of_parts[0], values))
+        return lambda values: tuple(map(builders[0], values))
     if get_origin(kind) is dict:
-        of_key, of_value = makers_of_parts
-        return lambda values: {of_key(key): of_value(value) for key, value in values.items()}
-    if makers_of_parts:
-        return lambda value: None if value is None else makers_of_parts[0](value)
-    # Thousands of rows have the same names.
-    return (
-        (lambda value: sys.intern(str(value)))
-        if kind is str
-        else cast(Callable[[Any], object], kind)
-    )
+        build_key, build_value = builders
+        return lambda values: {build_key(key): build_value(value) for key, value in values.items()}
+    if builders:
+        return lambda value: None if value is None else builders[0](value)
+    return _interned if kind is str else cast("Callable[[Any], Any]", kind)
+
+
+def _dataclass_builder(kind: type[Any]) -> Callable[[Any], Any]:
+    builders = {name: _builder(hint) for name, hint in get_type_hints(kind).items()}
+
+    def build(values: Any) -> Any:
+        return kind(**{name: builder(values[name]) for name, builder in builders.items()})
+
+    return build
+
+
+def _interned(value: object) -> str:
+    """Return a text that is stored once: thousands of rows have the same names."""
+    return sys.intern(str(value))
 
 
 def escape_unprintable(text: str) -> str:
-    """Return equal JSON with everything escaped that a terminal might obey, which only its strings have."""
-    if printable(text.replace("\n", "")) == text.replace("\n", ""):
+    """Return equal JSON with everything escaped that a terminal might obey.
+
+    Only the strings in it have such characters.
+    """
+    if text.replace("\n", "").isprintable():
         return text
     return "".join(c if c == "\n" or c.isprintable() else _escape(c) for c in text)
 
 
 def _escape(character: str) -> str:
-    units = character.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
+    digits = character.encode("utf-16-be", "surrogatepass").hex()
+    units = [digits[i : i + 4] for i in range(0, len(digits), 4)]
+    return "".join(f"\\u{unit}" for unit in units)

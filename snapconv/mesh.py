@@ -1,4 +1,4 @@
-"""The device mesh of a job: its axes, and the place of every rank on them.
+"""The device mesh of a job: its axes, and the coordinates of every rank on them.
 
 Ranks are numbered as torch's ``init_device_mesh`` and Megatron number them: the last axis changes
 with each.
@@ -9,7 +9,7 @@ from math import prod
 
 # How names of the axis of pipeline stages begin.
 STAGES = ("pp", "pipe", "stage")
-_MOST = 1 << 20
+_MAX_RANKS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,16 @@ class Mesh:
         axes = []
         for part in text.split(","):
             name, _, size = part.strip().partition("=")
-            if not name.isidentifier() or not size.isdecimal() or not 0 < int(size) <= _MOST:
+            is_size = size.isdecimal() and 0 < int(size) <= _MAX_RANKS
+            if not name.isidentifier() or not is_size:
                 raise ValueError(
                     f"expected axes and their sizes, such as pp=4,dp=8,tp=2, got {text!r}"
                 )
             axes.append((name.lower(), int(size)))
         if len(dict(axes)) < len(axes):
             raise ValueError(f"expected axes that differ, such as pp=4,dp=8,tp=2, got {text!r}")
-        if prod(size for _, size in axes) > _MOST:
-            raise ValueError(f"expected at most {_MOST} ranks, got {text!r}")
+        if prod(size for _, size in axes) > _MAX_RANKS:
+            raise ValueError(f"expected at most {_MAX_RANKS} ranks, got {text!r}")
         return cls(tuple(axes))
 
     @property
@@ -41,19 +42,18 @@ class Mesh:
         return prod(size for _, size in self.axes)
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Return the place of a rank on every axis."""
-        places = {}
+        """Return the coordinate of a rank on every axis."""
+        coordinates = {}
         for name, size in reversed(self.axes):
-            rank, places[name] = divmod(rank, size)
-        return {name: places[name] for name, _ in self.axes}
+            rank, coordinates[name] = divmod(rank, size)
+        return {name: coordinates[name] for name, _ in self.axes}
 
     def first_of_stages(self) -> frozenset[int]:
         """Return the first rank of every pipeline stage."""
-        return frozenset(
-            rank
-            for rank in range(self.n_ranks)
-            if all(
-                name.startswith(STAGES) or not place
-                for name, place in self.coordinates(rank).items()
-            )
-        )
+        return frozenset(filter(self._is_first_of_stage, range(self.n_ranks)))
+
+    def _is_first_of_stage(self, rank: int) -> bool:
+        for name, coordinate in self.coordinates(rank).items():
+            if coordinate and not name.startswith(STAGES):
+                return False
+        return True

@@ -1,4 +1,4 @@
-"""Answers of a session as people see them: printed as the command prints them, and as a table in a notebook.
+"""Answers of a session as people see them: printed as a command does, or a notebook's table.
 
 An answer knows no writer. So a session returns its answers in a tuple that does, or in a subclass
 that does.
@@ -102,7 +102,7 @@ class PrintedExplanation(_Printed, Explanation):
 
 
 def _tables(answers: Sequence[object], lines: Sequence[str]) -> Iterator[str]:
-    """Yield the first line, and a table for each answer that has rows; where none has, all lines."""
+    """Yield the first line and a table for each answer that has rows; if none has, all lines."""
     tables = [_TABLES.get(type(answer).__name__) for answer in answers]
     if None in tables or not tables:
         yield f"<pre>{escape(chr(10).join(lines))}</pre>"

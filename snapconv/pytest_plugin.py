@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 _NAME = "gpu_memory"
 _MARK = (
     f"{_NAME}(max_peak='2GiB', simulate=None): fail the test where it allocates more GPU memory "
-    f"at once than "
-    "this, beside what was allocated before it; simulated where there is no GPU; simulate=True: "
-    "always."
+    "at once than this, beside what was allocated before it; simulated where there is no GPU; "
+    "simulate=True: always."
 )
 _WIDER_SCOPES = ("session", "package", "module", "class")
 
@@ -36,13 +35,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Have a marked test measured from before its own fixtures on, and after those that it shares."""
+    """Have a marked test measured before its own fixtures begin, and after shared ones did."""
     names = getattr(item, "fixturenames", None)
     if item.get_closest_marker(_NAME) is None or names is None or _NAME in names:
         return
-    known = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]  # there is no public way
-    shared = [name for name in names if name in known and known[name][-1].scope in _WIDER_SCOPES]
-    names.insert(max((names.index(name) + 1 for name in shared), default=0), _NAME)
+    fixtures = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]  # there is no public way
+    n_before = 0
+    for name in names:
+        if name in fixtures and fixtures[name][-1].scope in _WIDER_SCOPES:
+            n_before = max(n_before, names.index(name) + 1)
+    names.insert(n_before, _NAME)
 
 
 @pytest.fixture(name=_NAME)
@@ -59,7 +61,7 @@ def measured_test(
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Compare the peak with the limit of the mark: last of all, so only when the test has passed so far."""
+    """Compare the peak with the limit of the mark, last of all: the test has passed so far."""
     block = getattr(item, "funcargs", {}).get(_NAME)
     if block is not None and item.get_closest_marker(_NAME) is not None:
         _check(item, block)
@@ -71,14 +73,14 @@ def _check(item: pytest.Item, block: "MeasuredBlock") -> None:
     limit, _ = _limits(item)
     if limit is None or block.peak_bytes <= limit:
         return
-    more = format_bytes(block.peak_bytes - limit)
+    excess = format_bytes(block.peak_bytes - limit)
     simulated = ", simulated" if block.is_simulated else ""
     block.end()
-    shown = "\n".join(_at_the_peak(block.captures[-1])) if block.captures else ""
+    peak = format_bytes(block.peak_bytes)
+    verdict = "\n".join(_verdict_of_peak(block.captures[-1])) if block.captures else ""
     pytest.fail(
-        f"the test allocated {format_bytes(block.peak_bytes)} of GPU memory at once, {more} over "
-        f"the limit "
-        f"of {format_bytes(limit)}{simulated}\n{shown}",
+        f"the test allocated {peak} of GPU memory at once, {excess} over the limit of "
+        f"{format_bytes(limit)}{simulated}\n{verdict}",
         pytrace=False,
     )
 
@@ -90,17 +92,15 @@ def _limits(item: pytest.Item) -> tuple[int | None, bool | None]:
     mark = item.get_closest_marker(_NAME)
     if mark is None:
         return None, None
-    wrong = [
-        *map(repr, mark.args),
-        *(name for name in mark.kwargs if name not in ("max_peak", "simulate")),
-    ]
-    mistake = (
-        f" takes max_peak and simulate by their names, not {', '.join(wrong)}" if wrong else ""
-    )
+    wrong = [repr(argument) for argument in mark.args]
+    wrong += [name for name in mark.kwargs if name not in ("max_peak", "simulate")]
+    mistake = ""
+    if wrong:
+        mistake = f" takes max_peak and simulate by their names, not {', '.join(wrong)}"
     limit = None
-    given = mark.kwargs.get("max_peak")
+    max_peak = mark.kwargs.get("max_peak")
     try:
-        limit = None if given is None else parse_bytes(str(given))
+        limit = None if max_peak is None else parse_bytes(str(max_peak))
     except ValueError as error:
         mistake = f": max_peak: {error}"
     if mistake:
@@ -108,11 +108,11 @@ def _limits(item: pytest.Item) -> tuple[int | None, bool | None]:
     return limit, mark.kwargs.get("simulate")
 
 
-def _at_the_peak(capture: Path) -> Iterator[str]:
+def _verdict_of_peak(capture: Path) -> Iterator[str]:
     from snapconv.answers.verdict import find_verdict
     from snapconv.session import load
     from snapconv.units import printable
     from snapconv.writers.text.moment import verdict_lines
 
-    for found in load(capture).devices:
-        yield from map(printable, verdict_lines(find_verdict(found), str(capture)))
+    for device in load(capture).devices:
+        yield from map(printable, verdict_lines(find_verdict(device), str(capture)))

@@ -1,4 +1,4 @@
-"""A snapshot in a notebook: ``snapconv.load(path)`` gives the tables that the reports are made of."""
+"""A snapshot in a notebook: ``snapconv.load(path)`` has a method for every question."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -62,12 +62,13 @@ class Session:
         return f"Session({self.analysis!r})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: what matters most on every device, as `snapconv FILE` prints it."""
-        found = map(find_verdict, self.devices)
-        lines = [
-            line for verdict in found for line in verdict_lines(verdict, str(self.analysis.path))
-        ]
-        return f"<pre>{escape(chr(10).join(lines))}</pre>"
+        """Return the verdict on every device for a notebook, as `snapconv FILE` prints it."""
+        path = str(self.analysis.path)
+        lines: list[str] = []
+        for device in self.devices:
+            lines += verdict_lines(find_verdict(device), path)
+        text = "\n".join(lines)
+        return f"<pre>{escape(text)}</pre>"
 
     @property
     def snapshot(self) -> Snapshot:
@@ -76,7 +77,7 @@ class Session:
 
     @property
     def devices(self) -> tuple[DeviceAnalysis, ...]:
-        """One analysis per device: allocations with sizes and categories, the four curves, iterations."""
+        """One analysis per device: allocations with sizes and categories, curves, iterations."""
         return self.analysis.devices
 
     @property
@@ -92,34 +93,39 @@ class Session:
         return PrintedExplanation.of(explain(self.analysis.of_device(device), question))
 
     def of_device(self, device: int | None) -> "Session":
-        """Return the same file with one of its devices alone; raises InputError if it lacks the device."""
+        """Return the same file with one of its devices alone.
+
+        Raises InputError where the file does not have the device.
+        """
         return Session(self.analysis.of_device(device))
 
     def at(
         self, moment: str = "peak", *, device_total: int | None = None
     ) -> tuple[MomentState, ...]:
-        """Describe the live memory at a moment: ``peak``, ``end``, ``iteration:3``, an event, and others.
+        """Describe the live memory at a moment, such as ``peak``, ``end`` or ``iteration:3``.
 
         ``device_total`` is all the memory of a device, where the file does not have it. Raises
         ValueError for a text that is no moment, InputError where a device has no such moment.
         """
-        states = [
-            state_at(device, find_moment(device, moment), device_total=device_total)
-            for device in self.devices
-        ]
+        states = []
+        for device in self.devices:
+            moment_of_device = find_moment(device, moment)
+            state = state_at(device, moment_of_device, device_total=device_total)
+            states.append(state)
         return Answers.of(states, partial(_all_lines, moment_lines, states))
 
     def tree(
         self, moment: str = "peak", *, by: str = "line", all_frames: bool = False
     ) -> tuple[MemoryTree, ...]:
-        """Arrange the live memory as a tree, by ``line``, ``module``, ``operation`` or ``category``.
+        """Arrange live memory as a tree, by ``line``, ``module``, ``operation`` or ``category``.
 
         Raises what ``at`` raises.
         """
-        trees = [
-            find_tree(device, find_moment(device, moment), by=by, all_frames=all_frames)
-            for device in self.devices
-        ]
+        trees = []
+        for device in self.devices:
+            moment_of_device = find_moment(device, moment)
+            tree = find_tree(device, moment_of_device, by=by, all_frames=all_frames)
+            trees.append(tree)
         return Answers.of(trees, partial(_all_lines, tree_lines, trees))
 
     def explain_oom(
@@ -142,38 +148,33 @@ class Session:
         return cast("tuple[OutOfMemory, Remedies | None]", Answers.of(explained, lines))
 
     def advise(self, *, goal_bytes: int | None = None, trades: bool = False) -> tuple[Advice, ...]:
-        """Find changes of the program that save memory at the peak of every device, by a replay of each.
+        """Find changes of the program that save memory at the peak of every device.
 
-        Faults keep memory for nothing. ``trades`` cost time or precision; they are found too where
-        ``goal_bytes``, the peak to reach, is given.
+        Each is tried by a replay. Faults keep memory for nothing. ``trades`` cost time or
+        precision; they are found too where ``goal_bytes``, the peak to reach, is given.
         """
-        advice = [
-            advise(
-                device,
-                goal_bytes=goal_bytes,
-                trades=trades,
-                forward_ms=forward_times(self.analysis.path, device.device.device),
+        advice = []
+        for device in self.devices:
+            forward_ms = forward_times(self.analysis.path, device.device.device)
+            advice.append(
+                advise(device, goal_bytes=goal_bytes, trades=trades, forward_ms=forward_ms)
             )
-            for device in self.devices
-        ]
         return Answers.of(advice, partial(self._advice_lines, advice))
 
     def _advice_lines(self, answers: Sequence[Advice]) -> Iterator[str]:
+        path = str(self.analysis.path)
         for device, advice in zip(self.devices, answers, strict=True):
-            cached = kept_cached(device)
-            yield from advice_lines(
-                advice, str(self.analysis.path), cached, growing_sentence(device)
-            )
+            yield from advice_lines(advice, path, kept_cached(device), growing_sentence(device))
 
     def fragmentation(self, moment: str | None = None) -> tuple[Fragmentation, ...]:
-        """Describe what is reserved and not in use on every device, at a moment; by default at several.
+        """Describe the reserved memory that is not in use on every device, at a moment.
 
-        These are the first failed request, the dump, the peak, the worst moment. Raises what ``at``
-        raises.
+        By default these are the first failed request, the dump, the peak and the worst moment.
+        Raises what ``at`` raises.
         """
-        found = [find_fragmentation(device, moment) for device in self.devices]
+        answers = [find_fragmentation(device, moment) for device in self.devices]
         lines = partial(fragmentation_lines, file=str(self.analysis.path))
-        return Answers.of(found, partial(_all_lines, lines, found))
+        return Answers.of(answers, partial(_all_lines, lines, answers))
 
     def growth(self) -> tuple[tuple[Growth, ...], ...]:
         """Return what grows from iteration to iteration on every device, most bytes first."""
@@ -208,15 +209,14 @@ class Session:
     def check(
         self, limits: Budgets | str | int, *, baseline: "Session | None" = None
     ) -> tuple[Check, ...]:
-        """Check limits for the memory of every device: ``"80GiB"`` is the most that may be allocated.
+        """Check limits for the memory of every device: ``"80GiB"`` limits the allocated bytes.
 
         Others are ``snapconv.Budgets.read(max_reserved="80GiB", max_growth=0)``. Raises InputError
         where no device has memory of a GPU.
         """
         budgets = limits if isinstance(limits, Budgets) else Budgets.read(max_peak=limits)
-        checks = check_budgets(
-            self.devices, budgets, baseline=baseline.devices if baseline else None
-        )
+        old_devices = baseline.devices if baseline else None
+        checks = check_budgets(self.devices, budgets, baseline=old_devices)
         return Answers.of(checks, partial(check_lines, str(self.analysis.path), checks))
 
     def view(
@@ -232,51 +232,62 @@ class Session:
         one axis. Raises OutputError; a page that exists is replaced with ``force`` alone. The
         temporary folder outlives the process, as the browser may read the page after it.
         """
-        files = (
-            [self.analysis] if compared_with is None else [compared_with.analysis, self.analysis]
-        )
+        files = [self.analysis]
+        if compared_with is not None:
+            files.insert(0, compared_with.analysis)
         inputs = [file.path for file in files]
         if output is None:
             folder = Path(tempfile.mkdtemp(prefix="snapconv-"))
             output = folder / page_output(inputs, None, force=True).name
-        return write_view(files, page_output(inputs, Path(output), force=force), force=force)
+        page = page_output(inputs, Path(output), force=force)
+        return write_view(files, page, force=force)
 
     def columns(
         self, device: int | None = None, *, table: str = "allocations"
     ) -> dict[str, NDArray[Any]]:
-        """Return a table of a device (by default of the first) by column, for pandas, polars and Arrow.
+        """Return the columns of a table of a device, by default the first, for pandas and others.
 
-        ``allocations``, ``events``, ``segments`` or ``blocks``. The numbers are the session's own
+        ``table`` is ``allocations``, ``events``, ``segments`` or ``blocks``. The numbers are the session's own
         columns and no copies: read-only, -1 where there is no value. Names of categories,
         operations, modules, files and functions are texts, empty where there is none. ``file``,
         ``line`` and ``function`` are the project's innermost line; line -1: a file's place has the
         reason. Raises KeyError for another table.
         """
         analysis = self.analysis.device(device)
-        tables = {"events": analysis.device.events, "segments": analysis.device.segments}
-        if table != "allocations":
-            return columns_of((tables | {"blocks": analysis.device.blocks})[table])
-        found = analysis.classification
-        modules = _texts([*analysis.modules.names, ""])  # -1, of no module, is the last
-        stack_ids = distinct(analysis.allocations.stack_id)
-        places = [analysis.lines.place_of(stack) for stack in stack_ids.tolist()]
-        stacks = np.searchsorted(stack_ids, analysis.allocations.stack_id)
-        return columns_of(analysis.allocations) | {
-            "iteration": analysis.iteration,
-            "category": _texts([one.label for one in Category])[found.category],
-            "certainty": _texts([one.label for one in Certainty])[found.certainty],
-            "probability": found.probability,
-            "operation": _texts(analysis.operations)[analysis.operation_id],
-            "module": modules[analysis.modules.module_id],
-            "file": _texts([place[0] for place in places])[stacks],
-            "line": np.array([place[1] for place in places], np.int32)[stacks],
-            "function": _texts([place[2] for place in places])[stacks],
-            "is_live_at_peak": analysis.live_at_peak,
-        }
+        if table == "allocations":
+            return _allocation_columns(analysis)
+        if table not in ("events", "segments", "blocks"):
+            raise KeyError(table)
+        return columns_of(getattr(analysis.device, table))
 
     def report(self, device: int | None = None) -> MemoryReport:
-        """Return the finished figures of a device (default: the first); raises InputError if not there."""
+        """Return the finished figures of a device (default: the first).
+
+        Raises InputError where the file does not have the device.
+        """
         return build_memory_report(self.analysis.device(device))
+
+
+def _allocation_columns(analysis: DeviceAnalysis) -> dict[str, NDArray[Any]]:
+    classification = analysis.classification
+    category_names = _texts([category.label for category in Category])
+    certainty_names = _texts([certainty.label for certainty in Certainty])
+    module_names = _texts([*analysis.modules.names, ""])  # -1, no module, is the last
+    stack_ids = distinct(analysis.allocations.stack_id)
+    lines = [analysis.lines.place_of(stack) for stack in stack_ids.tolist()]
+    stacks = np.searchsorted(stack_ids, analysis.allocations.stack_id)
+    return columns_of(analysis.allocations) | {
+        "iteration": analysis.iteration,
+        "category": category_names[classification.category],
+        "certainty": certainty_names[classification.certainty],
+        "probability": classification.probability,
+        "operation": _texts(analysis.operations)[analysis.operation_id],
+        "module": module_names[analysis.modules.module_id],
+        "file": _texts([line[0] for line in lines])[stacks],
+        "line": np.array([line[1] for line in lines], np.int32)[stacks],
+        "function": _texts([line[2] for line in lines])[stacks],
+        "is_live_at_peak": analysis.live_at_peak,
+    }
 
 
 def _all_lines(lines: Callable[[Any], Iterable[str]], answers: Iterable[object]) -> Iterator[str]:
@@ -305,10 +316,9 @@ def load(
     as unknown. Raises SnapconvError: InputError where the file is damaged or something else,
     UnsafePickleError where it imports code.
     """
+    if isinstance(rules, str):
+        rules = Path(rules)
     options = AnalysisOptions(
-        project_root=project_root,
-        includes=tuple(includes),
-        rules=Path(rules) if isinstance(rules, str) else rules,
-        certain=certain,
+        project_root=project_root, includes=tuple(includes), rules=rules, certain=certain
     )
     return Session(analyze_file(path, options, progress=progress))

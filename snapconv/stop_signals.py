@@ -1,4 +1,4 @@
-"""Signals that end a command: Ctrl-C, and what a scheduler, `kill` or a terminal that is closed sends.
+"""Signals that end a command: Ctrl-C, and those of a scheduler, `kill` or a closed terminal.
 
 A signal raises an exception wherever Python is, so that everything is tidied up. NumPy 2.4 clears
 one that comes while it looks up an attribute of an enum's member, and Python one that comes in a
@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import ParamSpec, TypeVar
 
-# As shells count: 128 plus the number of the signal; 130 for Ctrl-C.
+# Shells add it to the number of the signal: 130 is the exit code after Ctrl-C.
 BY_SIGNAL = 128
 # SIGHUP is not on Windows.
 STOPPING = tuple(number for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP"))
@@ -28,17 +28,17 @@ _Result = TypeVar("_Result")
 # Tidying up takes less.
 _AT_ONCE_S = 2.0
 _remembered: list[int] = []
-# What holds signals back, and what is called with the exit code instead of an exception.
+# One entry for each block that holds signals back; functions that get the exit code of a signal.
 _holds: list[None] = []
 _endings: list[Callable[[int], object]] = []
 
 
 @contextmanager
 def signals_raise(*, is_program: bool) -> Iterator[None]:
-    """Let signals raise SystemExit, and Ctrl-C KeyboardInterrupt; one that is ignored or handled stays so.
+    """Let signals raise SystemExit, and Ctrl-C KeyboardInterrupt.
 
-    ``is_program``: a program of the user runs in this process. Ctrl-C is its own affair, and so is
-    what it does with an exception that it catches.
+    A signal that is ignored, or has a handler already, stays so. ``is_program``: a program of the
+    user runs in this process; Ctrl-C is its own affair, and so is an exception that it catches.
     """
     last_s = -_AT_ONCE_S
 
@@ -48,21 +48,22 @@ def signals_raise(*, is_program: bool) -> Iterator[None]:
             end(BY_SIGNAL + number)
         if not is_program:
             _remembered.append(number)
-            before_s, last_s = last_s, time.monotonic()
-            if _holds or last_s - before_s < _AT_ONCE_S:
+            previous_s = last_s
+            last_s = time.monotonic()
+            if _holds or last_s - previous_s < _AT_ONCE_S:
                 return
         raise _exception(number)
 
     numbers = STOPPING if is_program else (*STOPPING, signal.SIGINT)
     before = {number: signal.getsignal(number) for number in numbers}
-    ours = [number for number, handler in before.items() if handler in _AS_PYTHON_STARTS]
+    replaced = [number for number, handler in before.items() if handler in _AS_PYTHON_STARTS]
     try:
-        for number in ours:
+        for number in replaced:
             signal.signal(number, stop)
         with nullcontext() if is_program else _lost_signals_print_nothing():
             yield
     finally:
-        for number in ours:
+        for number in replaced:
             signal.signal(number, before[number])
         _remembered.clear()
         _endings.clear()
@@ -85,15 +86,15 @@ def _lost_signals_print_nothing() -> Iterator[None]:
 
 
 def let_signals_call(end: Callable[[int], object]) -> None:
-    """Let signals of this command call a function with its exit code: none can be raised in an event loop."""
+    """Let signals call a function with the exit code: an event loop can raise none of them."""
     _endings.append(end)
 
 
 @contextmanager
 def signals_wait() -> Iterator[None]:
-    """Raise a signal that comes meanwhile at the end; hold Ctrl-C back from processes that are started.
+    """Raise a signal that comes meanwhile at the end, and hold Ctrl-C back from new processes.
 
-    A terminal sends it to every process; one that still imports its modules answers with a
+    A terminal sends Ctrl-C to every process; one that still imports its modules answers with a
     traceback.
     """
     _holds.append(None)
@@ -109,9 +110,8 @@ def signals_wait() -> Iterator[None]:
 def let_ctrl_c_in(*, is_wanted: bool) -> None:
     """Let Ctrl-C reach this thread, and the processes that it starts, or not."""
     if sys.platform != "win32":
-        signal.pthread_sigmask(
-            signal.SIG_UNBLOCK if is_wanted else signal.SIG_BLOCK, {signal.SIGINT}
-        )
+        action = signal.SIG_UNBLOCK if is_wanted else signal.SIG_BLOCK
+        signal.pthread_sigmask(action, {signal.SIGINT})
 
 
 def raise_remembered() -> None:
@@ -124,8 +124,8 @@ def stage(function: Callable[_Values, _Result]) -> Callable[_Values, _Result]:
     """Make a function a stage: at its end a signal is raised whose exception was lost in it."""
 
     @functools.wraps(function)
-    def run(*values: _Values.args, **named: _Values.kwargs) -> _Result:
-        result = function(*values, **named)
+    def run(*values: _Values.args, **keywords: _Values.kwargs) -> _Result:
+        result = function(*values, **keywords)
         raise_remembered()
         return result
 

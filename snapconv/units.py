@@ -1,4 +1,4 @@
-"""Text for people: bytes, shares, durations, devices, and names made safe to print. Imports nothing."""
+"""Text for people: bytes, shares, durations, devices, and names that are safe to print."""
 
 import re
 from collections.abc import Collection
@@ -10,7 +10,7 @@ MAX_SHOWN = 80  # characters of a value of a file in a message
 HOST = -1
 HOST_NAME = "host"
 # Kinds of devices whose name has no number: the last is one that the file does not name.
-_WITHOUT_NUMBER = (HOST_NAME, "cpu", "device")
+_UNNUMBERED = (HOST_NAME, "cpu", "device")
 _DEVICE = re.compile(r"(?:[a-z]*:)?([0-9]{1,9})")
 _TOO_MANY_BYTES = 1 << 60
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -30,20 +30,22 @@ def format_bytes(n_bytes: int, *, like: int | None = None) -> str:
     return f"{'< 0.01' if n_bytes > 0 and number == '0.00' else number} {_BYTE_UNITS[power]}"
 
 
-def curve_bytes(name: str, n_bytes: int, at_least: Collection[str]) -> str:
+def curve_bytes(name: str, n_bytes: int, lower_bounds: Collection[str]) -> str:
     """Write an amount of a curve, with "at least" if the curve is a lower bound."""
-    return f"{'at least ' * (name in at_least)}{format_bytes(n_bytes)}"
+    amount = format_bytes(n_bytes)
+    return f"at least {amount}" if name in lower_bounds else amount
 
 
 def parse_bytes(text: str) -> int:
-    """Read a number of bytes: ``24GiB``, ``512 MiB``, ``1.5g``; GB is GiB, as a GPU's memory is meant.
+    """Read a number of bytes: ``24GiB``, ``512 MiB``, ``1.5g``; GB is GiB, as GPUs are sold.
 
     Raises ValueError for anything else, and for a bare number: ``24`` is never meant as 24 bytes.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if not found:
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
         raise ValueError(f"expected a size with its unit, such as 24GiB or 512MiB, got {text!r}")
-    size = float(found[1]) * 1024 ** _POWERS[(found[2] or "").upper()]
+    unit = (match[2] or "").upper()
+    size = float(match[1]) * 1024 ** _POWERS[unit]
     if size < 1:
         raise ValueError(f"expected more than 0 bytes, got {text!r}")
     if size >= _TOO_MANY_BYTES:
@@ -52,18 +54,19 @@ def parse_bytes(text: str) -> int:
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """Write a number of things: ``1 block``, ``2 blocks``; ``plural`` where it is not just an s more."""
+    """Write a number of things: ``1 block``, ``2 blocks``; ``plural`` if an s is not enough."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
 def optional(text: str, value: object) -> str:
-    """Write a text with a value in place of its ``{}``; nothing where there is no value, or an empty one."""
+    """Write a text with a value in place of its ``{}``; nothing for None and an empty text."""
     return "" if value in (None, "") else text.format(value)
 
 
-def format_share(part: int, whole: int) -> str:
-    """Write a part of a whole in per cent: ``12.3 %``, ``< 0.1 %``; of nothing, ``0.0 %``."""
-    share = f"{100 * part / whole if whole else 0.0:.1f} %"
+def format_share(part: int, total: int) -> str:
+    """Write a part of a total in per cent: ``12.3 %``, ``< 0.1 %``; of nothing, ``0.0 %``."""
+    percent = 100 * part / total if total else 0.0
+    share = f"{percent:.1f} %"
     return "< 0.1 %" if part and share == "0.0 %" else share
 
 
@@ -77,10 +80,10 @@ def format_duration_us(duration_us: int) -> str:
 
 
 def shortened(text: str, n_most: int) -> str:
-    """Return the text; of a longer one its first ``n_most`` characters and the number of the others."""
-    return (
-        text if len(text) <= n_most else f"{text[:n_most]}… ({len(text) - n_most} characters more)"
-    )
+    """Return the first ``n_most`` characters of a longer text, and the number of the others."""
+    if len(text) <= n_most:
+        return text
+    return f"{text[:n_most]}… ({len(text) - n_most} characters more)"
 
 
 def printable(text: str) -> str:
@@ -91,7 +94,7 @@ def printable(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Return a text of a file as a message may show it: short, and nothing that a terminal obeys."""
+    """Return a text of a file for a message: short, and nothing that a terminal obeys."""
     return printable(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…")
 
 
@@ -104,7 +107,7 @@ class Device(int):
     kind: str
 
     def __new__(cls, number: int, kind: str = "cuda") -> "Device":
-        """Make a device; pinned host memory has one kind, whatever else the file is of."""
+        """Make a device; pinned host memory has one kind, beside devices of any kind."""
         device = super().__new__(cls, number)
         device.kind = HOST_NAME if number == HOST else kind
         return device
@@ -116,9 +119,9 @@ def device_kind(device: int) -> str:
 
 
 def device_name(device: int) -> str:
-    """Return the name of a device: ``cuda:1``, ``npu:0``, ``cpu``, or ``host`` for pinned host memory."""
+    """Return the name of a device: ``cuda:1``, ``npu:0``, ``cpu``; ``host``: pinned host memory."""
     kind = device_kind(device)
-    return kind if kind in _WITHOUT_NUMBER else f"{kind}:{device}"
+    return kind if kind in _UNNUMBERED else f"{kind}:{device}"
 
 
 def device_argument(device: int) -> str:
@@ -127,10 +130,13 @@ def device_argument(device: int) -> str:
 
 
 def parse_device(text: str) -> int:
-    """Read a device as people write it: ``1``, ``cuda:1``, ``npu:1`` or ``host``; else raises ValueError."""
+    """Read a device as people write it: ``1``, ``cuda:1``, ``npu:1`` or ``host``.
+
+    Raises ValueError for anything else.
+    """
     if text == HOST_NAME:
         return HOST
-    found = _DEVICE.fullmatch(text)
-    if not found:
+    match = _DEVICE.fullmatch(text)
+    if not match:
         raise ValueError(f"expected a device's number, such as 0, or {HOST_NAME}, got {text!r}")
-    return int(found[1])
+    return int(match[1])
