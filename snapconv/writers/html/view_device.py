@@ -28,7 +28,7 @@ from snapconv.units import device_argument, device_name
 from snapconv.writers.html.column_encoding import EncodedColumn, encode_column
 from snapconv.writers.html.view_rows import base_addr, view_rows, view_stacks
 from snapconv.writers.text.advice import finding_rows
-from snapconv.writers.text.size_rows import where
+from snapconv.writers.text.size_rows import line_shown
 
 # Bins of the level of detail that the page's first picture is made of: more than a screen's pixels.
 # A picture of few events is made of the events themselves: bins need not be small for it.
@@ -138,7 +138,7 @@ def _verdict(found: FileVerdict) -> dict[str, object]:
     shown = {EITHER_LABEL: Category.UNKNOWN.label, WAITING_LABEL: ""}
     causes = []
     for cause in found.causes:
-        place = cause.library or where(cause.line, has_stack=cause.has_stack)
+        place = cause.library or line_shown(cause.line, has_stack=cause.has_stack)
         category = shown.get(cause.category, cause.category)
         causes.append([cause.block_bytes, category, place, cause.purpose])
     return {

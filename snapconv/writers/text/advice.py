@@ -14,7 +14,7 @@ from snapconv.writers.text.size_rows import next_line
 _N_CATEGORIES = 4
 _SORTS = {FAULT: "fault", FREE: "no cost", TRADE: "trade"}
 _PASSES = {"forward": "the forward pass", "backward": "the backward pass"}
-# Of the peak: where so much more is reserved, other settings may help.
+# Other settings may help where so large a share of the peak is reserved beyond it.
 _MUCH_CACHED = 0.05
 
 
@@ -48,9 +48,8 @@ def _headline(advice: Advice) -> str:
     name = device_name(advice.device)
     if advice.unknown:
         return f"{name}  no advice"
-    peak, reserved = (
-        format_bytes(n_bytes) for n_bytes in (advice.peak.n_bytes, advice.reserved_bytes)
-    )
+    peak = format_bytes(advice.peak.n_bytes)
+    reserved = format_bytes(advice.reserved_bytes)
     # The segments of a file whose trace contradicts them may have less than the peak.
     about = "about " if advice.reserved_bytes < advice.peak.n_bytes else ""
     needs = f"the peak is {about}{peak} allocated"
@@ -60,12 +59,12 @@ def _headline(advice: Advice) -> str:
         requested = format_bytes(advice.failed_bytes)
         line = optional(" at {0.place}", advice.failed_line)
         needs = f"memory ran out{line}, requesting {requested}; the program needs {peak}"
-    number = Counter(finding.sort for finding in advice.findings)
-    parts = [_counted(number[FAULT], "fault")]
-    if number[FREE]:
-        parts.append(f"{counted(number[FREE], 'change')} at no cost")
-    if number[TRADE] or (advice.with_trades and not advice.findings):
-        parts.append(_counted(number[TRADE], "trade"))
+    sorts = Counter(finding.sort for finding in advice.findings)
+    parts = [_counted(sorts[FAULT], "fault")]
+    if sorts[FREE]:
+        parts.append(f"{counted(sorts[FREE], 'change')} at no cost")
+    if sorts[TRADE] or (advice.with_trades and not advice.findings):
+        parts.append(_counted(sorts[TRADE], "trade"))
     return f"{name}  {', '.join(parts)} found; {needs}"
 
 
@@ -90,7 +89,10 @@ def _setting_lines(advice: Advice) -> Iterator[str]:
 def finding_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
     """Yield what is known of a finding: titles and texts; the title of a further line is empty."""
     yield from _saving_rows(finding, advice)
-    yield from zip(("how", *[""] * len(finding.how)), finding.how, strict=False)
+    title = "how"
+    for line in finding.how:
+        yield title, line
+        title = ""
     if finding.sort != FAULT:
         yield "costs", finding.costs
     yield "sure", "certain" if finding.is_certain else f"likely; wrong if {finding.wrong_if}"
@@ -110,22 +112,22 @@ def _saving_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
     peak = finding.peak
     alone = advice.peak.n_bytes - finding.peak.n_bytes
     passed = _PASSES.get(peak.phase, peak.phase or "the program")
-    other = f"{passed} {finding.next_place} needs {format_bytes(peak.n_bytes)}"
+    next_peak = f"{passed} {finding.next_place} needs {format_bytes(peak.n_bytes)}"
     if finding.needs_another_moment:
-        yield "holds", f"{format_bytes(finding.held_bytes)} at the peak; {other}"
+        yield "holds", f"{format_bytes(finding.held_bytes)} at the peak; {next_peak}"
     if alone:
         yield "saves", f"{format_bytes(alone)}{about}: {_peaks(advice, peak)}"
     if alone < finding.saved_bytes:
         beside = f"{saved} with the other changes{about}"
-        why = "" if finding.needs_another_moment else f" ({other})"
-        yield ("", beside) if alone else ("saves", f"nothing alone{why}; {beside}")
+        reason = "" if finding.needs_another_moment else f" ({next_peak})"
+        yield ("", beside) if alone else ("saves", f"nothing alone{reason}; {beside}")
 
 
 def _peaks(advice: Advice, after: Peak) -> str:
-    then = optional("; the new peak is in {}", _PASSES.get(after.phase, after.phase))
+    new_phase = optional("; the new peak is in {}", _PASSES.get(after.phase, after.phase))
     before = advice.peak.n_bytes
-    left = after.n_bytes
-    return f"{format_bytes(before)} → {format_bytes(left, like=before)}{then}"
+    remaining_bytes = after.n_bytes
+    return f"{format_bytes(before)} → {format_bytes(remaining_bytes, like=before)}{new_phase}"
 
 
 def _goal_lines(advice: Advice, file: str, cached: int) -> Iterator[str]:
@@ -134,58 +136,65 @@ def _goal_lines(advice: Advice, file: str, cached: int) -> Iterator[str]:
     yield f"  goal          {_goal(advice, cached)}"
     if cached and advice.goal_bytes and not advice.fits_already:
         yield f"  capacity      {_cached(advice, cached)}"
-    enough = [" + ".join(map(str, numbers)) for numbers in advice.enough]
-    if advice.setting and advice.setting.is_enough:
-        enough.insert(0, "the setting")
-    if enough and not advice.fits_already:
-        yield (
-            f"  enough        {'; or '.join(one + ' alone' * (' + ' not in one) for one in enough)}"
-        )
+    if not advice.fits_already:
+        yield from _enough_line(advice)
     if advice.is_failed:
         yield f"{next_line('oom', file)}  (remedies for the failed request)"
 
 
+def _enough_line(advice: Advice) -> Iterator[str]:
+    """List the findings, by their numbers, that reach the goal alone or together."""
+    choices = []
+    if advice.setting and advice.setting.is_enough:
+        choices.append("the setting alone")
+    for numbers in advice.enough:
+        alone = "" if len(numbers) > 1 else " alone"
+        choices.append(f"{' + '.join(map(str, numbers))}{alone}")
+    if choices:
+        yield f"  enough        {'; or '.join(choices)}"
+
+
 def _contents(advice: Advice) -> str:
     """List the largest categories at the peak; with no finding they say why there is none."""
-    largest = [*advice.contents.items()][:_N_CATEGORIES]
-    is_unknown = not advice.findings and advice.peak.n_bytes > (advice.goal_bytes or 0)
-    listed = ", ".join(f"{format_bytes(n_bytes)} {name}" for name, n_bytes in largest)
-    return listed + ": no change that advise knows makes these smaller" * is_unknown
+    largest = list(advice.contents.items())[:_N_CATEGORIES]
+    text = ", ".join(f"{format_bytes(n_bytes)} {name}" for name, n_bytes in largest)
+    if not advice.findings and advice.peak.n_bytes > (advice.goal_bytes or 0):
+        text += ": no change that advise knows makes these smaller"
+    return text
 
 
 def _goal(advice: Advice, cached: int) -> str:
     goal = advice.goal_bytes or 0
-    left = advice.together.n_bytes
-    peak, most = (format_bytes(size) for size in (advice.peak.n_bytes, advice.peak.n_bytes - left))
+    remaining_bytes = advice.together.n_bytes
+    peak = format_bytes(advice.peak.n_bytes)
+    saved = format_bytes(advice.peak.n_bytes - remaining_bytes)
     if not goal:
-        why = f"no memory would remain for the peak of {peak}"
-        return f"impossible: {why}; the most that can be saved is {most}"
+        reason = f"no memory would remain for the peak of {peak}"
+        return f"impossible: {reason}; the most that can be saved is {saved}"
     if advice.fits_already:
         capacity = format_bytes(goal + cached)
         return (
             f"met already: a replay in {capacity} fits, as PyTorch returns cached memory "
             f"before it fails"
         )
-    here = "" if advice.history_verdict == Verdict.COMPLETE.value else " in this trace"
-    result = f"missed by {format_bytes(left - goal)}; the most that can be saved is {most}"
+    scope = "" if advice.history_verdict == Verdict.COMPLETE.value else " in this trace"
+    result = (
+        f"missed by {format_bytes(remaining_bytes - goal)}; the most that can be saved is {saved}"
+    )
     if advice.peak.n_bytes <= goal:
-        result = (
-            f"met already{here}"
-            + "; the failed request could not use the free memory" * advice.is_failed
-        )
-    elif left <= goal:
-        result = f"reached{here}"
+        result = f"met already{scope}"
+        if advice.is_failed:
+            result += "; the failed request could not use the free memory"
+    elif remaining_bytes <= goal:
+        result = f"reached{scope}"
     return f"a peak of at most {format_bytes(goal, like=advice.peak.n_bytes)}: {result}"
 
 
 def _cached(advice: Advice, cached: int) -> str:
-    """Say what of the capacity is left for the peak."""
+    """Show the part of the capacity that PyTorch keeps cached."""
     capacity = format_bytes((advice.goal_bytes or 0) + cached)
-    kept = format_bytes(cached)
+    text = f"{capacity}, of which PyTorch keeps {format_bytes(cached)} cached"
     if advice.setting and not advice.is_failed:
-        fewer = max(advice.setting.reserved_bytes - advice.peak.n_bytes, 0)
-        return (
-            f"{capacity}, of which PyTorch keeps {kept} cached ({format_bytes(fewer)} with the "
-            f"setting)"
-        )
-    return f"{capacity}, of which PyTorch keeps {kept} cached"
+        cached_then = max(advice.setting.reserved_bytes - advice.peak.n_bytes, 0)
+        text += f" ({format_bytes(cached_then)} with the setting)"
+    return text

@@ -1,4 +1,4 @@
-"""Comparisons as text: of two files, and of a file with its limits, for a terminal or in Markdown."""
+"""Comparisons of two files, or of a file with its limits, as text for a terminal or Markdown."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from snapconv.answers.check import Check, outcome
 from snapconv.answers.diff import Change, DeviceDiff, Difference, FileDiff, Match
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import counted, device_name, format_bytes, printable
-from snapconv.writers.text.size_rows import most_rows, where
+from snapconv.writers.text.size_rows import line_shown, most_rows
 
 AnyChange = Change[str] | Change[Match]
 
@@ -15,13 +15,14 @@ AnyChange = Change[str] | Change[Match]
 def diff_lines(report: FileDiff) -> Iterator[str]:
     """Show the differences, device by device."""
     for number, position in enumerate(report.display_order):
-        yield from [""] * bool(number)
+        if number:
+            yield ""
         yield from _device_lines(report.devices[position])
     if not report.devices:
         yield "the files have no device in common"
-    for devices, which in ((report.only_old, "old"), (report.only_new, "new")):
+    for devices, age in ((report.only_old, "old"), (report.only_new, "new")):
         if devices:
-            yield f"only in the {which} file: {', '.join(map(device_name, devices))}"
+            yield f"only in the {age} file: {', '.join(map(device_name, devices))}"
     if report.settings:
         yield "settings"
         for name, *values in report.settings:
@@ -29,22 +30,21 @@ def diff_lines(report: FileDiff) -> Iterator[str]:
             yield f"  {name}: {old} → {new}"
 
 
-def _device_lines(found: DeviceDiff) -> Iterator[str]:
-    names = dict.fromkeys((device_name(found.old_device), device_name(found.new_device)))
-    yield f"{' → '.join(names)}  {found.allocated.name} {_change(found.allocated)}"
-    yield f"  reserved at most {_change(found.reserved)}"
-    if (
-        found.allocated.name == "peak allocated"
-        and len(found.old_iterations) + len(found.new_iterations) > 2
-    ):
-        yield f"  {_iterations(found)}"
-    yield from _rows("categories", "category", found.categories)
-    if found.likely.old_bytes or found.likely.new_bytes:
-        old, new = (format_bytes(size) for size in (found.likely.old_bytes, found.likely.new_bytes))
-        yield f"    likely, not certain: {old} → {new} (unknown with --certain)"
-    yield from _rows("lines of the project", "line", found.lines)
-    yield from _rows("modules", "module", found.modules)
-    yield from _rows("operations", "operation", found.operations)
+def _device_lines(device: DeviceDiff) -> Iterator[str]:
+    names = dict.fromkeys((device_name(device.old_device), device_name(device.new_device)))
+    yield f"{' → '.join(names)}  {device.allocated.name} {_change(device.allocated)}"
+    yield f"  reserved at most {_change(device.reserved)}"
+    n_iterations = len(device.old_iterations) + len(device.new_iterations)
+    if device.allocated.name == "peak allocated" and n_iterations > 2:
+        yield f"  {_iterations(device)}"
+    yield from _rows("categories", "category", device.categories)
+    likely = device.likely
+    if likely.old_bytes or likely.new_bytes:
+        sizes = f"{format_bytes(likely.old_bytes)} → {format_bytes(likely.new_bytes)}"
+        yield f"    likely, not certain: {sizes} (unknown with --certain)"
+    yield from _rows("lines of the project", "line", device.lines)
+    yield from _rows("modules", "module", device.modules)
+    yield from _rows("operations", "operation", device.operations)
 
 
 def _rows(title: str, noun: str, rows: Sequence[AnyChange]) -> Iterator[str]:
@@ -56,47 +56,47 @@ def _rows(title: str, noun: str, rows: Sequence[AnyChange]) -> Iterator[str]:
     yield f"  {title} at the peak"
     scale = max(max(row.old_bytes, row.new_bytes) for row in changed)
     for row in changed[: most_rows()]:
-        yield (
-            f"  {_signed(row.more_bytes, scale):>14}  {_difference(row, scale):<30}{row_name(row)}"
-        )
-    more = changed[most_rows() :]
-    if more:
-        n_bytes = sum(row.more_bytes for row in more)
-        plural = f"more {'categories' if noun == 'category' else f'{noun}s'}"
-        yield f"  {_signed(n_bytes, scale):>14}  {counted(len(more), f'more {noun}', plural)}"
+        size = _signed(row.more_bytes, scale)
+        yield f"  {size:>14}  {_difference(row, scale):<30}{row_name(row)}"
+    hidden = changed[most_rows() :]
+    if hidden:
+        size = _signed(sum(row.more_bytes for row in hidden), scale)
+        plural = "categories" if noun == "category" else f"{noun}s"
+        yield f"  {size:>14}  {counted(len(hidden), f'more {noun}', f'more {plural}')}"
 
 
 def _difference(change: AnyChange, scale: int) -> str:
     if change.difference in (Difference.APPEARED, Difference.GONE):
         return str(change.difference.value)
-    old, new = (format_bytes(size, like=scale) for size in (change.old_bytes, change.new_bytes))
+    old = format_bytes(change.old_bytes, like=scale)
+    new = format_bytes(change.new_bytes, like=scale)
     return f"{old} → {new}"
 
 
 def _signed(n_bytes: int, scale: int) -> str:
-    text = format_bytes(abs(n_bytes), like=scale)
-    return f"{'+' if n_bytes > 0 else '-' if n_bytes < 0 else ''}{text.replace('< ', '<')}"
+    sign = ""
+    if n_bytes:
+        sign = "+" if n_bytes > 0 else "-"
+    size = format_bytes(abs(n_bytes), like=scale)
+    return f"{sign}{size.replace('< ', '<')}"
 
 
 def _change(change: AnyChange) -> str:
     old = change.old_bytes
     new = change.new_bytes
-    more = change.more_bytes
+    difference = change.more_bytes
     shown = f"{format_bytes(old)} → {format_bytes(new)}"
-    if not more:
+    if not difference:
         return f"{shown} (the same)"
-    share = f", {100 * more / old:+.1f} %" if old else ""
-    return f"{shown} ({_signed(more, abs(more))}{share})"
+    share = f", {100 * difference / old:+.1f} %" if old else ""
+    return f"{shown} ({_signed(difference, abs(difference))}{share})"
 
 
-def _iterations(found: DeviceDiff) -> str:
-    old = found.old_iterations
-    new = found.new_iterations
-    return (
-        f"{len(old)} → {counted(len(new), 'iteration')}, the last peaks at "
-        f"{format_bytes(old[-1])} → "
-        f"{format_bytes(new[-1])}"
-    )
+def _iterations(device: DeviceDiff) -> str:
+    old = device.old_iterations
+    new = device.new_iterations
+    last_peaks = f"{format_bytes(old[-1])} → {format_bytes(new[-1])}"
+    return f"{len(old)} → {counted(len(new), 'iteration')}, the last peaks at {last_peaks}"
 
 
 def row_name(row: AnyChange) -> str:
@@ -107,17 +107,15 @@ def row_name(row: AnyChange) -> str:
         return str(line)
     if isinstance(old, SourceLine) and old.place != line.place:
         before = str(old.line_number) if old.file_path == line.file_path else old.place
-        return f"{where(line)} (was {before})"
-    return where(line)
+        return f"{line_shown(line)} (was {before})"
+    return line_shown(line)
 
 
 def check_lines(file: str, checks: Sequence[Check]) -> Iterator[str]:
     """Show one line for each limit, and that all hold; that one does not is the command's error."""
     for check in checks:
-        yield (
-            f"{'ok  ' if check.holds else 'UNKNOWN' if check.is_unknown else 'FAIL'}  "
-            f"{check.sentence}"
-        )
+        word, _ = _check_signs(check)
+        yield f"{word}  {check.sentence}"
     if all(check.holds for check in checks):
         yield outcome(file, checks)
 
@@ -126,10 +124,17 @@ def github_lines(file: str, checks: Sequence[Check]) -> Iterator[str]:
     """Write a table in Markdown for ``$GITHUB_STEP_SUMMARY``."""
     yield from (f"### {_markdown(outcome(file, checks))}", "", "| | limit |", "|---|---|")
     for check in checks:
-        sign = "✅" if check.holds else "❔" if check.is_unknown else "❌"
-        yield f"| {sign} | {_markdown(check.sentence)} |"
+        _, emoji = _check_signs(check)
+        yield f"| {emoji} | {_markdown(check.sentence)} |"
+
+
+def _check_signs(check: Check) -> tuple[str, str]:
+    """Return a word and an emoji for the outcome of a check."""
+    if check.holds:
+        return "ok  ", "✅"
+    return ("UNKNOWN", "❔") if check.is_unknown else ("FAIL", "❌")
 
 
 def _markdown(text: str) -> str:
-    """Text as Markdown shows it, with everything escaped that could be markup."""
+    """Escape everything that could be markup in Markdown."""
     return re.sub(r"([\\`*_{}\[\]<>()#+!|~&@-])", r"\\\1", printable(text))

@@ -1,4 +1,4 @@
-"""An explanation of an allocation as text: the first allocation in full, the others in a line each."""
+"""Explanations of allocations as text: the first one in full, every other one in a line."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,65 +10,69 @@ from snapconv.writers.text.moment import pool_shown
 
 _LABEL_WIDTH = 12
 _MANY = 20
+_NOT_IN_TRACE = "before the trace begins"
 # A label, and the lines beside it.
 _Row = tuple[str, Iterable[str]]
 
 
-def explanation_lines(found: Explanation, *, whole_stack: bool = False) -> Iterator[str]:
+def explanation_lines(explanation: Explanation, *, whole_stack: bool = False) -> Iterator[str]:
     """Write the answer for a person."""
-    first, *others = found.allocations
-    at_peak = "live at the peak" if first["lifetime"]["is_live_at_peak"] else "not live at the peak"
-    named = f" {first['name'].replace('#', ', tensor ')}" if first["name"] else ""
-    category = first["verdict"]["decision"]["category"]
-    size = format_bytes(first["block_bytes"])
-    yield (
-        f"{first['address']} on {device_name(first['device'])}: {category}{named}, {size}, "
-        f"{at_peak}"
-    )
-    event, _ = parse_question(found.question)
-    for name, does in (("free_requested", "frees it"), ("free_completed", "makes it reusable")):
-        if event is not None and (first["lifetime"][name] or {}).get("event") == event:
-            yield f"  event {event} {does}"
+    first = explanation.allocations[0]
+    yield _headline(first)
+    event, _ = parse_question(explanation.question)
+    for name, effect in (("free_requested", "frees it"), ("free_completed", "makes it reusable")):
+        free = first["lifetime"][name]
+        if event is not None and free and free["event"] == event:
+            yield f"  event {event} {effect}"
     for label, lines in _rows(first, whole_stack=whole_stack):
-        for number, line in enumerate(lines):
-            yield f"  {'' if number else label:<{_LABEL_WIDTH}}{line}"
-    if found.n_allocations > 1:
-        n_others = found.n_allocations - 1
-        yield f"{counted(n_others, 'more allocation')} here; explain one by its event:"
-        yield from (f"  {_in_a_line(explained)}" for explained in others[:_MANY])
-        if n_others > len(others[:_MANY]):
-            yield f"  and {n_others - len(others[:_MANY])} earlier ones"
+        for line in lines:
+            yield f"  {label:<{_LABEL_WIDTH}}{line}"
+            label = ""
+    n_further = explanation.n_allocations - 1
+    if n_further:
+        further = explanation.allocations[1 : _MANY + 1]
+        yield f"{counted(n_further, 'more allocation')} here; explain one by its event:"
+        for explained in further:
+            yield f"  {_summary_line(explained)}"
+        if n_further > len(further):
+            yield f"  and {n_further - len(further)} earlier ones"
+
+
+def _headline(explained: Values) -> str:
+    tensor = ""
+    if explained["name"]:
+        tensor = f" {explained['name'].replace('#', ', tensor ')}"
+    allocation = f"{explained['address']} on {device_name(explained['device'])}"
+    category = explained["verdict"]["decision"]["category"]
+    size = format_bytes(explained["block_bytes"])
+    liveness = "live" if explained["lifetime"]["is_live_at_peak"] else "not live"
+    return f"{allocation}: {category}{tensor}, {size}, {liveness} at the peak"
 
 
 def _rows(explained: Values, *, whole_stack: bool) -> Iterator[_Row]:
     requested = explained["requested_bytes"]
     block = explained["block_bytes"]
-    place = explained["place"]
-    block_shown = (
-        f"{'' if explained['is_exact'] else 'at least '}{format_bytes(block)} ({block} bytes)"
-    )
-    yield "size", [f"requested {format_bytes(requested)} ({requested} bytes), block {block_shown}"]
-    yield (
-        "place",
-        [f"{_segment(place['segment'])}; {pool_shown(place['pool'])}; stream {place['stream']}"],
-    )
+    memory = explained["place"]
+    request_shown = f"{format_bytes(requested)} ({requested} bytes)"
+    lower_limit = "" if explained["is_exact"] else "at least "
+    block_shown = f"{lower_limit}{format_bytes(block)} ({block} bytes)"
+    yield "size", [f"requested {request_shown}, block {block_shown}"]
+    segment = _segment(memory["segment"])
+    yield "place", [f"{segment}; {pool_shown(memory['pool'])}; stream {memory['stream']}"]
     yield from _life(explained["lifetime"])
-    sources = ("", "by the allocator, ")
-    annotations = explained["annotations"]
-    yield (
-        "annotations",
-        [f"{a['text']} ({sources[a['is_internal']]}at event {a['event']})" for a in annotations],
-    )
+    yield "annotations", [_annotation(row) for row in explained["annotations"]]
     yield from _code(explained["origin"])
     if whole_stack:
         for label, stack in (("stack", "stack"), ("free stack", "free_stack")):
             frames = explained["origin"][stack]
-            yield (
-                label,
-                [f"{' *'[frame['is_project']]} {_frame(frame)}" for frame in frames]
-                or ["  no frames"],
-            )
+            lines = [f"{' *'[frame['is_project']]} {_frame(frame)}" for frame in frames]
+            yield label, lines or ["  no frames"]
     yield from _category(explained["verdict"])
+
+
+def _annotation(annotation: Values) -> str:
+    source = "by the allocator, " if annotation["is_internal"] else ""
+    return f"{annotation['text']} ({source}at event {annotation['event']})"
 
 
 def _segment(segment: Values | None) -> str:
@@ -80,10 +84,21 @@ def _segment(segment: Values | None) -> str:
 
 def _life(lifetime: Values) -> Iterator[_Row]:
     allocated = lifetime["allocated"]
+    yield "allocated", [_event(allocated) if allocated else _NOT_IN_TRACE]
+    yield from _free(lifetime)
+    lower_limit = "" if allocated else "at least "
+    duration = ""
+    if lifetime["in_use_us"] is not None:
+        duration = f"{format_duration_us(lifetime['in_use_us'])}, "
+    n_events = counted(lifetime["in_use_events"], "event")
+    yield "in use for", [f"{lower_limit}{duration}{n_events}"]
+
+
+def _free(lifetime: Values) -> Iterator[_Row]:
+    """Yield when the block was freed, and when it could be used again."""
     requested = lifetime["free_requested"]
     completed = lifetime["free_completed"]
     end = lifetime["end_event"]
-    yield "allocated", [_event(allocated) if allocated else "before the trace begins"]
     if requested:
         yield "freed", [_event(requested)]
     if completed:
@@ -92,41 +107,34 @@ def _life(lifetime: Values) -> Iterator[_Row]:
     elif lifetime["is_live_at_dump"]:
         is_pending = lifetime["is_pending_at_dump"]
         if not requested:
-            yield (
-                "freed",
-                ["before the trace begins" if is_pending else "not before the dump: still in use"],
-            )
+            yield "freed", [_NOT_IN_TRACE if is_pending else "not before the dump: still in use"]
         if requested or is_pending:
             yield "reusable", ["not before the dump: a stream still uses it"]
     elif not requested or end != requested["event"]:
         yield "reusable", [f"by event {end}; the trace lacks the event itself"]
-    at_least = "" if allocated else "at least "
-    lasted = (
-        "" if lifetime["in_use_us"] is None else f"{format_duration_us(lifetime['in_use_us'])}, "
-    )
-    yield "in use for", [f"{at_least}{lasted}{counted(lifetime['in_use_events'], 'event')}"]
 
 
-def _event(found: Values) -> str:
-    after = found["after_us"]
-    phase = found["phase"]
-    when = "" if after is None else f", {format_duration_us(after)} into the trace"
+def _event(event: Values) -> str:
+    after = event["after_us"]
+    phase = event["phase"]
+    time = "" if after is None else f", {format_duration_us(after)} into the trace"
     phase = "phase unknown" if phase == "unknown" else phase
-    iteration = optional(", iteration {}", found["iteration"])
-    return f"event {found['event']}{when}{iteration}, {phase}"
+    iteration = optional(", iteration {}", event["iteration"])
+    return f"event {event['event']}{time}{iteration}, {phase}"
 
 
 def _code(origin: Values) -> Iterator[_Row]:
     stack = origin["stack"]
     library = f"{LIBRARY_ONLY}: {counted(len(stack), 'frame')}" if stack else NO_STACK
-    mine, freed_in = (
-        [_frame(frame) for frame in origin[name] if frame["is_project"]]
-        for name in ("stack", "free_stack")
-    )
-    mine = mine or [library]
+    lines = _project_frames(stack) or [library]
+    free_lines = _project_frames(origin["free_stack"])
     yield "operation", [origin["operation"] or "not known"]
-    yield "code", mine
-    yield "freed in", ["the same lines"] if freed_in == mine else freed_in
+    yield "code", lines
+    yield "freed in", ["the same lines"] if free_lines == lines else free_lines
+
+
+def _project_frames(stack: Iterable[Values]) -> list[str]:
+    return [_frame(frame) for frame in stack if frame["is_project"]]
 
 
 def _frame(frame: Values) -> str:
@@ -137,13 +145,12 @@ def _frame(frame: Values) -> str:
 
 def _category(verdict: Values) -> Iterator[_Row]:
     decision = verdict["decision"]
+    probability = verdict["probability"]
     certainty = ""
-    if verdict["probability"] is not None:
-        probability = (
-            "" if verdict["probability"] == 1 else f", {100 * verdict['probability']:.0f} %"
-        )
-        unless = optional("; wrong only if {}", verdict["is_wrong_when"])
-        certainty = f": {verdict['certainty']}{probability}{unless}"
+    if probability is not None:
+        percent = "" if probability == 1 else f", {100 * probability:.0f} %"
+        exception = optional("; wrong only if {}", verdict["is_wrong_when"])
+        certainty = f": {verdict['certainty']}{percent}{exception}"
     yield "category", [f"{decision['category']}{certainty}"]
     no_rule = "no rule: there is no evidence for any category"
     rule = decision["rule"]
@@ -151,31 +158,30 @@ def _category(verdict: Values) -> Iterator[_Row]:
     yield "the job", [verdict["job"]] if verdict["job"] else []
     if verdict["is_wrong_when"]:
         yield "evidence", [f"{decision['evidence']}: {verdict['follows_from']}"]
-    against = [
-        f"{other['category']}, by {other['evidence']}: {_reason(other)} [{other['rule']}]"
-        for other in verdict["others"]
-        if other["category"] != decision["category"]
-    ]
-    yield "against", against or ["no rule disagrees"]
+    opponents = []
+    for opinion in verdict["others"]:
+        if opinion["category"] != decision["category"]:
+            evidence = f"by {opinion['evidence']}: {_reason(opinion)} [{opinion['rule']}]"
+            opponents.append(f"{opinion['category']}, {evidence}")
+    yield "against", opponents or ["no rule disagrees"]
 
 
 def _reason(opinion: Values) -> str:
     return f"{opinion['reason']}{optional(' (torch {})', opinion['torch'])}"
 
 
-def _in_a_line(explained: Values) -> str:
+def _summary_line(explained: Values) -> str:
     lifetime = explained["lifetime"]
     category = explained["verdict"]["decision"]["category"]
     allocated = lifetime["allocated"]
     requested = lifetime["free_requested"]
-    begun = f"#{allocated['event']}" if allocated else "before the trace"
-    freed = requested["event"] if requested else lifetime["end_event"]
-    ended = "the dump" if freed is None else f"#{freed}"
-    number = allocated and allocated["iteration"]
-    iteration = optional(", iteration {}", number)
+    begin = f"#{allocated['event']}" if allocated else "before the trace"
+    end_event = requested["event"] if requested else lifetime["end_event"]
+    end = "the dump" if end_event is None else f"#{end_event}"
+    iteration = optional(", iteration {}", allocated and allocated["iteration"])
     peak = ", live at the peak" if lifetime["is_live_at_peak"] else ""
     size = format_bytes(explained["block_bytes"])
     operation = explained["origin"]["operation"]
-    life = f"{explained['address']} {begun} to {ended}{iteration}"
+    life = f"{explained['address']} {begin} to {end}{iteration}"
     purpose = f"{category}, {size}, {operation or 'operation not known'}{peak}"
     return f"{device_name(explained['device'])} {life}: {purpose}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from snapconv.answers.growth import N_PARTS, Fate, Growth, GrowthReport, Trend, UnfreedLine
 from snapconv.stacks.project_lines import LIBRARY_ONLY
 from snapconv.units import counted, device_name, format_bytes
-from snapconv.writers.text.size_rows import most_rows, next_line, size_rows, where
+from snapconv.writers.text.size_rows import line_shown, most_rows, next_line, size_rows
 
 _N_LINES = 8
 _N_CALLERS = 3
@@ -39,7 +39,8 @@ def growth_lines(report: GrowthReport, file: str) -> Iterator[str]:
         name = ""
     if report.unknown:
         yield from _unfreed_lines(name, report)
-        yield from [next_line("advise", file)] * bool(report.garbage)
+        if report.garbage:
+            yield next_line("advise", file)
         return
     n_iterations = counted(len(report.end_bytes), "iteration")
     if report.lines:
@@ -47,15 +48,17 @@ def growth_lines(report: GrowthReport, file: str) -> Iterator[str]:
         yield f"{name}  memory grows by {per_iteration} per iteration; the trace has {n_iterations}"
     else:
         yield f"{name}  nothing grows up to the end of the trace, which has {n_iterations}"
-    ended = {
-        number: format_bytes(report.end_bytes[number]) for number in (0, len(report.end_bytes) - 2)
-    }
-    after = "; ".join(f"after iteration {number}: {size}" for number, size in ended.items())
-    yield f"  allocated {after}; at the end: {format_bytes(report.end_bytes[-1])}"
+    # The first iteration and the last but one, which are the same where there are two.
+    moments = []
+    for number in dict.fromkeys((0, len(report.end_bytes) - 2)):
+        moments.append(f"after iteration {number}: {format_bytes(report.end_bytes[number])}")
+    last = format_bytes(report.end_bytes[-1])
+    yield f"  allocated {'; '.join(moments)}; at the end: {last}"
     if report.lines and not report.garbage:
         yield "  a leak, a cache, or reference cycles: only what gc.collect() frees is in cycles"
     yield from _growing_lines(report.lines)
-    yield from [next_line("advise", file)] * bool(report.lines or report.garbage)
+    if report.lines or report.garbage:
+        yield next_line("advise", file)
 
 
 def _unfreed_lines(name: str, report: GrowthReport) -> Iterator[str]:
@@ -72,34 +75,34 @@ def _unfreed_lines(name: str, report: GrowthReport) -> Iterator[str]:
     else:
         yield f"{name}  {unknown}"
     for trend, title in _TRENDS:
-        rows = [(one.block_bytes, _unfreed(one)) for one in lines if one.trend is trend]
+        rows = [(line.block_bytes, _unfreed(line)) for line in lines if line.trend is trend]
         yield from size_rows(rows, "line", title=title)
 
 
-def _unfreed(one: UnfreedLine) -> str:
-    is_over = one.trend in (Trend.STOPPED, Trend.UNKNOWN)
-    until = f", the last at event {one.last_event}" if is_over else ""
-    place = where(one.line, has_stack=one.has_stack)
-    return f"{place}: {counted(one.n_allocations, 'allocation')}{until}"
+def _unfreed(line: UnfreedLine) -> str:
+    is_over = line.trend in (Trend.STOPPED, Trend.UNKNOWN)
+    last = f", the last at event {line.last_event}" if is_over else ""
+    code = line_shown(line.line, has_stack=line.has_stack)
+    return f"{code}: {counted(line.n_allocations, 'allocation')}{last}"
 
 
 def _growing_lines(lines: Sequence[Growth]) -> Iterator[str]:
-    yield from ["  never freed in this trace"] * bool(lines)
+    if lines:
+        yield "  never freed in this trace"
     for line in lines[: most_rows(_N_LINES)]:
-        place = " < ".join(map(where, line.frames[:_N_CALLERS])) or LIBRARY_ONLY
-        yield f"  {format_bytes(line.bytes_per_iteration):>14} per iteration  {place}"
-        seen = _seen(line)
+        call_path = " < ".join(map(line_shown, line.frames[:_N_CALLERS])) or LIBRARY_ONLY
+        yield f"  {format_bytes(line.bytes_per_iteration):>14} per iteration  {call_path}"
         size = format_bytes(line.block_bytes)
-        yield f"{'':>18}{seen}; {size} at the end; {line.certainty}"
-    more = lines[most_rows(_N_LINES) :]
-    if more:
-        n_bytes = sum(line.bytes_per_iteration for line in more)
-        yield f"  {format_bytes(n_bytes):>14} per iteration  {counted(len(more), 'more line')}"
+        yield f"{'':>18}{_iterations(line)}; {size} at the end; {line.certainty}"
+    hidden = lines[most_rows(_N_LINES) :]
+    if hidden:
+        n_bytes = sum(line.bytes_per_iteration for line in hidden)
+        yield f"  {format_bytes(n_bytes):>14} per iteration  {counted(len(hidden), 'more line')}"
 
 
-def _seen(line: Growth) -> str:
+def _iterations(line: Growth) -> str:
     span = f"iterations {line.first_iteration} to {line.last_iteration}"
     n_spanned = line.last_iteration - line.first_iteration + 1
-    every = "" if line.n_iterations == n_spanned else f"{line.n_iterations} of "
-    how = ", each time by a larger one" if line.fate is Fate.REPLACED else ""
-    return f"in {every}{span}{how}"
+    count = "" if line.n_iterations == n_spanned else f"{line.n_iterations} of "
+    replacement = ", each time by a larger one" if line.fate is Fate.REPLACED else ""
+    return f"in {count}{span}{replacement}"

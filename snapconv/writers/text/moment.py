@@ -1,4 +1,4 @@
-"""Memory at a moment for the terminal: verdict, figures, a tree, unused memory; what conversions print."""
+"""Memory at a moment for the terminal: verdict, figures, a tree, unused memory, conversions."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snapconv.answers.moments import FEW_EVENTS
-from snapconv.answers.peak import WAITING_LABEL, DeviceMemory, MomentState, group_modules
+from snapconv.answers.peak import WAITING_LABEL, DeviceMemory, MomentState, PoolTotal, group_modules
 from snapconv.classification.categories import Evidence
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.torch_knowledge.backends import backend_of_kind
@@ -26,16 +26,16 @@ from snapconv.writers.text.size_rows import (
     MOST_ROWS,
     category_lines,
     history_lines,
+    line_shown,
     next_line,
     position,
     project_shown,
     size_row,
     size_rows,
-    where,
 )
 
 if TYPE_CHECKING:  # each command loads its own answer
-    from snapconv.answers.fragmentation import Fragmentation, PoolMemory, SegmentHolder
+    from snapconv.answers.fragmentation import Fragmentation, FreeMemory, PoolMemory, SegmentHolder
     from snapconv.answers.memory_report import MemoryReport
     from snapconv.answers.times import IterationTimes, TimeReport
     from snapconv.answers.tree import MemoryTree
@@ -68,68 +68,71 @@ def moment_lines(state: MomentState) -> Iterator[str]:
     """Write the memory at a moment, line by line."""
     allocated = state.allocated_bytes
     moment = "" if state.moment == f"event {state.event}" else f"{state.moment}: "
-    yield f"{device_name(state.device)}  {moment}{place_of(state)}"
-    shown, reserved = (
+    yield f"{device_name(state.device)}  {moment}{trace_position(state)}"
+    allocated_shown, reserved_shown = (
         curve_bytes(name, getattr(state, f"{name}_bytes"), state.at_least) for name in _SHOWN
     )
-    yield f"  allocated {shown} ({allocated} bytes), reserved {reserved}"
+    yield f"  allocated {allocated_shown} ({allocated} bytes), reserved {reserved_shown}"
     if state.waiting_bytes:
         yield f"  {WAITING_LABEL} {format_bytes(state.waiting_bytes)}"
     yield from outside_line(state.memory, state.device)
     if state.annotations:
         names = [shortened(name, _MOST_OF_NAME) for name in state.annotations[:MOST_ROWS]]
-        more = len(state.annotations) - len(names)
-        yield f"  inside {' > '.join(names)}{f' and {more} more' if more else ''}"
+        n_hidden = len(state.annotations) - len(names)
+        hidden = f" and {n_hidden} more" if n_hidden else ""
+        yield f"  inside {' > '.join(names)}{hidden}"
     yield from live_lines(state)
-    rows = [
-        (row.block_bytes, f"{row.operation}, {counted(row.n_allocations, 'allocation')}")
-        for row in state.operations
-    ]
+    rows = []
+    for row in state.operations:
+        n_allocations = counted(row.n_allocations, "allocation")
+        rows.append((row.block_bytes, f"{row.operation}, {n_allocations}"))
     yield from size_rows(rows, "operation", title="operations")
-    if (
-        len({row.pool for row in state.pools} - {None}) > 1
-        or len({row.stream for row in state.pools}) > 1
-    ):
-        rows = [
-            (row.block_bytes, f"{pool_shown(row.pool)}, stream {row.stream}") for row in state.pools
-        ]
-        yield from size_rows(rows, "pool and stream", title="pools and streams")
+    yield from _live_pool_lines(state.pools)
     yield f"  history: {state.history_verdict}: {state.history_reason}"
 
 
+def _live_pool_lines(pools: Sequence[PoolTotal]) -> Iterator[str]:
+    """Show what is live in every pool and stream, where there are several."""
+    rows = [(row.block_bytes, f"{pool_shown(row.pool)}, stream {row.stream}") for row in pools]
+    n_pools = len({row.pool for row in pools} - {None})
+    if max(n_pools, len({row.stream for row in pools})) > 1:
+        yield from size_rows(rows, "pool and stream", title="pools and streams")
+
+
 def live_lines(state: MomentState) -> Iterator[str]:
-    """Show what is live by category, by line of the project, and by module or the lines that call these."""
+    """Show what is live by category, by line of the project, and by module or call path."""
     allocated = state.allocated_bytes
     yield from category_lines(state.summary_rows, allocated)
     yield f"  project lines, {project_shown(state.project_root, state.project_includes)}"
-    rows, rest = rows_by_line(state)
-    yield from size_rows(rows, "line", rest=rest)
+    rows, sum_rows = line_rows(state)
+    yield from size_rows(rows, "line", sum_rows=sum_rows)
     if len(state.modules) >= _LEAST_MODULES:
         has_paths = any(row.evidence == Evidence.METADATA.label for row in state.modules)
         noun = "module" if has_paths else "call path"
         yield from size_rows(group_modules(state.modules), noun, title=f"{noun}s")
 
 
-def rows_by_line(state: MomentState) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-    """Return the bytes of every line of the project, and of what has none: allocated, or waiting."""
-    sums, waits = (
-        Counter({row.line: row.block_bytes for row in rows})
-        for rows in (state.lines, state.waiting_lines)
-    )
+def line_rows(state: MomentState) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """Return a row for every line of the project, and sums of the bytes that have no line."""
+    allocated = Counter({row.line: row.block_bytes for row in state.lines})
+    waiting = Counter({row.line: row.block_bytes for row in state.waiting_lines})
     rows = []
-    for line in {**sums, **waits}:
-        waiting = f" ({format_bytes(waits[line])} of it {WAITING_LABEL})" if waits[line] else ""
-        rows.append((sums[line] + waits[line], f"{where(line)}{waiting}"))
-    rest = [
-        (state.allocated_bytes - sums.total() - state.no_stack_bytes, LIBRARY_ONLY),
+    for line in {**allocated, **waiting}:
+        text = line_shown(line)
+        if waiting[line]:
+            text += f" ({format_bytes(waiting[line])} of it {WAITING_LABEL})"
+        rows.append((allocated[line] + waiting[line], text))
+    library_bytes = state.allocated_bytes - allocated.total() - state.no_stack_bytes
+    sum_rows = [
+        (library_bytes, LIBRARY_ONLY),
         (state.no_stack_bytes, NO_STACK),
-        (state.waiting_bytes - waits.total(), WAITING_LABEL),
+        (state.waiting_bytes - waiting.total(), WAITING_LABEL),
     ]
-    return sorted(rows, key=itemgetter(0), reverse=True), rest
+    return sorted(rows, key=itemgetter(0), reverse=True), sum_rows
 
 
-def place_of(state: MomentState) -> str:
-    """Where in the trace the moment is: its event, its iteration and its phase."""
+def trace_position(state: MomentState) -> str:
+    """Name the moment's event, iteration and phase."""
     if state.event is None:
         return "before the first event" if state.n_events else "the file has no events"
     phase = "" if state.phase in (None, "unknown") else f", {state.phase}"
@@ -138,15 +141,15 @@ def place_of(state: MomentState) -> str:
 
 
 def outside_line(memory: DeviceMemory, device: Device) -> Iterator[str]:
-    """Say what of the device is not torch's, in a line; where that is not known, the line says so."""
+    """Show the device's memory outside PyTorch in a line, also if it is not known."""
     if memory.is_simulated or not backend_of_kind(device_kind(device)).monitor:
         return
-    whole = f" of {format_bytes(memory.total_bytes)}" if memory.total_bytes else ""
+    total = f" of {format_bytes(memory.total_bytes)}" if memory.total_bytes else ""
     if memory.outside_bytes is not None:
-        when = "" if memory.free_bytes is not None else f", at event {memory.measured_event}"
-        size = f"{format_bytes(memory.outside_bytes)}{whole}{when}"
+        measured_at = "" if memory.free_bytes is not None else f", at event {memory.measured_event}"
+        size = f"{format_bytes(memory.outside_bytes)}{total}{measured_at}"
     elif memory.at_most_bytes is not None:
-        size = f"at most {format_bytes(memory.at_most_bytes)}{whole}"
+        size = f"at most {format_bytes(memory.at_most_bytes)}{total}"
     else:
         size = "not recorded; pass --device-total"
     yield f"  {_OUTSIDE.get(device_kind(device), _OUTSIDE_OTHERS)}: {size}"
@@ -159,17 +162,17 @@ def pool_shown(pool: tuple[int, int] | None) -> str:
     return "default pool" if pool == (0, 0) else f"private pool {pool}"
 
 
-def verdict_lines(found: "FileVerdict", file: str) -> Iterator[str]:
+def verdict_lines(verdict: "FileVerdict", file: str) -> Iterator[str]:
     """Show the verdict, the largest causes, and the next command."""
-    yield f"{device_name(found.device)}  {found.sentence}"
-    yield from (f"  {sentence}" for sentence in found.also)
-    if found.causes:
-        yield f"  the largest causes {found.moment}"
-    for cause in found.causes:
-        place = cause.library or where(cause.line, has_stack=cause.has_stack)
-        yield size_row(cause.block_bytes, f"{cause.purpose}, {place}")
-    yield from history_lines(found.history_verdict)
-    yield next_line(found.command, file, kind=device_kind(found.device))
+    yield f"{device_name(verdict.device)}  {verdict.sentence}"
+    yield from (f"  {sentence}" for sentence in verdict.also)
+    if verdict.causes:
+        yield f"  the largest causes {verdict.moment}"
+    for cause in verdict.causes:
+        code = cause.library or line_shown(cause.line, has_stack=cause.has_stack)
+        yield size_row(cause.block_bytes, f"{cause.purpose}, {code}")
+    yield from history_lines(verdict.history_verdict)
+    yield next_line(verdict.command, file, kind=device_kind(verdict.device))
 
 
 def tree_lines(tree: "MemoryTree", *, n_most: int = MOST_NODES) -> Iterator[str]:
@@ -184,11 +187,14 @@ def tree_lines(tree: "MemoryTree", *, n_most: int = MOST_NODES) -> Iterator[str]
     shown = tree.largest(n_most).nodes
     for node in shown:
         total = format_bytes(node.block_bytes)
-        own = format_bytes(node.self_bytes) if node.self_bytes else ""
-        yield f"  {total:>12} {own:>12} {node.n_blocks:>7}  {' ' * min(node.depth, 20)}{node.name}"
+        self_size = format_bytes(node.self_bytes) if node.self_bytes else ""
+        name = f"{' ' * min(node.depth, 20)}{node.name}"
+        yield f"  {total:>12} {self_size:>12} {node.n_blocks:>7}  {name}"
     if len(shown) < n_all:
-        most = format_bytes(sorted(node.block_bytes for node in tree.nodes)[-len(shown) - 1])
-        yield f"  {n_all - len(shown)} more of at most {most} each: --top {n_all} shows all"
+        sizes = sorted(node.block_bytes for node in tree.nodes)
+        largest_hidden = format_bytes(sizes[-len(shown) - 1])
+        n_hidden = n_all - len(shown)
+        yield f"  {n_hidden} more of at most {largest_hidden} each: --top {n_all} shows all"
     if tree.n_cut_stacks:
         stacks = counted(tree.n_cut_stacks, "stack")
         yield (
@@ -197,44 +203,55 @@ def tree_lines(tree: "MemoryTree", *, n_most: int = MOST_NODES) -> Iterator[str]
         )
 
 
-def fragmentation_lines(found: "Fragmentation", file: str) -> Iterator[str]:
+def fragmentation_lines(fragmentation: "Fragmentation", file: str) -> Iterator[str]:
     """Show the memory that is reserved and not in use, and what to do about it."""
-    has_trace = any(column.event is not None for column in found.moments) and not found.n_conflicts
-    columns = found.moments if has_trace else found.moments[:1]
-    yield f"{device_name(found.device)}  {found.conclusion}"
-    if len(columns) > 1:
-        names = [
-            one.moment.replace("the moment with most unused memory", "most unused")
-            for one in columns
-        ]
-        yield _row("", [name[: _COLUMN - 1] for name in names])
-    for label, name in _ROWS:
-        values = [getattr(column, name) for column in columns]
-        if any(values) or name not in _MAY_BE_NOTHING:
-            yield _row(label, map(format_bytes, values))
-    if has_trace:
-        yield _row("after event", ["start" if one.event is None else one.event for one in columns])
-    for column in columns:
-        for row in column.waiting_lines[:1]:
-            waiting = f"{where(row.line)}: {format_bytes(row.block_bytes)}"
-            yield f"  waiting for a stream at {column.moment}, most of it of {waiting}"
-    yield from _pool_lines(found.pools, found.details_at)
-    yield from _holder_lines(found.holders, found.details_at)
-    if found.n_conflicts:
-        conflicts = counted(
-            found.n_conflicts, "event or block contradicts", "events or blocks contradict"
+    columns = fragmentation.moments
+    has_trace = any(column.event is not None for column in columns)
+    if fragmentation.n_conflicts or not has_trace:
+        has_trace = False
+        columns = columns[:1]
+    yield f"{device_name(fragmentation.device)}  {fragmentation.conclusion}"
+    yield from _unused_table(columns, has_trace=has_trace)
+    yield from _pool_lines(fragmentation.pools, fragmentation.details_at)
+    yield from _holder_lines(fragmentation.holders, fragmentation.details_at)
+    if fragmentation.n_conflicts:
+        nouns = ("event or block contradicts", "events or blocks contradict")
+        conflicts = counted(fragmentation.n_conflicts, *nouns)
+        shown = (
+            "only the dump is shown" if fragmentation.details_at == "the dump" else "approximate"
         )
-        shown = "only the dump is shown" if found.details_at == "the dump" else "approximate"
         yield f"  {conflicts} the segments: {shown}"
-    if found.has_expandable:
+    if fragmentation.has_expandable:
         yield (
             "  estimated: where the pages of expandable segments lie, which empty_cache() "
             "returns whole"
         )
-    yield from history_lines(found.history_verdict)
-    has_events = any((one.event or 0) >= FEW_EVENTS for one in found.moments)
-    if found.moments[0].enclosed_bytes and not found.has_expandable and has_events:
+    yield from history_lines(fragmentation.history_verdict)
+    last_event = max(column.event or 0 for column in fragmentation.moments)
+    is_searchable = last_event >= FEW_EVENTS and not fragmentation.has_expandable
+    if is_searchable and fragmentation.moments[0].enclosed_bytes:
         yield next_line("what-if --search", file)
+
+
+def _unused_table(columns: "Sequence[FreeMemory]", *, has_trace: bool) -> Iterator[str]:
+    """Show the figures of every moment in a column, and the line that waits for a stream."""
+    if len(columns) > 1:
+        heads = []
+        for column in columns:
+            head = column.moment.replace("the moment with most unused memory", "most unused")
+            heads.append(head[: _COLUMN - 1])
+        yield _row("", heads)
+    for label, name in _ROWS:
+        sizes = [getattr(column, name) for column in columns]
+        if any(sizes) or name not in _MAY_BE_NOTHING:
+            yield _row(label, map(format_bytes, sizes))
+    if has_trace:
+        events = ["start" if column.event is None else column.event for column in columns]
+        yield _row("after event", events)
+    for column in columns:
+        for row in column.waiting_lines[:1]:
+            waiting = f"{line_shown(row.line)}: {format_bytes(row.block_bytes)}"
+            yield f"  waiting for a stream at {column.moment}, most of it of {waiting}"
 
 
 def _row(label: str, cells: Iterable[object]) -> str:
@@ -243,15 +260,16 @@ def _row(label: str, cells: Iterable[object]) -> str:
 
 def _pool_lines(pools: "Sequence[PoolMemory]", moment: str) -> Iterator[str]:
     yield f"  free at {moment}, by pool and stream (which cannot share free memory)"
-    pools = [row for row in pools if row.free_bytes]
     rows = []
     for row in pools:
+        if not row.free_bytes:
+            continue
         size = "small" if row.is_small else "large"
-        blocks = (
-            f"{counted(row.n_pieces, 'block')}, the largest {format_bytes(row.largest_free_bytes)}"
-        )
         pool = "" if row.pool in (None, (0, 0)) else f"pool {row.pool}, "
-        rows.append((row.free_bytes, f"{size} requests, {pool}stream {row.stream}: {blocks}"))
+        n_blocks = counted(row.n_pieces, "block")
+        largest = format_bytes(row.largest_free_bytes)
+        text = f"{size} requests, {pool}stream {row.stream}: {n_blocks}, the largest {largest}"
+        rows.append((row.free_bytes, text))
     yield from size_rows(rows, "pool and stream", plural="pools and streams")
 
 
@@ -260,15 +278,11 @@ def _holder_lines(holders: "Sequence[SegmentHolder]", moment: str) -> Iterator[s
     for row in holders:
         size = format_bytes(row.block_bytes)
         segments = counted(row.n_segments, "segment")
-        blocks = (
-            f"1 block of {size}" if row.n_blocks == 1 else f"{row.n_blocks} blocks, {size} in all,"
-        )
-        rows.append(
-            (
-                row.enclosed_bytes,
-                f"{where(row.line, has_stack=row.has_stack)}: {blocks} in {segments}",
-            )
-        )
+        blocks = f"{row.n_blocks} blocks, {size} in all,"
+        if row.n_blocks == 1:
+            blocks = f"1 block of {size}"
+        line = line_shown(row.line, has_stack=row.has_stack)
+        rows.append((row.enclosed_bytes, f"{line}: {blocks} in {segments}"))
     title = f"stuck in partly used segments at {moment}, by the line that owns most of each"
     yield from size_rows(rows, "line", title=title)
 
@@ -278,16 +292,18 @@ def summary_lines(
 ) -> Iterator[str]:
     """Yield the summary of all devices, and of the times where there are any, line by line."""
     for number, (path, report) in enumerate(reports):
-        yield from [""] * bool(number)
+        if number:
+            yield ""
         peak = report.peak
         n_bytes = report.peak.allocated_bytes
-        place = (
-            "before the first event" if peak.event is None else position(peak.event, peak.n_events)
-        )
+        moment = "before the first event"
+        if peak.event is not None:
+            moment = position(peak.event, peak.n_events)
         allocated = curve_bytes("allocated", n_bytes, peak.at_least)
-        yield f"{device_name(peak.device)}  peak allocated {allocated} ({n_bytes} bytes), {place}"
-        most = format_bytes(report.analysis.replay.reserved.peak)
-        yield f"  reserved {'at least' if 'reserved' in peak.at_least else 'at most'} {most}"
+        yield f"{device_name(peak.device)}  peak allocated {allocated} ({n_bytes} bytes), {moment}"
+        reserved = format_bytes(report.analysis.replay.reserved.peak)
+        limit = "at least" if "reserved" in peak.at_least else "at most"
+        yield f"  reserved {limit} {reserved}"
         yield from live_lines(peak)
         yield f"  history: {peak.history_verdict}: {peak.history_reason}"
         yield f"  written: {path.absolute()}"
@@ -304,11 +320,13 @@ def _time_lines(path: Path, report: "TimeReport") -> Iterator[str]:
     yield f"cuda:{report.timing.device}  {timed}, in iteration {times.measured.iteration}"
     yield f"  the median of {n_iterations}; {_coverage(times)}"
     yield "  operations, forward and backward"
-    for total in report.operations[:MOST_ROWS]:
-        yield f"  {_duration(total.total_ms):>14}  {total.name}, {counted(total.n_calls, 'call')}"
+    for operation in report.operations[:MOST_ROWS]:
+        n_calls = counted(operation.n_calls, "call")
+        yield f"  {_duration(operation.total_ms):>14}  {operation.name}, {n_calls}"
     yield f"  project lines, {project_shown(report.project.root, report.project.includes)}"
-    for row in report.lines[:MOST_ROWS]:
-        yield f"  {_duration(row.total_ms):>14}  {where(row.name)}, {counted(row.n_calls, 'call')}"
+    for line in report.lines[:MOST_ROWS]:
+        n_calls = counted(line.n_calls, "call")
+        yield f"  {_duration(line.total_ms):>14}  {line_shown(line.name)}, {n_calls}"
     if not report.lines:
         yield "    none: no timed operation was called from a file of the project"
     yield f"  written: {path.absolute()}"
@@ -320,8 +338,9 @@ def _coverage(times: "IterationTimes") -> str:
         for phase, part in times.coverage.items()
         if part is not None
     ]
-    known = f"its operations are {' and '.join(shares)}"
-    return known if shares else "what part of a phase its operations are is unknown"
+    if not shares:
+        return "what part of a phase its operations are is unknown"
+    return f"its operations are {' and '.join(shares)}"
 
 
 def _duration(ms: float) -> str:

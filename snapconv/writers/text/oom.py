@@ -1,18 +1,31 @@
 """Lines of text for ``snapconv oom``: a failed allocation, or torch's own message, explained."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from operator import itemgetter
 
 from snapconv.answers.oom.failed_allocation import FailedAllocation, OutOfMemory
-from snapconv.answers.oom.message import MemorySummary, MessageAnswer
+from snapconv.answers.oom.message import MemorySummary, MessageAnswer, MessageFigure
 from snapconv.answers.oom.message_kinds import SUMMARY
-from snapconv.answers.oom.remedies import Remedies
+from snapconv.answers.oom.remedies import Remedies, Remedy
 from snapconv.answers.oom.verdict import OomCause, OomVerdict
 from snapconv.answers.peak import WAITING_LABEL
-from snapconv.units import counted, device_name, format_bytes, format_share, printable
-from snapconv.writers.text.moment import outside_line, place_of, pool_shown, rows_by_line
-from snapconv.writers.text.size_rows import history_lines, most_rows, next_line, size_row, where
+from snapconv.units import (
+    counted,
+    device_name,
+    format_bytes,
+    format_share,
+    optional,
+    printable,
+)
+from snapconv.writers.text.moment import line_rows, outside_line, pool_shown, trace_position
+from snapconv.writers.text.size_rows import (
+    history_lines,
+    line_shown,
+    most_rows,
+    next_line,
+    size_row,
+)
 
 _N_CALLERS, _N_PURPOSES, _N_HOLDERS, _N_MODULES, _N_DEVICES = 2, 4, 3, 1, 15
 _OTHER_TITLES = {
@@ -20,11 +33,11 @@ _OTHER_TITLES = {
     OomCause.OTHER_MEMORY: "not the device's memory",
     OomCause.WARNING: "no failure",
 }
-# By whether a remedy is enough: the word for it.
+# The word for a remedy that is enough, for one that serves only the request, and for any other.
 _WORDS = ((True, "yes"), (None, "this request only"), (False, "no "))
-# Weights, gradients, two states and the temporaries of a step, each as large as the weights.
-_OF_ADAM = 5
-# Figures of a message, and the one whose row says the same where the text has it.
+# Adam keeps weights, gradients, two states and a step's temporaries: each as large as the weights.
+_ADAM_COPIES = 5
+# Figures of a message. The figure named last implies the row, which is left out beside it.
 _MESSAGE_ROWS = (
     ("tried_bytes", "requested", ""),
     ("free_bytes", "free on the device", ""),
@@ -40,7 +53,7 @@ _MESSAGE_ROWS = (
     ("allowed_bytes", "allowed", ""),
     ("total_bytes", "the whole device", ""),
 )
-# Now and at most, each.
+# Each has a row for the bytes now and a row for their peak.
 _SUMMARY_ROWS = (
     ("allocated", "allocated by torch"),
     ("active", "active: allocated, or freed and waiting for a stream"),
@@ -49,28 +62,28 @@ _SUMMARY_ROWS = (
 )
 
 
-def oom_lines(found: OutOfMemory, remedies: Remedies | None, *, file: str) -> Iterator[str]:
+def oom_lines(answer: OutOfMemory, remedies: Remedies | None, *, file: str) -> Iterator[str]:
     """Explain why a request failed and what would have helped."""
-    name = device_name(found.state.device)
-    state = found.state
-    request = found.request
+    state = answer.state
+    name = device_name(state.device)
+    request = answer.request
     advice = next_line("advise", file)
-    if request and found.verdict:
-        which = f"failed allocation 1 of {found.n_failed}, event {state.event}"
-        yield f"{name}  out of memory: {found.verdict.cause} ({which})"
-        yield from verdict_lines(found.verdict)
+    if request and answer.verdict:
+        failure = f"failed allocation 1 of {answer.n_failed}, event {state.event}"
+        yield f"{name}  out of memory: {answer.verdict.cause} ({failure})"
+        yield from verdict_lines(answer.verdict)
         yield from _request_lines(request)
     else:
-        now = format_bytes(state.allocated_bytes)
-        yield f"{name}  no failed allocation in the file; {now} allocated at {state.moment}"
-        yield f"  {place_of(state)}"
-    yield from _memory_lines(found)
-    yield from _holder_lines(found)
+        allocated = format_bytes(state.allocated_bytes)
+        yield f"{name}  no failed allocation in the file; {allocated} allocated at {state.moment}"
+        yield f"  {trace_position(state)}"
+    yield from _memory_lines(answer)
+    yield from _holder_lines(answer)
     if remedies:
         yield from _remedy_lines(remedies)
     if request and remedies and remedies.why_none:
         yield f"{next_line('fragmentation', file)} --at oom  (which lines keep the free memory)"
-        if found.inside.n_bytes < request.block_bytes:
+        if answer.inside.n_bytes < request.block_bytes:
             yield f"{advice}  (what to change, by bytes alone)"
     yield from history_lines(state.history_verdict)
     if not request:
@@ -89,61 +102,65 @@ def verdict_lines(verdict: OomVerdict) -> Iterator[str]:
 def _request_lines(request: FailedAllocation) -> Iterator[str]:
     size = format_bytes(request.block_bytes)
     segment = format_bytes(request.segment_bytes)
-    who = "the program" if request.operation in ("", "unknown") else f"{request.operation}()"
-    yield f"  {who} requested {size}; the allocator needed {segment} more from the GPU"
+    requester = "the program" if request.operation in ("", "unknown") else f"{request.operation}()"
+    yield f"  {requester} requested {size}; the allocator needed {segment} more from the GPU"
     pool = "default pool (assumed)" if request.pool is None else pool_shown(request.pool)
     module = f"; {_module_noun(request.module)} {request.module}" if request.module else ""
     yield f"    {pool}, stream {request.stream}{module}"
     for line in request.lines[:_N_CALLERS] or (None,):
-        yield f"    {where(line, has_stack=request.has_stack)}"
+        yield f"    {line_shown(line, has_stack=request.has_stack)}"
 
 
-def _memory_lines(found: OutOfMemory) -> Iterator[str]:
-    state = found.state
-    memory = found.state.memory
-    inside = found.inside
+def _memory_lines(answer: OutOfMemory) -> Iterator[str]:
+    state = answer.state
+    memory = state.memory
+    inside = answer.inside
     yield "  memory then"
     yield size_row(state.allocated_bytes, "in use")
     if state.waiting_bytes:
         yield size_row(state.waiting_bytes, WAITING_LABEL)
     if "reserved" not in state.at_least:
-        blocks = (
-            f"{counted(inside.n_pieces, 'block')}, the largest {format_bytes(inside.largest_bytes)}"
-        )
-        yield size_row(inside.n_bytes, f"reserved and free: {blocks}")
+        blocks = counted(inside.n_pieces, "block")
+        largest = format_bytes(inside.largest_bytes)
+        yield size_row(inside.n_bytes, f"reserved and free: {blocks}, the largest {largest}")
     if memory.free_bytes is not None:
         yield size_row(memory.free_bytes, "free on the device")
     yield from outside_line(memory, state.device)
 
 
-def _holder_lines(found: OutOfMemory) -> Iterator[str]:
-    """Show who holds the memory, each time all of it: by purpose, by line, and by module."""
-    state = found.state
-    whole = found.state.allocated_bytes + found.state.waiting_bytes
-    purposes = [
-        (row.block_bytes, f"{row.category}{row.certainty and f' ({row.certainty})'}")
-        for row in state.summary_rows
-    ]
+def _holder_lines(answer: OutOfMemory) -> Iterator[str]:
+    """Show what holds the memory, each time all of it: by purpose, by line, and by module."""
+    state = answer.state
+    total_bytes = state.allocated_bytes + state.waiting_bytes
+    purposes = []
+    for row in state.summary_rows:
+        certainty = optional(" ({})", row.certainty)
+        purposes.append((row.block_bytes, f"{row.category}{certainty}"))
     purposes.append((state.waiting_bytes, WAITING_LABEL))
     purposes.sort(key=itemgetter(0), reverse=True)
-    lines, no_lines = rows_by_line(state)
-    for noun, rows, rest, n_most in (
-        ("purpose", purposes, [], _N_PURPOSES),
-        ("line", lines, no_lines, _N_HOLDERS),
-        ("", [(row.block_bytes, row.module) for row in state.modules], [], _N_MODULES),
-    ):
-        shown = sorted(
-            filter(itemgetter(0), rows[: most_rows(n_most)] + rest), key=lambda row: -row[0]
-        )
-        if shown:
-            yield f"  held by {noun or _module_noun(shown[0][1])}"
-            shown.append((whole - sum(n_bytes for n_bytes, _ in shown), "others"))
-        for n_bytes, text in filter(itemgetter(0), shown):
-            yield size_row(n_bytes, f"{format_share(n_bytes, whole):>7}  {text}")
+    lines, line_sums = line_rows(state)
+    modules = [(row.block_bytes, row.module) for row in state.modules]
+    yield from _share_rows("purpose", purposes[: most_rows(_N_PURPOSES)], total_bytes)
+    yield from _share_rows("line", lines[: most_rows(_N_HOLDERS)] + line_sums, total_bytes)
+    yield from _share_rows("", modules[: most_rows(_N_MODULES)], total_bytes)
+
+
+def _share_rows(noun: str, rows: list[tuple[int, str]], total_bytes: int) -> Iterator[str]:
+    """Show the holders with their shares, largest first, and the sum of all others."""
+    shown = [row for row in rows if row[0]]
+    if not shown:
+        return
+    shown.sort(key=itemgetter(0), reverse=True)
+    yield f"  held by {noun or _module_noun(shown[0][1])}"
+    hidden_bytes = total_bytes - sum(n_bytes for n_bytes, _ in shown)
+    if hidden_bytes:
+        shown.append((hidden_bytes, "others"))
+    for n_bytes, text in shown:
+        yield size_row(n_bytes, f"{format_share(n_bytes, total_bytes):>7}  {text}")
 
 
 def _module_noun(name: str) -> str:
-    """Name what a row is: a recorded path of modules, or lines that call each other, which have numbers."""
+    """Tell a recorded path of modules from a call path, whose lines have numbers."""
     return "call path" if ":" in name else "module"
 
 
@@ -153,15 +170,10 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
         yield f"    {remedies.why_none}"
         return
     yield from _must_go_lines(remedies)
-    how = f"by replaying the last {counted(remedies.n_events, 'event')} with 1 % kept free"
-    yield f"  remedies tried ({how})"
+    n_events = counted(remedies.n_events, "event")
+    yield f"  remedies tried (by replaying the last {n_events} with 1 % kept free)"
     for is_enough, word in _WORDS:
-        rows: dict[str, list[str]] = {}
-        for remedy in remedies.tried:
-            if remedy.is_enough is is_enough:
-                end = f" ({remedy.how})" if is_enough and remedy.how else ""
-                rows.setdefault(f"{remedy.detail}{end}", []).append(remedy.name)
-        yield from (f"    {word}  {'; '.join(names)}: {text}" for text, names in rows.items())
+        yield from _tried_lines(word, [row for row in remedies.tried if row.is_enough is is_enough])
         if is_enough and remedies.card_bytes is not None:
             size = format_bytes(remedies.card_bytes)
             yield f"    yes  a card with {size} for torch: the whole step fits as it is"
@@ -170,14 +182,24 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
             "    assumed: for each weight the optimizer keeps three states and two temporaries "
             "at most"
         )
-    served = [remedy for remedy in remedies.tried if remedy.is_served]
-    assumptions = dict.fromkeys(text for remedy in served for text in remedy.assumptions)
-    for text in list(assumptions)[:1]:
-        yield f"    estimated: {text}"
+    served = [remedy for remedy in remedies.tried if remedy.is_served and remedy.assumptions]
+    if served:
+        yield f"    estimated: {served[0].assumptions[0]}"
+
+
+def _tried_lines(word: str, remedies: Sequence[Remedy]) -> Iterator[str]:
+    """Show remedies that are equally good; those with one explanation share a line."""
+    names_by_text: dict[str, list[str]] = {}
+    for remedy in remedies:
+        instruction = optional(" ({})", remedy.how) if remedy.is_enough else ""
+        text = f"{remedy.detail}{instruction}"
+        names_by_text.setdefault(text, []).append(remedy.name)
+    for text, names in names_by_text.items():
+        yield f"    {word}  {'; '.join(names)}: {text}"
 
 
 def _must_go_lines(remedies: Remedies) -> Iterator[str]:
-    """Say how much must be freed at least, and what helps where no change of the batch can."""
+    """Show how much must be freed at least, and remedies where a smaller batch does not help."""
     if remedies.is_setup:
         yield (
             "  a smaller batch does not help while the model is put on the device: use fewer "
@@ -186,7 +208,7 @@ def _must_go_lines(remedies: Remedies) -> Iterator[str]:
         yield "    weight, shards (FSDP), offloading, or a larger card"
     if remedies.model_bytes:
         model = format_bytes(remedies.model_bytes)
-        step = format_bytes(_OF_ADAM * remedies.model_bytes)
+        step = format_bytes(_ADAM_COPIES * remedies.model_bytes)
         yield f"  weights and buffers take {model} in all; if all are trained, a step of Adam needs"
         yield f"    {step} for weights, gradients, states and temporaries, plus activations"
     if remedies.least_bytes:
@@ -199,64 +221,69 @@ def _must_go_lines(remedies: Remedies) -> Iterator[str]:
         )
 
 
-def message_lines(found: MessageAnswer) -> Iterator[str]:
+def message_lines(first: MessageAnswer) -> Iterator[str]:
     """Explain a text about memory that ran out; of several devices, the first message of each."""
-    for answer in (found, *found.others[:_N_DEVICES]):
+    for answer in (first, *first.others[:_N_DEVICES]):
         yield from _one_message_lines(answer)
-        if answer is found and found.n_messages > 1:
-            yield f"  {counted(found.n_messages, 'message')} in the text: this is the first"
+        if answer is first and first.n_messages > 1:
+            yield f"  {counted(first.n_messages, 'message')} in the text: this is the first"
         yield f"  next: {answer.next_step}"
-    if len(found.others) > _N_DEVICES:
-        yield f"--json shows {counted(len(found.others) - _N_DEVICES, 'more device')}"
+    if len(first.others) > _N_DEVICES:
+        yield f"--json shows {counted(len(first.others) - _N_DEVICES, 'more device')}"
 
 
-def _one_message_lines(found: MessageAnswer) -> Iterator[str]:
+def _one_message_lines(answer: MessageAnswer) -> Iterator[str]:
     """Show what a message says: why memory ran out, its figures, and what is easily misread."""
-    message = found.message
-    yield _message_title(found)
-    if found.verdict:
-        yield from verdict_lines(found.verdict)
-    elif found.meaning:
-        yield f"  {found.meaning}"
-    values = asdict(found) | asdict(message)
+    message = answer.message
+    yield _message_title(answer)
+    if answer.verdict:
+        yield from verdict_lines(answer.verdict)
+    elif answer.meaning:
+        yield f"  {answer.meaning}"
+    values = asdict(answer) | asdict(message)
     if (message.active_bytes or 0) <= (message.allocated_bytes or 0):
         values["active_bytes"] = None  # no stream uses anything else
-    rows = [
-        (values[name], text) for name, text, other in _MESSAGE_ROWS if values.get(other) is None
-    ]
-    rows += [(n_bytes, f"process {pid}") for pid, n_bytes in message.other_processes[:_N_DEVICES]]
-    yield from (size_row(n_bytes, text) for n_bytes, text in rows if n_bytes is not None)
-    for figure in found.figures:
-        unit = f" {figure.unit}" if figure.unit in ("tokens", "requests") else ""
-        value = (
-            format_bytes(int(figure.value)) if figure.unit == "bytes" else f"{figure.value}{unit}"
-        )
-        yield f"{value:>16}  {figure.noun}"
-    if found.summary:
-        yield from _summary_lines(found.summary)
-    if found.beside:
+    for name, text, finer_figure in _MESSAGE_ROWS:
+        if values[name] is not None and values.get(finer_figure) is None:
+            yield size_row(values[name], text)
+    for pid, n_bytes in message.other_processes[:_N_DEVICES]:
+        yield size_row(n_bytes, f"process {pid}")
+    for figure in answer.figures:
+        yield f"{_figure_shown(figure):>16}  {figure.noun}"
+    if answer.summary:
+        yield from _summary_lines(answer.summary)
+    if answer.beside:
         yield "  also in the text"
-    yield from (f"    {printable(words)}" for words in found.beside)
-    yield from (f"  {note}" for note in found.notes)
+        for words in answer.beside:
+            yield f"    {printable(words)}"
+    for note in answer.notes:
+        yield f"  {note}"
 
 
-def _message_title(found: MessageAnswer) -> str:
-    """Say what ran out, and where or in whose words."""
-    if not found.backend or found.kind == SUMMARY.name:
-        return found.kind
-    device = "" if found.message.device is None else f" on device {found.message.device}"
-    what = _OTHER_TITLES.get(found.cause, f"{found.backend} out of memory{device}")
-    rank = f" ({found.rank})" if found.rank else ""
-    return f"{what}{rank}: {found.cause if found.verdict else found.kind}"
+def _figure_shown(figure: MessageFigure) -> str:
+    if figure.unit == "bytes":
+        return format_bytes(int(figure.value))
+    unit = f" {figure.unit}" if figure.unit in ("tokens", "requests") else ""
+    return f"{figure.value}{unit}"
+
+
+def _message_title(answer: MessageAnswer) -> str:
+    """Name the memory that ran out, with its device or the program that says so."""
+    if not answer.backend or answer.kind == SUMMARY.name:
+        return answer.kind
+    device = "" if answer.message.device is None else f" on device {answer.message.device}"
+    title = _OTHER_TITLES.get(answer.cause, f"{answer.backend} out of memory{device}")
+    rank = f" ({answer.rank})" if answer.rank else ""
+    return f"{title}{rank}: {answer.cause if answer.verdict else answer.kind}"
 
 
 def _summary_lines(summary: MemorySummary) -> Iterator[str]:
     yield f"  memory summary of device {summary.device}"
     for name, text in _SUMMARY_ROWS:
-        n_bytes, peak_bytes = (getattr(summary, f"{part}{name}_bytes") for part in ("", "peak_"))
+        n_bytes = getattr(summary, f"{name}_bytes")
         if n_bytes is not None:
             yield size_row(n_bytes, text)
-            yield size_row(peak_bytes, "  at most")
+            yield size_row(getattr(summary, f"peak_{name}_bytes"), "  at most")
     if summary.partly_used_bytes is not None:
         yield size_row(summary.partly_used_bytes, "free in partly used segments")
         yield size_row(

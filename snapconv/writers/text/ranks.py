@@ -1,4 +1,4 @@
-"""Lines of text for ``snapconv ranks``: what differs first, then the groups and a line for each rank."""
+"""Lines of text for ``snapconv ranks``: differences first, then groups, then a line each rank."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from snapconv.units import counted, format_bytes
 from snapconv.writers.text.size_rows import next_line
 
 N_ROWS = 16
-# Of every list of findings; --json and the database have all.
+# The text shows so many of every list of findings; --json and the database have all.
 _MOST_FINDINGS = 10
 _MOST_NAMES = 4
 _TITLES = {
@@ -25,7 +25,7 @@ def job_lines(report: JobReport, *, n_rows: int | None = None) -> Iterator[str]:
     """Show what was found in a job."""
     yield _head(report)
     for kind, title in _TITLES.items():
-        yield from _section(title, [one.sentence for one in report.of_kind(kind)])
+        yield from _section(title, [finding.sentence for finding in report.of_kind(kind)])
     yield from _section("not read", [_unread(file) for file in report.errors])
     yield from _group_lines(report)
     yield from _rank_lines(report, n_rows or N_ROWS)
@@ -46,9 +46,9 @@ def _head(report: JobReport) -> str:
     lacking = f"; {report.lacking}" if report.lacking else ""
     spread = ""
     if peaks:
-        least = format_bytes(min(peaks))
-        most = format_bytes(max(peaks))
-        spread = f"; peaks {least} to {most}" if least != most else f"; peak {most}"
+        smallest = format_bytes(min(peaks))
+        largest = format_bytes(max(peaks))
+        spread = f"; peaks {smallest} to {largest}" if smallest != largest else f"; peak {largest}"
     return f"{counted(len(ranks), 'rank')} in {counted(report.n_files, 'file')}{lacking}{spread}"
 
 
@@ -66,65 +66,72 @@ def _group_lines(report: JobReport) -> Iterator[str]:
     if len(report.groups) < 2:
         return
     yield "  groups"
-    for one in report.groups:
-        yield (
-            f"    {one.name or 'other':<12}{counted(one.n_ranks, 'rank'):>12}  median "
-            f"{format_bytes(one.median_bytes)}, {format_bytes(one.least_bytes)} to "
-            f"{format_bytes(one.most_bytes)}"
-        )
+    for group in report.groups:
+        head = f"    {group.name or 'other':<12}{counted(group.n_ranks, 'rank'):>12}"
+        spread = f"{format_bytes(group.least_bytes)} to {format_bytes(group.most_bytes)}"
+        yield f"{head}  median {format_bytes(group.median_bytes)}, {spread}"
 
 
 def _rank_lines(report: JobReport, n_rows: int) -> Iterator[str]:
-    """Show a line for each rank, or for ranks that are equal: remarkable ones first, then by their peaks."""
-    kinds = list(Kind)
-    first = {one.file: kinds.index(one.kind) for one in reversed(report.findings)}
-    alike: defaultdict[tuple[int, int, int, str], list[tuple[RankFile, str]]] = defaultdict(list)
-    for file in report.last_dumps:
-        place = first.get(file.file, len(kinds))
-        for device in file.devices:
-            key = (place, -device.peak_bytes, device.reserved_bytes, device.largest)
-            alike[key].append((file, device.name))
-    rows = [
-        (_names([file for file, _ in found]), {device for _, device in found}, key)
-        for key, found in sorted(alike.items())
-    ]
+    """Show a line for each rank, or for equal ranks: remarkable ones first, then by peak."""
+    rows = _rank_rows(report)
     if not rows:
         return
-    width = max(4, *(len(name) for name, _, _ in rows[:n_rows]))
+    width = max(4, *(len(ranks) for ranks, _, _ in rows[:n_rows]))
     yield f"  {'rank':<{width}}  device         peak     reserved  most of it"
-    for name, devices, (_, peak, reserved, largest) in rows[:n_rows]:
-        which = devices.pop() if len(devices) == 1 else "several"
-        figures = f"{format_bytes(-peak):>11}  {format_bytes(reserved):>11}"
-        yield f"  {name:<{width}}  {which:<8}{figures}  {largest or 'nothing'}"
+    for ranks, device, figures in rows[:n_rows]:
+        yield f"  {ranks:<{width}}  {device:<8}{figures}"
     if len(rows) > n_rows:
-        yield (
-            f"  and {counted(len(rows) - n_rows, 'more row')}: --top {len(rows)}, --json or -o "
-            f"OUT.sqlite"
-        )
+        n_hidden = counted(len(rows) - n_rows, "more row")
+        yield f"  and {n_hidden}: --top {len(rows)}, --json or -o OUT.sqlite"
+
+
+def _rank_rows(report: JobReport) -> list[tuple[str, str, str]]:
+    """Return the names, device and figures of ranks; ranks whose figures are equal share a row."""
+    kinds = list(Kind)
+    first_kinds: dict[str | None, int] = {}
+    for finding in report.findings:
+        first_kinds.setdefault(finding.file, kinds.index(finding.kind))
+    groups: defaultdict[tuple[int, int, int, str], list[tuple[RankFile, str]]] = defaultdict(list)
+    for file in report.last_dumps:
+        order = first_kinds.get(file.file, len(kinds))
+        for device in file.devices:
+            key = (order, -device.peak_bytes, device.reserved_bytes, device.largest)
+            groups[key].append((file, device.name))
+    rows = []
+    for (_, negative_peak, reserved, largest), group in sorted(groups.items()):
+        files, devices = zip(*group, strict=True)
+        device_shown = devices[0] if len(set(devices)) == 1 else "several"
+        sizes = f"{format_bytes(-negative_peak):>11}  {format_bytes(reserved):>11}"
+        rows.append((_names(files), device_shown, f"{sizes}  {largest or 'nothing'}"))
+    return rows
 
 
 def _names(files: Sequence[RankFile]) -> str:
     """Name ranks, those that follow each other as a range; files that are of none by their path."""
     numbers = {file.rank for file in files if file.rank is not None}
-    starts = sorted(one for one in numbers if one - 1 not in numbers)
-    ends = sorted(one for one in numbers if one + 1 not in numbers)
-    ranges = [str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True)]
-    names = [*ranges, *(file.file for file in files if file.rank is None)]
-    return (
-        ", ".join(names) if len(names) <= _MOST_NAMES else f"{names[0]} and {len(files) - 1} more"
-    )
+    starts = sorted(rank for rank in numbers if rank - 1 not in numbers)
+    ends = sorted(rank for rank in numbers if rank + 1 not in numbers)
+    names = []
+    for start, end in zip(starts, ends, strict=True):
+        names.append(str(start) if start == end else f"{start}-{end}")
+    names += [file.file for file in files if file.rank is None]
+    if len(names) > _MOST_NAMES:
+        return f"{names[0]} and {len(files) - 1} more"
+    return ", ".join(names)
 
 
 def _next_lines(report: JobReport) -> Iterator[str]:
     """Name the next command, of the rank that matters most."""
-    worst = next((one for one in report.findings if one.file is not None), None)
-    if worst is None:
+    paths = [finding.file for finding in report.findings if finding.file is not None]
+    if not paths:
         return
-    device = next((file.main_device for file in report.last_dumps if file.file == worst.file), None)
-    path = str(worst.file)
+    path = paths[0]
+    device = next((file.main_device for file in report.last_dumps if file.file == path), None)
     if "://" in path:  # the commands of one file read none of a store
         yield f"  copy {path} here, then"
         path = path.rpartition("/")[2]
-    yield next_line(
-        device.command if device else "info", path, kind=device.kind if device else "cuda"
-    )
+    if device is None:
+        yield next_line("info", path)
+    else:
+        yield next_line(device.command, path, kind=device.kind)

@@ -1,9 +1,13 @@
-"""Rows of a size and its name, as every summary shows them; cli/terminal.py fits them to a terminal."""
+"""Rows of a size and its name, as every summary shows them.
+
+``cli/terminal.py`` fits them to a terminal.
+"""
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine
@@ -16,7 +20,7 @@ if TYPE_CHECKING:  # `snapconv info` loads no analysis
 MOST_ROWS = 5
 _SHOWN: ContextVar[int | None] = ContextVar("rows of a table", default=None)
 _SIZE_WIDTH = 14
-# By the verdict on the history.
+# The consequence of each verdict on the history.
 _NOT_SHOWN = {
     "started late": "recording began after the program had allocated; earlier peaks are unknown",
     "truncated": (
@@ -29,16 +33,16 @@ _CATEGORY_WIDTH = 16
 
 @contextmanager
 def table_rows(n_most: int | None) -> Iterator[None]:
-    """Let tables have so many rows (``--top``) while lines are made; None: as many as they usually have."""
-    before = _SHOWN.set(n_most)
+    """Let tables have so many rows (``--top``) while lines are made; None: the usual number."""
+    token = _SHOWN.set(n_most)
     try:
         yield
     finally:
-        _SHOWN.reset(before)
+        _SHOWN.reset(token)
 
 
 def most_rows(usual: int = MOST_ROWS) -> int:
-    """Return how many rows a table has: as many as were requested, else those that it usually has."""
+    """Return the number of rows of a table: as requested, else the usual one."""
     return _SHOWN.get() or usual
 
 
@@ -52,21 +56,23 @@ def size_rows(
     noun: str,
     *,
     title: str = "",
-    rest: Sequence[tuple[int, str]] = (),
+    sum_rows: Sequence[tuple[int, str]] = (),
     plural: str = "",
 ) -> Iterator[str]:
-    """Yield the first rows, the sum of the others, and those of the ``rest`` that have bytes.
+    """Yield the first rows, the sum of the hidden ones, and the ``sum_rows`` that have bytes.
 
     A ``title`` stands above them where there are rows.
     """
     if title and rows:
         yield f"  {title}"
-    shown = rows[: most_rows()]
-    more = rows[most_rows() :]
-    n_more = sum(n_bytes for n_bytes, _ in more)
-    others = [(n_more, counted(len(more), f"more {noun}", plural and f"more {plural}")), *rest]
-    for n_bytes, text in (*shown, *(row for row in others if row[0] > 0)):
+    for n_bytes, text in rows[: most_rows()]:
         yield size_row(n_bytes, text)
+    hidden_rows = rows[most_rows() :]
+    hidden_bytes = sum(n_bytes for n_bytes, _ in hidden_rows)
+    hidden_noun = counted(len(hidden_rows), f"more {noun}", plural and f"more {plural}")
+    for n_bytes, text in ((hidden_bytes, hidden_noun), *sum_rows):
+        if n_bytes > 0:
+            yield size_row(n_bytes, text)
 
 
 def history_lines(verdict: str) -> Iterator[str]:
@@ -75,7 +81,7 @@ def history_lines(verdict: str) -> Iterator[str]:
         yield f"  history: {verdict}: {_NOT_SHOWN[verdict]}"
 
 
-def where(line: SourceLine | None, *, has_stack: bool = True) -> str:
+def line_shown(line: SourceLine | None, *, has_stack: bool = True) -> str:
     """Write a line of the project as an editor takes it, with its function."""
     if line is None:
         return LIBRARY_ONLY if has_stack else NO_STACK
@@ -90,7 +96,10 @@ def position(event: int, n_events: int) -> str:
 
 
 def next_line(command: str, file: str, *, kind: str = "cuda") -> str:
-    """Write the next command to type; ``kind`` is that of the file's devices, which decides what records."""
+    """Write the next command to type.
+
+    ``kind`` is that of the file's devices, which decides what records.
+    """
     if command == "record":
         record = backend_of_kind(kind).record or "record the stacks too"
         return f"  next: {record}  (records the stacks, which this file lacks)"
@@ -100,18 +109,22 @@ def next_line(command: str, file: str, *, kind: str = "cuda") -> str:
 def project_shown(root: str | None, includes: Iterable[str]) -> str:
     """Name what counted as the project."""
     included = ", ".join(includes)
-    places = [f"below {root}"] * bool(root) + [f"in {included}"] * bool(included)
-    return " and ".join(places) or "none found"
+    locations = []
+    if root:
+        locations.append(f"below {root}")
+    if included:
+        locations.append(f"in {included}")
+    return " and ".join(locations) or "none found"
 
 
-def category_lines(categories: "tuple[CategoryTotal, ...]", whole: int) -> Iterator[str]:
-    """Yield the categories that have memory, largest first, with their shares, and what of them is likely."""
-    nonzero = [total for total in categories if total.n_allocations]
-    width = max((_CATEGORY_WIDTH, *(len(total.category) + 1 for total in nonzero)))
-    for total in sorted(nonzero, key=lambda total: -total.block_bytes):
-        size = format_bytes(total.block_bytes)
-        share = format_share(total.block_bytes, whole)
-        allocations = "allocation" if total.n_allocations == 1 else "allocations"
-        likely = optional(", {}", total.certainty)
-        name = f"{total.category:<{width}}"
-        yield f"  {name}{size:>13}{share:>9}{total.n_allocations:>9} {allocations}{likely}"
+def category_lines(categories: "tuple[CategoryTotal, ...]", total_bytes: int) -> Iterator[str]:
+    """Yield the categories that have memory, largest first, with shares and certainty."""
+    rows = [row for row in categories if row.n_allocations]
+    width = max((_CATEGORY_WIDTH, *(len(row.category) + 1 for row in rows)))
+    for row in sorted(rows, key=attrgetter("block_bytes"), reverse=True):
+        size = format_bytes(row.block_bytes)
+        share = format_share(row.block_bytes, total_bytes)
+        allocations = "allocation" if row.n_allocations == 1 else "allocations"
+        likely = optional(", {}", row.certainty)
+        name = f"{row.category:<{width}}"
+        yield f"  {name}{size:>13}{share:>9}{row.n_allocations:>9} {allocations}{likely}"

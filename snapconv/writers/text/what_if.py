@@ -7,9 +7,10 @@ from snapconv.answers.what_if.conclusion import conclude
 from snapconv.answers.what_if.setting_trials import ONE_STREAM, SettingTrials, Tried
 from snapconv.torch_knowledge.backends import backend_of_kind
 from snapconv.units import counted, device_kind, device_name, format_bytes, format_share
-from snapconv.writers.text.size_rows import where
+from snapconv.writers.text.size_rows import line_shown
 
 _COLUMNS = (12, 12, 8, 11)
+_NO_EFFECT = ""
 
 
 def what_if_lines(trials: SettingTrials) -> Iterator[str]:
@@ -36,46 +37,50 @@ def _table(trials: SettingTrials) -> Iterator[str]:
     calls = "cudaMalloc" if device_kind(trials.device) == "cuda" else "segments"
     yield _columns("reserved", "allocated", "unused", calls)
     recorded = trials.recorded
-    own = trials.reference
+    reference = trials.reference
     failed = f", {counted(recorded['n_ooms'], 'failed request')}" if recorded["n_ooms"] else ""
     n_calls = recorded["n_segment_allocs"] + recorded["n_segment_maps"]
-    yield _row(
-        recorded["peak_reserved"], recorded["peak_allocated"], n_calls, f"as recorded{failed}"
-    )
+    peaks = (recorded["peak_reserved"], recorded["peak_allocated"])
+    yield _row(*peaks, n_calls, f"as recorded{failed}")
     groups: defaultdict[object, list[Tried]] = defaultdict(list)
     for tried in trials.tried:
         outcome = tried.outcome
-        has_effect = tried.is_own or not own.fits or outcome.reserved_bytes != own.reserved_bytes
-        # Those that run out of memory at one event have one reason.
-        key: object = outcome.ran_out.event if outcome.ran_out else tried.name if has_effect else ""
+        is_different = not reference.fits or outcome.reserved_bytes != reference.reserved_bytes
+        key: object = _NO_EFFECT
+        if outcome.ran_out:
+            # Trials that run out of memory at one event have one reason.
+            key = outcome.ran_out.event
+        elif is_different or tried.is_own:
+            key = tried.name
         groups[key].append(tried)
-    same = groups.pop("", [])
+    ineffective = groups.pop(_NO_EFFECT, [])
     for group in groups.values():
         yield from _trial_lines(group[0], [tried.name for tried in group])
-    if same:
-        yield f"  no effect on reserved memory: {_grouped([tried.name for tried in same])}"
+    if ineffective:
+        yield f"  no effect on reserved memory: {_grouped([tried.name for tried in ineffective])}"
 
 
 def _refused_lines(trials: SettingTrials) -> Iterator[str]:
-    """Say which settings the job's release may refuse, and what else keeps its variable from being read."""
-    tried = {tried.name for tried in trials.tried}
+    """Name the settings that the job's release may refuse, and the caution about its variable."""
+    tried_names = {tried_names.name for tried_names in trials.tried}
     groups: defaultdict[str, list[str]] = defaultdict(list)
-    for name in sorted(trials.refused, key=tried.__contains__):
-        how = "tried, although" if name in tried else "not tried, as"
-        groups[f"{how} {trials.refused[name]}"].append(name)
+    for name in sorted(trials.refused, key=tried_names.__contains__):
+        action = "tried, although" if name in tried_names else "not tried, as"
+        groups[f"{action} {trials.refused[name]}"].append(name)
     yield from (f"  {reason}: {_grouped(names)}" for reason, names in groups.items())
     caution = backend_of_kind(device_kind(trials.device)).caution
-    if caution and any(tried.name != ONE_STREAM for tried in trials.others):
+    if caution and any(tried_names.name != ONE_STREAM for tried_names in trials.others):
         yield f"  before you set {trials.variable}: {caution}"
 
 
 def _grouped(names: Sequence[str]) -> str:
     """List settings, the values of one behind its name."""
-    parts = [name.rpartition(":")[::2] for name in names]
-    keys = dict.fromkeys(key for key, _ in parts)
-    return "; ".join(
-        f"{key}:{', '.join(v for k, v in parts if k == key)}".strip(":") for key in keys
-    )
+    values_by_key: defaultdict[str, list[str]] = defaultdict(list)
+    for name in names:
+        key, _, value = name.rpartition(":")
+        values_by_key[key].append(value)
+    settings = [f"{key}:{', '.join(values)}" for key, values in values_by_key.items()]
+    return "; ".join(setting.strip(":") for setting in settings)
 
 
 def _columns(*cells: str) -> str:
@@ -84,28 +89,24 @@ def _columns(*cells: str) -> str:
 
 def _row(reserved: int, allocated: int, n_calls: int, name: str) -> str:
     unused = "" if allocated > reserved else format_share(reserved - allocated, reserved)
-    return (
-        f"{_columns(format_bytes(reserved), format_bytes(allocated), unused, str(n_calls))}  {name}"
-    )
+    cells = (format_bytes(reserved), format_bytes(allocated), unused, str(n_calls))
+    return f"{_columns(*cells)}  {name}"
 
 
 def _trial_lines(tried: Tried, names: Sequence[str]) -> Iterator[str]:
     outcome = tried.outcome
-    failed = tried.outcome.ran_out
-    if failed is None:
+    failure = tried.outcome.ran_out
+    if failure is None:
         allocated_bytes = outcome.ledger.max_allocated_bytes
         yield _row(outcome.reserved_bytes, allocated_bytes, outcome.n_driver_calls, tried.name)
         return
-    when = "before the first event" if failed.event < 0 else f"at event {failed.event}"
-    yield f"  out of memory {when}: {_grouped(names)}"
-    sizes = (
-        failed.allocated_bytes,
-        failed.reserved_bytes,
-        failed.pool_free_bytes,
-        failed.pool_largest_bytes,
-    )
-    allocated, reserved, free, largest = map(format_bytes, sizes)
-    who = where(tried.line) if tried.line else f"the program ({where(None)})"
-    wanted = f"{who} requested {format_bytes(failed.requested_bytes)}"
-    yield f"      {wanted}; {allocated} of {reserved} reserved were allocated"
+    moment = "before the first event" if failure.event < 0 else f"at event {failure.event}"
+    yield f"  out of memory {moment}: {_grouped(names)}"
+    allocated = format_bytes(failure.allocated_bytes)
+    reserved = format_bytes(failure.reserved_bytes)
+    free = format_bytes(failure.pool_free_bytes)
+    largest = format_bytes(failure.pool_largest_bytes)
+    requester = line_shown(tried.line) if tried.line else f"the program ({line_shown(None)})"
+    request = f"{requester} requested {format_bytes(failure.requested_bytes)}"
+    yield f"      {request}; {allocated} of {reserved} reserved were allocated"
     yield f"      cached for such requests: {free}, the largest block {largest}"
