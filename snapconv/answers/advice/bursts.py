@@ -42,25 +42,28 @@ _NOT_OF_NAMES = (Role.ENGINE, Role.MODULE_CALL, Role.COLLECTOR, Role.UNCACHED)
 
 
 def is_graph(analysis: DeviceAnalysis, rows: Int64Column) -> bool:
-    """Return whether allocations are a graph: of many lines of modules, or sizes where stacks are unknown."""
+    """Return whether allocations are a graph.
+
+    A graph is of many lines of modules, or has many sizes where stacks are unknown.
+    """
     features = analysis.features
     table = analysis.allocations
-    unknown = analysis.features.has_no_frames
-    is_part = features.in_forward[rows] | features.preexisting_in_forward[rows] | unknown[rows]
-    mine = rows[is_part & ~features.is_cache[rows]]
-    n_kinds = len(distinct(table.stack_id[mine])) + len(
-        distinct(table.requested_bytes[rows[unknown[rows]]])
-    )
-    return len(mine) >= _LEAST_ROWS and n_kinds >= _LEAST_STACKS
+    is_unknown = features.has_no_frames[rows]
+    is_part = features.in_forward[rows] | features.preexisting_in_forward[rows] | is_unknown
+    parts = rows[is_part & ~features.is_cache[rows]]
+    n_stacks = len(distinct(table.stack_id[parts]))
+    n_sizes = len(distinct(table.requested_bytes[rows[is_unknown]]))
+    return len(parts) >= _LEAST_ROWS and n_stacks + n_sizes >= _LEAST_STACKS
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Old allocations that one line freed together, and the first event of the call that replaced them.
+    """Old allocations that one line freed together.
 
-    ``line``: a stack with the Python frames that freed them. ``maker``: the frames down to the
-    call, if another line has it. ``all_rows``: with what is older, of other lines, and went with
-    them, as the inputs of a graph do.
+    ``call`` is the first event of the call that replaced them. ``line``: a stack with the Python
+    frames that freed them. ``maker``: the frames down to the call, if another line has it.
+    ``all_rows``: with what is older, of other lines, and went with them, as the inputs of a graph
+    do.
     """
 
     rows: Int64Column
@@ -83,15 +86,16 @@ class _EventsOf:
 
     def count(self, number: ArrayLike, first: int | EventColumn, after: int) -> Int64Column:
         """Return how many events each has from one up to, but without, another."""
-        begin, end = (
-            np.searchsorted(self._keys, self._key(number) + event) for event in (first, after)
-        )
+        key = self._key(number)
+        begin = np.searchsorted(self._keys, key + first)
+        end = np.searchsorted(self._keys, key + after)
         return np.asarray(end - begin)
 
     def last_before(self, number: int, event: int) -> int:
         """Return the last event that one has before another; -1 for none."""
-        place = np.searchsorted(self._keys, self._key(number) + event)
-        return max(int(np.append(-1, self._keys)[place] - self._key(number)), -1)
+        key = self._key(number)
+        position = np.searchsorted(self._keys, key + event)
+        return max(int(np.append(-1, self._keys)[position] - key), -1)
 
 
 class Bursts:
@@ -103,7 +107,9 @@ class Bursts:
     """
 
     def __init__(self, analysis: DeviceAnalysis, calls: LineCalls) -> None:
-        self.analysis, self.calls, self.table = analysis, calls, analysis.allocations
+        self.analysis = analysis
+        self.calls = calls
+        self.table = analysis.allocations
         self.features = analysis.features
         table = self.table
         is_of_name = self.features.lines_of(table.free_stack_id) >= 0
@@ -112,11 +118,12 @@ class Bursts:
         self.freed = np.where(is_of_name, table.freed_event, -1)
         self.burst = at(calls.n_allocs, self.freed, -1)
         python = analysis.facts.roles.python
-        known: dict[bytes, int] = {}
-        line_of = np.zeros(len(analysis.snapshot.stacks) + 1, np.int32)  # the last: no stack
+        first_stacks: dict[bytes, int] = {}
+        stack_lines = np.zeros(len(analysis.snapshot.stacks) + 1, np.int32)  # the last: no stack
         for stack in distinct(table.free_stack_id).tolist():
-            line_of[stack] = known.setdefault(python.frames_of(stack).tobytes(), stack)
-        self.line = np.take(line_of, table.free_stack_id)
+            frames = python.frames_of(stack).tobytes()
+            stack_lines[stack] = first_stacks.setdefault(frames, stack)
+        self.line = np.take(stack_lines, table.free_stack_id)
 
     @cached_property
     def _allocs(self) -> _EventsOf:
@@ -149,7 +156,10 @@ class Bursts:
                 yield burst
 
     def unfinished(self, evidence: Evidence, finished: Sequence[Burst]) -> Iterator[Burst]:
-        """Find other allocations that the call at the moment would have replaced, as its line did before."""
+        """Find other allocations that the call at the moment would have replaced.
+
+        Its line has replaced such before.
+        """
         moment = evidence.moment.event
         table = self.table
         stack = int(self.analysis.device.events.stack_id[moment]) if moment >= 0 else -1
@@ -165,47 +175,54 @@ class Bursts:
             path = self.calls.path(like.line)
             call = self.calls.began(path, moment)
             rows = rows[is_among(freed, like.rows) & (table.alloc_event[rows] < call)]
-            if len(rows) and self.calls.is_within(path)[stack]:
+            is_called = self.calls.is_within(path)[stack]
+            if len(rows) and is_called:
                 yield Burst(rows, rows, call, like.line, like.is_graph)
 
     def _last_like(self, rows: Int64Column, moment: int) -> Int64Column:
-        """Return for each allocation the last of its stack that was freed up to the moment; -1 for none."""
-        done = rows_of(self.features.is_traced & (self.freed >= 0) & (self.freed <= moment))
+        """Return for each allocation the last one of its stack that was freed; -1 for none.
+
+        Only frees up to the moment count.
+        """
+        is_past = (self.freed >= 0) & (self.freed <= moment)
+        past = rows_of(self.features.is_traced & is_past)
         newest = np.full(len(self.analysis.snapshot.stacks) + 1, -1)
-        newest[self.table.stack_id[done]] = done  # of several, what is written last stays
+        newest[self.table.stack_id[past]] = past  # of several, what is written last stays
         newest[-1] = -1
         return newest[self.table.stack_id[rows]]
 
     def _large(
-        self, evidence: Evidence, rows: Int64Column, kept: Int64Column
+        self, evidence: Evidence, rows: Int64Column, live: Int64Column
     ) -> Iterator[tuple[Int64Column, Int64Column]]:
-        """Group allocations by the burst and the line that freed them, or those like them that are ``kept``.
+        """Group allocations by the burst and the line that freed them.
 
-        Only groups are found that are worth a finding.
+        ``live`` has an allocation in use for each: itself, or one like it. Only groups are yielded
+        whose live bytes are worth a finding.
         """
         first, group = number_groups(self.line[rows], self.burst[rows])
-        n_bytes = sums_by(group, self.table.block_bytes[kept], len(first))
+        n_bytes = sums_by(group, self.table.block_bytes[live], len(first))
         is_worth = n_bytes >= evidence.least_bytes()
-        for places in grouped(rows_of(is_worth[group]), group):
-            yield rows[places], kept[places]
+        for positions in grouped(rows_of(is_worth[group]), group):
+            yield rows[positions], live[positions]
 
-    def of_line(self, line: int) -> Iterator[Burst]:
+    def freed_by(self, line: int) -> Iterator[Burst]:
         """Find what a line freed too late, in the whole trace."""
         rows = rows_of((self.line == line) & (self.burst >= 0))
         yield from filter(None, map(self._replaced, grouped(rows, self.burst)[:_MOST_BURSTS]))
 
     def _replaced(self, rows: Int64Column) -> Burst | None:
-        """Find which allocations of a burst were replaced by the call that had just ended; None for none."""
+        """Find the allocations of a burst that the call just ended replaced; None for none."""
         line = int(self.line[rows[0]])
         freed = int(self.freed[rows[0]])
-        whole = rows[:_MOST_ROWS]
+        burst = rows[:_MOST_ROWS]
+        alloc = self.table.alloc_event
         path = self.calls.path(line)
-        rows = self._old(whole)
+        rows = self._old(burst)
         if not len(rows):
             return None
-        last = int(rows[self.table.alloc_event[rows].argmax()])
+        last = int(rows[alloc[rows].argmax()])
         is_of_graph = is_graph(self.analysis, rows)
-        newest = int(self.table.alloc_event[last])
+        newest = int(alloc[last])
         call = self._call(path, last, freed)
         if call <= newest and is_of_graph:
             following = np.append(self.calls.alloc_events, self.features.n_events)
@@ -213,18 +230,19 @@ class Bursts:
         if newest < call < freed and self._is_made_anew(
             rows, newest, (call, freed), is_of_graph=is_of_graph
         ):
-            older = whole[self.table.alloc_event[whole] < newest]
-            return Burst(rows, np.union1d(rows, older), call, line, is_of_graph)
+            all_rows = np.union1d(rows, burst[alloc[burst] < newest])
+            return Burst(rows, all_rows, call, line, is_of_graph)
         # A loss keeps the graph: its own line frees the old one, once the model has made the next.
         is_project = self.analysis.lines.of_frame(path[-1]) is not None
-        return (
-            self._replaced_by_forward(rows, line)
-            if newest < 0 and is_of_graph and is_project
-            else None
-        )
+        if newest < 0 and is_of_graph and is_project:
+            return self._replaced_by_forward(rows, line)
+        return None
 
     def _call(self, path: tuple[int, ...], last: int, freed: int) -> int:
-        """Return where the call began that ends with a free; its newest old allocation was made before it."""
+        """Return where the call began that ends with a free.
+
+        ``last`` is the newest old allocation, made before the call.
+        """
         call = self.calls.began(path, freed)
         if call > self.table.alloc_event[last]:
             return call
@@ -233,14 +251,14 @@ class Bursts:
         return self.calls.began_last(module, freed) if module else -1
 
     def _old(self, rows: Int64Column) -> Int64Column:
-        """Return the allocations of a burst that its line had made before the call that has just ended."""
+        """Return the allocations of a burst that its line had made before the call just ended."""
         alloc = self.table.alloc_event[rows]
         stack = self.table.stack_id[rows]
         row = rows[0]
         has_stack = stack >= 0
         is_old = self.calls.is_within(self.calls.path(int(self.line[row])))[stack]
         is_old &= ~has_stack | (self._allocs.count(stack, alloc + 1, int(self.freed[row])) > 0)
-        # What was made since the line last freed anything are temporaries of the call.
+        # Allocations since the line last freed anything are temporaries of the call.
         began = int(np.append(self.calls.alloc_events, 0)[self.burst[row] - 1])
         is_older = alloc < self._frees.last_before(int(self.line[row]), began)
         is_old &= is_older | ~is_older.any()
@@ -249,42 +267,44 @@ class Bursts:
     def _is_made_anew(
         self, rows: Int64Column, newest: int, span: tuple[int, int], *, is_of_graph: bool
     ) -> bool:
-        """Return whether nearly all have a replacement: of the same stack, or without one of the same size.
+        """Return whether nearly all have a replacement of the same stack.
 
-        Equal layers of one call share a stack: of a graph each allocation has one of its own.
+        Without a stack, it has the same size. Equal layers of one call share a stack: of a graph
+        each allocation has one of its own.
         """
         table = self.table
         alloc_events = self.calls.alloc_events
         stacks, kind, n_old = np.unique(
             table.stack_id[rows], return_inverse=True, return_counts=True
         )
-        is_enough = self._allocs.count(stacks, newest + 1, span[1]) >= (n_old if is_of_graph else 1)
+        n_new = self._allocs.count(stacks, newest + 1, span[1])
+        is_enough = n_new >= (n_old if is_of_graph else 1)
         first, after = np.searchsorted(alloc_events, span)
         sizes = self.analysis.device.events.size[alloc_events[first:after]]
         is_again = np.isin(table.requested_bytes[rows], sizes)
-        return self._are_nearly_all(
-            rows, np.where(table.stack_id[rows] >= 0, is_enough[kind], is_again)
-        )
+        is_replaced = np.where(table.stack_id[rows] >= 0, is_enough[kind], is_again)
+        return self._are_nearly_all(rows, is_replaced)
 
     def _are_nearly_all(self, rows: Int64Column, marks: BoolColumn) -> bool:
         n_bytes = self.table.block_bytes[rows]
         return bool(n_bytes[marks].sum() >= NEARLY * n_bytes.sum())
 
     def _replaced_by_forward(self, rows: Int64Column, line: int) -> Burst | None:
-        """Find the forward that left what a graph of before the trace had, size by size, when that was freed.
+        """Find the forward that replaced a graph of before the trace, size by size.
 
-        Blocks of a model, or of batches, are made anew outside of a forward. Where as many more of
-        before the trace stay in use, a cache dropped its oldest entry.
+        Its memory is in use when the graph is freed. Blocks of a model, or of batches, are made
+        anew outside of a forward. Where as many more of before the trace stay in use, a cache
+        dropped its oldest entry.
         """
         table = self.table
         sizes = self.table.requested_bytes
-        least = NEARLY * sizes[rows].sum()
+        required = NEARLY * sizes[rows].sum()
         is_like = table.live_at(int(self.freed[rows].max())) & is_among(sizes, sizes[rows])
         new = rows_of(is_like & self.features.in_forward)
-        others = rows_of(is_like & ~self.features.is_traced)
-        old, *like = (Counter(sizes[part].tolist()) for part in (rows, new, others))
-        n_new, n_others = (sum((old & part).elements()) for part in like)
-        if n_new < least or n_others >= least:
+        remaining = rows_of(is_like & ~self.features.is_traced)
+        if _shared_bytes(sizes[rows], sizes[new]) < required:
+            return None
+        if _shared_bytes(sizes[rows], sizes[remaining]) >= required:
             return None
         maker = self.calls.module_call(int(table.stack_id[new[0]]), outermost=True)
         if not maker:
@@ -300,19 +320,26 @@ class Bursts:
         rows = burst.rows
         table = self.table
         recorded = self.analysis.recorded
+        stacks = table.stack_id[rows]
         is_input = recorded is not None and np.isin(rows, recorded.inputs).any()
-        if is_input or not (table.stack_id[rows] >= 0).all():
+        if is_input or not (stacks >= 0).all():
             return False
-        is_like = self.features.is_traced & is_among(table.stack_id, table.stack_id[rows])
-        began = self.calls.began(self.calls.path(burst.line), int(table.alloc_event[is_like].min()))
+        is_like = self.features.is_traced & is_among(table.stack_id, stacks)
+        first = int(table.alloc_event[is_like].min())
+        began = self.calls.began(self.calls.path(burst.line), first)
         live = table.live_at(began - 1)
         category = self.analysis.classification.category
         live &= ~is_among(category, categories_with(Trait.READ_BY_EVERYTHING))
         is_read = np.isin(table.requested_bytes[rows], table.requested_bytes[live])
-        # Of its stack: equal modules share one, so the next of a stack may be another module's.
+        # The replacement has the size too: equal modules share a stack, so the next of a stack may
+        # be another module's.
         kind, allocs = self._allocs_of_kind
-        is_same = (
-            allocs.count(kind[rows], table.alloc_event[rows].max() + 1, int(self.freed[rows[0]]))
-            > 0
-        )
-        return self._are_nearly_all(rows, ~is_read & is_same)
+        newest = table.alloc_event[rows].max()
+        n_replacements = allocs.count(kind[rows], newest + 1, int(self.freed[rows[0]]))
+        return self._are_nearly_all(rows, ~is_read & (n_replacements > 0))
+
+
+def _shared_bytes(old_sizes: Int64Column, new_sizes: Int64Column) -> int:
+    """Return the bytes of the sizes that two lists have in common, each as often as in both."""
+    shared = Counter(old_sizes.tolist()) & Counter(new_sizes.tolist())
+    return sum(shared.elements())

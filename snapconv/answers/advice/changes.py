@@ -1,4 +1,4 @@
-"""Changes of a program as changes of its allocations, and the replay of a trace with any set of them.
+"""Changes of a program as changes of its allocations, and the replay of a trace with them.
 
 A change takes bytes from allocations between two events: all of them where an allocation would not
 be made or would be freed earlier, a part where it would be smaller. The curve of allocated bytes
@@ -56,7 +56,10 @@ NO_CHANGE = Change(*np.zeros((4, 0), np.int64))
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The most demanding moment of a trace: the bytes allocated then, and a failed request on top of them."""
+    """The most demanding moment of a trace, and the bytes that it needs.
+
+    They are the bytes allocated then, and a failed request on top of them.
+    """
 
     event: int
     n_bytes: int
@@ -82,7 +85,7 @@ _PHASES = {
 
 
 class Demand:
-    """The bytes that the program needs at every moment: what is allocated, and a request that failed."""
+    """The bytes that the program needs at every moment: allocated ones, and a failed request's."""
 
     def __init__(self, analysis: DeviceAnalysis) -> None:
         self.analysis = analysis
@@ -96,15 +99,18 @@ class Demand:
         self._n_left = _MOST_REPLAYED
 
     def without(self, changes: Sequence[Change]) -> Peak:
-        """Return the peak with some changes made together, where what is left has the blocks of the trace."""
+        """Return the peak with some changes made together.
+
+        The other allocations have the blocks of the trace.
+        """
         scale = math.prod(change.failed_scale for change in changes)
-        needed = self.held(changes)
-        needed[self._failed + 1] += (self._requested * scale).astype(np.int64)
-        event = int(needed.argmax()) - 1
-        return self._peak(event, int(needed[event + 1]))
+        demand = self.held(changes)
+        demand[self._failed + 1] += (self._requested * scale).astype(np.int64)
+        event = int(demand.argmax()) - 1
+        return self._peak(event, int(demand[event + 1]))
 
     def held(self, changes: Sequence[Change]) -> Int64Column:
-        """Return the bytes allocated before every event, and at the end, with some changes made together."""
+        """Return the bytes allocated before every event, and at the end, with some changes."""
         change = combined(self.analysis, changes)
         moves = np.zeros(len(self._after) + 1, np.int64)
         np.subtract.at(moves, change.first + 1, change.n_bytes)
@@ -112,7 +118,7 @@ class Demand:
         return np.asarray(self._after + np.cumsum(moves[:-1]), np.int64)
 
     def replayed(self, changes: Sequence[Change]) -> Peak:
-        """Return the peak with some changes made together, with the blocks that the allocator gives then.
+        """Return the peak with some changes made together, by a replay of the allocator.
 
         Blocks are as in ``without`` where a replay of the trace as it is misses the trace's peak,
         where changes are more than calls, as gradients times steps may be, and after too many
@@ -128,12 +134,11 @@ class Demand:
         if 2 * len(self._calls) > self._n_left:
             return 0
         self._n_left -= 2 * len(self._calls)
-        before, after = (
-            try_out(calls, Trial(calls.own)).ledger.max_reserved_bytes
-            for calls in (self._calls, changed_calls(self._calls, self.analysis, [change]))
-        )
+        before = _most_reserved(self._calls)
+        after = _most_reserved(changed_calls(self._calls, self.analysis, [change]))
         reserved = self.analysis.replay.reserved.peak
-        return (before - after) * (abs(before - reserved) <= _LARGE_DIFFERENCE * reserved)
+        is_reproduced = abs(before - reserved) <= _LARGE_DIFFERENCE * reserved
+        return before - after if is_reproduced else 0
 
     @cached_property
     def _calls(self) -> AllocatorCalls:
@@ -147,18 +152,17 @@ class Demand:
         self._n_left -= len(self._calls)
         calls = changed_calls(self._calls, self.analysis, changes)
         sizes = block_sizes(calls)
-        before = list(calls.start.rows.values())
-        start = (
-            self._after[0] + (sizes[before] - self.analysis.allocations.block_bytes[before]).sum()
-        )
-        needed = np.cumsum(np.append(start, _SIGN[calls.operation] * sizes[calls.row]))
-        needed[1:] += calls.events.size[calls.event] * has_code(
-            calls.operation, CallKind.FAILED_MALLOC
-        )
-        # What is gone before the trace.
+        start_rows = list(calls.start.rows.values())
+        growth = sizes[start_rows] - self.analysis.allocations.block_bytes[start_rows]
+        start = self._after[0] + growth.sum()
+        demand = np.cumsum(np.append(start, _SIGN[calls.operation] * sizes[calls.row]))
+        is_failed = has_code(calls.operation, CallKind.FAILED_MALLOC)
+        demand[1:] += calls.events.size[calls.event] * is_failed
+        # Before the first call of the trace stand the frees of what is gone by then.
         first = int(np.searchsorted(calls.event, self._calls.event[:1]).sum())
-        place = first + int(needed[first:].argmax())
-        return self._peak(int(calls.event[place - 1]) if place > first else -1, int(needed[place]))
+        position = first + int(demand[first:].argmax())
+        event = int(calls.event[position - 1]) if position > first else -1
+        return self._peak(event, int(demand[position]))
 
     def _peak(self, event: int, n_bytes: int) -> Peak:
         phase = Phase(int(self.analysis.phases.phase[event])) if event >= 0 else Phase.UNKNOWN
@@ -171,7 +175,8 @@ class Demand:
 
     def place_of(self, peak: Peak) -> str:
         """Say where a peak is reached: at a line, in an iteration, or at an event."""
-        if line := self.line_at(peak.event):
+        line = self.line_at(peak.event)
+        if line:
             return f"at {line.place}"
         phases = self.analysis.phases
         if peak.event >= 0 and phases.n_iterations:
@@ -181,7 +186,12 @@ class Demand:
     def bytes_at(self, change: Change, event: int) -> int:
         """Return the bytes that a change takes from what is in use just after an event."""
         change = combined(self.analysis, [change])
-        return int(change.n_bytes[(change.first <= event) & (event < change.last)].sum())
+        is_missing = (change.first <= event) & (event < change.last)
+        return int(change.n_bytes[is_missing].sum())
+
+
+def _most_reserved(calls: AllocatorCalls) -> int:
+    return try_out(calls, Trial(calls.own)).ledger.max_reserved_bytes
 
 
 def combined(analysis: DeviceAnalysis, changes: Sequence[Change]) -> Change:
@@ -197,7 +207,8 @@ def combined(analysis: DeviceAnalysis, changes: Sequence[Change]) -> Change:
         first = np.maximum(change.first, table.alloc_event[change.rows])
         last = np.minimum(change.last, begun[change.rows])
         n_bytes = np.minimum(change.n_bytes, table.block_bytes[change.rows])
-        part = take(replace(change, first=first, last=last, n_bytes=n_bytes), rows_of(last > first))
+        limited = replace(change, first=first, last=last, n_bytes=n_bytes)
+        part = take(limited, rows_of(last > first))
         np.minimum.at(begun, part.rows, part.first)
         parts.append(part)
     return joined(parts)
@@ -215,8 +226,8 @@ def changed_calls(
     change = combined(analysis, changes)
     table = analysis.allocations
     n = len(analysis.allocations)
-    for one in change.calls:
-        calls = calls.changed(one)
+    for call_change in change.calls:
+        calls = calls.changed(call_change)
     if change.failed_scale != 1:
         calls = calls.resized(calls.requested_bytes, change.failed_scale)
     if not len(calls) or not len(change.rows):
@@ -224,16 +235,15 @@ def changed_calls(
     points = _points(calls, analysis, change)
     begin = int(calls.event[0])
     row = points.row
-    size = points.size
     event = points.event
     is_own = (event == table.alloc_event[row]) & (event >= begin)
-    is_own |= (event < begin) & (size > 0)
+    is_own |= (event < begin) & (points.size > 0)
     number = np.where(is_own, row, n + np.arange(len(row)))
     requested = calls.requested_bytes.copy()
-    requested[row[is_own]] = size[is_own]
+    requested[row[is_own]] = points.size[is_own]
     changed = replace(
         _renumbered(calls, points, number, is_own),
-        requested_bytes=np.append(requested, size),
+        requested_bytes=np.append(requested, points.size),
         stream=np.append(calls.stream, calls.stream[row]),
         pool=np.append(calls.pool, calls.pool[row]),
     )
@@ -242,7 +252,7 @@ def changed_calls(
 
 @dataclass(frozen=True, slots=True)
 class _Points:
-    """The changes of sizes, by allocation and event; ``is_after``: 1 for what comes after its event."""
+    """The changes of sizes, by allocation and event; ``is_after``: 1 for those after the event."""
 
     row: Int64Column
     size: Int64Column
@@ -251,17 +261,17 @@ class _Points:
 
 
 def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> _Points:
-    """Return where sizes change; at the first event of a range, and after its last it is as it was."""
+    """Return where sizes change: at the first event of a range, and back after its last."""
     table = analysis.allocations
     begin = int(calls.event[0])
     requested = table.requested_bytes[change.rows]
     is_part = change.n_bytes < table.block_bytes[change.rows]
-    left = np.where(is_part, np.maximum(requested - change.n_bytes, 1), 0)
+    remaining = np.where(is_part, np.maximum(requested - change.n_bytes, 1), 0)
     points = _Points(
         row=np.tile(change.rows, 2),
-        size=np.append(left, requested),
+        size=np.append(remaining, requested),
         event=np.append(change.first, change.last),
-        is_after=np.repeat([0, 1], len(left)),
+        is_after=np.repeat([0, 1], len(remaining)),
     )
     is_known = table.alloc_event >= begin
     is_known[list(calls.start.rows.values())] = True
@@ -278,26 +288,28 @@ def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> 
 def _renumbered(
     calls: AllocatorCalls, points: _Points, number: Int64Column, is_own: BoolColumn
 ) -> AllocatorCalls:
-    """Return the calls that are left, each under the number of what is there then; -1 stays what it is."""
-    now = np.where(points.size > 0, number, _DROPPED)
+    """Return the remaining calls, each under its allocation's number at that time; -1 stays -1."""
+    new_number = np.where(points.size > 0, number, _DROPPED)
     n = len(calls.requested_bytes)
-    of_malloc = np.append(np.arange(n), -1)
-    of_free = np.append(np.arange(n), -1)
-    of_malloc[points.row[is_own]] = now[is_own]
-    of_free[points.row] = now  # the last of each
+    malloc_number = np.append(np.arange(n), -1)
+    free_number = malloc_number.copy()
+    malloc_number[points.row[is_own]] = new_number[is_own]
+    free_number[points.row] = new_number  # the last of each
     is_malloc = has_code(calls.operation, CallKind.MALLOC)
-    row = np.where(is_malloc, of_malloc[calls.row], of_free[calls.row])
-    return replace(calls.kept(row != _DROPPED), row=row[row != _DROPPED])
+    row = np.where(is_malloc, malloc_number[calls.row], free_number[calls.row])
+    exists = row != _DROPPED
+    return replace(calls.kept(exists), row=row[exists])
 
 
 def _calls_at(points: _Points, number: Int64Column, is_own: BoolColumn) -> Iterator[Int64Column]:
-    """Yield the frees and requests at points as columns, in the order of ``AllocatorCalls.with_others``."""
+    """Yield the frees and requests at points as columns, for ``AllocatorCalls.with_others``."""
     row = points.row
     size = points.size
     is_first = np.diff(points.row, prepend=-1) != 0
     freed = np.where(is_first, row, np.roll(number, 1))
-    had = np.where(is_first, 1, np.roll(size, 1))
-    exists = (np.column_stack((had, size)).ravel() > 0) & ~np.repeat(is_own, 2)
+    freed_size = np.where(is_first, 1, np.roll(size, 1))
+    has_size = np.column_stack((freed_size, size)).ravel() > 0
+    exists = has_size & ~np.repeat(is_own, 2)
     yield np.tile([CallKind.FREE, CallKind.MALLOC], len(row))[exists]
     yield np.column_stack((freed, number)).ravel()[exists]
     yield np.repeat(points.event, 2)[exists]
@@ -313,9 +325,11 @@ def joined(changes: Sequence[Change]) -> Change:
     """Return changes of different allocations, or ranges, as one."""
     columns = zip(*(columns_of(change).values() for change in changes), strict=True)
     scale = math.prod(change.failed_scale for change in changes)
-    calls = tuple(one for change in changes for one in change.calls)
+    calls: list[CallChange] = []
+    for change in changes:
+        calls += change.calls
     rows, first, last, n_bytes = map(np.concatenate, columns)
-    return Change(rows, first, last, n_bytes, scale, calls)
+    return Change(rows, first, last, n_bytes, scale, tuple(calls))
 
 
 def removed(analysis: DeviceAnalysis, rows: Int64Column) -> Change:
@@ -324,8 +338,9 @@ def removed(analysis: DeviceAnalysis, rows: Int64Column) -> Change:
 
 
 def freed_from(analysis: DeviceAnalysis, rows: Int64Column, event: ArrayLike) -> Change:
-    """Return the change that frees each allocation at an event, or all at one, before its own free."""
-    first, last = (np.full(len(rows), end, np.int64) for end in (event, analysis.n_events))
+    """Return the change that frees each allocation at an event, or all at one, before its free."""
+    first = np.full(len(rows), event, np.int64)
+    last = np.full(len(rows), analysis.n_events, np.int64)
     return Change(rows, first, last, analysis.allocations.block_bytes[rows])
 
 
@@ -335,7 +350,7 @@ def smaller(analysis: DeviceAnalysis, rows: Int64Column, share_saved: float) -> 
     return replace(removed(analysis, rows), n_bytes=saved)
 
 
-# What the optimizer's step allocates of these does not grow.
+# Allocations of these in the optimizer's step do not grow.
 GROWING = categories_with(Trait.GROWS)
 GROWS_WITH_BATCH = (
     "activations, inputs, caches of keys and values and temporaries grow with the batch; "
@@ -344,7 +359,10 @@ GROWS_WITH_BATCH = (
 
 
 def scaled_batch(analysis: DeviceAnalysis, scale: float) -> Change:
-    """Return the change to another batch, or sequence; requests that failed are of it where all grow."""
+    """Return the change to another batch, or sequence.
+
+    Failed requests grow with it where all of them do.
+    """
     saved = analysis.allocations.requested_bytes - scaled_requests(analysis, scale)
     rows = rows_of(saved > 0)
     failed_scale = scale if _failed_grow(analysis).all() else 1.0
@@ -352,11 +370,11 @@ def scaled_batch(analysis: DeviceAnalysis, scale: float) -> Change:
 
 
 def _failed_grow(analysis: DeviceAnalysis) -> BoolColumn:
-    """Return which requests that failed grow with the batch: by what their lines made before.
+    """Return which failed requests grow with the batch, by what their lines allocated before.
 
     Where that is of several categories, as gradients of weights and of activations in one call of
-    backward, it is not known to grow. What was never made before grows, unless weights are placed,
-    backward runs or an optimizer steps.
+    backward, it is not known to grow. Where a line allocated nothing before, its request grows,
+    unless weights are placed, backward runs or an optimizer steps.
     """
     table = analysis.allocations
     events = analysis.phases.oom_events
@@ -376,10 +394,11 @@ def _failed_grow(analysis: DeviceAnalysis) -> BoolColumn:
 
 
 def scaled_requests(analysis: DeviceAnalysis, scale: float) -> Int64Column:
-    """Estimate the requests of all allocations at ``scale`` times the batch; something stays something."""
+    """Estimate the requests of all allocations at ``scale`` times the batch, of 1 byte or more."""
     sizes = analysis.allocations.requested_bytes
     alloc = analysis.allocations.alloc_event
-    in_optimizer = has_code(at(analysis.phases.phase, alloc), Phase.OPTIMIZER)
-    grows = np.isin(analysis.classification.category, GROWING) & ~in_optimizer
-    scaled = np.clip(np.ceil(np.where(grows, sizes * scale, sizes) - 1e-6), 1, MOST_BYTES)
-    return np.where(sizes > 0, scaled, 0).astype(np.int64)
+    is_of_step = has_code(at(analysis.phases.phase, alloc), Phase.OPTIMIZER)
+    grows = np.isin(analysis.classification.category, GROWING) & ~is_of_step
+    scaled = np.ceil(np.where(grows, sizes * scale, sizes) - 1e-6)
+    limited = np.clip(scaled, 1, MOST_BYTES)
+    return np.where(sizes > 0, limited, 0).astype(np.int64)

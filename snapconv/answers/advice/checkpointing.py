@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snapconv.answers.advice.changes import Change, joined
+from snapconv.answers.advice.changes import Change, Demand, joined
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
 from snapconv.classification.categories import Category
-from snapconv.classification.categories import Evidence as Known
+from snapconv.classification.categories import Evidence as NameEvidence
 from snapconv.columns import Int64Column, grouped, rows_of
 from snapconv.units import format_bytes
 
@@ -36,7 +36,10 @@ _EACH = "Call each under torch.utils.checkpoint.checkpoint(module, x, use_reentr
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A module: its activations but its input, their bytes at the moment, and its part of the forward."""
+    """A module: its activations but its input, their bytes at the moment, and its cost.
+
+    The cost is its part of the forward, in thousandths.
+    """
 
     path: tuple[str, ...]
     change: Change
@@ -45,126 +48,162 @@ class Module:
 
 
 def checkpointed_modules(evidence: Evidence) -> Iterator[Detected]:
-    """Choose the modules that reach the goal at the least recomputation; without one, that save most."""
-    every, most = _modules(evidence)
-    modules = [one for one in every if 0 < one.held_bytes <= most]
+    """Choose the modules that reach the goal at the least recomputation.
+
+    Without a goal, choose those that save most.
+    """
+    saved = _saved_activations(evidence)
+    modules = _modules(evidence, saved)
+    most_bytes = _MOST_OF_MODULE * evidence.bytes_of(saved[evidence.live[saved]])
+    candidates = [module for module in modules if 0 < module.held_bytes <= most_bytes]
     goal = evidence.goal_bytes or 0
-    wanted = evidence.moment.n_bytes - goal
+    chosen, change = _choose(evidence, candidates, goal)
+    if change is None:
+        return
+    held_bytes = evidence.demand.bytes_at(change, evidence.moment.event)
+    if evidence.is_worth(held_bytes, LEAST_SHARE_OF_TRADE):
+        library = evidence.library_of(change.rows)
+        layers = whole_layers(modules, library) if goal else []
+        yield _detected(evidence, chosen, layers, _CALLS.get(library, ""))
+
+
+def _choose(
+    evidence: Evidence, modules: Sequence[Module], goal: int
+) -> tuple[list[Module], Change | None]:
+    """Choose modules until a replay reaches the goal, and return their change; None for none."""
+    n_needed = evidence.moment.n_bytes - goal
     change = None
     chosen: list[Module] = []
     for _ in range(_MOST_REPLAYS):
-        before = chosen
-        chosen = cheapest(modules, wanted)
-        if not chosen or chosen == before:
+        previous = chosen
+        chosen = cheapest(modules, n_needed)
+        if not chosen or chosen == previous:
             break
-        change = _together(chosen)
-        missing = evidence.demand.without([change]).n_bytes - goal
-        if missing <= 0 or not goal:
+        change = _joined_change(chosen)
+        n_missing = evidence.demand.without([change]).n_bytes - goal
+        if n_missing <= 0 or not goal:
             break
-        wanted += missing
-    if change is None:
-        return
-    if evidence.is_worth(
-        evidence.demand.bytes_at(change, evidence.moment.event), LEAST_SHARE_OF_TRADE
-    ):
-        library = evidence.library_of(change.rows)
-        yield _found(
-            evidence, chosen, whole_layers(every, library) if goal else [], _CALLS.get(library, "")
-        )
+        n_needed += n_missing
+    return chosen, change
 
 
-def _found(evidence: Evidence, chosen: list[Module], layers: list[Module], call: str) -> Detected:
-    """Return the finding: the layers, where a library's one call checkpoints these, else the chosen modules.
+def _detected(
+    evidence: Evidence, chosen: list[Module], layers: list[Module], call: str
+) -> Detected:
+    """Return the finding about the layers, where a library's one call checkpoints them.
 
-    The other of the two is named beside it, with its own peak and cost.
+    Else it is about the chosen modules. The other of the two is named beside it, with its own peak
+    and cost.
     """
     demand = evidence.demand
     goal = evidence.goal_bytes or 0
-    changes = [_together(one) for one in (chosen, layers or chosen)]
-    least, peak = (demand.without([change]).n_bytes for change in changes)
-    are_layers = bool(call and layers) and peak <= max(goal, least)
-    first, other = (layers, chosen) if are_layers else (chosen, layers)
-    names, other_names = (_named([one.path for one in modules]) for modules in (first, other))
-    beside = (
-        f"{call}, where the model has it, does so for whole blocks." if call and not layers else ""
-    )
-    if other and names != other_names and (least <= goal or not are_layers):
-        role = "Enough for the goal: only" if are_layers else "Or all layers:"
-        n_bytes = format_bytes(demand.replayed([changes[not are_layers]]).n_bytes)
-        beside = f"{role} {other_names} (→ {n_bytes}, recomputes {_share(other)})."
-    values = {
-        "modules": f"All {len(layers)} layers ({names})" if are_layers else names,
-        "share": _share(first),
+    chosen_change = _joined_change(chosen)
+    hint = ""
+    if not layers:
+        if call:
+            hint = f"{call}, where the model has it, does so for whole blocks."
+        return Detected(chosen_change, None, None, _values(evidence, chosen, hint=hint))
+    layers_change = _joined_change(layers)
+    least_peak = demand.without([chosen_change]).n_bytes
+    are_same = _module_names(chosen) == _module_names(layers)
+    if call and demand.without([layers_change]).n_bytes <= max(goal, least_peak):
+        if least_peak <= goal and not are_same:
+            hint = f"Enough for the goal: only {_alternative(demand, chosen, chosen_change)}"
+        values = _values(evidence, layers, hint=hint)
+        values["modules"] = f"All {len(layers)} layers ({values['modules']})"
+        values["how"] = f"Call {call}."
+        return Detected(layers_change, None, None, values)
+    if not are_same:
+        hint = f"Or all layers: {_alternative(demand, layers, layers_change)}"
+    return Detected(chosen_change, None, None, _values(evidence, chosen, hint=hint))
+
+
+def _values(evidence: Evidence, modules: list[Module], *, hint: str) -> dict[str, str]:
+    """Return what the sentences of a finding name, where each module is called by itself."""
+    return {
+        "modules": _module_names(modules),
+        "share": _share(modules),
         "measure": "time" if evidence.forward_ms else "operations",
-        "how": f"Call {call}." if are_layers else _EACH,
-        "beside": beside,
+        "how": _EACH,
+        "beside": hint,
     }
-    return Detected(changes[are_layers], None, None, values)
 
 
-def _together(modules: Sequence[Module]) -> Change:
-    return joined([one.change for one in modules])
+def _alternative(demand: Demand, modules: list[Module], change: Change) -> str:
+    size = format_bytes(demand.replayed([change]).n_bytes)
+    return f"{_module_names(modules)} (→ {size}, recomputes {_share(modules)})."
+
+
+def _joined_change(modules: Sequence[Module]) -> Change:
+    return joined([module.change for module in modules])
 
 
 def _share(modules: Sequence[Module]) -> str:
-    return f"{max(round(100 * sum(one.cost for one in modules) / _PARTS), 1)} %"
+    cost = sum(module.cost for module in modules)
+    return f"{max(round(100 * cost / _PARTS), 1)} %"
 
 
 def whole_layers(modules: Sequence[Module], library: str) -> list[Module]:
-    """Return the outermost numbered modules; none where one is missing, or may be a stage of many layers."""
-    place = {one.path: _place_of_number(one.path) for one in modules}
-    number_of = Counter(path[:-1] for path in place if place[path] == len(path) - 1)
-    layers = [
-        one
-        for one in modules
-        if number_of[one.path[:-1]] > 1 and place[one.path] == len(one.path) - 1
-    ]
-    inside = [
-        (path[: place[path] + 1], path[place[path] + 1 :])
-        for path in place
-        if place[path] < len(path)
-    ]
-    is_missing = any(layer not in place for layer, _ in inside)
-    # A stage has a list of layers: blocks, resnets. A layer may have a sequence: mlp, layer.
-    are_stages = library and any(
-        "".join(parts[1:2]).isdigit() and parts[0][-1] == "s" for _, parts in inside
-    )
-    return [] if is_missing or are_stages else layers
+    """Return the outermost numbered modules.
+
+    There are none where one is missing, or may be a stage of many layers.
+    """
+    paths = {module.path for module in modules}
+    numbered = [module for module in modules if _number_depth(module.path) == len(module.path) - 1]
+    n_siblings = Counter(module.path[:-1] for module in numbered)
+    for path in paths:
+        end = _number_depth(path) + 1
+        if end > len(path):
+            continue
+        if path[:end] not in paths:
+            return []
+        # A stage has a list of layers: blocks, resnets. A layer may have a sequence: mlp, layer.
+        parts = path[end : end + 2]
+        if library and len(parts) == 2 and parts[0].endswith("s") and parts[1].isdigit():
+            return []
+    return [module for module in numbered if n_siblings[module.path[:-1]] > 1]
 
 
-def _place_of_number(path: tuple[str, ...]) -> int:
+def _number_depth(path: tuple[str, ...]) -> int:
     """Return the position of the first number in a path; its length where there is none."""
-    return next((place for place, part in enumerate(path) if part.isdigit()), len(path))
+    return next((depth for depth, part in enumerate(path) if part.isdigit()), len(path))
 
 
-def _modules(evidence: Evidence) -> tuple[list[Module], float]:
-    """Return what saved activations, each before what is inside it, and the most bytes of one to choose."""
-    analysis = evidence.analysis
+def _saved_activations(evidence: Evidence) -> Int64Column:
+    """Return the activations that backward frees, of modules with a path."""
     features = evidence.features
-    names = analysis.modules.names
-    ids = analysis.modules.module_id
-    is_path = np.array([*(one is Known.METADATA for one in analysis.modules.evidence), False])
-    is_saved = evidence.is_a(Category.ACTIVATION) & is_path[ids]
-    rows = rows_of(is_saved & features.is_freed_by_engine & features.is_traced)
-    inside: dict[tuple[str, ...], list[Int64Column]] = {}
-    for mine in grouped(rows, ids):
-        path = tuple(names[ids[mine[0]]].split("."))
+    modules = evidence.analysis.modules
+    is_path = [kind is NameEvidence.METADATA for kind in modules.evidence]
+    is_path.append(False)  # without a module the number is -1
+    is_saved = evidence.is_a(Category.ACTIVATION) & np.array(is_path)[modules.module_id]
+    return rows_of(is_saved & features.is_freed_by_engine & features.is_traced)
+
+
+def _modules(evidence: Evidence, saved: Int64Column) -> list[Module]:
+    """Return the modules that saved activations, each before the modules inside it."""
+    names = evidence.analysis.modules.names
+    ids = evidence.analysis.modules.module_id
+    inner_rows: dict[tuple[str, ...], list[Int64Column]] = {}
+    for rows in grouped(saved, ids):
+        path = tuple(names[ids[rows[0]]].split("."))
         for depth in range(1, len(path) + 1):
-            inside.setdefault(path[:depth], []).append(mine)
+            inner_rows.setdefault(path[:depth], []).append(rows)
     times = {tuple(name.split(".")): ms for name, ms in evidence.forward_ms.items()}
-    whole = sum(times.values()) or max(int(features.in_forward.sum()), 1)
+    forward_cost = sum(times.values()) or max(int(evidence.features.in_forward.sum()), 1)
     modules: list[Module] = []
-    for path in sorted(inside)[:_MOST_MODULES]:
-        change, n_operations = _again(evidence, np.concatenate(inside[path]))
-        held = evidence.demand.bytes_at(change, evidence.moment.event)
-        ms = sum(ms for name, ms in times.items() if name[: len(path)] == path)
-        cost = max(round(_PARTS * (ms if times else n_operations) / whole), 1)
-        modules.append(Module(path, change, held, cost))
-    return modules, _MOST_OF_MODULE * evidence.bytes_of(rows[evidence.live[rows]])
+    for path in sorted(inner_rows)[:_MOST_MODULES]:
+        change, n_operations = _recomputed(evidence, np.concatenate(inner_rows[path]))
+        held_bytes = evidence.demand.bytes_at(change, evidence.moment.event)
+        cost: float = n_operations
+        if times:
+            cost = sum(ms for name, ms in times.items() if name[: len(path)] == path)
+        parts = max(round(_PARTS * cost / forward_cost), 1)
+        modules.append(Module(path, change, held_bytes, parts))
+    return modules
 
 
-def _again(evidence: Evidence, rows: Int64Column) -> tuple[Change, int]:
-    """Return the change where a module recomputes its activations, and the operations of its forward.
+def _recomputed(evidence: Evidence, rows: Int64Column) -> tuple[Change, int]:
+    """Return the change where a module recomputes its activations, and its forward's operations.
 
     Its first large tensor stands for its input, which stays. The others are live until the last of
     them is allocated, and again from where backward frees the first.
@@ -172,70 +211,77 @@ def _again(evidence: Evidence, rows: Int64Column) -> tuple[Change, int]:
     table = evidence.table
     n_operations = 0
     parts: list[Change] = []
-    for mine in grouped(rows, evidence.features.next_backward):
-        mine = np.sort(mine)  # in the order of their allocs
-        n_bytes = table.block_bytes[mine]
+    n_allocs = evidence.calls.n_allocs
+    for step_rows in grouped(rows, evidence.features.next_backward):
+        step_rows = np.sort(step_rows)  # in the order of their allocs
+        n_bytes = table.block_bytes[step_rows]
         is_large = n_bytes >= n_bytes.max() // _LARGE
-        large = mine[is_large]
-        inner = np.delete(mine, np.argmax(is_large))
+        large = step_rows[is_large]
+        inner = np.delete(step_rows, np.argmax(is_large))
         ends = table.alloc_event[large].max()
         again = table.freed_event[large].min()
-        n_operations += int(
-            np.diff(evidence.calls.n_allocs[[table.alloc_event[large[0]], ends]])[0]
-        )
-        first, last = (np.full(len(inner), event, np.int64) for event in (ends, again))
+        n_operations += int(n_allocs[ends] - n_allocs[table.alloc_event[large[0]]])
+        first = np.full(len(inner), ends, np.int64)
+        last = np.full(len(inner), again, np.int64)
         parts.append(Change(inner, first, last, table.block_bytes[inner]))
     return joined(parts), n_operations
 
 
-def cheapest(modules: Sequence[Module], wanted: int) -> list[Module]:
-    """Choose modules, none inside another, with the bytes that are wanted, or most, at the least cost.
+def cheapest(modules: Sequence[Module], n_bytes: int) -> list[Module]:
+    """Choose modules, none inside another, with so many bytes, or most, at the least cost.
 
     ``best[number, cost]`` are the most bytes of the modules from a number on, at most at that cost:
     without the module that of the next, with it that of the next outside it.
     """
     n = len(modules)
-    after = [
-        next(
-            (
-                other
-                for other in range(number, n)
-                if modules[other].path[: len(one.path)] != one.path
-            ),
-            n,
-        )
-        for number, one in enumerate(modules)
-    ]
+    after = [_next_outside(modules, number) for number in range(n)]
     best = np.zeros((n + 1, _PARTS + 1), np.int64)
-    for number in range(n - 1, -1, -1):
-        one = modules[number]
+    for number in reversed(range(n)):
+        module = modules[number]
         best[number] = best[number + 1]
-        with_it = one.held_bytes + best[after[number], : max(_PARTS + 1 - one.cost, 0)]
-        best[number, one.cost :] = np.maximum(best[number, one.cost :], with_it)
+        n_costs = max(_PARTS + 1 - module.cost, 0)
+        chosen_bytes = module.held_bytes + best[after[number], :n_costs]
+        affordable = best[number, module.cost :]
+        np.maximum(affordable, chosen_bytes, out=affordable)
     number = 0
     chosen: list[Module] = []
-    cost = int(np.searchsorted(best[0], min(wanted, best[0, -1])))
+    cost = int(np.searchsorted(best[0], min(n_bytes, best[0, -1])))
     while number < n:
-        is_taken = best[number, cost] > best[number + 1, cost]
-        if is_taken:
+        if best[number, cost] > best[number + 1, cost]:
             chosen.append(modules[number])
             cost -= modules[number].cost
-        number = after[number] if is_taken else number + 1
+            number = after[number]
+        else:
+            number += 1
     return chosen
 
 
-def _named(paths: Sequence[tuple[str, ...]]) -> str:
+def _next_outside(modules: Sequence[Module], number: int) -> int:
+    """Return the number of the next module that is outside of a module; after all if none is."""
+    path = modules[number].path
+    for later in range(number, len(modules)):
+        if modules[later].path[: len(path)] != path:
+            return later
+    return len(modules)
+
+
+def _module_names(modules: Sequence[Module]) -> str:
     """Return modules as people write them: equal ones by their range, as blocks.0-5.mlp."""
     groups: dict[tuple[str, str], list[int]] = {}
-    for path in paths:
-        place = _place_of_number(path)
-        key = ".".join(path[:place]), ".".join(path[place + 1 :])
-        groups.setdefault(key, []).extend(map(int, path[place : place + 1]))
-    texts = []
-    for (before, after), numbers in groups.items():
-        numbers.sort()
-        runs = np.split(numbers, rows_of(np.diff(numbers) != 1) + 1) if numbers else []
-        spans = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
-        texts.append(".".join(filter(None, (before, ",".join(spans), after))))
-    more = len(texts) - _MOST_NAMES
-    return ", ".join(texts[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    for module in modules:
+        depth = _number_depth(module.path)
+        key = ".".join(module.path[:depth]), ".".join(module.path[depth + 1 :])
+        groups.setdefault(key, []).extend(map(int, module.path[depth : depth + 1]))
+    names = []
+    for (prefix, suffix), numbers in groups.items():
+        names.append(".".join(filter(None, (prefix, _ranges(sorted(numbers)), suffix))))
+    n_more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {n_more} more" if n_more > 0 else "")
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return ordered numbers as ranges: 0-5,7."""
+    ranges = []
+    for run in np.split(numbers, rows_of(np.diff(numbers) != 1) + 1) if numbers else ():
+        ranges.append(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}")
+    return ",".join(ranges)

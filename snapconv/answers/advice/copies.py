@@ -1,11 +1,11 @@
-"""Copies that need not be on the device: of weights, gradients and shards, and of batches before their step.
+"""Copies that need not be on the device: weights, gradients, shards, and batches too early.
 
 A trace has no reads, so that a copy which nothing reads is known by its age, its stack and its
 sizes alone. An average of the weights, a reference model and a target network are copies too, and
 are read: they are made before the first step, or by copying modules, and are not found here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -48,19 +48,17 @@ _DDP_FILE = "torch/nn/parallel/distributed.py"
 
 
 def loaded_weights(evidence: Evidence) -> Iterator[Detected]:
-    """Find what torch.load left beside the model; the states of a checkpoint come after its weights."""
+    """Find what torch.load left beside the model; a checkpoint's states come after its weights."""
     analysis = evidence.analysis
     features = evidence.features
-    states = analysis.rows(Category.OPTIMIZER_STATE)
-    is_unknown = (
-        bool(features.has_next_backward.any()) and analysis.recorded is None and not len(states)
-    )
-    for rows in _of_line(
-        evidence, rows_of(_may_be_copy(evidence) & features.made_through(Role.LOADED))
-    ):
-        spare = _copies(evidence, rows, n_states=_STATES_OF_ADAM * is_unknown)
+    n_states = 0
+    if analysis.recorded is None and not len(analysis.rows(Category.OPTIMIZER_STATE)):
+        n_states = _STATES_OF_ADAM * bool(features.has_next_backward.any())
+    is_loaded = _may_be_copy(evidence) & features.made_through(Role.LOADED)
+    for rows in _groups_by_line(evidence, rows_of(is_loaded)):
+        spare = _copies(evidence, rows, n_states=n_states)
         if len(spare):
-            yield evidence.found(removed(analysis, spare), spare, analysis.main_line(spare))
+            yield evidence.finding(removed(analysis, spare), spare, analysis.main_line(spare))
 
 
 def cloned_weights(evidence: Evidence) -> Iterator[Detected]:
@@ -72,24 +70,22 @@ def cloned_weights(evidence: Evidence) -> Iterator[Detected]:
     if not evidence.is_large(rows_of(is_clone & evidence.live)):
         return
     is_clone[is_clone] = _follow_validation(evidence, rows_of(is_clone))
-    for rows in _of_line(evidence, rows_of(is_clone & evidence.live)):
+    for rows in _groups_by_line(evidence, rows_of(is_clone & evidence.live)):
         spare = _copies(evidence, rows)
         if len(spare):
-            change = removed(
-                analysis, rows_of(is_clone & is_among(table.stack_id, table.stack_id[spare]))
-            )
-            yield evidence.found(change, spare, analysis.main_line(spare))
+            has_stack = is_among(table.stack_id, table.stack_id[spare])
+            change = removed(analysis, rows_of(is_clone & has_stack))
+            yield evidence.finding(change, spare, analysis.main_line(spare))
 
 
 def _may_be_copy(evidence: Evidence) -> BoolColumn:
     """Mark what has a category that copies of weights may be taken for."""
-    return ~is_among(
-        evidence.analysis.classification.category, categories_with(Trait.NO_SPARE_WEIGHT)
-    )
+    category = evidence.analysis.classification.category
+    return ~is_among(category, categories_with(Trait.NO_SPARE_WEIGHT))
 
 
 def _copies(evidence: Evidence, rows: Int64Column, *, n_states: int = 0) -> Int64Column:
-    """Return those of the rows that have the size of a weight, if together they are a model; else none.
+    """Return the rows that have the size of a weight, if together they are a model; else none.
 
     The last are left out where a checkpoint has so many states for every weight.
     """
@@ -101,58 +97,69 @@ def _copies(evidence: Evidence, rows: Int64Column, *, n_states: int = 0) -> Int6
     weights = np.setdiff1d(rows_of(is_weight & evidence.live), rows)
     spare = rows[is_among(sizes[rows], sizes[weights])]
     spare = spare[: max(len(spare) - n_states * len(weights), 0)]
-    whole = min(map(evidence.bytes_of, (rows, weights)))
+    full_bytes = min(evidence.bytes_of(rows), evidence.bytes_of(weights))
     is_model = len(spare) >= _LEAST_WEIGHTS and len(distinct(sizes[spare])) >= _LEAST_SIZES
-    return spare if is_model and evidence.bytes_of(spare) >= _NEARLY * whole else rows[:0]
+    return spare if is_model and evidence.bytes_of(spare) >= _NEARLY * full_bytes else rows[:0]
 
 
 def _follow_validation(evidence: Evidence, rows: Int64Column) -> BoolColumn:
-    """Mark what came after a backward and then a forward without one: an average is made before the first."""
+    """Mark what came after a backward and then a forward without one.
+
+    An average is made before the first.
+    """
     features = evidence.features
     phase = evidence.analysis.phases.certain
-    forward, backward = (
-        last_before(rows_of(has_code(phase, kind)), features.alloc[rows])
-        for kind in (Phase.FORWARD, Phase.BACKWARD)
-    )
+    alloc = features.alloc[rows]
+    forward = last_before(rows_of(has_code(phase, Phase.FORWARD)), alloc)
+    backward = last_before(rows_of(has_code(phase, Phase.BACKWARD)), alloc)
     is_first = features.next_forward[rows] <= features.next_backward[rows]
     return np.asarray((backward >= 0) & (backward < forward) & is_first)
 
 
-def _of_line(evidence: Evidence, rows: Int64Column, *, least: int = 1) -> list[Int64Column]:
-    """Group allocations by the line of the project, and by the forwards before them: made in one go."""
+def _groups_by_line(
+    evidence: Evidence, rows: Int64Column, *, n_least: int = 1
+) -> list[Int64Column]:
+    """Group allocations by the line of the project, and by the number of forwards before them."""
     alloc = evidence.table.alloc_event
     line = np.maximum(evidence.analysis.project_frame[rows], -1)
     n_forwards = np.searchsorted(alloc[evidence.features.in_forward], alloc[rows])
     key = line.astype(np.int64) * (len(alloc) + 1) + n_forwards
-    return [rows[part] for part in grouped(np.arange(len(rows)), key, least=least)]
+    positions = np.arange(len(rows))
+    return [rows[part] for part in grouped(positions, key, least=n_least)]
 
 
 def early_batches(evidence: Evidence) -> Iterator[Detected]:
-    """Find equal inputs that one line copied to the device together, for steps one after another."""
+    """Find equal inputs that one line copied to the device together, for steps in a row."""
     analysis = evidence.analysis
     table = evidence.table
-    end = evidence.features.end
     bursts = _bursts_of_inputs(evidence)
     if not bursts:
         return
-    steps = _steps(evidence, int(table.alloc_event[bursts[0][-1]]))
-    begun = np.searchsorted(steps, table.alloc_event)
-    ended = np.searchsorted(steps, end)
-    spare = [bursts[0][:0]]
-    for rows in bursts:
-        for same in grouped(rows, table.requested_bytes, least=_LEAST_BATCHES):
-            all_stay = ended[same].min() == ended[same].max() and len(same) < _LEAST_BATCHES_KEPT
-            if not all_stay and ended[same].max() - begun[same[-1]] >= _LEAST_STEPS:
-                spare.append(np.delete(same, np.argmax(end[same])))
-    unused = np.concatenate(spare)
+    unused = _unused_inputs(evidence, bursts)
     frame = analysis.project_frame
     for rows in grouped(unused[frame[unused] >= 0], frame):
         live = rows[evidence.live[rows]]
         if evidence.is_large(live):
+            change = removed(analysis, rows)
             number = 1 + max(map(len, grouped(live, table.requested_bytes)))
-            yield evidence.found(
-                removed(analysis, rows), live, analysis.main_line(live), number=number
-            )
+            yield evidence.finding(change, live, analysis.main_line(live), number=number)
+
+
+def _unused_inputs(evidence: Evidence, bursts: Sequence[Int64Column]) -> Int64Column:
+    """Return the equal inputs of a burst that wait for later steps, without the last."""
+    table = evidence.table
+    end = evidence.features.end
+    steps = _steps(evidence, int(table.alloc_event[bursts[0][-1]]))
+    first_step = np.searchsorted(steps, table.alloc_event)
+    last_step = np.searchsorted(steps, end)
+    unused = [bursts[0][:0]]
+    for burst in bursts:
+        for rows in grouped(burst, table.requested_bytes, least=_LEAST_BATCHES):
+            latest = last_step[rows].max()
+            all_stay = last_step[rows].min() == latest and len(rows) < _LEAST_BATCHES_KEPT
+            if not all_stay and latest - first_step[rows[-1]] >= _LEAST_STEPS:
+                unused.append(np.delete(rows, np.argmax(end[rows])))
+    return np.concatenate(unused)
 
 
 def _bursts_of_inputs(evidence: Evidence) -> list[Int64Column]:
@@ -163,24 +170,29 @@ def _bursts_of_inputs(evidence: Evidence) -> list[Int64Column]:
     is_batch = has_code(category, Category.INPUT)
     # A recorder names those alone that a model was called with.
     is_batch |= has_code(category, Category.UNKNOWN) & is_among(stack_id, stack_id[is_batch])
-    bursts = _of_line(evidence, rows_of(is_batch & evidence.features.outside), least=_LEAST_BATCHES)
+    inputs = rows_of(is_batch & evidence.features.outside)
+    bursts = _groups_by_line(evidence, inputs, n_least=_LEAST_BATCHES)
     if not bursts:
         return bursts
     # What a model returns may be put together outside it: that is no copy to the GPU.
-    is_copy = np.array([name == "to" for name in (*analysis.operations, "")])[analysis.operation_id]
+    names = [*analysis.operations, ""]
+    is_copy = np.array([name == "to" for name in names])[analysis.operation_id]
     rows = np.concatenate(bursts)
-    return _of_line(evidence, rows[is_copy[rows]], least=_LEAST_BATCHES)
+    return _groups_by_line(evidence, rows[is_copy[rows]], n_least=_LEAST_BATCHES)
 
 
 def _steps(evidence: Evidence, event: int) -> Int64Column:
-    """Return the backwards after an event; without any the calls of the model, by what they make first."""
+    """Return the backwards after an event; without any the calls of the model.
+
+    A call is known by its first allocation.
+    """
     begins = evidence.analysis.phases.begins_of(Phase.BACKWARD)
     table = evidence.table
     if len(begins):
         return begins
-    made = rows_of(evidence.features.in_forward & (table.alloc_event > event))
-    calls = made[table.stack_id[made] == table.stack_id[made[:1]]]
-    return np.asarray(table.alloc_event[calls], np.int64)
+    rows = rows_of(evidence.features.in_forward & (table.alloc_event > event))
+    stack = table.stack_id[rows]
+    return np.asarray(table.alloc_event[rows[stack == stack[:1]]], np.int64)
 
 
 def autocast_cache(evidence: Evidence, *, is_read_again: bool) -> Iterator[Detected]:
@@ -204,26 +216,28 @@ def autocast_cache(evidence: Evidence, *, is_read_again: bool) -> Iterator[Detec
     if not evidence.is_large(live) or _are_read_again(evidence, live) != is_read_again:
         return
     stack = int(table.free_stack_id[live[0]])
-    path = (
-        calls.path(stack)
-        if stack >= 0
-        else calls.module_call(evidence.analysis.main_stack(live), outermost=True)
-    )
+    if stack >= 0:
+        path = calls.path(stack)
+    else:
+        path = calls.module_call(evidence.analysis.main_stack(live), outermost=True)
     change = freed_from(evidence.analysis, rows, _next_operations(evidence, is_cached)[rows])
-    yield evidence.found(change, live, calls.line_of(path), could_be=())
+    yield evidence.finding(change, live, calls.line_of(path), could_be=())
 
 
 def _next_operations(evidence: Evidence, is_cast: BoolColumn) -> Int64Column:
-    """Return the event at which the operation after that of each cast weight allocates, by its line.
+    """Return the event at which the operation after that of each cast weight allocates.
 
-    Layers share a line: then the copies of the next one begin anew.
+    Another line is another operation. Layers share a line: then the copies of the next one begin
+    anew.
     """
     table = evidence.table
     traced = rows_of(evidence.features.is_traced)
-    is_other = np.diff(evidence.features.lines_of(table.stack_id)[traced]) != 0
-    is_other |= np.diff(is_cast[traced].astype(np.int8)) > 0
-    others = np.append(table.alloc_event[traced[1:][is_other]], evidence.demand.n_events)
-    return others[np.searchsorted(others[:-1], table.alloc_event, side="right")]
+    line = evidence.features.lines_of(table.stack_id)[traced]
+    is_next = np.diff(line) != 0
+    is_next |= np.diff(is_cast[traced].astype(np.int8)) > 0
+    starts = table.alloc_event[traced[1:][is_next]]
+    position = np.searchsorted(starts, table.alloc_event, side="right")
+    return np.append(starts, evidence.demand.n_events)[position]
 
 
 def _are_read_again(evidence: Evidence, copies: Int64Column) -> bool:
@@ -235,11 +249,13 @@ def _are_read_again(evidence: Evidence, copies: Int64Column) -> bool:
     table = evidence.table
     calls = evidence.calls
     for path in {calls.path(stack) for stack in table.stack_id[copies].tolist() if stack >= 0}:
-        made = rows_of(calls.is_within(path)[table.stack_id])
-        run = np.cumsum(np.diff(made, prepend=-2) > 1)
-        mine = np.intersect1d(copies, made)
-        last = np.searchsorted(table.alloc_event[made], evidence.features.end[mine]) - 1
-        if not np.isin(run[last], run[np.searchsorted(made, mine)]).all():
+        rows = rows_of(calls.is_within(path)[table.stack_id])
+        run = np.cumsum(np.diff(rows, prepend=-2) > 1)
+        line_copies = np.intersect1d(copies, rows)
+        ends = evidence.features.end[line_copies]
+        last_run = run[np.searchsorted(table.alloc_event[rows], ends) - 1]
+        copy_run = run[np.searchsorted(rows, line_copies)]
+        if not np.isin(last_run, copy_run).all():
             return True
     return False
 
@@ -249,24 +265,27 @@ def copied_gradients(evidence: Evidence) -> Iterator[Detected]:
     analysis = evidence.analysis
     table = evidence.table
     features = evidence.features
-    frames = analysis.snapshot.stacks.frames
-    innermost = features.lines_of(table.stack_id)
-    of_ddp = [
-        frame
-        for frame in distinct(innermost[evidence.live & (innermost >= 0)]).tolist()
-        if frames.names[frame] in _OF_BUCKETS
-        and normal(frames.filenames[frame]).endswith(_DDP_FILE)
-    ]
-    is_bucket = is_among(innermost, of_ddp)
-    is_gradient = has_code(analysis.classification.category, Category.GRADIENT) & ~is_bucket
+    is_bucket = _is_bucket(evidence)
+    is_gradient = evidence.is_a(Category.GRADIENT) & ~is_bucket
     outlives = ~features.is_freed | (table.freed_event > features.alloc_run_end)
     rows = rows_of(is_gradient & features.is_traced & outlives)
     live = rows[evidence.live[rows]]
-    is_copied = (
-        evidence.bytes_of(rows_of(is_bucket & evidence.live)) >= evidence.bytes_of(live) * _NEARLY
-    )
-    if is_copied and evidence.is_large(live):
-        yield evidence.found(freed_from(analysis, rows, _summed_up(evidence, rows)), live, None)
+    n_in_buckets = evidence.bytes_of(rows_of(is_bucket & evidence.live))
+    if n_in_buckets >= evidence.bytes_of(live) * _NEARLY and evidence.is_large(live):
+        change = freed_from(analysis, rows, _summed_up(evidence, rows))
+        yield evidence.finding(change, live, None)
+
+
+def _is_bucket(evidence: Evidence) -> BoolColumn:
+    """Mark the allocations of the lines of DistributedDataParallel that made live buckets."""
+    frames = evidence.analysis.snapshot.stacks.frames
+    innermost = evidence.features.lines_of(evidence.table.stack_id)
+    bucket_frames = []
+    for frame in distinct(innermost[evidence.live & (innermost >= 0)]).tolist():
+        is_of_file = normal(frames.filenames[frame]).endswith(_DDP_FILE)
+        if is_of_file and frames.names[frame] in _OF_BUCKETS:
+            bucket_frames.append(frame)
+    return is_among(innermost, bucket_frames)
 
 
 def _summed_up(evidence: Evidence, rows: Int64Column) -> Int64Column:
@@ -277,15 +296,16 @@ def _summed_up(evidence: Evidence, rows: Int64Column) -> Int64Column:
     """
     table = evidence.table
     run = evidence.features.alloc_run_end
-    is_gradient = has_code(evidence.analysis.classification.category, Category.GRADIENT)
+    is_gradient = evidence.is_a(Category.GRADIENT)
     is_temporary = evidence.features.by_engine & ~is_gradient & (table.freed_event <= run)
 
     def kinds(rows: Int64Column) -> Iterator[tuple[int, int]]:
         return plain_rows(table.requested_bytes[rows], run[rows])
 
-    others = rows_of(is_temporary)
-    last = dict(zip(kinds(others), table.freed_event[others].tolist(), strict=True))
-    waits = [last.get(kind, 0) for kind in kinds(rows)]
+    temporaries = rows_of(is_temporary)
+    frees = table.freed_event[temporaries].tolist()
+    last_free = dict(zip(kinds(temporaries), frees, strict=True))
+    waits = [last_free.get(kind, 0) for kind in kinds(rows)]
     following = np.append(table.alloc_event[rows][1:], evidence.demand.n_events)
     return np.asarray(np.maximum(following, waits))
 
@@ -303,36 +323,40 @@ def views_of_gradients(evidence: Evidence) -> Iterator[Detected]:
     if recorded is None:
         return
     gradients = recorded.metadata.gradients
-    own = sums_by(recorded.gradients + 1, gradients.n_bytes, len(table) + 1)[1:]
-    others = table.requested_bytes - own
-    rows = rows_of((own > 0) & (others > own))
+    n_used = sums_by(recorded.gradients + 1, gradients.n_bytes, len(table) + 1)[1:]
+    n_spare = table.requested_bytes - n_used
+    rows = rows_of((n_used > 0) & (n_spare > n_used))
     live = rows[evidence.live[rows]]
     if evidence.is_large(live):
-        made = table.alloc_event[evidence.features.by_engine & (own == 0)]
-        after = np.searchsorted(made, table.alloc_event[rows], side="right")
-        first = np.append(made, evidence.demand.n_events)[after] + 1
-        change = replace(freed_from(analysis, rows, first), n_bytes=others[rows])
+        engine_allocs = table.alloc_event[evidence.features.by_engine & (n_used == 0)]
+        position = np.searchsorted(engine_allocs, table.alloc_event[rows], side="right")
+        first = np.append(engine_allocs, evidence.demand.n_events)[position] + 1
+        change = replace(freed_from(analysis, rows, first), n_bytes=n_spare[rows])
         parameter = gradients.parameter[recorded.gradients == live[0]][0]
-        yield evidence.found(change, live, None, name=recorded.metadata.parameters.names[parameter])
+        name = recorded.metadata.parameters.names[parameter]
+        yield evidence.finding(change, live, None, name=name)
 
 
 def gathered_shards(evidence: Evidence) -> Iterator[Detected]:
     """Find the weights of all modules that FSDP gathered for forward and keeps until backward."""
     table = evidence.table
     features = evidence.features
-    by_fsdp = features.made_through(Role.GATHERED)
-    number = np.searchsorted(table.alloc_event[features.in_forward & ~by_fsdp], table.alloc_event)
-    rows = rows_of(by_fsdp & features.reaches_backward & features.is_traced)
-    ends = [*_ends_of_losses(evidence)]
+    is_gathered = features.made_through(Role.GATHERED)
+    # The weights of one module are gathered with no allocation of forward between them.
+    module = np.searchsorted(
+        table.alloc_event[features.in_forward & ~is_gathered], table.alloc_event
+    )
+    rows = rows_of(is_gathered & features.reaches_backward & features.is_traced)
+    ends = list(_ends_of_losses(evidence))
     parts: list[Change] = []
     for iteration in grouped(rows, features.next_backward):
-        parts += _resharded(evidence, grouped(iteration, number), ends)
+        parts += _resharded(evidence, grouped(iteration, module), ends)
     if len(parts) < _LEAST_GATHERED:
         return
     change = joined(parts)
     live = change.rows[evidence.live[change.rows]]
     if evidence.is_large(live, LEAST_SHARE_OF_TRADE):
-        yield evidence.found(change, live, None, number=len(distinct(number[live])))
+        yield evidence.finding(change, live, None, number=len(distinct(module[live])))
 
 
 def _resharded(
@@ -346,16 +370,20 @@ def _resharded(
     table = evidence.table
     end = evidence.features.end
     backward = int(evidence.features.next_backward[modules[0][0]])
-    outside, within = (over[backward] for over in ends)
+    outer_end, inner_end = (loss_end[backward] for loss_end in ends)
     first = [backward, *(table.alloc_event[module[0]] for module in modules[2:]), backward]
-    last = [outside, *(end[module].min() for module in modules[2:]), within]
-    for rows, *events in zip(modules, first, last, strict=False):
-        begin, stop = (np.full(len(rows), event, np.int64) for event in events)
+    last = [outer_end, *(end[module].min() for module in modules[2:]), inner_end]
+    for rows, first_event, last_event in zip(modules, first, last, strict=False):
+        begin = np.full(len(rows), first_event, np.int64)
+        stop = np.full(len(rows), last_event, np.int64)
         yield Change(rows, begin, stop, table.block_bytes[rows])
 
 
 def _ends_of_losses(evidence: Evidence) -> Iterator[Int64Column]:
-    """Return where the backward of losses outside of modules ends, and that of all, by its first event."""
+    """Yield where the backward of losses outside of modules ends, then that of all losses.
+
+    Both are by the first event of the backward.
+    """
     features = evidence.features
     is_loss = features.made_through(Role.LOSS) & features.has_next_backward
     for is_chosen in (is_loss & ~features.made_through(Role.MODULE_CALL), is_loss):

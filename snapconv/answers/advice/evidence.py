@@ -36,8 +36,9 @@ _INSTALLED = re.compile(rf"{_OF_LIBRARY.pattern}|/(?:site|dist)-packages/")
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """Memory that need not be there: what would be missing, the line that made it, the line to change.
+    """Memory that need not be there.
 
+    ``change`` is what would be missing, ``line`` made it, ``where`` is the line to change.
     ``values`` fill the sentences of the kind. ``alone`` is the change with what is a finding of its
     own too. ``could_be``: the look-alikes (``look_alikes.py``) that the file does not exclude; None
     for all that have no sign there. A finding is certain if none is left.
@@ -52,7 +53,10 @@ class Detected:
 
 
 class LineCalls:
-    """The calls of lines on one device: a line is called from its first event to its last without a break."""
+    """The calls of lines on one device.
+
+    A line is called from its first event to its last without a break.
+    """
 
     def __init__(self, analysis: DeviceAnalysis) -> None:
         self.lines = analysis.lines
@@ -66,7 +70,7 @@ class LineCalls:
         self._begins: dict[tuple[int, ...], Int64Column] = {}
 
     @cached_property
-    def _with_frame(self) -> Callable[[int], Int32Column]:
+    def _stacks_by_frame(self) -> Callable[[int], Int32Column]:
         """The stacks of a frame; made when it is needed, as a file may have many devices."""
         return stacks_by_frame(self._python)
 
@@ -81,17 +85,26 @@ class LineCalls:
         return normal(self._python.frames.filenames[frame]).endswith(_MODULE_FILE)
 
     def module_call(self, stack: int, *, outermost: bool = False) -> tuple[int, ...]:
-        """Return the Python frames down to the call of a stack's innermost module; none without a module."""
+        """Return the Python frames down to the call of a stack's innermost module.
+
+        There are none where no module is called.
+        """
         path = self.path(stack)
-        places = [place for place, frame in enumerate(path) if self.is_module_call(frame)]
-        return path[: places[0 if outermost else -1] + 1] if places else ()
+        depths = [depth for depth, frame in enumerate(path) if self.is_module_call(frame)]
+        if not depths:
+            return ()
+        depth = depths[0] if outermost else depths[-1]
+        return path[: depth + 1]
 
     def is_within(self, path: tuple[int, ...]) -> BoolColumn:
-        """Mark the stacks that begin with a path, and those that were not recorded (at the end: of none)."""
+        """Mark the stacks that begin with a path, and those that were not recorded.
+
+        The last entry is that of allocations without a stack.
+        """
         if path not in self._marks:
             marks = np.zeros(len(self._python) + 1, bool)
             marks[-1] = True
-            for stack in self._with_frame(path[-1]).tolist():
+            for stack in self._stacks_by_frame(path[-1]).tolist():
                 marks[stack] = self.path(stack)[: len(path)] == path
             self._marks[path] = marks
         return self._marks[path]
@@ -114,9 +127,7 @@ class LineCalls:
 
     def line_of(self, path: tuple[int, ...]) -> SourceLine | None:
         """Return the project's line of a path: its innermost."""
-        return next(
-            (line for frame in reversed(path) if (line := self.lines.of_frame(frame))), None
-        )
+        return next(filter(None, map(self.lines.of_frame, reversed(path))), None)
 
 
 @dataclass(eq=False)
@@ -146,14 +157,18 @@ class Evidence:
     def is_computed(self) -> BoolColumn:
         """What forward and backward make, but for weights, gradients and states."""
         analysis = self.analysis
-        made = is_among(analysis.classification.category, categories_with(Trait.COMPUTED))
-        in_step = has_code(self.features.alloc_phase, Phase.OPTIMIZER)
-        return np.asarray(made & ~in_step & self.features.is_traced)
+        is_computed = is_among(analysis.classification.category, categories_with(Trait.COMPUTED))
+        is_of_step = has_code(self.features.alloc_phase, Phase.OPTIMIZER)
+        return np.asarray(is_computed & ~is_of_step & self.features.is_traced)
 
     @cached_property
     def is_of_forward(self) -> BoolColumn:
-        """What forward makes, but for caches of keys and values, and copies of weights, as of autocast's."""
-        return self.features.in_forward & ~(self.features.is_cache | self.is_a(Category.WEIGHT))
+        """What forward makes, but for caches of keys and values, and copies of weights.
+
+        autocast makes such copies.
+        """
+        is_other = self.features.is_cache | self.is_a(Category.WEIGHT)
+        return self.features.in_forward & ~is_other
 
     def is_a(self, category: Category) -> BoolColumn:
         """Mark the allocations of a category."""
@@ -171,7 +186,7 @@ class Evidence:
         """Return whether allocations are worth a finding."""
         return self.is_worth(self.bytes_of(rows), share)
 
-    def found(
+    def finding(
         self,
         change: Change,
         rows: Int64Column,
@@ -184,7 +199,8 @@ class Evidence:
 
         ``values`` fill its sentences; ``number`` is that of the allocations, unless it is given.
         """
-        texts = {name: str(value) for name, value in {"number": len(rows), **values}.items()}
+        values = {"number": len(rows), **values}
+        texts = {name: str(value) for name, value in values.items()}
         return Detected(change, self.analysis.main_line(rows), where, texts, could_be)
 
     def library_of(self, rows: Int64Column) -> str:
@@ -194,13 +210,20 @@ class Evidence:
         return library[1] if library else ""
 
     def caller_of(self, rows: Int64Column) -> str:
-        """Say which line of the program called the library that made most of some allocations, if one did."""
-        lines = [(line, file) for line, file in self._frames_of(rows) if line]
-        own = [line.place for line, file in lines if not _INSTALLED.search(file)]
-        return f", called from {own[0]}" if own and own[0] != lines[0][0].place else ""
+        """Say which line of the program called the library that made most of some allocations.
+
+        The text is empty where the program made them itself.
+        """
+        innermost = ""
+        for line, file in self._frames_of(rows):
+            if line:
+                innermost = innermost or line.place
+                if not _INSTALLED.search(file):
+                    return "" if line.place == innermost else f", called from {line.place}"
+        return ""
 
     def _frames_of(self, rows: Int64Column) -> Iterator[tuple[SourceLine | None, str]]:
-        """Yield the project's line and the file of each frame of the main stack, the innermost first."""
+        """Yield the project's line and the file of each frame of the main stack, from inside."""
         files = self.analysis.snapshot.stacks.frames.filenames
         for frame in reversed(self.calls.path(self.analysis.main_stack(rows))):
             yield self.calls.lines.of_frame(frame), normal(files[frame])
@@ -208,8 +231,12 @@ class Evidence:
 
 def is_operation(analysis: DeviceAnalysis, *words: str) -> BoolColumn:
     """Mark what operations with one of some words in their names made."""
-    names = [name.lower() for name in (*analysis.operations, "")]
-    return np.array([any(word in name for word in words) for name in names])[analysis.operation_id]
+
+    def has_word(name: str) -> bool:
+        return any(word in name.lower() for word in words)
+
+    is_named = [*map(has_word, analysis.operations), False]  # without an operation the number is -1
+    return np.array(is_named)[analysis.operation_id]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +246,8 @@ class Kind:
     A fault keeps memory for nothing, a trade has a price; what is free has none that most programs
     notice. ``wrong_if``: when it is none, where that is no look-alike. ``noun``: what {counted}
     counts. ``estimated`` says why its bytes are an estimate; empty where the replay is exact.
-    ``at_any_size``: what grows without an end need not be large yet. ``of_reserved``: of what is
-    reserved and not allocated.
+    ``has_any_size``: memory that grows without an end need not be large yet. ``is_of_reserved``: it
+    is about memory that is reserved and not allocated.
     """
 
     slug: str
@@ -232,18 +259,18 @@ class Kind:
     wrong_if: str = ""
     costs: str = "nothing"
     estimated: str = ""
-    at_any_size: bool = False
+    has_any_size: bool = False
     is_free: bool = False
-    of_reserved: bool = False
+    is_of_reserved: bool = False
 
-    def others(self, could_be: tuple[str, ...] | None) -> tuple[str, ...]:
+    def look_alikes(self, could_be: tuple[str, ...] | None) -> tuple[str, ...]:
         """Return what else a finding of this kind could be: see ``Detected``."""
-        known = LOOK_ALIKES[self.slug]
-        return tuple(
-            one.what
-            for one in known
-            if (not one.sign if could_be is None else one.slug in could_be)
-        )
+        texts = []
+        for look_alike in LOOK_ALIKES[self.slug]:
+            is_open = not look_alike.sign if could_be is None else look_alike.slug in could_be
+            if is_open:
+                texts.append(look_alike.what)
+        return tuple(texts)
 
     @property
     def sort(self) -> str:

@@ -7,7 +7,7 @@ forward without one and of earlier steps.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,8 +32,9 @@ from snapconv.columns import (
     run_starts,
 )
 from snapconv.phases.trace_phases import Phase, Phases
+from snapconv.stacks.project_lines import SourceLine
 from snapconv.torch_knowledge.frame_patterns import Role
-from snapconv.units import format_bytes
+from snapconv.units import format_bytes, optional
 
 _CALLS_OF_BEFORE = "this call and the calls before the trace (their graph is still alive)"
 # Lines whose operations left two results each, such as a norm its statistics: so many show a graph.
@@ -41,41 +42,64 @@ _LEAST_OF_TWO = 3
 
 
 def previous_kept(evidence: Evidence) -> Iterator[Detected]:
-    """Find what lines keep until its replacement is made, at the moment and everywhere else in the trace."""
+    """Find memory that lines keep until its replacement is made.
+
+    The change is for the moment, and for everything that these lines free too late in the trace.
+    """
     if not evidence.analysis.phases.free_sites_known:
         return
     bursts = Bursts(evidence.analysis, evidence.calls)
-    of_line: dict[int, list[Burst]] = {}
+    live_bursts: dict[int, list[Burst]] = {}
     finished = list(bursts.finished(evidence))
     for burst in (*finished, *bursts.unfinished(evidence, finished)):
-        of_line.setdefault(burst.line, []).append(burst)
-    for line, here in of_line.items():
-        if evidence.is_large(np.concatenate([burst.rows for burst in here])):
-            every = (*bursts.of_line(line), *here)
-            changes = [freed_from(evidence.analysis, burst.all_rows, burst.call) for burst in every]
-            yield _previous(evidence, here, combined(evidence.analysis, changes))
+        live_bursts.setdefault(burst.line, []).append(burst)
+    for line, line_bursts in live_bursts.items():
+        if evidence.is_large(np.concatenate([burst.rows for burst in line_bursts])):
+            changes = []
+            for burst in (*bursts.freed_by(line), *line_bursts):
+                changes.append(freed_from(evidence.analysis, burst.all_rows, burst.call))
+            yield _previous(evidence, line_bursts, combined(evidence.analysis, changes))
 
 
 def _previous(evidence: Evidence, bursts: Sequence[Burst], change: Change) -> Detected:
     """Return the finding about the bursts of one line that are in use at the moment."""
     analysis = evidence.analysis
     calls = evidence.calls
-    mine = np.concatenate([burst.rows for burst in bursts])
+    rows = np.concatenate([burst.rows for burst in bursts])
     path = calls.path(bursts[0].line)
-    where = calls.line_of(path)
+    line = calls.line_of(path)
     maker = calls.line_of(bursts[0].maker or path)
-    held = f" ({where.place} assigns it)" if bursts[0].maker and where else ""
-    categories = distinct(analysis.classification.category[mine]).tolist()
-    thing = ABOUT[Category(categories[0])].returned if len(categories) == 1 else "output"
+    texts = {
+        "thing": "output",
+        "when": "",
+        "held": f" ({line.place} assigns it)" if bursts[0].maker and line else "",
+        "maker": maker.place if maker else "library code",
+    }
     could_be: tuple[str, ...] = ("state",)
-    when = ""
+    categories = distinct(analysis.classification.category[rows]).tolist()
     if any(burst.is_graph for burst in bursts):
-        could_be = _could_be(analysis, mine, is_over=analysis.features.is_freed[change.rows].any())
-        thing = "output (and its graph)"
-        when = "" if len(analysis.phases.events_of_training) else "If backward is needed, "
-    texts = {"thing": thing, "when": when, "held": held}
-    texts["maker"] = maker.place if maker else "library code"
-    return evidence.found(change, mine, where, could_be=could_be, **texts)
+        is_over = analysis.features.is_freed[change.rows].any()
+        could_be = _graph_look_alikes(analysis, rows, is_over=is_over)
+        texts["thing"] = "output (and its graph)"
+        if not len(analysis.phases.events_of_training):
+            texts["when"] = "If backward is needed, "
+    elif len(categories) == 1:
+        texts["thing"] = ABOUT[Category(categories[0])].returned
+    return evidence.finding(change, rows, line, could_be=could_be, **texts)
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelCalls:
+    """The calls of a model from one line, and some allocations that they made.
+
+    ``path``: the frames down to the call; ``begins``: the events at which the calls began.
+    ``numbers`` has the number of the call for each of the ``rows``.
+    """
+
+    path: tuple[int, ...]
+    rows: Int64Column
+    begins: Int64Column
+    numbers: Int64Column
 
 
 # Gradients times steps.
@@ -101,32 +125,49 @@ def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
     # Those of before the trace may be a sum, unless they are freed before the first backward.
     is_idle = features.is_traced | (features.end <= idle[0, 1])
     rows = rows_of(is_idle & evidence.is_a(Category.GRADIENT))
-    mine = rows[evidence.live[rows] & (features.alloc[rows] < step_end)]
-    if not evidence.is_large(mine) or len(rows) * len(idle) > _MOST_RANGES:
+    is_old = features.alloc[rows] < step_end
+    live_rows = rows[evidence.live[rows] & is_old]
+    if not evidence.is_large(live_rows) or len(rows) * len(idle) > _MOST_RANGES:
         return
-    stay = bool((features.end[mine] > backward).any())
+    stay = bool((features.end[live_rows] > backward).any())
     iterations = phases.iteration[phases.begins_of(Phase.BACKWARD)]
     if stay and len(distinct(iterations)) < len(iterations):
         return
-    free_stacks = analysis.allocations.free_stack_id[mine]
-    where = evidence.calls.lines.innermost(int(next(iter(free_stacks[free_stacks >= 0]), -1)))
-    when = f"freed only after it{f', at {where.place}' if where else ''}"
-    # A step without notes of its own shows only by what it allocates: one may come unseen.
-    is_last = (phases.in_step.any() or phases.is_recorded) and not phases.optimizers.may_be_several
-    yield evidence.found(
-        _without(evidence, rows, idle),
-        mine,
-        where,
-        could_be=("accumulation",) * stay + ("later-step",) * (not is_last),
-        when="not freed before backward" if stay else when,
+    line = _first_free_line(evidence, live_rows)
+    freed = "not freed before backward"
+    if not stay:
+        freed = f"freed only after it{optional(', at {0.place}', line)}"
+    yield evidence.finding(
+        _freed_after_steps(evidence, rows, idle),
+        live_rows,
+        line,
+        could_be=_gradient_look_alikes(phases, stay=stay),
+        when=freed,
     )
 
 
-def _idle_ranges(phases: Phases) -> Int64Column:
-    """Return the ranges in which no gradient is read: from the end of a step up to the next backward.
+def _first_free_line(evidence: Evidence, rows: Int64Column) -> SourceLine | None:
+    """Return the project's line that freed the first allocation whose free has a stack."""
+    stacks = evidence.table.free_stack_id[rows]
+    recorded = stacks[stacks >= 0]
+    return evidence.calls.lines.innermost(int(recorded[0]) if len(recorded) else -1)
 
-    A step that allocates nothing is known by the iteration that ends with it; before the trace, one
-    may have ended.
+
+def _gradient_look_alikes(phases: Phases, *, stay: bool) -> tuple[str, ...]:
+    """Return what else gradients that ``stay`` through a backward, or not, could be."""
+    slugs = ["accumulation"] if stay else []
+    # A step without notes of its own shows only by what it allocates: one may come unseen.
+    are_steps_known = phases.in_step.any() or phases.is_recorded
+    if not are_steps_known or phases.optimizers.may_be_several:
+        slugs.append("later-step")
+    return tuple(slugs)
+
+
+def _idle_ranges(phases: Phases) -> Int64Column:
+    """Return the ranges in which no gradient is read.
+
+    Each is from the end of a step up to the next backward. A step that allocates nothing is known
+    by the iteration that ends with it; before the trace, one may have ended.
     """
     ends = phases.run_end[phases.begins_of(Phase.OPTIMIZER)].astype(np.int64) + 1
     if phases.has_steps:
@@ -138,8 +179,8 @@ def _idle_ranges(phases: Phases) -> Int64Column:
     return np.stack((begins.astype(np.int64), backwards), axis=1)[is_after_step]
 
 
-def _without(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change:
-    """Return the change that frees gradients at the end of each step, until backward makes them anew.
+def _freed_after_steps(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change:
+    """Return the change that frees gradients at the end of each step, until the next backward.
 
     It makes them in the order in which the first backward did. Where there is none, autograd takes
     over what it would add to it (torch/csrc/autograd/functions/accumulate_grad.h): neither is there
@@ -152,33 +193,39 @@ def _without(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change
     begins = run_starts(phases.phase)
     first = last_before(begins, alloc + 1)
     last = phases.run_end[alloc]
-    place = (alloc - first) / np.maximum(last - first + 1, 1)
+    position = (alloc - first) / np.maximum(last - first + 1, 1)
     incoming = rows_of(features.by_engine & ~evidence.is_a(Category.GRADIENT))
+    incoming_alloc = table.alloc_event[incoming]
     parts: list[Change] = []
     for ends, backward in idle.tolist():
         is_kept = (alloc < ends) & (features.end[rows] > ends)
         after = int(phases.run_end[backward]) + 1
-        again = backward + (place[is_kept] * (after - backward)).astype(np.int64)
-        here = slice(*np.searchsorted(table.alloc_event[incoming], (backward, after)))
-        again = _taken_over(evidence, rows[is_kept], again, incoming[here])
-        parts.append(replace(freed_from(evidence.analysis, rows[is_kept], ends), last=again))
+        again = backward + (position[is_kept] * (after - backward)).astype(np.int64)
+        begin, end = np.searchsorted(incoming_alloc, (backward, after))
+        again = _taken_over(evidence, rows[is_kept], again, incoming[begin:end])
+        freed = freed_from(evidence.analysis, rows[is_kept], ends)
+        parts.append(replace(freed, last=again))
     return joined(parts)
 
 
 def _taken_over(
     evidence: Evidence, rows: Int64Column, again: Int64Column, incoming: Int64Column
 ) -> Int64Column:
-    """Return where gradients begin if each is the nearest of what one backward makes of its size."""
+    """Return where gradients begin if each takes over the nearest memory of its size.
+
+    ``incoming`` is the memory that one backward makes.
+    """
     table = evidence.table
     features = evidence.features
     last = np.array(again)
     sizes = table.requested_bytes
     for size in distinct(sizes[rows]).tolist():
         is_such = sizes[rows] == size
-        same = incoming[sizes[incoming] == size]
-        if len(same):
-            distance = np.abs(table.alloc_event[same] - again[is_such, None])
-            last[is_such] = np.maximum(again[is_such], features.end[same[distance.argmin(axis=1)]])
+        fitting = incoming[sizes[incoming] == size]
+        if len(fitting):
+            distance = np.abs(table.alloc_event[fitting] - again[is_such, None])
+            nearest = fitting[distance.argmin(axis=1)]
+            last[is_such] = np.maximum(again[is_such], features.end[nearest])
     return last
 
 
@@ -191,16 +238,18 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     analysis = evidence.analysis
     table = evidence.table
     features = evidence.features
-    unused, number_of = _unused(evidence)
+    unused, call_number = _unused(evidence)
     burst = at(evidence.calls.n_allocs, table.freed_event, -1).astype(np.int64)
-    thrown = _thrown_away(evidence, unused, burst * (evidence.demand.n_events + 1) + number_of)
-    parts = [*thrown, *_replaced_graphs(evidence, unused & ~features.is_cache)]
+    call_and_burst = burst * (evidence.demand.n_events + 1) + call_number
+    parts = _thrown_away(evidence, unused, call_and_burst)
+    parts += _replaced_graphs(evidence, unused & ~features.is_cache)
     if not parts:
         return
     stacks = distinct(table.stack_id[np.concatenate(parts)])
-    rows = distinct(np.concatenate([*parts, *_last_graph(evidence, unused, stacks)]))
-    mine = rows[evidence.live[rows]]
-    if not evidence.is_large(mine):
+    parts += _last_graph(evidence, unused, stacks)
+    rows = distinct(np.concatenate(parts))
+    live_rows = rows[evidence.live[rows]]
+    if not evidence.is_large(live_rows):
         return
     # Without a graph, too, a cache is a part of what the call returns, and an input stays up to its
     # end.
@@ -209,12 +258,13 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     is_other &= features.is_freed & features.is_traced & is_among(burst, burst[rows])
     rows = np.concatenate((rows, rows_of(is_other)))
     callers = (evidence.calls.module_call(stack, outermost=True) for stack in stacks.tolist())
-    yield evidence.found(
+    # What the same call left before was freed without a backward.
+    is_over = features.is_freed[rows].any()
+    yield evidence.finding(
         freed_from(analysis, rows, ends_without_graph(evidence.calls, analysis, rows)),
-        mine,
+        live_rows,
         evidence.calls.line_of(next(filter(None, callers), ())),
-        # What the same call left before was freed without a backward.
-        could_be=_could_be(analysis, mine, is_over=features.is_freed[rows].any()),
+        could_be=_graph_look_alikes(analysis, live_rows, is_over=is_over),
         calls="this call" if features.is_traced[rows].all() else _CALLS_OF_BEFORE,
     )
 
@@ -237,16 +287,16 @@ def _last_graph(
 
 
 def _unused(evidence: Evidence) -> tuple[BoolColumn, Int64Column]:
-    """Mark what forwards made for a backward that does not come, and number the calls of each line."""
+    """Mark what forwards made for a backward that does not come, and number the calls of lines."""
     unused = _never_used(evidence)
     numbers = np.zeros(len(evidence.table), np.int64)
-    for _, of_call, begins, number_of in _by_forward(evidence, unused):
-        numbers += number_of
-        # In use while two more forwards of its line began: something keeps it. Of graphs see
+    for call in _model_calls(evidence, unused):
+        numbers[call.rows] += call.numbers
+        # In use while two more forwards of its line began: something keeps it. For graphs see
         # kept_graphs.
-        began_since = np.searchsorted(begins, evidence.features.end[of_call]) - number_of[of_call]
-        is_kept = began_since >= _LEAST_GRAPHS
-        unused[of_call] = ~is_kept & (not is_graph(evidence.analysis, of_call[is_kept]))
+        n_begun = np.searchsorted(call.begins, evidence.features.end[call.rows])
+        is_kept = n_begun - call.numbers >= _LEAST_GRAPHS
+        unused[call.rows] = ~is_kept & (not is_graph(evidence.analysis, call.rows[is_kept]))
     return unused, numbers
 
 
@@ -275,23 +325,24 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
     analysis = evidence.analysis
     features = evidence.features
     unused = _never_used(evidence, is_interrupted=analysis.ran_out) & features.is_traced
-    for root, of_call, begins, number_of in _by_forward(evidence, unused):
-        graphs = grouped(of_call[evidence.live[of_call]], number_of)
-        graphs = [part for part in graphs if is_graph(analysis, part)]
+    for call in _model_calls(evidence, unused):
+        is_live = evidence.live[call.rows]
+        parts = grouped(np.arange(len(call.rows))[is_live], call.numbers)
+        graphs = [call.rows[part] for part in parts if is_graph(analysis, call.rows[part])]
         if len(graphs) < _LEAST_GRAPHS:
             continue
-        mine = np.concatenate(graphs[:-1])
-        if evidence.is_large(mine):
-            whole = _with_its_losses(evidence, of_call, begins, root[:-1])
-            number = _number(evidence, whole, begins)
-            after = np.zeros(len(begins) + 1, np.int64)
-            after[number] = features.alloc[whole] + 1  # of several, what is written last stays
-            is_over = not analysis.ran_out and features.is_freed[mine].all()
-            yield evidence.found(
-                freed_from(analysis, whole, after[number]),
-                mine,
-                evidence.calls.line_of(root),
-                could_be=_could_be(analysis, mine, is_over=is_over),
+        live_rows = np.concatenate(graphs[:-1])
+        if evidence.is_large(live_rows):
+            rows = _add_losses(evidence, call)
+            number = _number(evidence, rows, call.begins)
+            after = np.zeros(len(call.begins) + 1, np.int64)
+            after[number] = features.alloc[rows] + 1  # of several, what is written last stays
+            is_over = not analysis.ran_out and features.is_freed[live_rows].all()
+            yield evidence.finding(
+                freed_from(analysis, rows, after[number]),
+                live_rows,
+                evidence.calls.line_of(call.path),
+                could_be=_graph_look_alikes(analysis, live_rows, is_over=is_over),
                 number=len(graphs),
             )
 
@@ -303,54 +354,56 @@ def _number(evidence: Evidence, rows: Int64Column, begins: Int64Column) -> Int64
     return begun - 1 + is_input
 
 
-def _with_its_losses(
-    evidence: Evidence, rows: Int64Column, begins: Int64Column, line: tuple[int, ...]
-) -> Int64Column:
-    """Return graphs with what was freed together with each: its inputs, and what its loss made after it."""
+def _add_losses(evidence: Evidence, call: _ModelCalls) -> Int64Column:
+    """Return graphs with what was freed together with each: its inputs, and its loss's memory."""
     table = evidence.table
     features = evidence.features
     is_part = features.is_freed.copy()
+    line = call.path[:-1]
     if line:  # what the trace does not free has no burst: then the same line
         is_part |= evidence.calls.is_within(line)[table.stack_id]
     is_input = evidence.is_a(Category.INPUT)
     is_part &= (evidence.is_computed | is_input) & features.is_traced
-    others = rows_of(is_part | features.mask(rows))
-    burst = at(evidence.calls.n_allocs, table.freed_event[others], -1) + 1
-    key = _number(evidence, others, begins) * (evidence.demand.n_events + 2) + burst
-    return others[np.isin(key, key[np.isin(others, rows)])]
+    candidates = rows_of(is_part | features.mask(call.rows))
+    burst = at(evidence.calls.n_allocs, table.freed_event[candidates], -1) + 1
+    number = _number(evidence, candidates, call.begins)
+    key = number * (evidence.demand.n_events + 2) + burst
+    return candidates[np.isin(key, key[np.isin(candidates, call.rows)])]
 
 
 def growing(evidence: Evidence) -> Iterator[Detected]:
-    """Find lines that keep memory of every iteration, which the replay frees when its iteration ends."""
+    """Find lines that keep memory of every iteration; the change frees it when that ends."""
     analysis = evidence.analysis
-    found = find_growth(evidence.analysis)
-    if not any(growth_notes(analysis, found)):
+    growths = find_growth(evidence.analysis)
+    if not any(growth_notes(analysis, growths)):
         return
     ends = np.array([iteration.last_event for iteration in analysis.iterations], np.int64)
-    for one in growth_by_line(found)[:3]:
-        rows = np.sort(one.rows)
-        is_replaced = one.fate is Fate.REPLACED
-        change = freed_from(
-            analysis, rows, np.where(is_replaced, -1, ends[analysis.iteration[rows]])
-        )
-        change = replace(change, n_bytes=change.n_bytes - is_replaced * change.n_bytes.min())
-        yield evidence.found(change, rows, one.line, added=format_bytes(one.bytes_per_iteration))
+    for growth in growth_by_line(growths)[:3]:
+        rows = np.sort(growth.rows)
+        if growth.fate is Fate.REPLACED:
+            change = freed_from(analysis, rows, -1)
+            change = replace(change, n_bytes=change.n_bytes - change.n_bytes.min())
+        else:
+            change = freed_from(analysis, rows, ends[analysis.iteration[rows]])
+        added = format_bytes(growth.bytes_per_iteration)
+        yield evidence.finding(change, rows, growth.line, added=added)
 
 
 def garbage(evidence: Evidence) -> Iterator[Detected]:
-    """Find what reference cycles keep beyond its step, up to a run of Python's collector."""
+    """Find memory that reference cycles keep beyond its step, up to a run of Python's collector."""
     waiting = find_garbage(evidence.analysis)
     if waiting is None:
         return
-    mine = waiting.rows[evidence.live[waiting.rows] & (waiting.ends <= evidence.moment.event)]
-    if evidence.is_large(mine):
+    is_late = waiting.ends <= evidence.moment.event
+    live_rows = waiting.rows[evidence.live[waiting.rows] & is_late]
+    if evidence.is_large(live_rows):
         change = freed_from(evidence.analysis, waiting.rows, waiting.ends)
         could_be = () if waiting.is_certain else ("dropped",)
-        yield evidence.found(change, mine, waiting.line, could_be=could_be)
+        yield evidence.finding(change, live_rows, waiting.line, could_be=could_be)
 
 
 def _never_used(evidence: Evidence, *, is_interrupted: bool = False) -> BoolColumn:
-    """Mark what a forward made and the program itself freed, or nobody, with no backward in between.
+    """Mark what a forward made, and no backward used before the program freed it, or nobody did.
 
     Where memory ran out meanwhile, the exception may have kept it from its backward: only
     ``is_interrupted``.
@@ -364,25 +417,37 @@ def _never_used(evidence: Evidence, *, is_interrupted: bool = False) -> BoolColu
     if not phases.free_sites_known:
         return np.zeros_like(unused)
     # A backward may come in between that is of a later forward alone.
-    used = rows_of(features.in_forward & features.is_freed_by_engine)
-    began = first_before(features.next_backward, features.alloc, used, features.n_events)
+    is_used = features.in_forward & features.is_freed_by_engine
+    began = first_before(
+        features.next_backward, features.alloc, rows_of(is_used), features.n_events
+    )
     began[began == features.n_events] = -1
     unused &= (features.next_backward >= features.end) | (features.alloc < began)
-    failed = phases.oom_events[: 0 if is_interrupted else None]
+    failed = phases.oom_events
+    if is_interrupted:
+        failed = failed[:0]
     unused &= np.searchsorted(failed, features.alloc) == np.searchsorted(failed, features.end)
     # What is freed within a module's call is no graph.
     return np.asarray(unused & ~features.freed_through(Role.MODULE_CALL))
 
 
-def _could_be(
+def _graph_look_alikes(
     analysis: DeviceAnalysis, rows: Int64Column, *, is_over: bool | np.bool_
 ) -> tuple[str, ...]:
-    """Return what else than a graph allocations could be; ``is_over``: no backward comes for them."""
+    """Return what else than a graph allocations could be.
+
+    ``is_over``: no backward comes for them.
+    """
     stack = analysis.allocations.stack_id[rows]
-    by_nodes = analysis.features.freed_through(Role.RELEASE)[rows]
-    are_two = (np.diff(rows) == 1) & (stack[1:] == stack[:-1]) & (stack[1:] >= 0)
-    has_sign = by_nodes.any() or len(distinct(stack[1:][are_two])) >= _LEAST_OF_TWO
-    return ("outputs",) * (not has_sign) + ("later",) * (not is_over)
+    is_freed_by_node = analysis.features.freed_through(Role.RELEASE)[rows]
+    is_equal = (stack[1:] == stack[:-1]) & (stack[1:] >= 0)
+    are_two = (np.diff(rows) == 1) & is_equal
+    slugs = []
+    if not is_freed_by_node.any() and len(distinct(stack[1:][are_two])) < _LEAST_OF_TWO:
+        slugs.append("outputs")
+    if not is_over:
+        slugs.append("later")
+    return tuple(slugs)
 
 
 def _is_whole_graph(evidence: Evidence, rows: Int64Column) -> bool:
@@ -401,25 +466,19 @@ def _is_whole_graph(evidence: Evidence, rows: Int64Column) -> bool:
     end = features.end
     span = slice(rows[0], rows[-1] + 1)  # rows are in the order of their allocs
     is_left = evidence.is_of_forward[span] & (end[span] >= end[rows].min())
-    return bool(n_bytes[rows].sum() >= NEARLY * n_bytes[span][is_left].sum())
+    n_left = n_bytes[span][is_left].sum()
+    return bool(n_bytes[rows].sum() >= NEARLY * n_left)
 
 
-def _by_forward(
-    evidence: Evidence, is_made: BoolColumn
-) -> Iterator[tuple[tuple[int, ...], Int64Column, Int64Column, Int64Column]]:
-    """Group allocations by the call of the model: its path, they, the events at which calls began.
-
-    And the number of the call that each belongs to, of which other allocations have 0.
-    """
+def _model_calls(evidence: Evidence, is_chosen: BoolColumn) -> Iterator[_ModelCalls]:
+    """Group the chosen allocations by the calls of the model, where they are large."""
     stack_id = evidence.table.stack_id
-    of_root: dict[tuple[int, ...], list[Int64Column]] = {}
-    for same in grouped(rows_of(is_made), stack_id):
-        root = evidence.calls.module_call(int(stack_id[same[0]]), outermost=True)
-        of_root.setdefault(root, []).append(same)
-    for root, parts in of_root.items():
-        of_call = np.sort(np.concatenate(parts))
-        if root and evidence.is_large(of_call[evidence.live[of_call]]):
-            begins = evidence.calls.begins(root)
-            number_of = np.zeros(len(stack_id), np.int64)
-            number_of[of_call] = _number(evidence, of_call, begins)
-            yield root, of_call, begins, number_of
+    parts_by_path: dict[tuple[int, ...], list[Int64Column]] = {}
+    for stack_rows in grouped(rows_of(is_chosen), stack_id):
+        path = evidence.calls.module_call(int(stack_id[stack_rows[0]]), outermost=True)
+        parts_by_path.setdefault(path, []).append(stack_rows)
+    for path, parts in parts_by_path.items():
+        rows = np.sort(np.concatenate(parts))
+        if path and evidence.is_large(rows[evidence.live[rows]]):
+            begins = evidence.calls.begins(path)
+            yield _ModelCalls(path, rows, begins, _number(evidence, rows, begins))

@@ -1,4 +1,4 @@
-"""Advice: what to change in the program, and the bytes that it saves at the peak, by a replay of the trace.
+"""Advice: changes of the program, and the bytes that they save at the peak by a replay.
 
 Every kind is a row of KINDS: its sentences, and a detector. Detectors look at the peak, then at the
 peak that is left without their findings. A fault keeps memory for nothing; a trade saves memory for
@@ -54,7 +54,7 @@ from snapconv.answers.advice.trades import (
 )
 from snapconv.answers.peak import summary_totals
 from snapconv.answers.what_if.setting_trials import SavingSetting, saving_setting
-from snapconv.columns import BoolColumn, distinct
+from snapconv.columns import distinct
 from snapconv.replay.history_verdict import Verdict
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.stop_signals import stage
@@ -73,8 +73,8 @@ _MOST_QUICK = 1 << 17
 _WITHOUT_AUTOCAST_CACHE = (
     "Pass cache_enabled=False to torch.autocast.",
     (
-        "Or keep the weights in that precision, such as by model.to(torch.bfloat16): half of them is "
-        "saved too."
+        "Or keep the weights in that precision, such as by model.to(torch.bfloat16): half of them "
+        "is saved too."
     ),
 )
 
@@ -172,7 +172,7 @@ KINDS = (
             "Or clear the list, tensor or cache that holds it, or give it a limit.",
         ),
         detect=growing,
-        at_any_size=True,
+        has_any_size=True,
     ),
     Kind(
         slug="autocast-cache",
@@ -204,15 +204,15 @@ KINDS = (
                 "own.wait_stream(other)."
             ),
             (
-                "other is the stream that used it. Then leave out record_stream(), or use one stream "
-                "for both."
+                "other is the stream that used it. Then leave out record_stream(), or use one "
+                "stream for both."
             ),
             "{nccl}",
             "PyTorch waits for the other stream itself only where memory runs out.",
         ),
         wrong_if="a CUDA graph was captured meanwhile, which delays such frees",
         detect=late_frees,
-        of_reserved=True,
+        is_of_reserved=True,
     ),
     Kind(
         slug="idle-cache",
@@ -227,7 +227,7 @@ KINDS = (
         ),
         wrong_if="the program uses {pool} again after the trace",
         detect=idle_caches,
-        of_reserved=True,
+        is_of_reserved=True,
     ),
     Kind(
         slug="many-streams",
@@ -238,7 +238,7 @@ KINDS = (
         ),
         wrong_if="the calls have to overlap on the GPU",
         detect=scattered_caches,
-        of_reserved=True,
+        is_of_reserved=True,
     ),
     Kind(
         slug="buckets",
@@ -293,8 +293,8 @@ KINDS = (
         noun="mask",
         how=(
             (
-                "Attention adds the padding mask (src_key_padding_mask) to the other in every layer: "
-                "pass one."
+                "Attention adds the padding mask (src_key_padding_mask) to the other in every "
+                "layer: pass one."
             ),
             "With a causal mask and padding at the end, pass is_causal=True and no padding mask.",
         ),
@@ -310,8 +310,8 @@ KINDS = (
         plural="copies",
         how=(
             (
-                "Pass autocast_adapter_dtype=False to get_peft_model: adapters then have the model's "
-                "precision."
+                "Pass autocast_adapter_dtype=False to get_peft_model: adapters then have the "
+                "model's precision."
             ),
         ),
         costs="precision of the adapters' weights; check that the loss still falls",
@@ -366,8 +366,7 @@ KINDS = (
         wrong_if="{wrong}",
         detect=full_states,
         estimated="each state shrinks to a quarter, and the step keeps no temporaries; "
-        "transformers' Trainer "
-        "leaves the states of embeddings as they are",
+        "transformers' Trainer leaves the states of embeddings as they are",
     ),
     Kind(
         slug="batch",
@@ -383,7 +382,7 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One change of the program: what is wrong, what it saves at the peak, what it costs, how to do it.
+    """One change of the program: its reason, its saving at the peak, its price, and how to do it.
 
     ``held_bytes`` are those that it takes from the memory at the peak; ``saved_bytes`` are less
     where another moment then needs more. ``could_be``: what else has such lifetimes and is not
@@ -457,14 +456,14 @@ class Advice:
     @property
     def faults(self) -> tuple[Finding, ...]:
         """The findings that cost nothing to follow."""
-        return tuple(found for found in self.findings if found.sort == FAULT)
+        return tuple(finding for finding in self.findings if finding.sort == FAULT)
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         return {
             "kind": device_kind(self.device),
             **asdict(replace(self, findings=())),
-            "findings": [found.to_json() for found in self.findings],
+            "findings": [finding.to_json() for finding in self.findings],
         }
 
 
@@ -478,24 +477,31 @@ def advise(
     replays: bool = True,
     forward_ms: Mapping[str, float] | None = None,
 ) -> Advice:
-    """Find what to change; ``goal_bytes`` is the peak to reach, and asks for trades unless faults reach it.
+    """Find what to change.
 
-    ``capacity``: what may be reserved, where settings are tried. ``replays``: find the new peaks by
-    the allocator model, which takes longer. ``forward_ms``: the times of a capture, see
-    times.forward_times.
+    ``goal_bytes`` is the peak to reach, and asks for trades unless faults reach it. ``capacity``:
+    what may be reserved, where settings are tried. ``replays``: find the new peaks by the allocator
+    model, which takes longer. ``forward_ms``: the times of a capture, see times.forward_times.
     """
     trades = trades or goal_bytes is not None
-    sorts = (FAULT, FREE, TRADE) if trades else (FAULT, FREE) if replays else (FAULT,)
+    sorts = [FAULT]
+    if trades or replays:
+        sorts.append(FREE)
+    if trades:
+        sorts.append(TRADE)
     demand = Demand(analysis)
     unknown = _why_unknown(analysis)
     peak_of = demand.replayed if replays else demand.without
     evidence = Evidence(demand, LineCalls(analysis), demand.peak, goal_bytes, forward_ms or {})
     findings = [] if unknown else _search(evidence, sorts, peak_of)
     if replays and (goal_bytes is not None or not trades):
-        findings = _without_needless(findings, goal_bytes, demand)
+        findings = _worthwhile(findings, goal_bytes, demand)
     failed = analysis.phases.oom_events[:1].tolist()
+    fits_already = False
+    setting = None
     is_tried = trades and replays and not unknown and analysis.n_events <= _MOST_SEARCHED
-    fits_already, setting = saving_setting(analysis, capacity) if is_tried else (False, None)
+    if is_tried:
+        fits_already, setting = saving_setting(analysis, capacity)
     changes = [finding.change for finding in findings]
     return Advice(
         device=analysis.device.device,
@@ -519,76 +525,89 @@ def advise(
 
 
 def quick_findings(analysis: DeviceAnalysis) -> list[Finding]:
-    """Find what ``advise`` finds where nobody requests trades, by sums alone; its faults in the same order.
+    """Find what ``advise`` finds where nobody requests trades, by sums alone.
 
-    What is free is looked for in short traces alone: in one of 10^6 events that takes as long as
-    reading it.
+    Its faults are in the same order. What is free is looked for in short traces alone: in one of
+    10^6 events that takes as long as reading it.
     """
     if _why_unknown(analysis):
         return []
     sorts = (FAULT, FREE) if analysis.n_events <= _MOST_QUICK else (FAULT,)
     demand = Demand(analysis)
     evidence = Evidence(demand, LineCalls(analysis), demand.peak)
-    return _without_needless(_search(evidence, sorts, demand.without), None, demand)
+    return _worthwhile(_search(evidence, sorts, demand.without), None, demand)
 
 
-def _without_needless(
-    found: list[Finding], goal_bytes: int | None, demand: Demand
-) -> list[Finding]:
-    """Leave out what costs something where faults reach the goal, and what is free and small without a goal.
+def _worthwhile(findings: list[Finding], goal_bytes: int | None, demand: Demand) -> list[Finding]:
+    """Leave out findings that cost something where faults reach the goal.
 
-    What is small stays where another saves more beside it than alone.
+    Without a goal, leave out those that are free and small, unless another one saves more beside
+    them than alone.
     """
-    faults = [one for one in found if one.sort == FAULT]
-    peak = demand.peak.n_bytes
     if goal_bytes is None:
-        large = [one for one in found if one.sort != FREE or one.saved_bytes >= peak * _LEAST_SHARE]
-        is_needed = any(
-            one.reserved_bytes is None and peak - one.peak.n_bytes < one.saved_bytes
-            for one in large
-        )
-        return [one for one in found if one in large or one.saved_bytes] if is_needed else large
-    is_enough = faults and demand.without([one.change for one in faults]).n_bytes <= goal_bytes
-    return faults if is_enough else found
+        return _large_enough(findings, demand.peak.n_bytes)
+    faults = [finding for finding in findings if finding.sort == FAULT]
+    if faults and demand.without([fault.change for fault in faults]).n_bytes <= goal_bytes:
+        return faults
+    return findings
 
 
-def _rank(one: Finding) -> tuple[object, ...]:
-    return one.sort, one.kind == "batch", -one.saved_bytes, -one.held_bytes, one.kind, one.what
+def _large_enough(findings: list[Finding], peak_bytes: int) -> list[Finding]:
+    least_bytes = peak_bytes * _LEAST_SHARE
+    large = []
+    needs_small = False
+    for finding in findings:
+        if finding.sort == FREE and finding.saved_bytes < least_bytes:
+            continue
+        large.append(finding)
+        n_alone = peak_bytes - finding.peak.n_bytes
+        needs_small |= finding.reserved_bytes is None and n_alone < finding.saved_bytes
+    if not needs_small:
+        return large
+    return [finding for finding in findings if finding.sort != FREE or finding.saved_bytes]
+
+
+def _rank(finding: Finding) -> tuple[object, ...]:
+    is_batch = finding.kind == "batch"
+    sizes = (-finding.saved_bytes, -finding.held_bytes)
+    return finding.sort, is_batch, *sizes, finding.kind, finding.what
 
 
 def _measured(
-    found: Finding, peak_of: Callable[[Sequence[Change]], Peak], demand: Demand
+    finding: Finding, peak_of: Callable[[Sequence[Change]], Peak], demand: Demand
 ) -> Finding:
     """Give a finding its final peak; what it saves beside others stays the sum of its blocks."""
-    peak = peak_of([found.change])
-    before = demand.peak.n_bytes
-    saved = before - peak.n_bytes
-    by_sum = before - found.peak.n_bytes
-    if found.saved_bytes > by_sum:
-        saved = max(saved, found.saved_bytes)
-    return replace(found, peak=peak, saved_bytes=saved, next_place=demand.place_of(peak))
+    peak = peak_of([finding.change])
+    full_bytes = demand.peak.n_bytes
+    saved = full_bytes - peak.n_bytes
+    if finding.saved_bytes > full_bytes - finding.peak.n_bytes:
+        saved = max(saved, finding.saved_bytes)
+    return replace(finding, peak=peak, saved_bytes=saved, next_place=demand.place_of(peak))
 
 
-def _enough(found: Sequence[Finding], goal_bytes: int, demand: Demand) -> Iterator[tuple[int, ...]]:
+def _enough(
+    findings: Sequence[Finding], goal_bytes: int, demand: Demand
+) -> Iterator[tuple[int, ...]]:
     """Yield the findings that reach a goal alone, then the first of the others that do together."""
-    others: list[int] = []
-    for number, one in enumerate(found, 1):
-        if one.peak.n_bytes <= goal_bytes:
+    small: list[int] = []
+    for number, finding in enumerate(findings, 1):
+        if finding.peak.n_bytes <= goal_bytes:
             yield (number,)
         else:
-            others.append(number)
+            small.append(number)
 
     def reach(numbers: Sequence[int]) -> bool:
-        return (
-            demand.without([found[number - 1].change for number in numbers]).n_bytes <= goal_bytes
-        )
+        changes = [findings[number - 1].change for number in numbers]
+        return demand.without(changes).n_bytes <= goal_bytes
 
-    first = next((others[:last] for last in range(2, len(others) + 1) if reach(others[:last])), [])
-    for number in first[::-1]:
-        fewer = [one for one in first if one != number]
-        first = fewer if reach(fewer) else first
-    if first:
-        yield tuple(first)
+    n_needed = next((n for n in range(2, len(small) + 1) if reach(small[:n])), 0)
+    numbers = small[:n_needed]
+    for number in small[:n_needed][::-1]:
+        remaining = [n for n in numbers if n != number]
+        if reach(remaining):
+            numbers = remaining
+    if numbers:
+        yield tuple(numbers)
 
 
 def goal_of(analysis: DeviceAnalysis, *, capacity: int | None, save: int | None) -> int | None:
@@ -614,12 +633,9 @@ def kept_cached(analysis: DeviceAnalysis) -> int:
 
 
 def _contents(analysis: DeviceAnalysis, event: int) -> dict[str, int]:
-    rows = summary_totals(analysis, analysis.allocations.live_at(event))
-    return {
-        row.category: row.block_bytes
-        for row in sorted(rows, key=lambda row: -row.block_bytes)
-        if row.block_bytes
-    }
+    rows = list(summary_totals(analysis, analysis.allocations.live_at(event)))
+    rows.sort(key=lambda row: -row.block_bytes)
+    return {row.category: row.block_bytes for row in rows if row.block_bytes}
 
 
 def _why_unknown(analysis: DeviceAnalysis) -> str:
@@ -638,10 +654,11 @@ def _search(
     Faults stay in the order of their sums, so that the first is the same with and without a replay.
     """
     kinds = [kind for kind in KINDS if kind.sort in sorts]
-    found = sorted((*_of_reserved(evidence, kinds), *_allocated(evidence, kinds)), key=_rank)[
-        :MOST_FINDINGS
-    ]
-    measured = [_measured(finding, peak_of, evidence.demand) for finding in found]
+    findings = [*_reserved(evidence, kinds), *_allocated(evidence, kinds)]
+    findings.sort(key=_rank)
+    measured = []
+    for finding in findings[:MOST_FINDINGS]:
+        measured.append(_measured(finding, peak_of, evidence.demand))
     n_faults = sum(finding.sort == FAULT for finding in measured)
     return measured[:n_faults] + sorted(measured[n_faults:], key=_rank)
 
@@ -652,103 +669,147 @@ def _search(
 _PASSES = (((FAULT,), False), ((FREE,), False), ((FAULT,), True), ((FREE, TRADE), False))
 
 
-def _allocated(evidence: Evidence, kinds: Sequence[Kind]) -> Iterator[Finding]:
-    """Find faults at the peak, at the peak that is left without them, and so on; then all others so."""
+class _ChangeLog:
+    """The changes of the findings so far: a detector may detect them again in a later round."""
+
+    def __init__(self, n_allocations: int) -> None:
+        self.changes: list[Change] = []
+        self._is_changed = np.zeros(n_allocations, bool)
+        self._keys: set[tuple[object, ...]] = set()
+
+    def is_new(self, kind: Kind, detected: Detected) -> bool:
+        """Return whether a detection is new: a kind but once, but for faults of other lines.
+
+        A fault is new only if no change has all of its memory.
+        """
+        key: tuple[object, ...] = (kind.slug,)
+        if kind.sort == FAULT:
+            key = (kind.slug, detected.where or detected.line)
+            if self._is_changed[detected.change.rows].all():
+                return False
+        if key in self._keys:
+            return False
+        self._keys.add(key)
+        return True
+
+    def add(self, change: Change) -> None:
+        self.changes.append(change)
+        self._is_changed[change.rows] = True
+
+
+def _allocated(evidence: Evidence, kinds: Sequence[Kind]) -> list[Finding]:
+    """Find faults at the peak, at the peak without them, and so on; then all others so."""
     demand = evidence.demand
     n_faults = 0
-    changes: list[Change] = []
-    seen = np.zeros(len(evidence.table), bool)
-    known: set[tuple[object, ...]] = set()
+    change_log = _ChangeLog(len(evidence.table))
+    findings: list[Finding] = []
     for sorts, is_beside in _PASSES:
-        if is_beside and len(changes) == n_faults:
+        if is_beside and len(findings) == n_faults:
             continue
-        chosen = [kind for kind in kinds if kind.sort in sorts and not kind.of_reserved]
-        moment = demand.without(changes) if is_beside else demand.peak
+        chosen = [kind for kind in kinds if kind.sort in sorts and not kind.is_of_reserved]
+        moment = demand.without(change_log.changes) if is_beside else demand.peak
         for _ in range(_ROUNDS):
-            evidence = replace(evidence, moment=moment)
-            n_before = len(changes)
-            for kind, detected in _detected(chosen, evidence, known, seen):
-                finding = _finding(kind, detected, evidence, changes)
-                held = 0 if is_beside else demand.bytes_at(finding.change, moment.event)
-                if kind.at_any_size or evidence.is_worth(max(held, finding.saved_bytes)):
-                    changes.append(detected.change)
-                    seen[detected.change.rows] = True
-                    yield finding
-            if len(changes) == n_before:
+            round_evidence = replace(evidence, moment=moment)
+            new_findings = _round(round_evidence, chosen, change_log, is_beside=is_beside)
+            if not new_findings:
                 break
-            moment = demand.without(changes)
-        n_faults = n_faults or len(changes) * (FAULT in sorts)
+            findings += new_findings
+            moment = demand.without(change_log.changes)
+        if FAULT in sorts and not n_faults:
+            n_faults = len(findings)
+    return findings
 
 
-def _detected(
-    kinds: Sequence[Kind], evidence: Evidence, known: set[tuple[object, ...]], seen: BoolColumn
-) -> Iterator[tuple[Kind, Detected]]:
-    """Detect what is not known yet: of faults each line once, and no memory that was seen."""
+def _round(
+    evidence: Evidence, kinds: Sequence[Kind], change_log: _ChangeLog, *, is_beside: bool
+) -> list[Finding]:
+    """Return the new findings at one moment, and add their changes to those found before."""
+    findings = []
     for kind in kinds:
-        is_fault = kind.sort == FAULT
         for detected in kind.detect(evidence):
-            key = (kind.slug, is_fault and (detected.where or detected.line))
-            if key not in known and not (is_fault and seen[detected.change.rows].all()):
-                known.add(key)
-                yield kind, detected
+            if not change_log.is_new(kind, detected):
+                continue
+            finding = _finding(kind, detected, evidence, change_log.changes)
+            n_bytes = finding.saved_bytes
+            if not is_beside:
+                n_held = evidence.demand.bytes_at(finding.change, evidence.moment.event)
+                n_bytes = max(n_bytes, n_held)
+            if kind.has_any_size or evidence.is_worth(n_bytes):
+                change_log.add(detected.change)
+                findings.append(finding)
+    return findings
 
 
-def _of_reserved(evidence: Evidence, kinds: Sequence[Kind]) -> Iterator[Finding]:
-    """Find what is reserved and not allocated, where a replay shows that less would be.
+def _reserved(evidence: Evidence, kinds: Sequence[Kind]) -> Iterator[Finding]:
+    """Find memory that is reserved and not allocated, where a replay shows that less would be.
 
     Where memory ran out PyTorch had waited for all streams, and returned every cache, before.
     """
     replay = evidence.analysis.replay
     reserved = replay.reserved.peak
-    least = max(LEAST_SHARE_OF_TRADE * replay.reserved.peak, 1)
-    # What is allocated at once is reserved in any case.
-    if evidence.analysis.ran_out or reserved - replay.allocated.peak < least:
+    least_bytes = max(LEAST_SHARE_OF_TRADE * replay.reserved.peak, 1)
+    # Memory that is allocated at once is reserved in any case.
+    if evidence.analysis.ran_out or reserved - replay.allocated.peak < least_bytes:
         return
     for kind in kinds:
-        for detected in kind.detect(evidence) if kind.of_reserved else ():
+        if not kind.is_of_reserved:
+            continue
+        for detected in kind.detect(evidence):
             saved = evidence.demand.saved_of_reserved(detected.change)
-            if saved >= least:
+            if saved >= least_bytes:
                 finding = _finding(kind, detected, evidence, ())
                 yield replace(
                     finding, held_bytes=saved, saved_bytes=saved, reserved_bytes=reserved - saved
                 )
 
 
-def _finding(kind: Kind, found: Detected, evidence: Evidence, others: Sequence[Change]) -> Finding:
-    """Measure a change: alone, and where another peak hides it, beside those that were found before."""
+def _finding(
+    kind: Kind, detected: Detected, evidence: Evidence, changes: Sequence[Change]
+) -> Finding:
+    """Measure a change alone, and where another peak hides it, beside the changes found before."""
     demand = evidence.demand
-    change = found.alone or found.change
+    change = detected.alone or detected.change
     alone = demand.without([change])
     saved = demand.peak.n_bytes - alone.n_bytes
-    if others:
-        saved = max(
-            saved, demand.without(others).n_bytes - demand.without([*others, found.change]).n_bytes
-        )
-    texts = {
-        **found.values,
-        "kind": device_kind(demand.analysis.device.device),
-        "counted": counted(int(found.values.get("number", 0)), kind.noun, kind.plural),
-        "line": found.line.place if found.line else "library code",
-        "where": found.where.place if found.where else "library code",
-        "size": format_bytes(int(found.change.n_bytes.max(initial=0))),
-    }
-    could_be = kind.others(found.could_be)
+    if changes:
+        n_before = demand.without(changes).n_bytes
+        n_after = demand.without([*changes, detected.change]).n_bytes
+        saved = max(saved, n_before - n_after)
+    texts = _sentence_values(kind, detected, demand)
+    could_be = kind.look_alikes(detected.could_be)
     wrong_if = kind.wrong_if.format(**texts)
+    if could_be and not wrong_if:
+        wrong_if = f"the memory holds {', or '.join(could_be)}"
+    steps = [step.format(**texts) for step in kind.how]
     return Finding(
         kind=kind.slug,
         sort=kind.sort,
         what=kind.what.format(**texts),
-        how=tuple(text for line in kind.how if (text := line.format(**texts))),
+        how=tuple(filter(None, steps)),
         costs=kind.costs.format(**texts),
-        wrong_if=wrong_if or (could_be and f"the memory holds {', or '.join(could_be)}") or "",
-        is_certain=found.could_be is not None and not could_be,
+        wrong_if=wrong_if,
+        is_certain=detected.could_be is not None and not could_be,
         could_be=could_be,
         estimated=kind.estimated.format(**texts),
-        line=found.line,
-        where=found.where,
-        n_allocations=len(distinct(found.change.rows)),
-        held_bytes=demand.bytes_at(found.change, demand.peak.event),
+        line=detected.line,
+        where=detected.where,
+        n_allocations=len(distinct(detected.change.rows)),
+        held_bytes=demand.bytes_at(detected.change, demand.peak.event),
         saved_bytes=saved,
         peak=alone,
         change=change,
     )
+
+
+def _sentence_values(kind: Kind, detected: Detected, demand: Demand) -> dict[str, str]:
+    """Return the values that fill the sentences of a kind, those of its detector included."""
+    number = int(detected.values.get("number", 0))
+    largest = int(detected.change.n_bytes.max(initial=0))
+    return {
+        **detected.values,
+        "kind": device_kind(demand.analysis.device.device),
+        "counted": counted(number, kind.noun, kind.plural),
+        "line": detected.line.place if detected.line else "library code",
+        "where": detected.where.place if detected.where else "library code",
+        "size": format_bytes(largest),
+    }

@@ -1,4 +1,4 @@
-"""Other explanations of findings: their lifetimes are the same, and a sign in the file tells them apart.
+"""Other explanations of findings, with the same lifetimes, and the signs that tell them apart.
 
 A detector looks for the sign first. Where it shows the other explanation nothing is found; where it
 is missing the finding is likely only, and names what else it could be. A kind with a look-alike
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LookAlike:
-    """Another explanation of the same memory, and the sign of it in a file; empty where no file has one."""
+    """Another explanation of the same memory, and its sign in a file, if files have one."""
 
     slug: str
     what: str

@@ -1,4 +1,4 @@
-"""Reserved memory that streams keep beside the allocated bytes: late frees, and caches that nothing uses.
+"""Reserved memory that streams keep beside the allocated bytes: late frees and unused caches.
 
 No block of one stream is cut from the cached memory of another. A free of a block that another
 stream uses completes when that stream is done (record_stream). Where memory runs out PyTorch waits
@@ -42,50 +42,62 @@ def late_frees(evidence: Evidence) -> Iterator[Detected]:
     if not len(waiting):
         return
     era = analysis.snapshot.era
-    is_old = (
-        era.backend == "cuda" and int(era.first.partition(".")[2]) < _STREAMS_NOT_RECORDED_SINCE
-    )
+    is_old = False
+    if era.backend == "cuda":
+        minor_release = int(era.first.partition(".")[2])
+        is_old = minor_release < _STREAMS_NOT_RECORDED_SINCE
     change = called_otherwise(CallChange(completed=tuple(rows_of(is_late).tolist())))
-    yield evidence.found(change, waiting, analysis.main_line(waiting), nccl=_NCCL * is_old)
+    yield evidence.finding(change, waiting, analysis.main_line(waiting), nccl=_NCCL * is_old)
 
 
 def idle_caches(evidence: Evidence) -> Iterator[Detected]:
-    """Find streams, and pools of a size, that request nothing any more where most memory is reserved.
+    """Find streams, and pools of a size, that request nothing any more.
 
-    A stream that is used again, at any later time, needs its cache. One that serves every step may
-    only be between two uses: the bytes have to fall and rise again without it.
+    The moment is the one where most memory is reserved. A stream that is used again, at any later
+    time, needs its cache. One that serves every step may only be between two uses: the bytes have
+    to fall and rise again without it.
     """
     table = evidence.table
     event = evidence.analysis.replay.reserved.peak_event
     if not _rises_again(evidence, event):
         return
-    scattered = [stream for _, streams in _scattered(evidence) for stream in streams]
+    scattered: list[int] = []
+    for _, streams in _scattered(evidence):
+        scattered += streams
     is_small = table.requested_bytes <= SMALL_REQUEST_BYTES
-    for rows in grouped(rows_of(~is_among(table.stream, scattered)), 2 * table.stream + is_small):
+    candidates = rows_of(~is_among(table.stream, scattered))
+    for rows in grouped(candidates, 2 * table.stream + is_small):
         last = int(table.alloc_event[rows[-1]])
-        ends = table.end_event[rows]
         if last < event and evidence.is_large(rows):
-            is_large = table.block_bytes[rows] >= _LITTLE * table.block_bytes[rows].max()
+            n_bytes = table.block_bytes[rows]
+            ends = table.end_event[rows]
+            is_large = n_bytes >= _LITTLE * n_bytes.max()
             emptied = int(ends[is_large & (ends <= event)].max(initial=last))
-            where = evidence.demand.line_at(emptied) or evidence.analysis.main_line(rows)
-            pool = f"stream {table.stream[rows[0]]}{' for small requests' * int(is_small[rows[0]])}"
+            line = evidence.demand.line_at(emptied) or evidence.analysis.main_line(rows)
+            pool = f"stream {table.stream[rows[0]]}"
+            if is_small[rows[0]]:
+                pool += " for small requests"
             change = called_otherwise(CallChange(emptied=(emptied,)))
-            yield evidence.found(change, rows, where, pool=pool)
+            yield evidence.finding(change, rows, line, pool=pool)
 
 
 def scattered_caches(evidence: Evidence) -> Iterator[Detected]:
     """Find lines that allocate on a new stream in every call."""
     for rows, streams in _scattered(evidence):
         change = called_otherwise(CallChange(merged=streams))
-        yield evidence.found(change, rows, evidence.analysis.main_line(rows), number=len(streams))
+        yield evidence.finding(change, rows, evidence.analysis.main_line(rows), number=len(streams))
 
 
 def _rises_again(evidence: Evidence, event: int) -> bool:
-    """Return whether the bytes in use fall after their peak from an event on, and come near it again."""
-    after = evidence.analysis.replay.allocated.after[max(event, 0) :]
-    after = after[int(after.argmax()) :]
-    low = int((after < (after.min() + after.max()) / 2).argmax())
-    return low > 0 and bool(after[low:].max() >= _AGAIN * after[0])
+    """Return whether the bytes in use fall after an event and come near their peak again.
+
+    The peak is that from the event on.
+    """
+    n_bytes = evidence.analysis.replay.allocated.after[max(event, 0) :]
+    n_bytes = n_bytes[int(n_bytes.argmax()) :]
+    middle = (n_bytes.min() + n_bytes.max()) / 2
+    low = int((n_bytes < middle).argmax())
+    return low > 0 and bool(n_bytes[low:].max() >= _AGAIN * n_bytes[0])
 
 
 def _scattered(evidence: Evidence) -> Iterator[tuple[Int64Column, tuple[int, ...]]]:
