@@ -155,7 +155,7 @@ def _rows(inputs: Sequence[JobInput], options: JobOptions) -> Generator[RankFile
         yield from _read_rows(requests, options, cache, job)
     for item in requests.values():  # a rank without an answer must be seen
         error = InputError(f"{item.path}: no worker answered; type the command again")
-        yield item.row.with_error(error)
+        yield item.row.add_error(error)
 
 
 def _read_rows(

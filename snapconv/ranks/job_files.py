@@ -93,7 +93,7 @@ def _listed(patterns: Iterable[str]) -> Iterator[str]:
 
 
 def _failed(path: str, message: str) -> JobInput:
-    return JobInput(RankFile(path).with_error(InputError(message)))
+    return JobInput(RankFile(path).add_error(InputError(message)))
 
 
 def _missing(pattern: str) -> JobInput:

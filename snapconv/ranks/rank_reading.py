@@ -96,14 +96,14 @@ def _read(request: RankRequest) -> RankFile:
                     _write_reports(request.reports, request, result, analysis)
                 return result
             except SnapconvError as error:
-                return row.with_error(error, str(error).replace(str(path), row.file))
+                return row.add_error(error, str(error).replace(str(path), row.file))
     except SnapconvError as error:
-        return row.with_error(error)
+        return row.add_error(error)
     except MemoryError:
         failure = InputError(f"{row.file}: this machine's memory does not suffice for it")
-        return row.with_error(failure)
+        return row.add_error(failure)
     except Exception as error:  # noqa: BLE001  # stores raise anything, and this is one file of many
-        return row.with_error(error, f"{row.file}: {type(error).__name__}: {error}")
+        return row.add_error(error, f"{row.file}: {type(error).__name__}: {error}")
 
 
 # --- files of stores
@@ -249,7 +249,7 @@ def read_alone(text: str) -> str:
         f"{row.file}: the process that read it ended with {ending}, alone too: probably this "
         "machine's memory does not suffice for it"
     )
-    return _answer(row.with_error(error))
+    return _answer(row.add_error(error))
 
 
 def main() -> None:

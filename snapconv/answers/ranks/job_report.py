@@ -1,4 +1,4 @@
-"""The files of a job -> one answer: groups of equal ranks, what differs and in what, where memory ran out.
+"""The files of a job -> one answer: groups of equal ranks, outliers, and where memory ran out.
 
 Ranks are compared within a group, by the median and the median absolute deviation, which a few
 outliers do not move. A group is a pipeline stage: its data, tensor, context and expert parallel
@@ -11,8 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
-from itertools import groupby, pairwise
+from itertools import chain, pairwise
 from math import prod
+from operator import attrgetter, itemgetter
 from statistics import median
 from typing import NamedTuple
 
@@ -40,7 +41,7 @@ _Stage = tuple[tuple[str, int], ...]
 
 
 class Entry(NamedTuple):
-    """A device of a rank in a comparison; ``number`` is its place among several of the file, else None."""
+    """A device of a rank in a comparison; ``number`` counts several of a file, else it is None."""
 
     file: RankFile
     device: RankDevice
@@ -54,7 +55,10 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks that should need the same memory, and the spread of their peaks; ``name`` is empty for all."""
+    """Ranks that should need the same memory, and the spread of their peaks.
+
+    ``name`` is empty for the group of all ranks.
+    """
 
     name: str
     n_ranks: int
@@ -76,7 +80,7 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something worth knowing about a job, in a sentence; about one file, or about none in particular.
+    """A sentence worth knowing about a job, or about one file of it.
 
     ``n_bytes`` is how much it is: what a failed request needed, the difference from the median of
     the group, or the growth of a peak.
@@ -89,14 +93,14 @@ class Finding:
     rank: int | None = None
 
 
-def _about(kind: Kind, about: "Entry | RankFile", n_bytes: int, words: str) -> Finding:
-    file = about.file if isinstance(about, Entry) else about
-    return Finding(kind, f"{about.name}{words}", n_bytes, file.file, file.rank)
+def _rank_finding(kind: Kind, rank: "Entry | RankFile", n_bytes: int, words: str) -> Finding:
+    file = rank.file if isinstance(rank, Entry) else rank
+    return Finding(kind, f"{rank.name}{words}", n_bytes, file.file, file.rank)
 
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """All that was found in a job: ``files`` by rank, ``findings`` with the worst of each kind first."""
+    """The answer about a job: ``files`` by rank, ``findings`` with the worst of each kind first."""
 
     files: tuple[RankFile, ...]
     groups: tuple[Group, ...]
@@ -105,11 +109,11 @@ class JobReport:
     @property
     def n_files(self) -> int:
         """The number of files, without the rows of ranks that have none."""
-        return sum(bool(one.file) for one in self.files)
+        return sum(bool(row.file) for row in self.files)
 
-    def of_kind(self, kind: Kind) -> tuple[Finding, ...]:
+    def select(self, kind: Kind) -> tuple[Finding, ...]:
         """Return the findings of one kind."""
-        return tuple(one for one in self.findings if one.kind is kind)
+        return tuple(finding for finding in self.findings if finding.kind is kind)
 
     @property
     def errors(self) -> tuple[RankFile, ...]:
@@ -118,7 +122,7 @@ class JobReport:
 
     @property
     def lacking(self) -> str:
-        """What of the job is not here, in words: files that could not be read, ranks without one."""
+        """The missing part of the job, in words: files not read, ranks without a file."""
         n_missing = len(self.files) - self.n_files
         n_unread = len(self.errors) - n_missing
         unread = f"{counted(n_unread, 'file')} not read" if n_unread else ""
@@ -128,7 +132,7 @@ class JobReport:
     @property
     def last_dumps(self) -> tuple[RankFile, ...]:
         """The last file of every rank that could be read."""
-        return tuple(dumps[-1] for dumps in _by_rank(self.files))
+        return tuple(dumps[-1] for dumps in _dumps_by_rank(self.files))
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
@@ -142,71 +146,92 @@ def report_job(
 
     ``is_whole``: all files are there, so that a rank without one is missing.
     """
-    ordered = sorted(
-        [*files, *(_missing(files, n_ranks) if is_whole else ())],
-        key=lambda one: (one.rank is None, one.rank or 0, one.dump_number, one.dump, one.file),
-    )
-    by_rank = _by_rank(ordered)
-    entries = [entry for dumps in by_rank for entry in _entries(dumps[-1])]
-    by_stage = groupby(sorted(entries, key=_stage), _stage)
-    groups = [(stage, list(group)) for stage, group in by_stage]
-    outliers = [found for _, group in groups for found in _outliers(group)]
-    found = (
-        *(found for _, group in groups for found in _exhausted(group)),
+    rows = list(files)
+    if is_whole:
+        rows += _missing(files, n_ranks)
+    rows.sort(key=_file_order)
+    dumps_by_rank = _dumps_by_rank(rows)
+    entries: list[Entry] = []
+    for dumps in dumps_by_rank:
+        entries += _entries(dumps[-1])
+    groups: dict[_Stage, list[Entry]] = defaultdict(list)
+    for entry in sorted(entries, key=_stage):
+        groups[_stage(entry)].append(entry)
+    failures: list[Finding] = []
+    outliers: list[Finding] = []
+    for group in groups.values():
+        failures += _exhausted(group)
+        outliers += _outliers(group)
+    findings = [
+        *failures,
         *outliers,
-        *_uneven_axes([group for _, group in groups]),
+        *_uneven_axes(list(groups.values())),
         *_uneven_inputs(entries),
-        *_growths(by_rank),
+        *_growths(dumps_by_rank),
         *_faults(entries),
         *_hints(groups, len(outliers)),
-        *_same_dumps(by_rank),
-    )
-    kinds = list(Kind)
+        *_same_dumps(dumps_by_rank),
+    ]
+    findings.sort(key=_finding_order)
     return JobReport(
-        files=tuple(ordered),
-        groups=tuple(_group(_name(stage), group) for stage, group in groups),
-        findings=tuple(sorted(found, key=lambda one: (kinds.index(one.kind), -abs(one.n_bytes)))),
+        files=tuple(rows),
+        groups=tuple(_group(_name(stage), group) for stage, group in groups.items()),
+        findings=tuple(findings),
     )
+
+
+def _file_order(file: RankFile) -> tuple[bool, int, int, str, str]:
+    return file.rank is None, file.rank or 0, file.dump_number, file.dump, file.file
+
+
+def _finding_order(finding: Finding) -> tuple[int, int]:
+    return list(Kind).index(finding.kind), -abs(finding.n_bytes)
 
 
 def _missing(files: Sequence[RankFile], n_ranks: int | None) -> list[RankFile]:
-    """Return a row with an error for each rank that has no file, from 0 or the least on, if they are few."""
-    known = {file.rank for file in files if file.rank is not None}
+    """Return a row with an error for each rank that has no file, if they are few.
+
+    Ranks count from 0, or from the least where nothing says how many there are.
+    """
+    present = {file.rank for file in files if file.rank is not None}
     n_ranks = n_ranks or max((file.n_ranks or 0 for file in files), default=0)
-    first = 0 if n_ranks else min(known, default=0)
-    end = max([n_ranks, *(rank + 1 for rank in known)])
-    if end - first - len(known) > _MISSING * (end - first):
+    first = 0 if n_ranks else min(present, default=0)
+    end = max([n_ranks, *(rank + 1 for rank in present)])
+    if end - first - len(present) > _MISSING * (end - first):
         return []
     error = InputError("no file of this rank was found")
-    ranks = (rank for rank in range(first, end) if rank not in known)
-    return [RankFile("", rank).with_error(error) for rank in ranks]
+    missing = [rank for rank in range(first, end) if rank not in present]
+    return [RankFile("", rank).add_error(error) for rank in missing]
 
 
-def _by_rank(files: Iterable[RankFile]) -> list[list[RankFile]]:
+def _dumps_by_rank(files: Iterable[RankFile]) -> list[list[RankFile]]:
     """Arrange the readable files, which are in order, by rank; one without a rank is alone."""
-    read = [file for file in files if file.error is None]
-    with_rank = [file for file in read if file.rank is not None]
-    alone = [[file] for file in read if file.rank is None]
-    return [list(dumps) for _, dumps in groupby(with_rank, lambda file: file.rank)] + alone
+    dumps: dict[int, list[RankFile]] = defaultdict(list)
+    alone = []
+    for file in files:
+        if file.error is None and file.rank is None:
+            alone.append([file])
+        elif file.error is None and file.rank is not None:
+            dumps[file.rank].append(file)
+    return [*dumps.values(), *alone]
 
 
 def _entries(file: RankFile) -> list[Entry]:
-    """Return the devices of a file, which are compared with those in the same place of other files."""
-    found = [device for device in file.devices if device.device != HOST]
-    return [
-        Entry(file, device, number if len(found) > 1 else None)
-        for number, device in enumerate(found)
-    ]
+    """Return the devices of a file, each compared with those of its number in other files."""
+    devices = [device for device in file.devices if device.device != HOST]
+    if len(devices) == 1:
+        return [Entry(file, devices[0], None)]
+    return [Entry(file, device, number) for number, device in enumerate(devices)]
 
 
 def _stage(entry: Entry) -> _Stage:
-    places = entry.file.coordinates.items()
-    stages = tuple((axis, place) for axis, place in places if axis.startswith(STAGES))
+    coordinates = entry.file.coordinates.items()
+    stages = tuple((axis, index) for axis, index in coordinates if axis.startswith(STAGES))
     return stages if entry.number is None else (*stages, ("device", entry.number))
 
 
 def _name(stage: _Stage) -> str:
-    return ",".join(f"{axis}={place}" for axis, place in stage)
+    return ",".join(f"{axis}={index}" for axis, index in stage)
 
 
 def _group(name: str, entries: Sequence[Entry]) -> Group:
@@ -214,27 +239,24 @@ def _group(name: str, entries: Sequence[Entry]) -> Group:
     return Group(name, len(entries), int(median(peaks)), min(peaks), max(peaks))
 
 
-def _hints(groups: Sequence[tuple[_Stage, list[Entry]]], n_outliers: int) -> Iterator[Finding]:
+def _hints(groups: Mapping[_Stage, list[Entry]], n_outliers: int) -> Iterator[Finding]:
     """Say what would make the comparison better."""
-    n_ranks = sum(len(group) for _, group in groups)
-    has_stages = any(axis != "device" for stage, _ in groups for axis, _ in stage)
-    spread = [_group("", group) for _, group in groups]
-    is_wide = any(one.most_bytes - one.least_bytes > _UNEVEN * one.most_bytes for one in spread)
+    n_ranks = sum(map(len, groups.values()))
+    is_wide = any(map(_is_wide, groups.values()))
     is_mixed = n_outliers > _MIXED * n_ranks or (is_wide and not n_outliers)
-    if n_ranks >= 2 * LEAST_RANKS and is_mixed and not has_stages:
+    if n_ranks >= 2 * LEAST_RANKS and is_mixed and not any(map(_has_mesh_axis, groups)):
         yield Finding(
             Kind.HINT,
             f"the peaks of the {n_ranks} ranks differ widely: if the job has pipeline stages, "
-            f"pass its mesh, "
-            "such as --mesh pp=4,dp=8,tp=2",
+            "pass its mesh, such as --mesh pp=4,dp=8,tp=2",
         )
-    # Of a few files with several devices beside those of one, none is missing.
-    small = [
-        _name(stage) or "the ranks"
-        for stage, group in groups
-        if len(group) < LEAST_RANKS
-        and (group[0].number is None or groups[0][1][0].number is not None)
-    ]
+    numbers = [group[0].number for group in groups.values()]
+    small = []
+    for stage, group in groups.items():
+        # Beside files with one device, which come first, a few with several lack no rank.
+        counts = group[0].number is None or numbers[0] is not None
+        if counts and len(group) < LEAST_RANKS:
+            small.append(_name(stage) or "the ranks")
     if small:
         yield Finding(
             Kind.HINT,
@@ -242,16 +264,26 @@ def _hints(groups: Sequence[tuple[_Stage, list[Entry]]], n_outliers: int) -> Ite
         )
 
 
-def _same_dumps(by_rank: Sequence[Sequence[RankFile]]) -> Iterator[Finding]:
-    """Name two files of one rank and one dump: one of them may be of another rank, and is not compared."""
-    pairs = [pair for dumps in by_rank for pair in pairwise(dumps) if pair[0].dump == pair[1].dump]
+def _is_wide(entries: Sequence[Entry]) -> bool:
+    peaks = [entry.device.peak_bytes for entry in entries]
+    return max(peaks) - min(peaks) > _UNEVEN * max(peaks)
+
+
+def _has_mesh_axis(stage: _Stage) -> bool:
+    return any(axis != "device" for axis, _ in stage)
+
+
+def _same_dumps(dumps_by_rank: Sequence[Sequence[RankFile]]) -> Iterator[Finding]:
+    """Name two files of one rank and one dump: one may be of another rank, and is not compared."""
+    pairs = []
+    for dumps in dumps_by_rank:
+        pairs += [pair for pair in pairwise(dumps) if pair[0].dump == pair[1].dump]
     if pairs:
         first, last = pairs[0]
         yield Finding(
             Kind.HINT,
             f"{counted(len(pairs), 'file')} not compared, as another has the same rank and dump: "
-            f"such as "
-            f"{first.file}, for {last.file}",
+            f"such as {first.file}, for {last.file}",
         )
 
 
@@ -263,9 +295,29 @@ def _outliers(entries: Sequence[Entry]) -> Iterator[Finding]:
         return
     comparison = _Comparison(entries)
     for entry in entries:
-        if reasons := tuple(comparison.reasons(entry.device)):
-            more = entry.device.peak_bytes - comparison.figures["peak"][0]
-            yield _about(Kind.OUTLIER, entry, more, f": {'; '.join(reasons)}")
+        reasons = tuple(comparison.reasons(entry.device))
+        if reasons:
+            excess = entry.device.peak_bytes - comparison.figures["peak"].median
+            yield _rank_finding(Kind.OUTLIER, entry, excess, f": {'; '.join(reasons)}")
+
+
+class _Spread(NamedTuple):
+    """The median of a figure in a group, and the least difference from it that counts."""
+
+    median: int
+    least_difference: float
+
+
+class _OddLine(NamedTuple):
+    """A line with more or fewer bytes than in other ranks, its category, and the same in words."""
+
+    difference: int
+    category: str
+    reason: str
+
+
+def _line_order(line: _OddLine) -> int:
+    return -abs(line.difference)
 
 
 class _Comparison:
@@ -273,7 +325,7 @@ class _Comparison:
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._n = len(entries)
-        self._least = _LEAST_SHARE * median(entry.device.peak_bytes for entry in entries)
+        self._least_difference = _LEAST_SHARE * median(entry.device.peak_bytes for entry in entries)
         lines: dict[RankLine, list[int]] = defaultdict(list)
         figures: dict[str, list[int]] = defaultdict(list)
         for entry in entries:
@@ -284,57 +336,64 @@ class _Comparison:
         self.figures = {name: self._spread(figures[name]) for name in sorted(figures)}
         # A line that fewer than half of them have is usually not there: its median and deviation
         # are 0.
-        common = {key: known for key, known in lines.items() if 2 * len(known) >= self._n}
-        self._lines = {key: self._spread(known) for key, known in common.items()}
+        self._lines = {}
+        for key, sizes in lines.items():
+            if 2 * len(sizes) >= self._n:
+                self._lines[key] = self._spread(sizes)
 
-    def _spread(self, known: Sequence[int]) -> tuple[int, float]:
-        """Return the median and the least difference that counts; what a device does not have is 0."""
-        values = [*known, *[0] * (self._n - len(known))]
+    def _spread(self, figures: Sequence[int]) -> _Spread:
+        """Return the spread of the figures that devices have, and of 0 for the other devices."""
+        values = [*figures, *[0] * (self._n - len(figures))]
         middle = median(values)
         deviation = _TO_SIGMA * median(abs(value - middle) for value in values)
-        return int(middle), max(_DEVIATIONS * deviation, self._least)
+        return _Spread(int(middle), max(_DEVIATIONS * deviation, self._least_difference))
 
     def reasons(self, device: RankDevice) -> Iterator[str]:
         """Say how a device differs: by lines, or else by category, or else by its peak alone."""
+        differences = self._differences(device)
+        lines = sorted(self._odd_lines(device), key=_line_order)[:_MOST_REASONS]
+        explained = {*_BESIDE_CATEGORIES, *(line.category for line in lines)}
+        categories = [name for name in differences if name not in explained]
+        categories.sort(key=lambda name: (-abs(differences[name]), name))
+        reasons = [line.reason for line in lines]
+        reasons += [self._reason(name, differences[name]) for name in categories]
+        if not reasons and "peak" in differences:
+            reasons = [self._reason("peak", differences["peak"])]
+        yield from reasons[:_MOST_REASONS]
+        if differences.get("cached", 0) > 0:
+            yield self._reason("cached", differences["cached"], "reserved and not in use")
+        if "growth" in differences and device.growth_bytes:
+            line = f" at {device.growth_place}" if device.growth_place else ""
+            yield f"grows by {format_bytes(device.growth_bytes)} per iteration{line}"
+
+    def _differences(self, device: RankDevice) -> dict[str, int]:
+        """Return the figures of a device that differ from the median by enough, with how much."""
         figures = _figures(device)
-        more = {name: figures.get(name, 0) - middle for name, (middle, _) in self.figures.items()}
-        odd = [name for name, (_, least) in self.figures.items() if abs(more[name]) > least]
-        categories = [name for name in odd if name not in _BESIDE_CATEGORIES]
-        lines = sorted(self._odd_lines(device), key=lambda found: -abs(found[0]))[:_MOST_REASONS]
-        explained = {category for _, category, _ in lines}
-        rest = sorted(set(categories) - explained, key=lambda name: (-abs(more[name]), name))
-        found = [*(reason for *_, reason in lines), *(self._reason(name, more) for name in rest)]
-        if not found and "peak" in odd:
-            found = [self._reason("peak", more)]
-        yield from found[:_MOST_REASONS]
-        if "cached" in odd and more["cached"] > 0:
-            yield self._reason("cached", more, "reserved and not in use")
-        if "growth" in odd and device.growth_bytes:
-            where = f" at {device.growth_place}" if device.growth_place else ""
-            yield f"grows by {format_bytes(device.growth_bytes)} per iteration{where}"
+        differences = {}
+        for name, spread in self.figures.items():
+            difference = figures.get(name, 0) - spread.median
+            if abs(difference) > spread.least_difference:
+                differences[name] = difference
+        return differences
 
-    def _reason(self, name: str, more: Mapping[str, int], words: str = "") -> str:
-        return (
-            f"{_signed(more[name])} {words or name} (group median "
-            f"{format_bytes(self.figures[name][0])})"
-        )
+    def _reason(self, name: str, difference: int, words: str = "") -> str:
+        middle = format_bytes(self.figures[name].median)
+        return f"{_signed(difference)} {words or name} (group median {middle})"
 
-    def _odd_lines(self, device: RankDevice) -> Iterator[tuple[int, str, str]]:
-        """Yield by how much a line differs, its category, and the same in words."""
-        mine = {line.key: line.block_bytes for line in device.lines}
-        for key in {**self._lines, **mine}:
-            middle, least = self._lines.get(key, (0, self._least))
+    def _odd_lines(self, device: RankDevice) -> Iterator[_OddLine]:
+        sizes = {line.key: line.block_bytes for line in device.lines}
+        for key in {**self._lines, **sizes}:
+            spread = self._lines.get(key, _Spread(0, self._least_difference))
             # A line that a row does not list has at most as much as the row leaves unlisted.
-            if key not in mine and device.unlisted_bytes > self._least:
+            if key not in sizes and device.unlisted_bytes > self._least_difference:
                 continue
-            more = mine.get(key, 0) - middle
-            if abs(more) > least:
-                others = f"group median {format_bytes(middle)}" if middle else "none in its group"
-                yield (
-                    more,
-                    key.category,
-                    f"{_signed(more)} {key.category} at {key.place} ({others})",
-                )
+            difference = sizes.get(key, 0) - spread.median
+            if abs(difference) > spread.least_difference:
+                group = "none in its group"
+                if spread.median:
+                    group = f"group median {format_bytes(spread.median)}"
+                reason = f"{_signed(difference)} {key.category} at {key.place} ({group})"
+                yield _OddLine(difference, key.category, reason)
 
 
 _BESIDE_CATEGORIES = ("peak", "cached", "growth")
@@ -355,82 +414,99 @@ def _signed(n_bytes: int) -> str:
 
 
 def _exhausted(entries: Sequence[Entry]) -> Iterator[Finding]:
-    """Report the ranks whose memory ran out, and what the others of the group had left, if it is known."""
+    """Report the ranks whose memory ran out, and the memory that their group had left, if known."""
     for entry in entries:
-        device = entry.device
         failed = entry.device.failed
         if failed is None:
             continue
-        where = f" at {failed.place}" if failed.place else ""
+        line = f" at {failed.place}" if failed.place else ""
         free = "" if failed.free_bytes is None else f", {format_bytes(failed.free_bytes)} free"
-        words = f"{where}: {format_bytes(failed.needed_bytes)} needed{free}"
-        # Where nothing says how large another card is, it is taken for an equal one.
-        left = [
-            max((other.usable_bytes or device.usable_bytes) - other.reserved_bytes, 0)
-            for _, other, _ in entries
-            if other.failed is None and device.usable_bytes is not None
-        ]
-        if left:
-            least = format_bytes(min(left))
-            most = format_bytes(max(left))
-            range_ = least if least == most else f"{least} to {most}"
-            words += (
-                f"; {counted(len(left), 'other rank')} of its group had {range_} left at "
-                f"their peaks"
-            )
-        yield _about(Kind.OUT_OF_MEMORY, entry, failed.needed_bytes, words)
+        words = f"{line}: {format_bytes(failed.needed_bytes)} needed{free}"
+        words += _remaining_words(entries, entry.device.usable_bytes)
+        yield _rank_finding(Kind.OUT_OF_MEMORY, entry, failed.needed_bytes, words)
+
+
+def _remaining_words(entries: Sequence[Entry], usable_bytes: int | None) -> str:
+    """Say how much memory the other ranks of a group had left; empty where it is not known.
+
+    Where nothing says how large another card is, it is taken to be as large as ``usable_bytes``.
+    """
+    if usable_bytes is None:
+        return ""
+    sizes = []
+    for _, device, _ in entries:
+        if device.failed is None:
+            remaining = (device.usable_bytes or usable_bytes) - device.reserved_bytes
+            sizes.append(max(remaining, 0))
+    if not sizes:
+        return ""
+    low = format_bytes(min(sizes))
+    high = format_bytes(max(sizes))
+    size = low if low == high else f"{low} to {high}"
+    return f"; {counted(len(sizes), 'other rank')} of its group had {size} left at their peaks"
 
 
 # --- imbalance
 
 
 def _uneven_axes(groups: Sequence[list[Entry]]) -> Iterator[Finding]:
-    """Compare the stages by the medians of their peaks, and within each stage the places on other axes."""
-    everyone = [entry for group in groups for entry in group]
-    for axis in dict.fromkeys(name for entry in everyone for name in entry.file.coordinates):
+    """Compare the stages by the medians of their peaks, and within each stage the other axes."""
+    all_entries = list(chain.from_iterable(groups))
+    axes = dict.fromkeys(chain.from_iterable(entry.file.coordinates for entry in all_entries))
+    for axis in axes:
         if axis.startswith(STAGES):
-            found = [_uneven(axis, everyone, n_least=1)]
-        else:  # one rank at a place would only be an outlier once more
-            found = [_uneven(axis, group, n_least=LEAST_RANKS) for group in groups]
-        yield from sorted(filter(None, found), key=lambda one: -one.n_bytes)[:1]
+            findings = [_uneven(axis, all_entries, n_least=1)]
+        else:  # one rank at a coordinate would only be an outlier once more
+            findings = [_uneven(axis, group, n_least=LEAST_RANKS) for group in groups]
+        largest = max(filter(None, findings), key=attrgetter("n_bytes"), default=None)
+        if largest:
+            yield largest
 
 
 def _uneven(axis: str, entries: Sequence[Entry], *, n_least: int) -> Finding | None:
     peaks: dict[int, list[int]] = defaultdict(list)
     for file, device, _ in entries:
-        if (place := file.coordinates.get(axis)) is not None:
-            peaks[place].append(device.peak_bytes)
-    medians = {
-        place: int(median(some)) for place, some in sorted(peaks.items()) if len(some) >= n_least
-    }
+        index = file.coordinates.get(axis)
+        if index is not None:
+            peaks[index].append(device.peak_bytes)
+    medians = {}
+    for index in sorted(peaks):
+        if len(peaks[index]) >= n_least:
+            medians[index] = int(median(peaks[index]))
     if not medians:
         return None
-    most = max(medians, key=medians.__getitem__)
-    least = min(medians, key=medians.__getitem__)
-    more = medians[most] - medians[least]
-    if not more or more < _UNEVEN * medians[most]:
+    high_index = max(medians, key=medians.__getitem__)
+    low_index = min(medians, key=medians.__getitem__)
+    difference = medians[high_index] - medians[low_index]
+    if not difference or difference < _UNEVEN * medians[high_index]:
         return None
-    high = format_bytes(medians[most])
-    low = format_bytes(medians[least])
-    return Finding(
-        Kind.IMBALANCE, f"{axis}={most} peaks at {high}, {axis}={least} at {low} (medians)", more
-    )
+    high = format_bytes(medians[high_index])
+    low = format_bytes(medians[low_index])
+    sentence = f"{axis}={high_index} peaks at {high}, {axis}={low_index} at {low} (medians)"
+    return Finding(Kind.IMBALANCE, sentence, difference)
 
 
 def _uneven_inputs(entries: Sequence[Entry]) -> Iterator[Finding]:
-    """Compare the recorded inputs: ranks with longer sequences or larger batches need more activations."""
+    """Compare the recorded inputs.
+
+    Ranks with longer sequences or larger batches need more activations.
+    """
     sized = [entry for entry in entries if entry.device.input_shape]
     if len(sized) < LEAST_RANKS:
         return
-    sizes = [prod(entry.device.input_shape) for entry in sized]
-    if max(sizes) - min(sizes) >= _UNEVEN * max(sizes) > 0:
-        most = sized[sizes.index(max(sizes))]
-        least = sized[sizes.index(min(sizes))]
+    largest = max(sized, key=_input_size)
+    smallest = min(sized, key=_input_size)
+    size = _input_size(largest)
+    if size - _input_size(smallest) >= _UNEVEN * size > 0:
         yield Finding(
             Kind.IMBALANCE,
-            f"the inputs of {most.file.name} are {_shape(most)}, those of {least.file.name} "
-            f"{_shape(least)}",
+            f"the inputs of {largest.file.name} are {_shape(largest)}, those of "
+            f"{smallest.file.name} {_shape(smallest)}",
         )
+
+
+def _input_size(entry: Entry) -> int:
+    return prod(entry.device.input_shape)
 
 
 def _shape(entry: Entry) -> str:
@@ -442,44 +518,51 @@ def _shape(entry: Entry) -> str:
 
 def _faults(entries: Sequence[Entry]) -> Iterator[Finding]:
     """Report each fault once, with the rank where it holds most."""
-    found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    holders: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for entry in entries:
-        for what, n_bytes in entry.device.faults.items():
+        for fault, n_bytes in entry.device.faults.items():
             if n_bytes:  # else it saves only beside another change
-                found[what].append((n_bytes, entry.name))
-    for what, held in found.items():
-        most, name = max(held, key=lambda one: one[0])
-        others = f" and {counted(len(held) - 1, 'other')}" if len(held) > 1 else ""
-        yield Finding(
-            Kind.FAULT, f"{what}: {format_bytes(most)} at the peak of {name}{others}", most
-        )
+                holders[fault].append((n_bytes, entry.name))
+    for fault, sizes in holders.items():
+        n_bytes, name = max(sizes, key=itemgetter(0))
+        ranks = name
+        if len(sizes) > 1:
+            ranks += f" and {counted(len(sizes) - 1, 'other')}"
+        sentence = f"{fault}: {format_bytes(n_bytes)} at the peak of {ranks}"
+        yield Finding(Kind.FAULT, sentence, n_bytes)
 
 
 # --- growth from dump to dump
 
 
-def _growths(by_rank: Sequence[Sequence[RankFile]]) -> Iterator[Finding]:
-    for dumps in by_rank:
-        found = [(file, device) for file in dumps if (device := file.main_device) is not None]
-        if len(found) < 2:
+def _growths(dumps_by_rank: Sequence[Sequence[RankFile]]) -> Iterator[Finding]:
+    for dumps in dumps_by_rank:
+        measured = []
+        for file in dumps:
+            device = file.main_device
+            if device:
+                measured.append((file, device))
+        if len(measured) < 2:
             continue
-        (first_file, first), (last_file, last) = found[0], found[-1]
-        more = last.peak_bytes - first.peak_bytes
-        if more <= _LEAST_SHARE * first.peak_bytes:
+        first_file, first = measured[0]
+        last_file, last = measured[-1]
+        growth = last.peak_bytes - first.peak_bytes
+        if growth <= _LEAST_SHARE * first.peak_bytes:
             continue
-        place = _grown_place(first, last)
+        line = _grown_line(first, last)
         words = (
             f": peak {format_bytes(first.peak_bytes)} at {first_file.dump or 'the first dump'}, "
-            f"{format_bytes(last.peak_bytes)} at {last_file.dump or 'the last'} ({len(found)} "
-            f"dumps)"
+            f"{format_bytes(last.peak_bytes)} at {last_file.dump or 'the last'} "
+            f"({len(measured)} dumps)"
         )
-        yield _about(
-            Kind.GROWTH, last_file, more, words + (f", most of it at {place}" if place else "")
-        )
+        if line:
+            words += f", most of it at {line}"
+        yield _rank_finding(Kind.GROWTH, last_file, growth, words)
 
 
-def _grown_place(first: RankDevice, last: RankDevice) -> str:
-    before = {line.key: line.block_bytes for line in first.lines}
-    grown = {line: line.block_bytes - before.get(line.key, 0) for line in last.lines}
-    most = max(grown, key=grown.__getitem__, default=None)
-    return most.place if most is not None and grown[most] > 0 else ""
+def _grown_line(first: RankDevice, last: RankDevice) -> str:
+    """Return the line that grew most from one dump to another; empty where none grew."""
+    old_sizes = {line.key: line.block_bytes for line in first.lines}
+    growths = {line: line.block_bytes - old_sizes.get(line.key, 0) for line in last.lines}
+    line = max(growths, key=growths.__getitem__, default=None)
+    return line.place if line and growths[line] > 0 else ""

@@ -6,6 +6,7 @@ file. The fields here are the keys of the JSON.
 
 from dataclasses import dataclass, field, replace
 from math import prod
+from operator import attrgetter
 
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.causes import Cause, largest_causes
@@ -27,7 +28,10 @@ _MOST_DIGITS = 9
 
 @dataclass(frozen=True, slots=True)
 class RankLine:
-    """The bytes that a line of the project has at the peak, of one category; ``file`` None: no such line."""
+    """The bytes of one category that a line of the project has at the peak.
+
+    ``file`` is None where no line of the project allocated them.
+    """
 
     category: str
     file: str | None
@@ -44,18 +48,14 @@ class RankLine:
     @property
     def place(self) -> str:
         """The line as an editor takes it, or what stands for none."""
-        return (
-            f"{self.file}:{self.line}"
-            if self.file
-            else LIBRARY_ONLY
-            if self.has_stack
-            else NO_STACK
-        )
+        if self.file:
+            return f"{self.file}:{self.line}"
+        return LIBRARY_ONLY if self.has_stack else NO_STACK
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRequest:
-    """A request that failed: what it needed of the device, what was free and reserved then, and why."""
+    """A request that failed: the bytes needed, free and reserved then, and its cause."""
 
     needed_bytes: int
     free_bytes: int | None
@@ -105,7 +105,10 @@ class RankDevice:
     @property
     def largest(self) -> str:
         """The line with most bytes, and their category; empty for none."""
-        return f"{self.lines[0].category} at {self.lines[0].place}" if self.lines else ""
+        if not self.lines:
+            return ""
+        line = self.lines[0]
+        return f"{line.category} at {line.place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +140,11 @@ class RankFile:
 
     @property
     def main_device(self) -> RankDevice | None:
-        """The device with the highest peak, by which ranks are compared; never pinned host memory."""
-        found = [device for device in self.devices if device.device != HOST]
-        return max(found, key=lambda device: device.peak_bytes, default=None)
+        """The device with the highest peak, by which ranks are compared; never host memory."""
+        gpus = [device for device in self.devices if device.device != HOST]
+        return max(gpus, key=attrgetter("peak_bytes"), default=None)
 
-    def with_error(self, error: BaseException, message: str = "") -> "RankFile":
+    def add_error(self, error: BaseException, message: str = "") -> "RankFile":
         """Return the row of this file, which could not be read."""
         text = message or str(error) or type(error).__name__
         return replace(self, error=text, exit_code=getattr(error, "exit_code", 1))
@@ -150,20 +153,22 @@ class RankFile:
 # --- a file -> its rows
 
 
-def rank_file(analysis: Analysis, place: RankFile) -> RankFile:
-    """Reduce a file to its rows; ``place`` has its name, and what the name says of its rank."""
+def rank_file(analysis: Analysis, row: RankFile) -> RankFile:
+    """Reduce a file to its rows; ``row`` has its name, and what the name says of its rank."""
     facts = analysis.snapshot.facts
-    pairs = (part.partition("=") for part in facts.get("coordinates", "").split(","))
-    recorded = {
-        name: number for name, _, value in pairs if name and (number := _number(value)) is not None
-    }
+    coordinates = {}
+    for part in facts.get("coordinates", "").split(","):
+        axis, _, text = part.partition("=")
+        index = _number(text)
+        if axis and index is not None:
+            coordinates[axis] = index
     rank = _number(facts.get("rank", ""))
     return replace(
-        place,
-        rank=place.rank if rank is None else rank,
+        row,
+        rank=row.rank if rank is None else rank,
         n_ranks=_number(facts.get("world_size", "")),
-        coordinates=recorded or place.coordinates,
-        devices=tuple(rank_device(found) for found in analysis.devices),
+        coordinates=coordinates or row.coordinates,
+        devices=tuple(map(rank_device, analysis.devices)),
     )
 
 
@@ -178,9 +183,10 @@ def rank_device(analysis: DeviceAnalysis) -> RankDevice:
     replay = analysis.replay
     verdict = find_verdict(analysis, growing)
     live = analysis.live_at_peak
-    found = largest_causes(analysis, live, n_most=N_LINES + 1)
+    causes = largest_causes(analysis, live, n_most=N_LINES + 1)
     totals = summary_totals(analysis, live)
-    grown = max(growing, key=lambda one: one.bytes_per_iteration, default=None)
+    largest_growth = max(growing, key=attrgetter("bytes_per_iteration"), default=None)
+    growth_line = largest_growth.line if largest_growth else None
     failed = _failed(analysis) if verdict.about == "oom" else None
     return RankDevice(
         device=analysis.device.device,
@@ -189,14 +195,14 @@ def rank_device(analysis: DeviceAnalysis) -> RankDevice:
         reserved_bytes=replay.reserved.peak,
         usable_bytes=_usable(analysis, failed),
         categories={row.category: row.block_bytes for row in totals if row.block_bytes},
-        lines=tuple(map(_line, found[:N_LINES])),
-        unlisted_bytes=found[N_LINES].block_bytes if len(found) > N_LINES else 0,
+        lines=tuple(map(_line, causes[:N_LINES])),
+        unlisted_bytes=causes[N_LINES].block_bytes if len(causes) > N_LINES else 0,
         history=verdict.history_verdict,
         about=verdict.about,
         verdict=_cut(verdict.sentence),
         command=verdict.command,
-        growth_bytes=sum(one.bytes_per_iteration for one in growing),
-        growth_place=_cut(grown.line.place) if grown and grown.line else "",
+        growth_bytes=sum(growth.bytes_per_iteration for growth in growing),
+        growth_place=_cut(growth_line.place) if growth_line else "",
         failed=failed,
         input_shape=_input_shape(analysis),
         kind=analysis.device.device.kind,
@@ -205,9 +211,9 @@ def rank_device(analysis: DeviceAnalysis) -> RankDevice:
 
 
 def _failed(analysis: DeviceAnalysis) -> FailedRequest | None:
-    found = find_out_of_memory(analysis)
-    request = found.request
-    verdict = found.verdict
+    failure = find_out_of_memory(analysis)
+    request = failure.request
+    verdict = failure.verdict
     if request is None or verdict is None:
         return None
     return FailedRequest(
@@ -224,7 +230,9 @@ def _usable(analysis: DeviceAnalysis, failed: FailedRequest | None) -> int | Non
     if failed is not None and failed.free_bytes is not None:
         return failed.reserved_bytes + failed.free_bytes
     memory = device_memory(analysis, analysis.n_events - 1)
-    return None if memory.total_bytes is None else memory.total_bytes - (memory.outside_bytes or 0)
+    if memory.total_bytes is None:
+        return None
+    return memory.total_bytes - (memory.outside_bytes or 0)
 
 
 def _input_shape(analysis: DeviceAnalysis) -> tuple[int, ...]:
@@ -232,19 +240,22 @@ def _input_shape(analysis: DeviceAnalysis) -> tuple[int, ...]:
     if analysis.recorded is None:
         return ()
     inputs = analysis.recorded.metadata.inputs
-    here = rows_of(inputs.device == analysis.device.device).tolist()
-    shapes = [inputs.shapes[row] for row in here if len(inputs.shapes[row]) <= _MOST_DIMENSIONS]
-    return max(shapes, key=prod, default=())
+    rows = rows_of(inputs.device == analysis.device.device).tolist()
+    shapes = [inputs.shapes[row] for row in rows]
+    short = [shape for shape in shapes if len(shape) <= _MOST_DIMENSIONS]
+    return max(short, key=prod, default=())
 
 
 def _line(cause: Cause) -> RankLine:
-    if (line := cause.line) is None:
-        return RankLine(cause.category, None, None, None, cause.block_bytes, cause.has_stack)
-    file = _cut(line.file_path)
-    function = _cut(line.function)
-    return RankLine(
-        cause.category, file, line.line_number, function, cause.block_bytes, cause.has_stack
-    )
+    line = cause.line
+    file = None
+    number = None
+    function = None
+    if line is not None:
+        file = _cut(line.file_path)
+        number = line.line_number
+        function = _cut(line.function)
+    return RankLine(cause.category, file, number, function, cause.block_bytes, cause.has_stack)
 
 
 def _cut(text: str) -> str:

@@ -25,11 +25,11 @@ def job_lines(report: JobReport, *, n_rows: int | None = None) -> Iterator[str]:
     """Show what was found in a job."""
     yield _head(report)
     for kind, title in _TITLES.items():
-        yield from _section(title, [finding.sentence for finding in report.of_kind(kind)])
+        yield from _section(title, [finding.sentence for finding in report.select(kind)])
     yield from _section("not read", [_unread(file) for file in report.errors])
     yield from _group_lines(report)
     yield from _rank_lines(report, n_rows or N_ROWS)
-    for hint in report.of_kind(Kind.HINT):
+    for hint in report.select(Kind.HINT):
         yield f"  {hint.sentence}"
     yield from _next_lines(report)
 

@@ -52,13 +52,13 @@ def rank(number, one=None, **fields):
 
 
 def sentences(files, kind):
-    return [one.sentence for one in report_job(files).of_kind(kind)]
+    return [one.sentence for one in report_job(files).select(kind)]
 
 
 def test_a_rank_with_memory_that_its_group_does_not_have_is_named_with_the_line():
     odd = device(weight=(NET, 20), activation=(NET, 10), optimizer_state=(OPTIM, 19))
     files = [rank(number, odd if number == 37 else None) for number in range(64)]
-    (found,) = report_job(files).of_kind(Kind.OUTLIER)
+    (found,) = report_job(files).select(Kind.OUTLIER)
     assert (
         found.sentence == "rank 37: +19.00 GiB optimizer_state at optim.py:88 (none in its group)"
     )
@@ -202,7 +202,7 @@ def test_the_last_dump_is_compared_and_the_first_shows_the_growth():
     last = rank(0, later, file="iteration_30/rank0", dump="iteration_30", dump_number=30)
     report = report_job([last, *dumps])
     assert [file.file for file in report.last_dumps] == ["iteration_30/rank0"]
-    assert [one.sentence for one in report.of_kind(Kind.GROWTH)] == [
+    assert [one.sentence for one in report.select(Kind.GROWTH)] == [
         (
             "rank 0: peak 30.00 GiB at iteration_10, 35.00 GiB at iteration_30 (3 dumps), most of it "
             "at leak.py:7"
