@@ -40,8 +40,10 @@ def name_allocations(
     ids = np.append(stack_operations.name_id, unnamed)[allocations.stack_id]
     rows = (ids == 0) & (allocations.free_stack_id >= 0)
     free_stacks, inverse = np.unique(allocations.free_stack_id[rows], return_inverse=True)
-    nodes = [name_of_node(stacks, stack) for stack in free_stacks.tolist()]
-    node_ids = [numbers.setdefault(node, len(numbers)) for node in nodes]
+    node_ids = []
+    for stack in free_stacks.tolist():
+        node = name_of_node(stacks, stack)
+        node_ids.append(numbers.setdefault(node, len(numbers)))
     ids[rows] = np.array(node_ids, np.int32)[inverse]
     # A file may have many devices, and many names: they share one tuple where nothing is new.
     has_new_names = len(numbers) > len(stack_operations.names)

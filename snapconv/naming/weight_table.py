@@ -196,7 +196,7 @@ def recorded_weights(
         row=rows,
         gradient_row=np.append(recorded.gradients, -1)[record],
         n_unmatched_gradients=0,
-        names=tuple(parameters.names[number] for number in chosen.tolist()),
+        names=tuple(map(parameters.names.__getitem__, chosen.tolist())),
         size_bytes=sizes,
         gradient_bytes=np.append(gradients.n_bytes, 0)[record],
         stack_id=stack_id,

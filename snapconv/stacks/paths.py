@@ -23,8 +23,8 @@ _NOTEBOOK_CELL = re.compile(r"^<ipython-input|/(ipykernel_\d+/[^/]+|ipython-inpu
 _CURRENT_FOLDER = re.compile(r"^(\./)+")
 _HIDDEN = re.compile(r"(^|/)\.[^/.]")
 # Debuggers run a program from folders of their own, which no installer filled, and wrap the
-# functions of its threads: PyCharm's `…/helpers/pydev/pydevd.py` and `.pycharm_helpers`, debugpy's
-# of an editor's extension.
+# functions of its threads: PyCharm's `…/helpers/pydev/pydevd.py` and `.pycharm_helpers`, and that
+# of an editor's extension, debugpy.
 _DEBUGGERS = {"pydev", "_pydevd_bundle", "_pydev_bundle", "debugpy", "ptvsd"}
 _NATIVE_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".cuh", ".o", ".s", ".so")
 
@@ -112,9 +112,11 @@ def installed_part(path: str) -> str | None:
 
     None for a file that was not installed, such as that of a project or of a package's checkout.
     """
-    ends = [folder.end() for folder in _PACKAGES.finditer(path)]
-    ends += [folder.end() for folder in _STANDARD_LIBRARY.finditer(path)]
-    return path[max(ends) :] if ends else None
+    end = 0
+    for pattern in (_PACKAGES, _STANDARD_LIBRARY):
+        for folder in pattern.finditer(path):
+            end = max(end, folder.end())
+    return path[end:] if end else None
 
 
 def is_standard_library(path: str) -> bool:

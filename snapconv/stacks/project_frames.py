@@ -132,8 +132,8 @@ def find_project(
         requested = _entry_packages(stacks, bytes_of_stack) + requested
     texts = dict.fromkeys((*MODEL_LIBRARIES, *requested))
     included_paths = _included_paths(texts, chosen_root, paths)
-    project_paths.update(*(filter(is_python, library) for library in included_paths.values()))
-    unused = texts.keys() - included_paths.keys() - set(MODEL_LIBRARIES)
+    for library_paths in included_paths.values():
+        project_paths.update(filter(is_python, library_paths))
     project = Project(
         root=chosen_root,
         seen_root=seen_root,
@@ -141,7 +141,7 @@ def find_project(
         is_project=stacks.frames.in_files(lambda file: normal(file) in project_paths),
         relative_paths=_relative_paths(stacks.frames, chosen_root, project_paths),
         includes=tuple(included_paths),
-        unused_includes=tuple(text for text in texts if text in unused),
+        unused_includes=_unused(texts, included_paths),
     )
     return read_only(project)
 
@@ -181,6 +181,11 @@ def _included_paths(
     return included_paths
 
 
+def _unused(texts: Iterable[str], included_paths: dict[str, list[str]]) -> tuple[str, ...]:
+    """Return the libraries that were requested and have no file."""
+    return tuple(t for t in texts if t not in included_paths and t not in MODEL_LIBRARIES)
+
+
 def _relative_paths(
     frames: FrameTable, root: str | None, project_paths: set[str]
 ) -> tuple[str, ...]:
@@ -198,7 +203,7 @@ def _entry_packages(stacks: StackTable, bytes_of_stack: Int64Column) -> list[str
     Console scripts (``yolo train``) and modules (``-m trl.scripts.sft``) have no file of the
     user's: the package with the outermost line stands for the project.
     """
-    packages = [_package(normal(file)) for file in stacks.frames.filenames]
+    packages = list(map(_package, map(normal, stacks.frames.filenames)))
     n_bytes: Counter[str] = Counter()
     for stack, stack_bytes in enumerate(bytes_of_stack.tolist()):
         for frame in reversed(stacks.frames_of(stack).tolist()):
@@ -277,7 +282,7 @@ def _infer_root(
     is_user_file = np.array(may_count, bool)
     if not is_user_file.any():
         return None
-    folders = [posixpath.dirname(path) for path in paths]
+    folders = list(map(posixpath.dirname, paths))
     is_user_frame = is_user_file[file_id]
     user_frames = rows_of(is_user_frame).tolist()
     scripts = {folders[file_id[frame]] for frame in user_frames if names[frame] == "<module>"}

@@ -115,7 +115,7 @@ def infer_operations(stacks: StackTable) -> Operations:
     """Infer the operation of every stack, by stack id."""
     names = stacks.frames.names
     files = stacks.frames.filenames
-    frame_is_python = [is_python(name) for name in files]
+    frame_is_python = list(map(is_python, files))
     functions = list(zip(names, map(normal, files), strict=True))
     operation_ids = {UNNAMED: 0}
     ids = np.zeros(len(stacks), np.int32)
@@ -124,8 +124,8 @@ def infer_operations(stacks: StackTable) -> Operations:
         python = [frame for frame in frames if frame_is_python[frame]]
         # Beyond the first Python frame the C++ frames belong to outer calls.
         n_native = frames.index(python[0]) if python else len(frames)
-        native_names = [names[frame] for frame in frames[:n_native]]
-        operation = _operation_of([functions[frame] for frame in python], native_names)
+        native_names = list(map(names.__getitem__, frames[:n_native]))
+        operation = _operation_of(list(map(functions.__getitem__, python)), native_names)
         ids[stack_id] = operation_ids.setdefault(operation, len(operation_ids))
     return read_only(Operations(tuple(operation_ids), ids))
 
@@ -220,7 +220,10 @@ def _name_of_innermost(python: list[_Frame]) -> str:
     ``reshape``, ``sdpa_attention_forward``) show more of the operation than the user's function
     around them (``forward``, ``main``).
     """
-    return next((function for function, _ in python if function != _WRAPPED), "").strip("<>")
+    for function, _ in python:
+        if function != _WRAPPED:
+            return function.strip("<>")
+    return ""
 
 
 # --- calls of modules

@@ -228,8 +228,9 @@ def _closures_with_modules(
                 return files[foreign[0]], names[frame], files[frame]
         return None
 
-    closures = {find_closure(stack) for stack in rows_of(has_module).tolist()} - {None}
-    return np.array([find_closure(stack) in closures for stack in range(len(steps))], bool)
+    step_closures = list(map(find_closure, range(len(steps))))
+    closures = set(map(step_closures.__getitem__, rows_of(has_module).tolist())) - {None}
+    return np.array([closure in closures for closure in step_closures], bool)
 
 
 def _hooks(python: StackTable, has: BoolColumn, *, has_cpp: bool) -> BoolColumn:
