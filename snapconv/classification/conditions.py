@@ -84,7 +84,7 @@ def is_undecided(decided: Decided) -> BoolColumn:
 def made_for_every_parameter(decided: Decided) -> BoolColumn:
     """Made by a line that makes one for every parameter.
 
-    Of any size, and in full precision beside half.
+    Its parameters are of several sizes; it may work in full precision beside half.
     """
     return decided.shared(parameters.halves_of_every_parameter) > 0
 
@@ -195,19 +195,19 @@ def ends_after_first_forward(features: Features) -> BoolColumn:
 
 @Condition
 def trains(decided: Decided) -> bool:
-    """Hold for all rows where the job trains."""
+    """Tell whether the job trains."""
     return is_training(decided)
 
 
 @feature_condition
 def has_cpp_frames(features: Features) -> bool:
-    """Stacks have C++ frames."""
+    """Tell whether stacks have C++ frames."""
     return features.has_cpp
 
 
 @feature_condition
 def begins_in_backward(features: Features) -> bool:
-    """Begin with backward: the first event that shows a phase, by stacks that show it."""
+    """Tell whether the first event that shows a phase is of a backward, by C++ stacks."""
     phases = features.phases.certain
     first_phase = np.append(phases[phases > 0], 0)[0]
     return features.has_cpp and bool(first_phase == Phase.BACKWARD)
@@ -215,13 +215,13 @@ def begins_in_backward(features: Features) -> bool:
 
 @feature_condition
 def ends_out_of_memory(features: Features) -> bool:
-    """Nothing follows a failed allocation."""
+    """Tell whether nothing follows a failed allocation."""
     return features.phases.ends_in_oom
 
 
 @feature_condition
 def shows_phases(features: Features) -> bool:
-    """There is a forward or a backward."""
+    """Tell whether there is a forward or a backward."""
     return bool(features.in_forward.any() or features.has_next_backward.any())
 
 
@@ -316,7 +316,7 @@ def may_be_gradient(decided: Decided) -> BoolColumn:
 
 @Condition
 def like_weight(decided: Decided) -> BoolColumn:
-    """Be a weight; or be there throughout, so that it may be one, and not made by the engine."""
+    """Known as a weight; or there throughout, and not made by the engine: it may be one."""
     features = decided.features
     may_be_weight = features.lasts_throughout & ~features.made_through(Role.ENGINE)
     return decided.has(Category.WEIGHT) | may_be_weight
@@ -419,13 +419,13 @@ def saves(decided: Decided) -> int:
 
 @Condition
 def surely_saves(decided: Decided) -> bool:
-    """Forward keeps results for a backward."""
+    """Tell whether forward keeps results for a backward."""
     return decided.shared(saves) == SURELY
 
 
 @Condition
 def maybe_saves(decided: Decided) -> bool:
-    """Forward may keep results for a backward."""
+    """Tell whether forward may keep results for a backward."""
     return decided.shared(saves) != NOT
 
 
@@ -481,7 +481,7 @@ def freed_after_first_of_backward(decided: Decided) -> BoolColumn:
 
 @feature_condition
 def lacks_release_frames(features: Features) -> bool:
-    """No stack shows a backward node that frees what it saved."""
+    """Tell whether no stack shows a backward node that frees what it saved."""
     return not features.roles.has[Role.RELEASE].any()
 
 

@@ -77,7 +77,8 @@ def find_spans(snapshot: Snapshot, device: DeviceSnapshot) -> AnnotationSpans:
         _metadata_runs(snapshot, device.events),
         _tensors(device.events),
     )
-    kind = np.repeat(np.array(SpanKind, np.int8), [len(names) for names, _, _ in spans_by_kind])
+    n_spans = [len(names) for names, _, _ in spans_by_kind]
+    kind = np.repeat(np.array(list(SpanKind), np.int8), n_spans)
     name_id, first, last = (np.concatenate(parts) for parts in zip(*spans_by_kind, strict=True))
     order = np.lexsort((-last, first))
     spans = AnnotationSpans(
