@@ -30,6 +30,11 @@ NEXT_STEPS = {
 ONE_REQUEST = (
     f"{SHAPES}: this one request is larger than all that torch has; else {NEXT_STEPS[OomCause.FULL]}"
 )
+# Of a large request where the text does not say what the device has.
+LARGE_REQUEST = (
+    f"{SHAPES}: this one request is large; attention without a fused kernel asks for as much. If the shapes "
+    "are as intended, {less}; `{backend.monitor}` shows what other programs hold"
+)
 # Where a quarter of the device or more is not torch's, as the desktop and a context take of a small one.
 OUTSIDE_TOO = (
     "{less}; stop the other programs that `{backend.monitor}` shows, also those of the desktop: a quarter of "
@@ -125,6 +130,7 @@ PHASES = (
         # A line of the program itself: `pipe.to(device)`, `model = model.cuda()`.
         r"line\d{1,6}, in [\w<>=.]{1,60}?(?:pipe|pipeline|model|net|unet|transformer|encoder|vae)\d?"
         r"\.(?:cuda\(|to\((?:device|\w{1,20}\.device|torch\.device|[\"']cuda|rank))|"
+        r"occurred when executing \w{0,40}load(?:er|model)?\w{0,20}:|"
         r"loading checkpoint shards:\d{1,2}%(?!.{0,8000}?shards:100%)",
         "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs or the CPU: a smaller "
         "batch does not help while weights are loaded",

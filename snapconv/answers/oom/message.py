@@ -31,6 +31,7 @@ from snapconv.answers.oom.allocator_messages import (
     BEFORE_SETTINGS,
     BEGINNINGS,
     LARGE_BLOCK,
+    LARGE_REQUEST,
     LARGER_THAN_OWN,
     LESS,
     MPS_LIMIT,
@@ -83,6 +84,8 @@ _KEPT_CAUSES = {
 _TRACEBACK = "traceback(mostrecentcalllast)"
 _MOST_OF_MESSAGE, _MOST_OF_TRACEBACK = 4000, 12_000
 _ROUNDING_BYTES = 16 << 20
+# A single tensor of that size is seldom what a program was meant to make.
+_LARGE_REQUEST_BYTES = 8 << 30
 _LARGE_XPU_BLOCK = 4 << 30
 # By the segment that small requests share: the largest request that gets one, and a note.
 _SHARED_SEGMENTS = {
@@ -316,7 +319,8 @@ def _of_server(answer: MessageAnswer, server: MessageAnswer) -> MessageAnswer:
     if cause == OomCause.FRAGMENTED:
         step = f"{answer.next_step}; else {step}"
     is_enough = (answer.message.free_bytes or 0) >= (answer.message.tried_bytes or math.inf)
-    if is_enough and server.backend != answer.backend:
+    is_full = cause in (OomCause.FULL, OomCause.FRAGMENTED)
+    if is_enough and not is_full and server.backend != answer.backend:
         step = answer.next_step
     return replace(
         answer,
@@ -572,7 +576,8 @@ def _verdict(message: OomMessage, found: Shortage, text: str) -> tuple[OomVerdic
     tried = message.tried_bytes
     figures = {message.free_bytes, found.live_bytes, message.reserved_bytes}
     if tried is None or (verdict.cause == OomCause.FULL and figures == {None}):
-        return None, NEXT_STEPS[OomCause.UNKNOWN]
+        is_large = (tried or 0) >= _LARGE_REQUEST_BYTES
+        return None, LARGE_REQUEST if is_large else NEXT_STEPS[OomCause.UNKNOWN]
     if verdict.cause == OomCause.UNKNOWN and "xpu" in text and tried >= _LARGE_XPU_BLOCK:
         _, cause, sentence, next_step = LARGE_BLOCK
         return OomVerdict(cause, sentence, verdict.sentence, is_inferred=True), next_step

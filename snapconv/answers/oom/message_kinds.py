@@ -111,7 +111,7 @@ _KINDS = (
             r"free; <reserved_bytes> r[a-z]{0,7}$",
             "mps allocated: <reserved_bytes>",
             "<unallocated_bytes> is reserved by",
-            "<unallocated_bytes> cached",
+            "<unallocated_bytes> cache",
             "with <private_pool_bytes> allocated in",
             "<allowed_bytes> allowed;",
             "max allowed: <allowed_bytes>",
@@ -1976,9 +1976,9 @@ _KINDS = (
             r"llama runner (?:exited|process no longer running|process has terminated).{0,60}?(?:enough|"
             "available) memory",
         ),
-        means="Ollama's runner ended, most likely as the memory of the GPU or of the machine ran out",
-        next_step="a shorter context (num_ctx), a smaller model, or fewer layers on the GPU (num_gpu); "
-        "`ollama ps` shows what else it holds",
+        means="Ollama's runner ended; that memory ran out is Ollama's guess, and the reason is in its log",
+        next_step="read the server's log (`journalctl -u ollama`, on macOS and Windows server.log); if memory "
+        "is short there, a shorter context (num_ctx), a smaller model, or fewer layers on the GPU (num_gpu)",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(

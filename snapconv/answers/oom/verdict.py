@@ -13,6 +13,10 @@ from snapconv.units import counted, format_bytes, format_share
 
 # What a context, libraries and NCCL take without anybody's fault: 0.3 to 1.5 GiB on devices of 2016 to 2026.
 USUAL_OUTSIDE_BYTES = 2 << 30
+# No context takes half of a small device, but for the smallest.
+_CONTEXT_BYTES = 1 << 30
+# The driver finds no room in the last part of a device, of this share, and at most of so many bytes.
+_UNUSABLE_SHARE, _MOST_UNUSABLE_BYTES = 1 / 256, 64 << 20
 # Every program has free pieces: up to this share of what is reserved, and not more than so many bytes beside
 # those that the request needed. Pieces of less than the least share would not have served for long.
 _USUAL_SHARE, _USUAL_BYTES, _LEAST_SHARE = 0.05, 128 << 20, 0.015
@@ -219,11 +223,10 @@ def decide_oom(found: Shortage) -> OomVerdict:
     missing = found.segment_bytes - (free or 0)
     if total is not None and (free is not None or reserved is None):
         # What is not torch's is to blame where it is more than usual, than was missing, and than free pieces.
-        # No context takes half of a small device. A text that was cut does not say whose it is.
+        # A text that was cut does not say whose it is.
         outside = total - (free or 0) - (reserved or found.live_bytes or 0)
-        if outside - min(USUAL_OUTSIDE_BYTES, total // 2) >= max(
-            missing, _fragmented_bytes(found, found.block_bytes)
-        ):
+        usual = min(USUAL_OUTSIDE_BYTES, max(total // 2, _CONTEXT_BYTES))
+        if outside - usual >= max(missing, _fragmented_bytes(found, found.block_bytes)):
             return _verdict(
                 found,
                 "holder not known" if reserved is None else "outside",
@@ -246,8 +249,7 @@ def _without_shortage(found: Shortage) -> OomVerdict | None:
     free = found.device_free_bytes
     allowed = found.allowed_bytes
     reserved = found.reserved_bytes
-    # The driver does not find room in the last few MiB of a device, and figures of texts are rounded.
-    is_free_enough = free is None or free >= need + found.rounding_bytes
+    is_free_enough = free is None or free >= need + _unusable_bytes(found)
     if found.here is None and reserved not in (None, found.live_bytes):
         return _verdict(found, "figures")
     if total is not None and need >= total:
@@ -265,6 +267,14 @@ def _without_shortage(found: Shortage) -> OomVerdict | None:
     if total and reserved is not None and reserved + need + USUAL_OUTSIDE_BYTES <= total:
         return _verdict(found, "device not full")
     return None
+
+
+def _unusable_bytes(found: Shortage) -> float:
+    """Return how much of the free memory in a text the driver may not find; 0 for a file, which is exact."""
+    if found.has_pieces:
+        return 0
+    share = _UNUSABLE_SHARE * (found.device_total_bytes or 0)
+    return max(found.rounding_bytes, min(share, _MOST_UNUSABLE_BYTES))
 
 
 def _unused_memory(found: Shortage) -> OomVerdict | None:

@@ -1116,3 +1116,35 @@ def test_memory_that_waited_for_a_stream_is_what_was_active_beyond_what_was_allo
     without = explain_message(table(**MEMORY))
     assert without.summary.waited_bytes == 0
     assert without.next_step.startswith("a smaller batch")
+
+
+def test_a_context_may_take_half_of_the_smallest_devices():
+    found = explain_message(from_2_1(72 * MIB, GIB, 0, 378 * MIB, 418 * MIB))
+    assert found.cause == "full"
+
+
+def test_free_memory_that_is_little_of_the_device_is_no_room():
+    scarce = explain_message(from_2_1(20 * MIB, 24 * GIB, 45 * MIB, 22 * GIB, 22 * GIB))
+    enough = explain_message(from_2_1(20 * MIB, 24 * GIB, 245 * MIB, 22 * GIB, 22 * GIB))
+    assert (scarce.cause, enough.cause) == ("full", "not known")
+    assert scarce.verdict.is_inferred
+
+
+def test_a_full_device_has_the_step_of_its_server_also_where_the_driver_left_a_few_mib():
+    line = "ERROR text_generation_client: router/client/src/lib.rs:33: Server error: "
+    found = explain_message(line + from_2_1(2 * MIB, 24 * GIB, 3 * MIB, 22 * GIB, 22 * GIB))
+    assert found.next_step.startswith("lower --max-batch-prefill-tokens")
+
+
+@pytest.mark.parametrize(("tried", "remedy"), [(18, "look at the shapes"), (2, "run it again")])
+def test_a_large_request_without_other_figures_is_looked_at_by_its_shapes(tried, remedy):
+    text = f"HIP out of memory. Tried to allocate {tried}.00 GiB. GPU"
+    assert explain_message(text).next_step.startswith(remedy)
+
+
+def test_cached_memory_may_be_retyped():
+    text = from_2_1(*FULL).partition(" Tried")[0] + (
+        " Tried to allocate 474.75 MiB (GPU 0; 5.93 GiB total capacity; 4.39 GiB already allocated; "
+        "445.06 MiB free; 503.89 MiB cache)"
+    )
+    assert explain_message(text).unallocated_bytes == pytest.approx(503.89 * MIB, abs=MIB)

@@ -1003,7 +1003,7 @@ TEXTS = (
         "Ollama's runner",
         UNKNOWN,
         {},
-        "a shorter context (num_ctx)",
+        "read the server's log",
     ),
     (
         # An integrated GPU refuses one large buffer although it has more free.
