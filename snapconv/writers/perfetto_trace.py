@@ -25,47 +25,51 @@ _MOST_SPANS = 1_000_000
 _MOST_OF_NAME = 200
 
 _Event = dict[str, object]
-# A name, the first event and the last, and what is shown where it is selected.
+# A name, the first and last event, and the details that a selected slice shows.
 _Span = tuple[str, int, int, Mapping[str, str]]
 
 
 def write_trace(output: Path, analysis: Analysis, *, force: bool) -> None:
     """Write the memory of every device, an event a line."""
-    devices = enumerate(analysis.devices, 1)
-    events = (
-        {"ph": ph, "pid": pid, **event} for pid, found in devices for ph, event in _events(found)
-    )
     with new_files([output], force=force) as (temporary,), temporary.open("wb") as file:
         file.write(b'{"displayTimeUnit":"ms","traceEvents":[')
-        for number, event in enumerate(events):
-            file.write((b",\n" if number else b"\n") + write_json(event))
+        separator = b"\n"
+        for pid, device in enumerate(analysis.devices, 1):
+            for phase, event in _events(device):
+                file.write(separator + write_json({"ph": phase, "pid": pid, **event}))
+                separator = b",\n"
         file.write(b"\n]}\n")
 
 
 def _events(analysis: DeviceAnalysis) -> Iterator[tuple[str, _Event]]:
     events = analysis.device.events
     times = np.arange(len(events), dtype=np.int64) if events.time_us is None else events.time_us
-    yield (
-        "M",
-        {"name": "process_name", "args": {"name": f"{device_name(analysis.device.device)} memory"}},
-    )
-    tracks = [
-        ("iterations", list(_iterations(analysis))),
-        ("phases", list(_phases(analysis))),
-        *(("annotations", lane) for lane in _annotations(analysis)),
-        ("out of memory", list(_failures(analysis))),
-    ]
-    for tid, (name, spans) in enumerate((track for track in tracks if track[1]), 1):
-        yield "M", {"tid": tid, "name": "thread_name", "args": {"name": name}}
+    process = f"{device_name(analysis.device.device)} memory"
+    yield "M", {"name": "process_name", "args": {"name": process}}
+    tid = 0
+    for track, spans in _tracks(analysis):
+        if not spans:
+            continue
+        tid += 1
+        yield "M", {"tid": tid, "name": "thread_name", "args": {"name": track}}
         for text, first, last, details in spans:
             begin = int(times[first])
             length = int(times[last] - times[first])
             yield "X", {"tid": tid, "name": text, "ts": begin, "dur": length, "args": details}
     for name, start, after in _curves(analysis):
         changes = rows_of(np.diff(after, prepend=start))
-        moments = np.append(times[:1] if len(times) else 0, times[changes])
-        for time, value in zip(moments.tolist(), [start, *after[changes].tolist()], strict=True):
-            yield "C", {"name": name, "ts": time, "args": {"bytes": value}}
+        first_time = int(times[0]) if len(times) else 0
+        yield "C", {"name": name, "ts": first_time, "args": {"bytes": start}}
+        for time, n_bytes in plain_rows(times[changes], after[changes]):
+            yield "C", {"name": name, "ts": time, "args": {"bytes": n_bytes}}
+
+
+def _tracks(analysis: DeviceAnalysis) -> Iterator[tuple[str, list[_Span]]]:
+    yield "iterations", list(_iterations(analysis))
+    yield "phases", list(_phases(analysis))
+    for lane in _annotations(analysis):
+        yield "annotations", lane
+    yield "out of memory", list(_failures(analysis))
 
 
 def _curves(analysis: DeviceAnalysis) -> Iterator[tuple[str, int, Int64Column]]:
@@ -73,28 +77,27 @@ def _curves(analysis: DeviceAnalysis) -> Iterator[tuple[str, int, Int64Column]]:
     for name in ("allocated", "active", "reserved"):
         curve: Curve = getattr(analysis.replay, name)
         yield f"{name} bytes", curve.start, curve.after
-    rows = analysis.allocations
+    table = analysis.allocations
     n_events = analysis.n_events
 
-    def change(mine: Int64Column, event: Int32Column) -> Int64Column:
-        mine = mine[event[mine] >= 0]
-        return sums_by(event[mine], rows.block_bytes[mine], n_events)
+    def change(rows: Int64Column, event: Int32Column) -> Int64Column:
+        rows = rows[event[rows] >= 0]
+        return sums_by(event[rows], table.block_bytes[rows], n_events)
 
-    for one in Category:
-        mine = analysis.rows(one)
-        if len(mine) and n_events:
-            start = int(rows.block_bytes[mine[rows.alloc_event[mine] < 0]].sum())
-            after = start + np.cumsum(
-                change(mine, rows.alloc_event) - change(mine, rows.freed_event)
-            )
-            yield f"allocated: {one.label}", start, after
+    for category in Category:
+        rows = analysis.rows(category)
+        if len(rows) and n_events:
+            first_rows = rows[table.alloc_event[rows] < 0]
+            start = int(table.block_bytes[first_rows].sum())
+            changes = change(rows, table.alloc_event) - change(rows, table.freed_event)
+            yield f"allocated: {category.label}", start, start + np.cumsum(changes)
 
 
 def _iterations(analysis: DeviceAnalysis) -> Iterator[_Span]:
-    for number, one in enumerate(analysis.iterations):
-        if one.first_event >= 0:
-            details = {"peak": format_bytes(one.peak_bytes)}
-            yield f"iteration {number}", one.first_event, one.last_event, details
+    for number, iteration in enumerate(analysis.iterations):
+        if iteration.first_event >= 0:
+            details = {"peak": format_bytes(iteration.peak_bytes)}
+            yield f"iteration {number}", iteration.first_event, iteration.last_event, details
 
 
 def _phases(analysis: DeviceAnalysis) -> Iterator[_Span]:
@@ -111,11 +114,10 @@ def _annotations(analysis: DeviceAnalysis) -> list[list[_Span]]:
     spans, lane_of_span, _ = find_span_lanes(analysis.snapshot, analysis.device, most=_MOST_SPANS)
     lanes: dict[int, list[_Span]] = defaultdict(list)
     columns = (spans.name_id, spans.first_event, spans.last_event, lane_of_span)
-    for name, first, last, lane in plain_rows(*columns):
+    for name_id, first, last, lane in plain_rows(*columns):
         # A trace has the name once for every range: a file may share a long one among thousands.
-        lanes[lane].append(
-            (shortened(analysis.snapshot.texts[name], _MOST_OF_NAME), first, last, {})
-        )
+        name = shortened(analysis.snapshot.texts[name_id], _MOST_OF_NAME)
+        lanes[lane].append((name, first, last, {}))
     return [lanes[lane] for lane in sorted(lanes)]
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from snapconv.json_text import write_json
 from snapconv.units import printable, shortened
 
-# What a column's numbers are.
+# The numbers of a column are themselves, differences to the one before, or signed.
 _PLAIN, _DIFFERENCES, _SIGNED = 0, 1, 2
 # zlib's own middle way; 9 takes several times as long and saves a hundredth.
 _LEVEL = 6
@@ -27,7 +27,7 @@ MOST_TEXT = 600
 
 @dataclass(frozen=True, slots=True)
 class EncodedColumn:
-    """One column of a page; ``width`` is the number of bytes of a number, ``base64`` the deflated bytes."""
+    """One column of a page: ``n`` numbers of ``width`` bytes, deflated."""
 
     n: int
     width: int
@@ -35,27 +35,27 @@ class EncodedColumn:
     base64: bytes
 
     def entry(self) -> list[int]:
-        """Return what the page's directory has of it."""
+        """Return the column's values in the page's directory."""
         return [self.n, self.width, self.kind]
 
 
 def encode_column(
     values: NDArray[Any], *, differences: bool = False, signed: bool = False
 ) -> EncodedColumn:
-    """Encode whole numbers of 0 and more, or with ``differences`` or ``signed`` any, in few bytes."""
+    """Encode whole numbers in few bytes; only ``differences`` or ``signed`` may be below 0."""
     numbers = np.asarray(values).astype(np.int64).reshape(-1)
+    kind = _SIGNED if signed else _PLAIN
     if differences:
+        kind = _DIFFERENCES
         numbers = np.diff(numbers, prepend=np.int64(0))
-    if differences or signed:
+    if kind != _PLAIN:
         numbers = (numbers << 1) ^ (numbers >> 63)
     unsigned = numbers.view(np.uint64)
-    most = int(unsigned.max()) if len(unsigned) else 0
-    width = next(width for width in (1, 2, 4, 8) if most < 1 << 8 * width)
-    narrow = unsigned.astype(f"<u{width}")
+    largest = int(unsigned.max(initial=0))
+    width = next(width for width in (1, 2, 4, 8) if largest < 1 << 8 * width)
+    number_bytes = unsigned.astype(f"<u{width}").view(np.uint8).reshape(-1, width)
     # The high bytes of neighbours are mostly equal: together they take next to no space.
-    apart = np.ascontiguousarray(narrow.view(np.uint8).reshape(-1, width).T)
-    kind = _DIFFERENCES if differences else _SIGNED if signed else _PLAIN
-    return EncodedColumn(len(numbers), width, kind, _packed(apart.tobytes()))
+    return EncodedColumn(len(numbers), width, kind, _packed(number_bytes.T.tobytes()))
 
 
 def encode_values(values: object) -> bytes:
@@ -72,7 +72,7 @@ def _as_shown(value: Any) -> Any:
 
 
 def page_text(text: str) -> str:
-    """Write a text of a file as a page shows it: no longer than a person reads, nothing invisible in it."""
+    """Write a text of a file as a page shows it: shortened, and nothing invisible in it."""
     return printable(shortened(text, MOST_TEXT))
 
 

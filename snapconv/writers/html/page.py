@@ -55,10 +55,10 @@ class View:
         webbrowser.open(self.path.resolve().as_uri())
 
 
-def page_output(inputs: Sequence[Path], given: Path | None, *, force: bool) -> Path:
+def page_output(inputs: Sequence[Path], output: Path | None, *, force: bool) -> Path:
     """Return where the page goes, by default named after the (newer) file; raises OutputError."""
     ending = ".view.html" if len(inputs) == 1 else ".compare.html"
-    return checked_output(inputs, given, ending, force=force)
+    return checked_output(inputs, output, ending, force=force)
 
 
 def write_view(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
@@ -68,19 +68,20 @@ def write_view(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
     """
     if len(files) > 1:
         pairs, _, _ = paired(*(file.devices for file in files))
-        shown = pairs[0] if pairs else tuple(file.devices[0] for file in files)
-        files = [replace(file, devices=(found,)) for file, found in zip(files, shown, strict=True)]
+        devices = pairs[0] if pairs else tuple(file.devices[0] for file in files)
+        files = [replace(file, devices=(row,)) for file, row in zip(files, devices, strict=True)]
     title = page_text(" → ".join(file.path.name for file in files))
     facts = []
-    notes = []
+    notes: list[Note] = []
     for file in files:
-        timing, its_notes = times_of_device(file.path, None)
-        is_shown = timing is not None and timing.device in [
-            found.device.device for found in file.devices
-        ]
-        times = time_report_of(timing, file.snapshot, file.options) if timing and is_shown else None
-        notes += [*file_notes(file), *its_notes, *(times.notes if times else ())]
-        facts.append(_file_facts(file) | ({"times": _times_facts(times)} if times else {}))
+        facts.append(_file_facts(file))
+        notes += file_notes(file)
+        timing, timing_notes = times_of_device(file.path, None)
+        notes += timing_notes
+        if timing and timing.device in [row.device.device for row in file.devices]:
+            times = time_report_of(timing, file.snapshot, file.options)
+            notes += times.notes
+            facts[-1]["times"] = _times_facts(times)
     with new_files([output], force=force) as (temporary,), temporary.open("wb") as page:
         for part in _parts(files, facts, f"{title} – snapconv"):
             page.write(part)
@@ -92,31 +93,28 @@ def _parts(
 ) -> Iterator[bytes]:
     program = _PROGRAM.read_bytes()
     style = _STYLE.read_bytes()
-    devices = [
-        (number, view_device(found)) for number, file in enumerate(files) for found in file.devices
-    ]
-    directory = {
-        **vocabulary(),
-        "is_comparison": len(files) > 1,
-        **({"comparison": _comparison_facts(compare_files(*files))} if len(files) > 1 else {}),
-        "files": facts,
-        "devices": [
-            {
-                "file": number,
-                **device.facts,
-                "columns": {name: c.entry() for name, c in (device.level | device.columns).items()},
-            }
-            for number, device in devices
-        ],
-    }
+    devices = []
+    entries = []
+    for number, file in enumerate(files):
+        for analysis in file.devices:
+            device = view_device(analysis)
+            devices.append(device)
+            columns = (device.level | device.columns).items()
+            entry = {"columns": {name: column.entry() for name, column in columns}}
+            entries.append({"file": number} | device.facts | entry)
+    is_comparison = len(files) > 1
+    directory = vocabulary() | {"is_comparison": is_comparison}
+    if is_comparison:
+        directory["comparison"] = _comparison_facts(compare_files(*files))
+    directory |= {"files": facts, "devices": entries}
     yield _head(title, program, style).encode()
     yield b"<style>" + style + b"</style></head><body><div id=app></div>"
     yield b"<noscript>This page draws itself: allow it to run its own script.</noscript>\n"
     yield _data("page", encode_values(directory))
-    for i, (_, device) in enumerate(devices):
+    for i, device in enumerate(devices):
         yield from _columns(i, device.level)
     yield b"<script>" + program + b"</script>\n"
-    for i, (_, device) in enumerate(devices):
+    for i, device in enumerate(devices):
         yield _data(f"{i}.detail", encode_values(device.detail))
         yield from _columns(i, device.columns)
     yield b"</body></html>\n"
@@ -177,38 +175,36 @@ def _times_facts(report: TimeReport) -> dict[str, object]:
         "notes": [[note.slug, note.message] for note in report.notes],
         "operations": [_total(row, name=row.name) for row in report.operations],
         "modules": [_total(row, module=row.name) for row in module_times(report)],
-        "lines": [
-            _total(
-                row,
-                file=row.name.file_path,
-                line=row.name.line_number,
-                function=row.name.function,
-            )
-            for row in report.lines
-        ],
+        "lines": list(map(_line_total, report.lines)),
     }
 
 
+def _line_total(total: TimeTotal[Any]) -> dict[str, object]:
+    line = total.name
+    return _total(total, file=line.file_path, line=line.line_number, function=line.function)
+
+
 def _total(total: TimeTotal[Any], **name: str | int) -> dict[str, object]:
-    figures = {
+    return {
+        **name,
         "n_calls": total.n_calls,
         "forward_ms": total.forward_ms,
         "backward_ms": total.backward_ms,
     }
-    return {**name, **figures}
 
 
 def _comparison_facts(report: FileDiff) -> dict[str, object] | None:
-    """Return the rows of the pair of devices, and the settings that differ; None where there is no pair."""
+    """Return the rows of the first pair of devices, and the settings that differ; None: no pair."""
     if not report.devices:
         return None
-    (found, *_) = report.devices
+    device = report.devices[0]
+    settings = [(name, old or "", new or "") for name, old, new in report.settings]
     return {
-        "category": list(map(_row, found.categories)),
-        "line": list(map(_row, found.lines)),
-        "module": list(map(_row, found.modules)),
-        "operation": list(map(_row, found.operations)),
-        "settings": [[text or "" for text in setting] for setting in report.settings],
+        "category": list(map(_row, device.categories)),
+        "line": list(map(_row, device.lines)),
+        "module": list(map(_row, device.modules)),
+        "operation": list(map(_row, device.operations)),
+        "settings": settings,
     }
 
 

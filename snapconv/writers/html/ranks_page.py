@@ -1,4 +1,4 @@
-"""A JobReport -> one HTML page with a line for each rank: its peak by category as a bar, its largest line.
+"""A JobReport -> one HTML page with a line for each rank: its peak as a bar, its largest line.
 
 Nothing runs in it and nothing is loaded: names from files are text. Bars share one scale, so that a
 rank that differs is seen among thousands.
@@ -16,6 +16,7 @@ from snapconv.units import counted, format_bytes, printable
 from snapconv.writers.html.column_encoding import content_hash
 
 COLORS = {category.label: shown.color for category, shown in ABOUT.items()}
+_HEADS = ("rank", "mesh", "device", "peak", "reserved", "peak by category", "most of it", "history")
 _BAR_WIDTH = 420
 _BAR_HEIGHT = 12
 _STYLE = """
@@ -40,37 +41,28 @@ def _lines(report: JobReport) -> Iterator[str]:
     yield '<!doctype html><html lang="en"><head><meta charset="utf-8">'
     yield '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
     yield f"style-src '{content_hash(_STYLE.encode())}'; img-src data:\">"
-    yield (
-        f'<link rel="icon" '
-        f'href="data:,"><title>{_text(title)}</title><style>{_STYLE}</style></head><body>'
-    )
+    style = f"<style>{_STYLE}</style></head><body>"
+    yield f'<link rel="icon" href="data:,"><title>{_text(title)}</title>{style}'
     yield f"<h1>{_text(title)}</h1><ul>"
-    yield from (f"<li>{_text(one.sentence)}</li>" for one in report.findings)
-    yield from (f'<li class="e">{_text(f"{one.name}: {one.error}")}</li>' for one in report.errors)
+    for finding in report.findings:
+        yield f"<li>{_text(finding.sentence)}</li>"
+    for file in report.errors:
+        yield f'<li class="e">{_text(f"{file.name}: {file.error}")}</li>'
     yield f"</ul><p>{_legend(report)}</p><table><tr>"
-    heads = (
-        "rank",
-        "mesh",
-        "device",
-        "peak",
-        "reserved",
-        "peak by category",
-        "most of it",
-        "history",
-    )
-    yield f"{''.join(f'<th>{head}</th>' for head in heads)}</tr>"
-    odd = {one.file for one in report.findings}
+    yield f"{''.join(f'<th>{head}</th>' for head in _HEADS)}</tr>"
+    odd_files = {finding.file for finding in report.findings}
     rows = [(file, device) for file in report.last_dumps for device in file.devices]
     greatest = max((device.peak_bytes for _, device in rows), default=0)
     for file, device in rows:
-        yield _row(file, device, greatest, is_odd=file.file in odd)
+        yield _row(file, device, greatest, is_odd=file.file in odd_files)
     yield "</table></body></html>"
 
 
 def _row(file: RankFile, device: RankDevice, greatest: int, *, is_odd: bool) -> str:
+    mesh = " ".join(f"{axis}={index}" for axis, index in file.coordinates.items())
     cells = (
         _cell(file.name.removeprefix("rank "), file.file),
-        _cell(" ".join(f"{name}={place}" for name, place in file.coordinates.items())),
+        _cell(mesh),
         _cell(device.name),
         f'<td class="n">{_text(format_bytes(device.peak_bytes))}</td>',
         f'<td class="n">{_text(format_bytes(device.reserved_bytes))}</td>',
@@ -78,39 +70,44 @@ def _row(file: RankFile, device: RankDevice, greatest: int, *, is_odd: bool) -> 
         _cell(device.largest, device.verdict),
         _cell(device.history),
     )
-    return f"<tr{' class=odd' if is_odd else ''}>{''.join(cells)}</tr>"
+    attribute = " class=odd" if is_odd else ""
+    return f"<tr{attribute}>{''.join(cells)}</tr>"
 
 
 def _cell(text: str, title: str = "") -> str:
-    return f"<td{f' title={chr(34)}{_text(title)}{chr(34)}' if title else ''}>{_text(text)}</td>"
+    attribute = f' title="{_text(title)}"' if title else ""
+    return f"<td{attribute}>{_text(text)}</td>"
 
 
 def _bar(device: RankDevice, greatest: int) -> str:
     parts = []
-    left = 0.0
-    for name, n_bytes in sorted(device.categories.items(), key=lambda one: _order(one[0])):
+    x = 0.0
+    for name in sorted(device.categories, key=_order):
+        n_bytes = device.categories[name]
         width = _BAR_WIDTH * n_bytes / max(greatest, 1)
         tip = f"<title>{_text(f'{name} {format_bytes(n_bytes)}')}</title>"
-        box = f'x="{left:.1f}" width="{width:.1f}" height="{_BAR_HEIGHT}" fill="{_color(name)}"'
+        box = f'x="{x:.1f}" width="{width:.1f}" height="{_BAR_HEIGHT}" fill="{_color(name)}"'
         parts.append(f"<rect {box}>{tip}</rect>")
-        left += width
+        x += width
     return f'<svg width="{_BAR_WIDTH}" height="{_BAR_HEIGHT}">{"".join(parts)}</svg>'
 
 
 def _legend(report: JobReport) -> str:
-    names = {
-        name for file in report.last_dumps for device in file.devices for name in device.categories
-    }
-    swatch = (
-        f'<svg width="{_BAR_HEIGHT}" height="{_BAR_HEIGHT}"><rect width="100%" height="100%" fill='
-    )
-    return " ".join(
-        f'{swatch}"{_color(name)}"/></svg> {_text(name)}' for name in sorted(names, key=_order)
-    )
+    names: set[str] = set()
+    for file in report.last_dumps:
+        for device in file.devices:
+            names.update(device.categories)
+    entries = []
+    for name in sorted(names, key=_order):
+        rect = f'<rect width="100%" height="100%" fill="{_color(name)}"/>'
+        swatch = f'<svg width="{_BAR_HEIGHT}" height="{_BAR_HEIGHT}">{rect}</svg>'
+        entries.append(f"{swatch} {_text(name)}")
+    return " ".join(entries)
 
 
 def _order(category: str) -> tuple[int, str]:
-    return (list(COLORS).index(category) if category in COLORS else len(COLORS), category)
+    labels = [*COLORS, category]
+    return labels.index(category), category
 
 
 def _color(category: str) -> str:

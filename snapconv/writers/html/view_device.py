@@ -1,4 +1,4 @@
-"""One device for a page: its figures, its curves at a level of detail, its allocations, its segments."""
+"""One device for a page: its figures, its curves at a level of detail, allocations, segments."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,10 +33,10 @@ from snapconv.writers.text.size_rows import line_shown
 # Bins of the level of detail that the page's first picture is made of: more than a screen's pixels.
 # A picture of few events is made of the events themselves: bins need not be small for it.
 _LEAST_BINS, _MOST_BINS, _EVENTS_PER_BIN = 4_096, 20_000, 4
-# Of more named spans the longest, of more out-of-memory events the first.
+# A page has so many named spans, the longest, and so many out-of-memory events, the first.
 _MOST_SPANS, _MOST_OOM = 20_000, 1_000
-# Of a page of 40 MB; where the times of all events take more, those of every 2nd, 4th … event are
-# kept.
+# A page has about 40 MB. Where the times of all events take more than this share, it has those of
+# every 2nd, 4th … event.
 _MOST_TIME_BYTES = 2_000_000
 
 Columns = dict[str, EncodedColumn]
@@ -65,26 +65,21 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
     frames, stack_columns = view_stacks(analysis.snapshot, analysis.project, rows.stack_ids)
     spans, lanes, n_left_out = find_span_lanes(analysis.snapshot, analysis.device, most=_MOST_SPANS)
     names = tensor_names(analysis.weights, analysis.recorded, analysis.lines)
-    named = sorted((int(rows.place[row]), name) for row, name in names.items())
+    name_by_row = dict(sorted((int(rows.page_rows[row]), name) for row, name in names.items()))
     detail: dict[str, object] = {
         "frames": frames,
         "operations": analysis.operations,
         "modules": analysis.modules.names,
         "reasons": _reasons(analysis),
-        "pools": [str(pool) for pool in analysis.snapshot.pools],
-        "streams": [str(stream) for stream in streams.tolist()],
-        "tensor_names": [name for _, name in named],
+        "pools": list(map(str, analysis.snapshot.pools)),
+        "streams": list(map(str, streams.tolist())),
+        "tensor_names": list(name_by_row.values()),
     }
     time_step, times = encoded_times(analysis.device.events.time_us, _MOST_TIME_BYTES)
-    columns = {
-        **rows.columns,
-        **stack_columns,
-        **times,
-        "named_row": encode_column(np.array([row for row, _ in named], np.int64), differences=True),
-        **_segment_columns(segments, streams, base_addr(analysis)),
-    }
-    facts = {
-        **_facts(analysis),
+    columns = rows.columns | stack_columns | times
+    columns["named_row"] = encode_column(np.array([*name_by_row], np.int64), differences=True)
+    columns |= _segment_columns(segments, streams, base_addr(analysis))
+    facts = _facts(analysis) | {
         "span_names": [analysis.snapshot.texts[i] for i in distinct(spans.name_id).tolist()],
         "n_spans_left_out": n_left_out,
         "verdict": _verdict(find_verdict(analysis)),
@@ -92,7 +87,7 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
         "level_bin": level.events_per_bin,
         "time_step": time_step,
     }
-    level_columns = {**_level_columns(level), **_span_columns(analysis, spans, lanes)}
+    level_columns = _level_columns(level) | _span_columns(analysis, spans, lanes)
     return ViewDevice(facts, detail, level_columns, columns)
 
 
@@ -102,6 +97,11 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
     device = analysis.device
     table = analysis.allocations
     times = device.events.time_us
+    start = bytes_by_category(table, analysis.classification.category, np.array([-1]))[0]
+    peak_rows = []
+    for row in summary_totals(analysis, table.live_at(peak)):
+        if row.n_allocations:
+            peak_rows.append([row.category, row.block_bytes, row.n_allocations, row.certainty])
     return {
         "name": device_name(device.device),
         "argument": device_argument(device.device),
@@ -110,11 +110,7 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
         "has_times": times is not None and len(times) > 0,
         "peak_event": peak,
         "peak_bytes": replay.allocated.peak,
-        "peak_categories": [
-            [row.category, row.block_bytes, row.n_allocations, row.certainty]
-            for row in summary_totals(analysis, table.live_at(peak))
-            if row.n_allocations
-        ],
+        "peak_categories": peak_rows,
         "start_bytes": replay.allocated.start,
         "active_start_bytes": replay.active.start,
         "active_peak_bytes": replay.active.peak,
@@ -126,25 +122,22 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
         "addr_base": str(base_addr(analysis)),
         "phases": [phase.name.lower() for phase in Phase],
         "oom": list(_oom(analysis)),
-        "start_categories": [
-            int(n)
-            for n in bytes_by_category(table, analysis.classification.category, np.array([-1]))[0]
-        ],
+        "start_categories": list(map(int, start)),
     }
 
 
-def _verdict(found: FileVerdict) -> dict[str, object]:
-    # By its category the page colours and finds a cause.
-    shown = {EITHER_LABEL: Category.UNKNOWN.label, WAITING_LABEL: ""}
+def _verdict(verdict: FileVerdict) -> dict[str, object]:
+    # The page colours a cause by its category, and finds its allocations by it.
+    page_labels = {EITHER_LABEL: Category.UNKNOWN.label, WAITING_LABEL: ""}
     causes = []
-    for cause in found.causes:
-        place = cause.library or line_shown(cause.line, has_stack=cause.has_stack)
-        category = shown.get(cause.category, cause.category)
-        causes.append([cause.block_bytes, category, place, cause.purpose])
+    for cause in verdict.causes:
+        code = cause.library or line_shown(cause.line, has_stack=cause.has_stack)
+        category = page_labels.get(cause.category, cause.category)
+        causes.append([cause.block_bytes, category, code, cause.purpose])
     return {
-        "about": found.about,
-        "sentence": found.sentence,
-        "moment": found.moment,
+        "about": verdict.about,
+        "sentence": verdict.sentence,
+        "moment": verdict.moment,
         "causes": causes,
     }
 
@@ -152,23 +145,23 @@ def _verdict(found: FileVerdict) -> dict[str, object]:
 def _advice(analysis: DeviceAnalysis) -> Iterator[dict[str, object]]:
     """Yield what to change in the program, trades too where memory ran out."""
     advice = advise(analysis, goal_bytes=goal_of(analysis, capacity=None, save=None))
-    for found in advice.findings:
+    for finding in advice.findings:
         yield {
-            "what": f"{found.sort}: {found.what}",
-            "bytes": found.saved_bytes,
-            "line": found.line.place if found.line else "",
-            "rows": list(finding_rows(found, advice)),
+            "what": f"{finding.sort}: {finding.what}",
+            "bytes": finding.saved_bytes,
+            "line": finding.line.place if finding.line else "",
+            "rows": list(finding_rows(finding, advice)),
         }
 
 
 def _oom(analysis: DeviceAnalysis) -> Iterator[dict[str, int]]:
-    for one in failed_allocations(analysis)[:_MOST_OOM]:
+    for failure in failed_allocations(analysis)[:_MOST_OOM]:
         yield {
-            "event": one.event,
-            "requested": one.block_bytes,
-            "free": one.device_free_bytes,
-            "allocated": one.allocated_bytes,
-            "reserved": one.reserved_bytes,
+            "event": failure.event,
+            "requested": failure.block_bytes,
+            "free": failure.device_free_bytes,
+            "allocated": failure.allocated_bytes,
+            "reserved": failure.reserved_bytes,
         }
 
 
@@ -180,10 +173,10 @@ def _level_columns(level: TimelineLevel) -> Columns:
     extremes = {"max": (level.max_event, level.max_categories)}
     if level.events_per_bin > 1:  # else they are the same
         extremes["min"] = (level.min_event, level.min_categories)
-    for name, (event, at_event) in extremes.items():
+    for name, (event, category_bytes) in extremes.items():
         columns[f"level_{name}_event"] = encode_column(event, differences=True)
         for category in Category:
-            column = encode_column(at_event[:, category], differences=True)
+            column = encode_column(category_bytes[:, category], differences=True)
             columns[f"level_{name}_{int(category)}"] = column
     return columns
 
@@ -192,12 +185,11 @@ def _span_columns(analysis: DeviceAnalysis, spans: AnnotationSpans, lanes: Int32
     phase = analysis.phases.phase
     begins = rows_of(np.diff(phase, prepend=-1)) if len(phase) else np.zeros(0, np.int64)
     name = np.unique(spans.name_id, return_inverse=True)[1].reshape(-1)
-    iterations = [it for it in analysis.iterations if it.first_event >= 0]
+    iterations = [row for row in analysis.iterations if row.first_event >= 0]
+    first_events = np.array([row.first_event for row in iterations])
     return {
-        "iteration_first": encode_column(
-            np.array([it.first_event for it in iterations]), differences=True
-        ),
-        "iteration_peak": encode_column(np.array([it.peak_bytes for it in iterations])),
+        "iteration_first": encode_column(first_events, differences=True),
+        "iteration_peak": encode_column(np.array([row.peak_bytes for row in iterations])),
         "phase_first": encode_column(begins, differences=True),
         "phase": encode_column(phase[begins]),
         "span_name": encode_column(name),
@@ -208,36 +200,39 @@ def _span_columns(analysis: DeviceAnalysis, spans: AnnotationSpans, lanes: Int32
 
 
 def encoded_times(times: Int64Column | None, most_bytes: int) -> tuple[int, Columns]:
-    """Return the times of every first, second, fourth … event and the last, in so many bytes; and which."""
+    """Return the step between timed events, and the times of these and of the last.
+
+    The step is the least power of two with which the times take at most ``most_bytes``.
+    """
     if times is None or not len(times):
         return 1, {} if times is None else {"time": encode_column(times)}
     step = 1
     while True:
-        kept = np.append(times[:-1:step], times[-1]) - times[0]
-        encoded = encode_column(kept, differences=True)
+        timed = np.append(times[:-1:step], times[-1])
+        encoded = encode_column(timed - times[0], differences=True)
         if len(encoded.base64) <= most_bytes or step >= len(times):
             return step, {"time": encoded}
         step *= 2
 
 
-def _segment_columns(found: "np.recarray[Any, Any]", streams: Int64Column, base: int) -> Columns:
+def _segment_columns(segments: "np.recarray[Any, Any]", streams: Int64Column, base: int) -> Columns:
     return {
-        "segment_addr": encode_column(found.addr - base, differences=True),
-        "segment_bytes": encode_column(found.n_bytes),
-        "segment_stream": encode_column(np.searchsorted(streams, found.stream)),
-        "segment_pool": encode_column(found.pool_id + 1),
-        "segment_small": encode_column(found.is_small),
-        "segment_expandable": encode_column(found.is_expandable),
-        "segment_begin": encode_column(found.begin_event + 1),
-        "segment_end": encode_column(found.end_event + 1),
+        "segment_addr": encode_column(segments.addr - base, differences=True),
+        "segment_bytes": encode_column(segments.n_bytes),
+        "segment_stream": encode_column(np.searchsorted(streams, segments.stream)),
+        "segment_pool": encode_column(segments.pool_id + 1),
+        "segment_small": encode_column(segments.is_small),
+        "segment_expandable": encode_column(segments.is_expandable),
+        "segment_begin": encode_column(segments.begin_event + 1),
+        "segment_end": encode_column(segments.end_event + 1),
     }
 
 
 def _reasons(analysis: DeviceAnalysis) -> list[list[str]]:
-    """Return the slug of every reason, and what it means; a user's own rule has no more than its name."""
-    own = {rule.slug for rule in analysis.features.user_rules.rules}
+    """Return the slug and the meaning of every reason; a user's own rule has only its name."""
+    user_slugs = {rule.slug for rule in analysis.features.user_rules.rules}
     slugs = analysis.classification.reasons
-    return [[slug, "" if slug in own else reason_of(slug)[0]] for slug in slugs]
+    return [[slug, "" if slug in user_slugs else reason_of(slug)[0]] for slug in slugs]
 
 
 def vocabulary() -> dict[str, object]:

@@ -23,66 +23,87 @@ from snapconv.writers.html.column_encoding import EncodedColumn, encode_column
 
 @dataclass(frozen=True, slots=True)
 class ViewRows:
-    """The columns of a page's allocations, and the row of the page for each row of the AllocationTable."""
+    """The columns of a page's allocations.
+
+    ``page_rows`` has the row on the page for each row of the AllocationTable.
+    """
 
     columns: dict[str, EncodedColumn]
-    place: Int64Column
+    page_rows: Int64Column
     stack_ids: Int64Column
 
 
 def view_rows(analysis: DeviceAnalysis, streams: Int64Column) -> ViewRows:
-    """Sort the allocations by kind and encode them; ``streams`` are those of the device, ascending."""
-    table = analysis.allocations
+    """Sort the allocations by kind and encode them.
+
+    ``streams`` are those of the device, ascending.
+    """
     keys = _keys(analysis, streams)
     kind, first = _kinds(list(keys.values()))
     order = np.argsort(kind, kind="stable")  # within a kind by event, as the table is
+    kind_keys = {name: values[first] for name, values in keys.items()}
+    columns, stack_ids = _kind_columns(kind_keys)
+    columns["kind_count"] = encode_column(np.bincount(kind, minlength=len(first)))
+    page_rows = np.empty(len(order), np.int64)
+    page_rows[order] = np.arange(len(order))
+    return ViewRows(columns | _allocation_columns(analysis, order), page_rows, stack_ids)
+
+
+def _kind_columns(keys: dict[str, NDArray[Any]]) -> tuple[dict[str, EncodedColumn], Int64Column]:
+    """Encode what each kind has, its traits once for all kinds; return the ids of stacks too."""
+    block = keys.pop("block")
+    requested = keys.pop("requested")
+    trait, first = _kinds(list(keys.values()))
+    stack_ids, stack = np.unique(keys.pop("stack")[first], return_inverse=True)
+    columns = {f"trait_{name}": encode_column(values[first]) for name, values in keys.items()}
+    columns["trait_stack"] = encode_column(stack)
+    columns["kind_trait"] = encode_column(trait)
+    columns["kind_block"] = encode_column(block)
+    # The bytes that rounding added compress to next to nothing; requests of any size would not.
+    columns["kind_rounding"] = encode_column(block - requested, signed=True)
+    return columns, stack_ids
+
+
+def _allocation_columns(analysis: DeviceAnalysis, order: Int64Column) -> dict[str, EncodedColumn]:
+    """Encode what each allocation has, in the order of the page."""
+    table = analysis.allocations
     addrs, addr_id = np.unique(table.addr[order], return_inverse=True)
     freed = table.freed_event[order]
     end = table.end_event[order]
     alloc = table.alloc_event[order]
-    block, requested = (keys.pop(name)[first] for name in ("block", "requested"))
-    trait, first_of_trait = _kinds([values[first] for values in keys.values()])
-    traits = {name: values[first][first_of_trait] for name, values in keys.items()}
-    stack_ids, stack = np.unique(traits.pop("stack"), return_inverse=True)
-    columns = {
-        **{f"trait_{name}": encode_column(values) for name, values in traits.items()},
-        "trait_stack": encode_column(stack),
-        "kind_trait": encode_column(trait),
-        "kind_block": encode_column(block),
-        # What rounding added: next to nothing to compress, where requests of any size would be as
-        # much again.
-        "kind_rounding": encode_column(block - requested, signed=True),
-        "kind_count": encode_column(np.bincount(kind, minlength=len(first))),
+    # The number of events until it was freed; 0: never.
+    life = np.where(freed >= 0, freed - alloc, 0)
+    # One more than the number of events from its free until its block was free; 0: never.
+    pending = np.where(end >= 0, end - freed + 1, 0)
+    return {
         "alloc": encode_column(alloc, differences=True),
-        # 0: never; else how many events later.
-        "life": encode_column(np.where(freed >= 0, freed - alloc, 0)),
-        # 0: never used again; else how many events after it was freed, and one.
-        "pending": encode_column(np.where(end >= 0, end - freed + 1, 0)),
+        "life": encode_column(life),
+        "pending": encode_column(pending),
         "addrs": encode_column(addrs - base_addr(analysis), differences=True),
         "addr": encode_column(addr_id.reshape(-1), differences=True),
     }
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return ViewRows(columns, place, stack_ids)
 
 
 def base_addr(analysis: DeviceAnalysis) -> int:
-    """Return the lowest address of the device: a page's numbers are exact up to 2^53, these may not be."""
-    found = (analysis.allocations.addr, analysis.device.segments.addr)
-    return min((int(column.min()) for column in found if len(column)), default=0)
+    """Return the lowest address of the device.
+
+    A page's numbers are exact up to 2^53, which addresses may exceed.
+    """
+    columns = (analysis.allocations.addr, analysis.device.segments.addr)
+    return min((int(column.min()) for column in columns if len(column)), default=0)
 
 
 def _keys(analysis: DeviceAnalysis, streams: Int64Column) -> dict[str, NDArray[Any]]:
-    """Return what allocations of one kind have in common; ids one higher, so that 0 is none."""
+    """Return the columns that are equal in a kind; ids are one higher, so that 0 is none."""
     table = analysis.allocations
-    found = analysis.classification
+    verdicts = analysis.classification
     return {
         "stack": table.stack_id,
-        "category": found.category,
-        "evidence": found.evidence,
-        "certainty": found.certainty,
-        "probability": (found.probability * 100).round().astype(np.int8),
-        "reason": found.reason_id,
+        "category": verdicts.category,
+        "evidence": verdicts.evidence,
+        "certainty": verdicts.certainty,
+        "probability": (verdicts.probability * 100).round().astype(np.int8),
+        "reason": verdicts.reason_id,
         "operation": analysis.operation_id + 1,
         "module": analysis.modules.module_id + 1,
         "pool": table.pool_id + 1,
@@ -94,7 +115,7 @@ def _keys(analysis: DeviceAnalysis, streams: Int64Column) -> dict[str, NDArray[A
 
 
 def _kinds(keys: list[NDArray[Any]]) -> tuple[Int64Column, Int64Column]:
-    """Return the kind of every row, numbered by first appearance, and the first row of every kind."""
+    """Return every row's kind, numbered by first appearance, and the first row of every kind."""
     first, group = number_groups(*keys)
     order = np.argsort(first)
     number = np.empty(len(order), np.int64)
@@ -116,28 +137,30 @@ def view_stacks(
     stacks = snapshot.stacks
     listed = [stacks.frames_of(stack)[::-1] for stack in stack_ids.tolist()]
     flat = np.concatenate(listed) if listed else np.zeros(0, np.int32)
-    used, frame = np.unique(flat, return_inverse=True)
+    frame_ids, frame = np.unique(flat, return_inverse=True)
     lengths = np.array([len(frames) for frames in listed], np.int64)
     columns = {
         "stack_length": encode_column(lengths),
         "stack_frame": encode_column(frame.reshape(-1)),
     }
-    return _frames(snapshot, project, used.tolist()), columns
+    return _frames(snapshot, project, frame_ids.tolist()), columns
 
 
-def _frames(snapshot: Snapshot, project: Project, used: list[int]) -> dict[str, object]:
+def _frames(snapshot: Snapshot, project: Project, frame_ids: list[int]) -> dict[str, object]:
     frames = snapshot.stacks.frames
     files: dict[str, int] = {}
     names: dict[str, int] = {}
     rows = []
-    for frame in used:
-        is_mine = bool(project.is_project[frame])
-        path = project.relative_paths[frame] if is_mine else frames.filenames[frame]
-        origin = _PROJECT if is_mine else _PYTHON if is_python(frames.filenames[frame]) else _NATIVE
+    for frame in frame_ids:
+        path = frames.filenames[frame]
+        origin = _PYTHON if is_python(path) else _NATIVE
+        if project.is_project[frame]:
+            path = project.relative_paths[frame]
+            origin = _PROJECT
         file_id = files.setdefault(path, len(files))
         name_id = names.setdefault(frames.names[frame], len(names))
         rows.append((name_id, file_id, int(frames.lines[frame]), origin))
-    name_ids, file_ids, lines, origins = zip(*rows, strict=True) if rows else ((), (), (), ())
+    name_ids, file_ids, lines, origins = zip(*rows, strict=True) if rows else [()] * 4
     return {
         "names": list(names),
         "files": list(files),

@@ -87,4 +87,4 @@ def test_a_block_smaller_than_its_request_is_shown_as_the_file_has_it(analysis):
 def test_a_row_of_the_table_is_found_at_its_place(analysis):
     rows = view_rows(analysis, np.unique(analysis.allocations.stream))
     alloc = numbers(rows.columns["alloc"])
-    assert alloc[rows.place].tolist() == analysis.allocations.alloc_event.tolist()
+    assert alloc[rows.page_rows].tolist() == analysis.allocations.alloc_event.tolist()
