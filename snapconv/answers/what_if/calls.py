@@ -1,4 +1,4 @@
-"""A range of a trace -> the calls to the allocator that it shows, and the memory that they began with.
+"""A range of a trace -> the calls to the allocator that it shows, and the memory before them.
 
 Segments are not called for: they come and go by what the allocator does with these calls. Only
 where the program called ``empty_cache()``, or the device had no memory left, the trace's own
@@ -141,11 +141,15 @@ class AllocatorCalls:
     ) -> "AllocatorCalls":
         """Return the calls with others, each before the calls of its event, or after them."""
         event = np.asarray(event, np.int64)
-        place = event * _PLACES + np.asarray(is_after) * _AFTER
-        order = np.argsort(np.append(place, self.event * _PLACES + _ITSELF), kind="stable")
-        columns = (operation, self.operation), (row, self.row), (event, self.event)
-        operation, row, event = (np.append(*column)[order] for column in columns)
-        return replace(self, operation=operation.astype(np.int8), row=row, event=event)
+        added_key = event * _PLACES + np.asarray(is_after) * _AFTER
+        order = np.argsort(np.append(added_key, self.event * _PLACES + _ITSELF), kind="stable")
+        operations = np.append(operation, self.operation)[order]
+        return replace(
+            self,
+            operation=operations.astype(np.int8),
+            row=np.append(row, self.row)[order],
+            event=np.append(event, self.event)[order],
+        )
 
     def changed(self, change: CallChange) -> "AllocatorCalls":
         """Return the calls with a change; a trial skips the completion of what is free already."""
@@ -154,9 +158,10 @@ class AllocatorCalls:
         start = self.start
         events = self.events
         if change.merged:
-            segments = (
-                replace(one, stream=int(change.stream_of(one.stream))) for one in start.segments
-            )
+            segments = []
+            for segment in start.segments:
+                stream = int(change.stream_of(segment.stream))
+                segments.append(replace(segment, stream=stream))
             start = replace(start, segments=tuple(segments))
             events = replace(events, stream=change.stream_of(events.stream))
         calls = replace(
@@ -170,14 +175,16 @@ class AllocatorCalls:
         return calls.with_others(np.full_like(event, CallKind.EMPTY_CACHE), event * 0 - 1, event, 1)
 
     def resized(self, requested_bytes: Int64Column, failed_scale: float = 1.0) -> "AllocatorCalls":
-        """Return the same calls for other sizes; requests that failed are ``failed_scale`` times as large."""
+        """Return the same calls for other sizes.
+
+        Requests that failed are ``failed_scale`` times as large.
+        """
         failed = rows_of(self.events.action == Action.OOM)
         size = self.events.size.astype(np.int64)
         grown = np.minimum(size[failed] * failed_scale, MOST_BYTES).astype(np.int64)
         size[failed] = grown - grown % -MIN_BLOCK_BYTES
-        return replace(
-            self, requested_bytes=requested_bytes, events=replace(self.events, size=size)
-        )
+        events = replace(self.events, size=size)
+        return replace(self, requested_bytes=requested_bytes, events=events)
 
 
 def find_calls(
@@ -191,10 +198,10 @@ def find_calls(
     default = pools.index(DEFAULT_POOL)
     emptied, filled, n_unsure_returns = _find_returns(events, replayed, snapshot.stacks)
     parts = [
-        *_of_allocations(events, replayed),
-        _part(emptied, CallKind.EMPTY_CACHE, place=_BEFORE),
-        _part(filled, CallKind.DEVICE_IS_FULL, place=_BEFORE),
-        _part(rows_of(events.action == Action.OOM), CallKind.FAILED_MALLOC, place=_ITSELF),
+        *_allocation_parts(events, replayed),
+        _part(emptied, CallKind.EMPTY_CACHE, rank=_BEFORE),
+        _part(filled, CallKind.DEVICE_IS_FULL, rank=_BEFORE),
+        _part(rows_of(events.action == Action.OOM), CallKind.FAILED_MALLOC, rank=_ITSELF),
     ]
     order, operation, row = (np.concatenate(column) for column in zip(*parts, strict=True))
     sort = np.argsort(order, kind="stable")
@@ -225,12 +232,13 @@ _BEFORE, _ITSELF, _AFTER, _PLACES = 0, 1, 2, 3
 _Part = tuple[Int64Column, ...]
 
 
-def _part(event: NDArray[Any], operation: CallKind, *, place: int, row: ArrayLike = -1) -> _Part:
-    columns = (np.full(len(event), value, np.int64) for value in (operation, row))
-    return (event.astype(np.int64) * _PLACES + place, *columns)
+def _part(event: NDArray[Any], operation: CallKind, *, rank: int, row: ArrayLike = -1) -> _Part:
+    order = event.astype(np.int64) * _PLACES + rank
+    operations = np.full(len(event), operation, np.int64)
+    return order, operations, np.full(len(event), row, np.int64)
 
 
-def _of_allocations(events: EventTable, replayed: Replay) -> list[_Part]:
+def _allocation_parts(events: EventTable, replayed: Replay) -> list[_Part]:
     """List mallocs and frees. A free that completes right after its request is one call."""
     rows = replayed.allocations
     requested = rows.free_requested_event
@@ -239,33 +247,34 @@ def _of_allocations(events: EventTable, replayed: Replay) -> list[_Part]:
     action = np.append(events.action, Action.UNKNOWN)  # for those without an end
     is_implied = (ended >= 0) & has_code(action[ended], Action.ALLOC)
     has_end = (ended >= 0) & ~is_implied
-    at_once = has_end & ((requested < 0) | (ended - requested <= 1))
+    has_request = requested >= 0
+    is_direct = has_end & (~has_request | (ended - requested <= 1))
     # What was requested before the trace is pending when it begins.
-    at_once &= (requested >= 0) | ~np.any(has_code(events.action, Action.FREE_REQUESTED))
-    is_requested = (requested >= 0) & ~is_implied & ~at_once
-    parts = (
+    is_direct &= has_request | ~np.any(has_code(events.action, Action.FREE_REQUESTED))
+    is_requested = has_request & ~is_implied & ~is_direct
+    kinds = (
         (rows.alloc_event, rows.alloc_event >= 0, CallKind.MALLOC, _ITSELF),
         (ended, is_implied, CallKind.FREE, _BEFORE),
-        (np.where(requested >= 0, requested, ended), at_once, CallKind.FREE, _ITSELF),
+        (np.where(has_request, requested, ended), is_direct, CallKind.FREE, _ITSELF),
         (requested, is_requested, CallKind.REQUEST_FREE, _ITSELF),
-        (ended, has_end & ~at_once, CallKind.COMPLETE_FREE, _AFTER),
+        (ended, has_end & ~is_direct, CallKind.COMPLETE_FREE, _AFTER),
     )
-    return [
-        _part(event[is_such], operation, place=place, row=rows_of(is_such))
-        for event, is_such, operation, place in parts
-    ]
+    parts = []
+    for event, is_such, operation, rank in kinds:
+        parts.append(_part(event[is_such], operation, rank=rank, row=rows_of(is_such)))
+    return parts
 
 
 def _find_returns(
     events: EventTable, replayed: Replay, stacks: StackTable
 ) -> tuple[Int64Column, Int64Column, int]:
-    """Find where the program emptied the cache, where the device was full, and how often that is unsure.
+    """Find where the program emptied the cache, and where the device was full.
 
-    Both as the events at which a run of segments begins that were given back. A malloc that finds
-    the device full gives segments back, and then gets new memory or fails. So it was the program
-    where something else follows; where a stack says so (stacks of all events have the name); and
-    where the device had more at another time than would have been needed, unless garbage was
-    collected.
+    The last value is how often that is unsure. Both as the events at which a run of segments begins
+    that were given back. A malloc that finds the device full gives segments back, and then gets new
+    memory or fails. So it was the program where something else follows; where a stack says so
+    (stacks of all events have the name); and where the device had more at another time than would
+    have been needed, unless garbage was collected.
     """
     action = events.action
     settings = replayed.rules.settings
@@ -285,8 +294,8 @@ def _find_returns(
         reserved = replayed.reserved
         # The last entry is of before the trace.
         before = np.append(reserved.after, reserved.start)[begins - 1]
-        wanted = np.append(events.size, 0)[follower]
-        is_by_program |= is_growth & (before + wanted <= reserved.peak)
+        requested = np.append(events.size, 0)[follower]
+        is_by_program |= is_growth & (before + requested <= reserved.peak)
     is_sure = is_by_program | ((stack >= 0) & (stack == next_stack))
     return begins[is_by_program], begins[~is_by_program], count_of(~is_sure)
 
@@ -302,20 +311,24 @@ _CALLS_AND_GROWTH = (
 
 
 def _stacks_that_empty(stacks: StackTable) -> NDArray[np.bool_]:
-    """Mark the stacks that contain a call of ``empty_cache()``; one entry more than stacks, for none."""
-    names = [name == "empty_cache" or "emptyCache" in name for name in stacks.frames.names]
-    found = np.zeros(len(stacks) + 1, bool)
-    found[stacks.owners[stacks.with_frames(np.array(names, bool))]] = True
-    return found
+    """Mark the stacks that contain a call of ``empty_cache()``.
+
+    There is one entry more than stacks, for events without one.
+    """
+    is_call = [name == "empty_cache" or "emptyCache" in name for name in stacks.frames.names]
+    empties = np.zeros(len(stacks) + 1, bool)
+    empties[stacks.owners[stacks.with_frames(np.array(is_call, bool))]] = True
+    return empties
 
 
 def _pools_of(device: DeviceSnapshot, replayed: Replay, default: int) -> Int64Column:
-    """Find the pool of every allocation: as the file has it, else of the final segment that it lies in."""
+    """Find the pool of every allocation: as the file has it, else that of its final segment."""
     rows = replayed.allocations
     segments = take(device.segments, np.argsort(device.segments.addr))
     segment, is_inside = segments_of(segments, rows.addr, rows.block_bytes)
-    of_segment = np.where(is_inside, np.append(segments.pool_id, -1)[segment], -1)
-    return first_known(rows.pool_id, of_segment, np.full(len(rows), default)).astype(np.int64)
+    segment_pool = np.where(is_inside, np.append(segments.pool_id, -1)[segment], -1)
+    default_pool = np.full(len(rows), default)
+    return first_known(rows.pool_id, segment_pool, default_pool).astype(np.int64)
 
 
 def start_before(
@@ -324,7 +337,7 @@ def start_before(
     """Find where memory was just before an event of one device."""
     rows = replayed.allocations
     layout = layout_at(device, rows, event - 1)
-    # Of segments that overlap the first, and of blocks that do what lies before the next.
+    # Where segments overlap, the first counts; where blocks do, the part before the next one.
     ends = np.maximum.accumulate(layout.segments.addr + layout.segments.total_bytes)
     is_first = layout.segments.addr >= np.append(-_NO_ADDRESS, ends[:-1])
     n_bytes = np.minimum(layout.blocks.n_bytes, np.diff(layout.blocks.addr, append=_NO_ADDRESS))
@@ -333,14 +346,14 @@ def start_before(
     live = blocks.allocation
     is_pending = _is_pending(device.events, rows, event)
     columns = (blocks.addr, blocks.n_bytes, rows.requested_bytes[live], is_pending[live])
-    of_segment: dict[int, list[LiveBlock]] = {segment: [] for segment in rows_of(is_first).tolist()}
+    first_segments = rows_of(is_first)
+    live_blocks: dict[int, list[LiveBlock]] = {row: [] for row in first_segments.tolist()}
     for segment, *fields in plain_rows(blocks.segment, *columns):
-        of_segment[segment].append(LiveBlock(*fields))
+        live_blocks[segment].append(LiveBlock(*fields))
+    segments = take(layout.segments, first_segments)
     is_live = (rows.alloc_event < event) & ((rows.end_event < 0) | (rows.end_event >= event))
     return ReplayStart(
-        segments=tuple(
-            _with_blocks(take(layout.segments, rows_of(is_first)), of_segment.values(), pools)
-        ),
+        segments=tuple(_segment_layouts(segments, live_blocks.values(), pools)),
         rows=dict(plain_rows(blocks.addr, live)),
         n_inexact=count_of(~rows.is_exact[live]),
         n_outside=count_of(is_live) - len(blocks.addr),
@@ -357,7 +370,7 @@ def _is_pending(events: EventTable, rows: AllocationTable, event: int) -> BoolCo
     return np.asarray(before | (unseen & (completes | rows.is_pending_at_end)))
 
 
-def _with_blocks(
+def _segment_layouts(
     segments: SegmentTable, blocks: Iterable[list[LiveBlock]], pools: tuple[PoolId, ...]
 ) -> Iterator[SegmentLayout]:
     """Put the live blocks into their segments."""

@@ -36,7 +36,7 @@ _PHASES = {
 }
 # Of what was reserved at most: a replay that differs by more shows nothing about settings.
 _LARGE_DIFFERENCE = 0.1
-# Of what is reserved at most: what a setting saves that is worth a sentence.
+# Part of the most reserved bytes: a setting that saves as much is worth a sentence.
 _LEAST_SAVED = 0.05
 # Changes of settings that are worth a trial, by ``--search`` and by ``oom``, as in
 # PYTORCH_ALLOC_CONF. The collector works with a memory fraction only; this one takes next to
@@ -53,14 +53,13 @@ SEARCHED = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Alternatives to the file's settings, each as PYTORCH_ALLOC_CONF is written, and the memory of a device.
+    """Alternatives to the file's settings, each as PYTORCH_ALLOC_CONF is written.
 
     ``capacity`` is what torch can have, None: as much as it likes, or, in a file with a failed
     request, what it had then. ``card_bytes`` in its place is a whole card, of which something is
     not torch's: as much as the file shows, or as is usual. ``card_name`` is the name that it was
-    given by, if any. ``one_stream``:
-    also try all work on one stream, where no free waits for another, and no cache belongs to
-    another.
+    given by, if any. ``one_stream``: also try all work on one stream, where no free waits for
+    another, and no cache belongs to another.
     """
 
     settings: tuple[str, ...] = ()
@@ -79,13 +78,18 @@ class Request:
         card: str | int | None = None,
         one_stream: bool = False,
     ) -> "Request":
-        """Read what the command line takes: ``Request.read("expandable_segments:True", card="H100")``.
+        """Read the options of the command line.
 
-        Raises ValueError for a text that is no setting, no size and no card's name.
+        Such as ``Request.read("expandable_segments:True", card="H100")``. Raises ValueError for a
+        text that is no setting, no size and no card's name.
         """
-        most = parse_bytes(capacity) if isinstance(capacity, str) else capacity
-        card_bytes, name = read_card(card) if isinstance(card, str) else (card, "")
-        return cls(tuple(map(read_setting, settings)), search, most, card_bytes, name, one_stream)
+        if isinstance(capacity, str):
+            capacity = parse_bytes(capacity)
+        card_name = ""
+        if isinstance(card, str):
+            card, card_name = read_card(card)
+        confs = tuple(map(read_setting, settings))
+        return cls(confs, search, capacity, card, card_name, one_stream)
 
 
 def read_card(text: str) -> tuple[int, str]:
@@ -97,14 +101,13 @@ def read_card(text: str) -> tuple[int, str]:
         return parse_bytes(text), ""
     except ValueError as error:
         names = ", ".join(named_cards())
-        raise ValueError(
-            f"expected a size such as 24GiB, or one of {names}; got {text!r}"
-        ) from error
+        message = f"expected a size such as 24GiB, or one of {names}; got {text!r}"
+        raise ValueError(message) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One trial: its settings as given, its outcome, and of a request that failed the line and the phase."""
+    """One trial: its settings as given, its outcome, and the line and phase of a failed request."""
 
     name: str
     outcome: Outcome
@@ -122,8 +125,8 @@ class Tried:
         ledger = self.outcome.ledger
         failed = None
         if outcome.ran_out is not None:
-            place = self.line.place if self.line else None
-            failed = asdict(outcome.ran_out) | {"line": place, "phase": self.phase or None}
+            line = self.line.place if self.line else None
+            failed = asdict(outcome.ran_out) | {"line": line, "phase": self.phase or None}
             del failed["row"]
         return {
             "setting": self.name,
@@ -139,7 +142,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class SavingSetting:
-    """An allocator setting, as in PYTORCH_ALLOC_CONF: the peak of reserved bytes, and whether that fits."""
+    """An allocator setting, as in PYTORCH_ALLOC_CONF, its peak of reserved bytes, and its fit."""
 
     name: str
     reserved_bytes: int
@@ -148,16 +151,16 @@ class SavingSetting:
 
 @dataclass(frozen=True, slots=True)
 class SettingTrials:
-    """All trials of one device, at ``batch_scale`` times the batch; ``recorded`` are the figures of the file.
+    """All trials of one device, at ``batch_scale`` times the batch.
 
-    ``capacity_from`` says where the capacity is from; empty: it was given, or there is none.
-    ``tried`` begins with the file's own settings; after a search the others are ranked: those that
-    do not run out of memory first, the least reserved first. ``model_is_exact``: under the file's
-    own settings as much is reserved after every request as in the trace. ``estimated``: why the
-    figures are estimates. ``variable`` is the one of the environment that this kind of device
-    reads. ``refused``: settings
-    that the job's release may refuse, and why; of a search they are not tried. ``is_whole``:
-    nothing was in use before the trace.
+    ``recorded`` are the figures of the file. ``capacity_from`` says where the capacity is from;
+    empty: it was given, or there is none. ``tried`` begins with the file's own settings; after a
+    search the others are ranked: those that do not run out of memory first, the least reserved
+    first. ``model_is_exact``: under the file's own settings as much is reserved after every request
+    as in the trace. ``estimated``: why the figures are estimates. ``variable`` is the one of the
+    environment that this kind of device reads. ``refused``: settings that the job's release may
+    refuse, and why; of a search they are not tried. ``is_whole``: nothing was in use before the
+    trace.
     """
 
     device: Device
@@ -174,35 +177,38 @@ class SettingTrials:
     is_whole: bool = True
 
     @property
-    def others(self) -> Sequence[Tried]:
+    def alternatives(self) -> Sequence[Tried]:
         """The trials of other settings than the file's own."""
         return [tried for tried in self.tried if not tried.is_own]
 
     @property
     def reference(self) -> Outcome:
         """The outcome under the file's own settings that the other trials are compared with."""
-        return self.tried[-len(self.others) - 1].outcome
+        return self.tried[-len(self.alternatives) - 1].outcome
 
     @property
     def unsure(self) -> str:
         """Return why the trials prove nothing: how a replay of the file's own settings differs."""
-        own = self.tried[0].outcome
+        outcome = self.tried[0].outcome
         recorded = self.recorded["peak_reserved"]
-        if own.served and self.capacity_from.startswith(AS_AT_OOM):
+        if outcome.served and self.capacity_from.startswith(AS_AT_OOM):
             return (
                 f"a replay of the file's own settings serves the request that failed at event "
-                f"{own.served[0]}"
+                f"{outcome.served[0]}"
             )
-        replayed = own.reserved_bytes
-        capacity = self.capacity_bytes
-        differs = abs(replayed - recorded)
-        if (
-            self.batch_scale != 1
-        ):  # a larger batch that fits reserves no less, a smaller one anything
-            differs = recorded - replayed if self.batch_scale > 1 and own.fits else 0
-        if differs > _LARGE_DIFFERENCE * recorded and (capacity is None or capacity >= recorded):
+        replayed = outcome.reserved_bytes
+        # A larger batch that fits reserves no less, a smaller one anything.
+        difference = 0
+        batch = ""
+        if self.batch_scale == 1:
+            difference = abs(replayed - recorded)
+        else:
+            batch = f" with batch × {self.batch_scale:g}"
+            if self.batch_scale > 1 and outcome.fits:
+                difference = recorded - replayed
+        has_room = self.capacity_bytes is None or self.capacity_bytes >= recorded
+        if difference > _LARGE_DIFFERENCE * recorded and has_room:
             sizes = f"{format_bytes(replayed)}, the program reserved {format_bytes(recorded)}"
-            batch = "" if self.batch_scale == 1 else f" with batch × {self.batch_scale:g}"
             return f"a replay of the file's own settings{batch} reserves {sizes}"
         return ""
 
@@ -238,10 +244,10 @@ def try_settings(
     scale: float = 1.0,
     progress: Progress | None = None,
 ) -> SettingTrials | None:
-    """Replay one device under its own settings and under each of the others, at ``scale`` times the batch.
+    """Replay one device under its own settings and under each alternative.
 
-    None for pinned host memory, whose allocator is another. Raises InputError where a setting
-    contradicts the file's own.
+    The batch is ``scale`` times as large. None for pinned host memory, whose allocator is another.
+    Raises InputError where a setting contradicts the file's own.
     """
     if analysis.device.is_host:
         return None
@@ -253,24 +259,24 @@ def try_settings(
     request = replace(request, capacity=capacity)
     reasons = list(_estimates(analysis, request, difference, scale))
     if scale != 1:
-        calls = calls.resized(
-            scaled_requests(analysis, scale), scaled_batch(analysis, scale).failed_scale
-        )
+        failed_scale = scaled_batch(analysis, scale).failed_scale
+        calls = calls.resized(scaled_requests(analysis, scale), failed_scale)
     alternatives, refused = _alternatives(analysis.snapshot, calls.own, request)
     outcomes = _try_all(calls, request, alternatives, is_placed_anew=scale != 1, progress=progress)
-    assumptions = [text for _, outcome in outcomes for text in outcome.assumptions]
+    for _, outcome in outcomes:
+        reasons += outcome.assumptions
     return SettingTrials(
         device=analysis.device.device,
         n_events=analysis.n_events,
         recorded=_recorded(analysis.device, replayed),
         capacity_bytes=capacity,
         capacity_from=capacity_from,
-        tried=tuple(_with_place(name, outcome, analysis) for name, outcome in outcomes),
+        tried=tuple(_tried(name, outcome, analysis) for name, outcome in outcomes),
         batch_scale=scale,
         model_is_exact=not difference,
         variable=analysis.snapshot.backend.variable,
         refused=refused,
-        estimated=tuple(dict.fromkeys([*reasons, *assumptions])),
+        estimated=tuple(dict.fromkeys(reasons)),
         is_whole=analysis.history.verdict is Verdict.COMPLETE,
     )
 
@@ -294,39 +300,35 @@ def _estimates(
 def saving_setting(
     analysis: DeviceAnalysis, capacity: int | None
 ) -> tuple[bool, SavingSetting | None]:
-    """Try what ``what-if --search`` tries: whether the file's own settings fit, and which one saves."""
+    """Search as ``what-if --search`` does: return whether the file's settings fit, and the best."""
     trials = try_settings(analysis, Request(is_search=True)) if analysis.has_allocator else None
-    if trials is None or not trials.others or trials.unsure or not trials.model_is_exact:
+    if trials is None or not trials.alternatives or trials.unsure or not trials.model_is_exact:
         return False, None
-    own = trials.reference
-    name = trials.others[0].name
-    outcome = trials.others[0].outcome
+    reference = trials.reference
+    best = trials.alternatives[0]
     fits = [analysis.ran_out]
-    again = (
-        try_settings(analysis, Request((name,), capacity=capacity))
-        if capacity is not None
-        else None
-    )
-    if again:
-        fits = [tried.outcome.fits for tried in again.tried]
-    is_less = outcome.reserved_bytes <= own.reserved_bytes * (1 - _LEAST_SAVED)
-    is_better = outcome.fits and (is_less or not own.fits)
-    conf = own.trial.settings.conf_with(name)
-    setting = SavingSetting(conf, outcome.reserved_bytes, fits[-1]) if is_better else None
-    return fits[0] and not analysis.ran_out, setting
+    if capacity is not None:
+        limited = try_settings(analysis, Request((best.name,), capacity=capacity))
+        if limited:
+            fits = [tried.outcome.fits for tried in limited.tried]
+    fits_already = fits[0] and not analysis.ran_out
+    is_less = best.outcome.reserved_bytes <= reference.reserved_bytes * (1 - _LEAST_SAVED)
+    if not best.outcome.fits or (reference.fits and not is_less):
+        return fits_already, None
+    conf = reference.trial.settings.conf_with(best.name)
+    return fits_already, SavingSetting(conf, best.outcome.reserved_bytes, fits[-1])
 
 
 def _difference(calls: AllocatorCalls, replayed: Replay, progress: Progress | None) -> str:
     """Say where a replay under the file's own settings differs from the trace; empty: nowhere."""
-    found = try_out(calls, Trial(calls.own, is_check=True), progress=progress)
-    reserved = replayed.reserved
-    if found.differs_at is not None:
-        return f"from event {found.differs_at} on"
-    return "" if found.ledger.reserved_bytes == reserved.end else "at the end"
+    outcome = try_out(calls, Trial(calls.own, is_check=True), progress=progress)
+    if outcome.differs_at is not None:
+        return f"from event {outcome.differs_at} on"
+    return "" if outcome.ledger.reserved_bytes == replayed.reserved.end else "at the end"
 
 
-def _with_place(name: str, outcome: Outcome, analysis: DeviceAnalysis) -> Tried:
-    """Add the line and the phase of a request that failed; one that failed in the trace has no row."""
+def _tried(name: str, outcome: Outcome, analysis: DeviceAnalysis) -> Tried:
+    """Add the line and the phase of a failed request; one that failed in the trace has no row."""
     failed = outcome.ran_out
     line = None
     phase = ""
@@ -359,79 +361,91 @@ def _try_all(
         trial = Trial(settings, request.capacity, device_bytes, is_placed_anew=is_anew)
         return try_out(calls, trial, progress=progress)
 
-    tried = [(OWN, tried_out(calls.own))]
-    others = [(text, tried_out(settings)) for text, settings in alternatives]
+    own_outcomes = [(OWN, tried_out(calls.own))]
+    outcomes = [(text, tried_out(settings)) for text, settings in alternatives]
     if request.one_stream:
-        every = CallChange(
-            tuple(range(len(calls.stream))), (), tuple(distinct(calls.stream).tolist())
-        )
-        others.append((ONE_STREAM, tried_out(calls.own, calls.changed(every))))
+        allocations = tuple(range(len(calls.stream)))
+        streams = tuple(distinct(calls.stream).tolist())
+        merged = calls.changed(CallChange(completed=allocations, merged=streams))
+        outcomes.append((ONE_STREAM, tried_out(calls.own, merged)))
     if request.is_search:
-        others.sort(key=lambda one: (not one[1].fits, one[1].reserved_bytes))
-    if calls.start.rows and {outcome.is_placed_anew for _, outcome in (*tried, *others)} == {
-        False,
-        True,
-    }:
+        outcomes.sort(key=_search_rank)
+    beginnings = {outcome.is_placed_anew for _, outcome in (*own_outcomes, *outcomes)}
+    if calls.start.rows and len(beginnings) > 1:
         # Beside trials that had to begin otherwise, the same beginning under the file's own
         # settings.
-        tried.append((OWN_PLACED_ANEW, tried_out(calls.own, is_anew=True)))
-    return [*tried, *others]
+        own_outcomes.append((OWN_PLACED_ANEW, tried_out(calls.own, is_anew=True)))
+    return [*own_outcomes, *outcomes]
+
+
+def _search_rank(row: tuple[str, Outcome]) -> tuple[bool, int]:
+    _, outcome = row
+    return not outcome.fits, outcome.reserved_bytes
 
 
 def _device_bytes(
-    request: Request, settings: AllocatorSettings, own: AllocatorSettings
+    request: Request, settings: AllocatorSettings, file_settings: AllocatorSettings
 ) -> int | None:
-    """Return the memory of a device without a card: its own memory fraction left what torch can have."""
+    """Return the memory of a device without a card; its memory fraction of it is the capacity."""
     fraction = settings.memory_fraction
-    if request.capacity is None or not 0 < fraction == own.memory_fraction:
+    if request.capacity is None or not 0 < fraction == file_settings.memory_fraction:
         return None
     return math.ceil(min(request.capacity / fraction, MOST_BYTES))
 
 
 def _alternatives(
-    snapshot: Snapshot, own: AllocatorSettings, request: Request
+    snapshot: Snapshot, file_settings: AllocatorSettings, request: Request
 ) -> tuple[list[tuple[str, AllocatorSettings]], dict[str, str]]:
-    """List the settings that were given, then those of a search, without those that the file has already.
+    """List the settings of a request, then those of a search, without those that the file has.
 
-    Also returns those that may be refused, with the reason; given ones are tried all the same.
+    Also return those that may be refused, with the reason; those of the request are tried all the
+    same.
     """
-    given = list(candidates(own, request.settings, skipped=()))
-    searched = [
-        (text, settings)
-        for text, settings in candidates(own, SEARCHED if request.is_search else ())
-        if text not in request.settings
+    alternatives = list(candidates(file_settings, request.settings, skipped=()))
+    refused = {}
+    for text, settings in alternatives:
+        reason = why_refused(snapshot, text, settings)
+        if reason:
+            refused[text] = reason
+    for text, settings in candidates(file_settings, SEARCHED if request.is_search else ()):
         # A memory fraction is a part of the capacity.
-        if request.capacity is not None or settings.memory_fraction == own.memory_fraction
-    ]
-    reasons = {
-        text: why_refused(snapshot, text, settings) for text, settings in (*given, *searched)
-    }
-    refused = {text: why for text, why in reasons.items() if why}
-    return [*given, *(row for row in searched if row[0] not in refused)], refused
+        has_fraction = settings.memory_fraction != file_settings.memory_fraction
+        if text in request.settings or (has_fraction and request.capacity is None):
+            continue
+        reason = why_refused(snapshot, text, settings)
+        if reason:
+            refused[text] = reason
+        else:
+            alternatives.append((text, settings))
+    return alternatives, refused
 
 
 def why_refused(snapshot: Snapshot, conf: str, settings: AllocatorSettings) -> str:
-    """Say why the file's allocator may refuse a change that leads to these settings; empty: it takes it."""
+    """Say why the file's allocator may refuse a change that leads to these settings.
+
+    The text is empty where it takes the change.
+    """
     is_on = {
         "expandable_segments": settings.expandable_segments,
         "max_split_size_mb": settings.max_split_size_bytes is not None,
         "garbage_collection_threshold": settings.garbage_collection_threshold > 0,
     }
-    on = [name for name, is_set in is_on.items() if is_set]
-    return snapshot.backend.refusal(dict(split_conf(conf)), on, release=snapshot.earliest_release)
+    enabled = [name for name, is_set in is_on.items() if is_set]
+    change = dict(split_conf(conf))
+    return snapshot.backend.refusal(change, enabled, release=snapshot.earliest_release)
 
 
 def candidates(
-    own: AllocatorSettings,
+    file_settings: AllocatorSettings,
     confs: Iterable[str],
     *,
     skipped: tuple[type[Exception], ...] = (SettingError,),
 ) -> Iterator[tuple[str, AllocatorSettings]]:
-    """List the changes of a file's own settings that change something, and that torch would take."""
+    """List the confs that change a file's own settings, and that torch would take."""
     for conf in confs:
         with suppress(*skipped):
-            settings = own.changed(conf)
-            if replace(settings, conf=own.conf) != own:
+            settings = file_settings.changed(conf)
+            if replace(settings, conf=file_settings.conf) != file_settings:
                 yield conf, settings
 
 
@@ -440,14 +454,12 @@ def _capacity(
 ) -> tuple[int | None, str]:
     """Find the memory that torch can have, and where that figure is from."""
     if request.card_bytes is not None:
-        outside, how = _outside(analysis)
-        left = max(request.card_bytes - outside, 0)
-        named = f"{request.card_name}, " if request.card_name else ""
-        card = (
-            f"{named}{format_bytes(request.card_bytes)} less {format_bytes(outside)} outside "
-            f"PyTorch"
-        )
-        return left, f"{card}{how}"
+        outside, source = _outside(analysis)
+        card = format_bytes(request.card_bytes)
+        if request.card_name:
+            card = f"{request.card_name}, {card}"
+        sizes = f"{card} less {format_bytes(outside)} outside PyTorch"
+        return max(request.card_bytes - outside, 0), f"{sizes}{source}"
     if request.capacity is not None:
         return request.capacity, ""
     if analysis.ran_out:
@@ -460,9 +472,9 @@ def _outside(analysis: DeviceAnalysis) -> tuple[int, str]:
     """Find the memory outside PyTorch when a request failed, of a real device; else estimate it."""
     metadata = analysis.snapshot.metadata
     if metadata is not None and not metadata.is_simulated:
-        found = device_memory(analysis, analysis.n_events - 1).outside_bytes
-        if found is not None:
-            return found, ", as when a request failed"
+        outside = device_memory(analysis, analysis.n_events - 1).outside_bytes
+        if outside is not None:
+            return outside, ", as when a request failed"
     return _USUAL_OUTSIDE_BYTES, " (estimated; --capacity is exact)"
 
 

@@ -1,4 +1,4 @@
-"""A trial: the calls of a trace, made to the allocator model under other settings or with less memory.
+"""A trial: the calls of a trace, made to the allocator model under other settings or memory.
 
 ``try_out`` is pure, and the same for every question that a replay can answer. Its uncertainties are
 in ``Outcome.assumptions``; without any, the outcome is what torch would have done.
@@ -22,9 +22,8 @@ from snapconv.units import counted
 _CALLS_PER_STEP = 1 << 16
 # Settings that put no block elsewhere, as long as memory does not run out.
 _MOVES_NOTHING = ("memory_fraction", "garbage_collection_threshold", "conf")
-_FIRST_ADDR = (
-    1 << 50
-)  # above every device address, so that new segments collide with none of the file
+# Above every device address, so that new segments collide with none of the file.
+_FIRST_ADDR = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ class Outcome:
 
 
 def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = None) -> Outcome:
-    """Make the calls of a trace to the allocator model under the settings and with the memory of a trial.
+    """Make the calls of a trace to the allocator model, with a trial's settings and memory.
 
     The model begins with the memory that the trace begins with: as it was, where the settings place
     blocks as the file's own do, otherwise with the blocks allocated anew in the order of their
@@ -124,10 +123,10 @@ def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = 
 
 
 def block_sizes(calls: AllocatorCalls) -> Int64Column:
-    """Return the bytes of every block, and of none at the end, under the file's own settings without a limit.
+    """Return the bytes of every block under the file's own settings without a limit.
 
-    Small pools split off all that is left, as all do with expandable segments: the block is the
-    rounded request. So only the others are replayed.
+    The last entry is that of no block. Small pools split off all that is left, as all do with
+    expandable segments: the block is the rounded request. So only the others are replayed.
     """
     run = _Run(calls, Trial(calls.own))
     run.start()
@@ -147,8 +146,8 @@ def capacity_at_oom(calls: AllocatorCalls, event: int) -> int:
     """
     reserved = int(calls.reserved_after[event])
     free = int(calls.events.addr[event])
-    wanted = calls.own.segment_size(int(calls.events.size[event]))
-    return reserved + free if free < wanted else reserved
+    segment = calls.own.segment_size(int(calls.events.size[event]))
+    return reserved + free if free < segment else reserved
 
 
 class _Run:
@@ -171,7 +170,7 @@ class _Run:
         self.stream = np.append(calls.stream, 0)
         rounded = RoundingRules(trial.settings).rounded(self.requested)
         pool = np.append(calls.pool, calls.default_pool)
-        self.pool_place = pool * 2 + (rounded > SMALL_REQUEST_BYTES)
+        self.pool_number = pool * 2 + (rounded > SMALL_REQUEST_BYTES)
         self.sizes: list[int] = rounded.tolist()
         self.blocks: list[Block | None] = [None] * len(self.sizes)
         self.outcome = Outcome(trial, self.allocator.ledger)
@@ -180,22 +179,28 @@ class _Run:
     def start(self) -> bool:
         """Fill the model with the memory before the first call; False where it does not fit."""
         layout = self.calls.start
-        reserved = sum(s.size for s in self.calls.start.segments)
-        fits = all(
-            most is None or reserved <= most for most in (self.trial.capacity, self.trial.limit)
-        )
-        same = {name: getattr(self.calls.own, name) for name in _MOVES_NOTHING}
-        is_alike = replace(self.trial.settings, **same) == self.calls.own and all(
-            live.requested_size == self.requested[layout.rows[live.addr]]
-            for segment in layout.segments
-            for live in segment.live
-        )
-        self.outcome.is_placed_anew = self.trial.is_placed_anew or not (fits and is_alike)
+        reserved = sum(segment.size for segment in layout.segments)
+        limits = (self.trial.capacity, self.trial.limit)
+        fits = all(limit is None or reserved <= limit for limit in limits)
+        self.outcome.is_placed_anew = self.trial.is_placed_anew or not (fits and self._is_alike())
         if self.outcome.is_placed_anew:
             return self._place_anew()
         for addr, block in self.allocator.adopt_layout(layout.segments).items():
             row = layout.rows[addr]
-            self.blocks[row], self.sizes[row] = block, block.size
+            self.blocks[row] = block
+            self.sizes[row] = block.size
+        return True
+
+    def _is_alike(self) -> bool:
+        """Return whether the settings and the requests place blocks as the trace did."""
+        unmoved = {name: getattr(self.calls.own, name) for name in _MOVES_NOTHING}
+        if replace(self.trial.settings, **unmoved) != self.calls.own:
+            return False
+        layout = self.calls.start
+        for segment in layout.segments:
+            for live in segment.live:
+                if live.requested_size != self.requested[layout.rows[live.addr]]:
+                    return False
         return True
 
     def _place_anew(self) -> bool:
@@ -207,8 +212,10 @@ class _Run:
                 block = self._take(-1, row, segment.pool_id, segment.stream, self.sizes[row])
                 if block is None:
                     return False
-                self.blocks[row], self.sizes[row] = block, block.size
-                pending += [block] if live.is_pending else []
+                self.blocks[row] = block
+                self.sizes[row] = block.size
+                if live.is_pending:
+                    pending.append(block)
         for block in pending:
             self.allocator.give_back_later(block)
         return True
@@ -268,10 +275,10 @@ class _Run:
                     give_back(block)
                     blocks[row] = None
             else:
-                self._other(operation, row, event)
+                self._make_rare(operation, row, event)
         return True
 
-    def _other(self, operation: int, row: int, event: int) -> None:
+    def _make_rare(self, operation: int, row: int, event: int) -> None:
         block = self.blocks[row] if row >= 0 else None
         if operation == CallKind.EMPTY_CACHE:
             self.allocator.empty_cache()
@@ -286,7 +293,7 @@ class _Run:
             self.blocks[row] = None
 
     def _repeat_failed(self, event: int) -> None:
-        """Request what failed in the trace; the trace goes on without it, so give it back if it is served."""
+        """Request what failed in the trace; give it back if it is served, as the trace lacks it."""
         if self.trial.is_check:
             self.allocator.ledger.capacity = int(self.calls.reserved_after[event])
         elif self.trial.capacity is None and self.trial.limit is None:
@@ -297,31 +304,34 @@ class _Run:
         pool = int(events.pool_id[event]) if events.pool_id is not None else -1
         pool_id = calls.pools[pool if pool >= 0 else calls.default_pool]
         block = self._take(event, -1, pool_id, int(events.stream[event]), int(events.size[event]))
-        self.is_full, self.allocator.ledger.capacity = False, self.trial.capacity
-        (self.outcome.failed_again if block is None else self.outcome.served).append(event)
-        if block is not None:
+        self.is_full = False
+        self.allocator.ledger.capacity = self.trial.capacity
+        if block is None:
+            self.outcome.failed_again.append(event)
+        else:
+            self.outcome.served.append(event)
             self.outcome.differs_at = event
             self.allocator.give_back(block)
 
     def _take(self, event: int, row: int, pool_id: PoolId, stream: int, size: int) -> Block | None:
         """Request a block of a rounded size; None where memory runs out."""
         pool = self.allocator.pool(pool_id, is_small=size <= SMALL_REQUEST_BYTES)
+        requested = int(self.requested[row]) if row >= 0 else size
         try:
-            return self.allocator.take(
-                pool, stream, size, int(self.requested[row]) if row >= 0 else size
-            )
+            return self.allocator.take(pool, stream, size, requested)
         except ModelOutOfMemory:
             self._fail(event, row, pool, stream)
             return None
 
     def _pools(self, part: slice) -> list[BlockPool]:
         """Return the pool of every call of an allocation; no other pool is made."""
-        used, place = np.unique(self.pool_place[self.calls.row[part]], return_inverse=True)
-        pools = [
-            self.allocator.pool(self.calls.pools[number // 2], is_small=number % 2 == 0)
-            for number in used.tolist()
-        ]
-        return [pools[i] for i in place.reshape(-1).tolist()]
+        call_pools = self.pool_number[self.calls.row[part]]
+        numbers, position = np.unique(call_pools, return_inverse=True)
+        pools = []
+        for number in numbers.tolist():
+            pool_id = self.calls.pools[number // 2]
+            pools.append(self.allocator.pool(pool_id, is_small=number % 2 == 0))
+        return [pools[i] for i in position.reshape(-1).tolist()]
 
     def _fail(self, event: int, row: int, pool: BlockPool, stream: int) -> None:
         if self.outcome.ran_out is not None:
@@ -331,8 +341,9 @@ class _Run:
         # What a trace began with has no event.
         size = self.calls.requested_bytes[row] if row >= 0 else self.calls.events.size[event]
         rounded = self.sizes[row] if row >= 0 else int(size)
-        limits = [most for most in (ledger.capacity, self.trial.limit) if most is not None]
-        room = max(min(limits, default=0) - ledger.reserved_bytes, 0)
+        limits = (ledger.capacity, self.trial.limit)
+        limit = min((limit for limit in limits if limit is not None), default=0)
+        room = max(limit - ledger.reserved_bytes, 0)
         self.outcome.ran_out = FailedRequest(
             event=event,
             row=row,
@@ -351,8 +362,7 @@ class _Run:
         if self.trial.settings.garbage_collection_threshold and self.trial.limit is None:
             yield (
                 "garbage_collection_threshold did nothing: it needs per_process_memory_fraction "
-                "below 1, and "
-                "a capacity that this is a part of"
+                "below 1, and a capacity that this is a part of"
             )
         if start.rows and self.outcome.is_placed_anew:
             placed = f"{counted(len(start.rows), 'block')} from before the trace placed anew"
@@ -377,8 +387,7 @@ class _Run:
         if calls.n_unsure_returns:
             yield (
                 f"{calls.n_unsure_returns} times segments were given back just before others were "
-                f"got: taken "
-                "as the allocator's doing on a full device, not as empty_cache()"
+                "got: taken as the allocator's doing on a full device, not as empty_cache()"
             )
         if calls.n_missing:
             yield f"{calls.n_missing} allocs or frees are missing in the trace"
