@@ -31,8 +31,8 @@ from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import Device, format_bytes
 
-# Of what is reserved: from here on, more than is ever in use at once is a problem; so much is one
-# in any job.
+# Reserved memory beyond the most in use is a problem from this part of the reserved bytes on, but
+# never below the first of these sizes, and always from the second on.
 _MUCH_WASTED = 0.1
 _LEAST_WASTED_BYTES = 256 << 20
 _MUCH_WASTED_BYTES = 2 << 30

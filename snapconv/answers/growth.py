@@ -55,9 +55,9 @@ _LEAST_OF_LINE = 6
 _LEAST_LARGER, _LEAST_EQUALLY_LARGER = 8, 4
 # A list of losses grows too. What would not double the peak in as many iterations does no harm.
 _ITERATIONS_THAT_MATTER = 100_000
-# Of the peak: a line that may grow and has less is not worth a sentence in other answers.
+# Other answers name a line that may grow from this part of the peak on.
 _LARGE_PART = 0.1
-# Of the peak: what iterations add before "nothing grows" is not said of them, if so large a part of
+# "Nothing grows" is not said where iterations add this part of the peak, and so large a part of
 # them ends with more. Others end with less where the collector frees some of many cycles.
 _LEAST_RISE, _MOST_ITERATIONS = 0.01, 0.75
 _FIGURES_OF_GROWTH = (

@@ -43,9 +43,9 @@ END_ALLOCATED = "end_allocated"
 PEAK_RESERVED = "peak_reserved"
 # What the activations are about: their own high-water mark.
 PEAK_ACTIVATIONS = "peak_activations"
-# Of a row: its id, its place among the frames, its line, and what SQLite needs for them.
+# A row has an id, a position among the frames and a line, and SQLite needs some bytes for them.
 _ROW_BYTES = 16
-# Of the frames of a stack, how many of each of its ends are tried; with 0 an entry has no frames.
+# So many frames of each end of a stack are tried; with 0 an entry has no frames.
 _NUMBERS = (MAX_LINES_OF_AN_END, 32, 16, 8, 4, 2, 1, 0)
 
 _Entry = TypeVar("_Entry", bound=Any)

@@ -39,7 +39,7 @@ from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import HOST, Device, counted, format_bytes
 
-# Of a sum: less than this is not worth a word.
+# A smaller part of a sum is not worth a word.
 _NEXT_TO_NOTHING = 0.01
 # The row of summaries for what is one of two categories.
 EITHER_LABEL = "gradient or optimizer state"

@@ -10,6 +10,7 @@ as were mapped.
 """
 
 from bisect import bisect_right, insort
+from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -140,19 +141,9 @@ def find_segment_lifetimes(device: DeviceSnapshot) -> "np.recarray[Any, Any]":
     first event, ``end_event`` -1 for what is there at the dump, ``pool_id`` -1 where the file does
     not have it.
     """
-    segments = device.segments
-    events = real_events(device.events)
-    final = (segments.addr, segments.total_bytes, segments.stream, segments.pool_id)
-    kinds = (segments.is_small, segments.is_expandable)
-    reserved = [_Piece(*row) for row in plain_rows(*final, *kinds)]
+    reserved = _final_pieces(device)
     pieces: list[_Piece] = []
-    rows = rows_of(np.isin(events.action, (*_ADDS, *_REMOVES)))[::-1]
-    pools = events.pool_id
-    if pools is None:
-        pools = unknown_column(len(events), np.int32)
-    columns = (rows, events.action, events.addr, events.size, events.stream, pools)
-    changes = plain_rows(columns[0], *(column[rows] for column in columns[1:]))
-    for event, action, addr, n_bytes, stream, pool in changes:
+    for event, action, addr, n_bytes, stream, pool in _segment_events(device):
         if action in _ADDS:
             pieces += _take_away(reserved, addr, addr + n_bytes, event)
             continue
@@ -165,6 +156,33 @@ def find_segment_lifetimes(device: DeviceSnapshot) -> "np.recarray[Any, Any]":
     pieces.sort(key=attrgetter("addr", "begin_event"))
     types = ("i8", "i8", "i8", "i4", "?", "?", "i8", "i8")
     return np.array(pieces, list(zip(_Piece._fields, types, strict=True))).view(np.recarray)
+
+
+def _final_pieces(device: DeviceSnapshot) -> list[_Piece]:
+    segments = device.segments
+    columns = (
+        segments.addr,
+        segments.total_bytes,
+        segments.stream,
+        segments.pool_id,
+        segments.is_small,
+        segments.is_expandable,
+    )
+    return [_Piece(*row) for row in plain_rows(*columns)]
+
+
+def _segment_events(device: DeviceSnapshot) -> Iterator[Any]:
+    """Yield the events that added or removed memory, the last first.
+
+    Each has its number, action, address, size, stream and pool.
+    """
+    events = real_events(device.events)
+    rows = rows_of(np.isin(events.action, (*_ADDS, *_REMOVES)))[::-1]
+    pools = events.pool_id
+    if pools is None:
+        pools = unknown_column(len(events), np.int32)
+    columns = (events.action, events.addr, events.size, events.stream, pools)
+    return plain_rows(rows, *(column[rows] for column in columns))
 
 
 def _take_away(reserved: list[_Piece], addr: int, end: int, event: int) -> list[_Piece]:

@@ -30,7 +30,7 @@ from snapconv.columns import (
 )
 from snapconv.torch_knowledge.frame_patterns import Role
 
-# Of the bytes of a burst, or of what a forward leaves: the rest may be temporaries of the call.
+# This part of the bytes of a burst, or of a forward, is enough: the rest may be temporaries.
 NEARLY = 0.9
 # A graph has tensors of many lines of modules.
 _LEAST_STACKS, _LEAST_ROWS = 5, 8

@@ -69,11 +69,11 @@ class Peak:
 # Calls of all replays of a device together, at 2.5 us each: in a trace of a million events three
 # replays. Every other change has the blocks of the trace, and is off by less the larger these are.
 _MOST_REPLAYED = 2_500_000
-# Of what was reserved at most: a replay that differs by more shows nothing.
+# A replay that differs by a larger part of the most reserved bytes shows nothing.
 _LARGE_DIFFERENCE = 0.1
-# Of a call of an allocation that is not there.
+# The number of an allocation that is not there, in its calls.
 _DROPPED = -2
-# Of a call, by its operation: what it does to the bytes in use.
+# The effect of a call on the bytes in use, by its operation.
 _SIGN = np.array([1, -1, -1, 0, 0, 0, 0])
 _PHASES = {
     Phase.FORWARD: "forward",
@@ -280,7 +280,7 @@ def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> 
     points = take(points, rows_of(is_within))
     points = take(points, np.lexsort((-points.is_after, points.event, points.row)))
     points = replace(points, event=np.maximum(points.event, begin - 1))
-    # Of several at one event the last counts: a range begins as another ends.
+    # Where several are at one event the last counts: a range begins as another ends.
     is_last = (np.diff(points.row, append=-1) != 0) | (np.diff(points.event, append=-1) != 0)
     return take(points, rows_of(is_last))
 

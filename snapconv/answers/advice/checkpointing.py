@@ -20,10 +20,10 @@ from snapconv.columns import Int64Column, grouped, rows_of
 from snapconv.units import format_bytes
 
 _PARTS, _MOST_MODULES, _MOST_REPLAYS, _MOST_NAMES = 1000, 2000, 8, 12
-# Of all activations at the moment: a module with more has them all again in its own backward.
+# A module with a larger part of all activations has them all again in its own backward.
 _MOST_OF_MODULE = 0.3
-# Of a module's largest. Small tensors may be of another forward of its parts, as an embedding that
-# all read.
+# A tensor is large if it is at most so many times smaller than a module's largest. Small ones may
+# be of another forward of its parts, as an embedding that all read.
 _LARGE = 8
 # What checkpoints every layer of a library's model.
 _CALLS = {

@@ -30,7 +30,7 @@ from snapconv.phases.trace_phases import Phase
 from snapconv.stacks.paths import normal
 from snapconv.torch_knowledge.frame_patterns import Role
 
-# Of the bytes of a copy, those with a weight of their size.
+# This part of the bytes of a copy must have a weight of its size.
 _NEARLY = 0.9
 # A model has so many weights, of so many sizes.
 _LEAST_WEIGHTS, _LEAST_SIZES = 8, 3

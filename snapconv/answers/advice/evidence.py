@@ -26,7 +26,7 @@ from snapconv.stacks.paths import normal
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.stacks.stack_roles import stacks_by_frame
 
-# Of the peak: less than this is not worth a change of the program; a price, from the second on.
+# A change of the program is worth it from this part of the peak on; a price, from the second on.
 LEAST_SHARE, LEAST_SHARE_OF_TRADE = 0.01, 0.05
 FAULT, FREE, TRADE = "fault", "free", "trade"
 _MODULE_FILE = "torch/nn/modules/module.py"

@@ -63,9 +63,9 @@ from snapconv.units import Device, counted, device_kind, format_bytes
 MOST_FINDINGS = 7
 # After the faults at the peak come those at the peak that is left, and so on.
 _ROUNDS = 3
-# Of the peak: what is free must save it where nobody requests trades.
+# A free change must save this part of the peak where nobody requests trades.
 _LEAST_SHARE = 0.05
-# Of more events the search of settings takes much longer than the rest.
+# For more events the search of settings takes much longer than the rest.
 _MOST_SEARCHED = 1 << 15
 # Up to so many events a verdict also looks for what is free.
 _MOST_QUICK = 1 << 17
@@ -484,16 +484,13 @@ def advise(
     model, which takes longer. ``forward_ms``: the times of a capture, see times.forward_times.
     """
     trades = trades or goal_bytes is not None
-    sorts = [FAULT]
-    if trades or replays:
-        sorts.append(FREE)
-    if trades:
-        sorts.append(TRADE)
     demand = Demand(analysis)
     unknown = _why_unknown(analysis)
     peak_of = demand.replayed if replays else demand.without
     evidence = Evidence(demand, LineCalls(analysis), demand.peak, goal_bytes, forward_ms or {})
-    findings = [] if unknown else _search(evidence, sorts, peak_of)
+    findings: list[Finding] = []
+    if not unknown:
+        findings = _search(evidence, _sorts(trades=trades, replays=replays), peak_of)
     if replays and (goal_bytes is not None or not trades):
         findings = _worthwhile(findings, goal_bytes, demand)
     failed = analysis.phases.oom_events[:1].tolist()
@@ -522,6 +519,16 @@ def advise(
         unknown=unknown,
         history_verdict=analysis.history.verdict.value,
     )
+
+
+def _sorts(*, trades: bool, replays: bool) -> list[str]:
+    """Return the sorts of findings to search for."""
+    sorts = [FAULT]
+    if trades or replays:
+        sorts.append(FREE)
+    if trades:
+        sorts.append(TRADE)
+    return sorts
 
 
 def quick_findings(analysis: DeviceAnalysis) -> list[Finding]:

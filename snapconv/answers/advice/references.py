@@ -37,8 +37,8 @@ _MOST_LINES_BETWEEN = 50
 # What wraps the forward of a model in transformers 5, which returns an object: callers keep it in a
 # name.
 _MAKES_OUTPUTS = re.compile(r"transformers/utils/(generic|output_capturing)\.py$")
-# Of tensors that concatenations read, in a network whose later blocks read what earlier ones
-# returned.
+# In a network whose later blocks read what earlier ones returned, concatenations read tensors of
+# so many sizes.
 _LEAST_SIZES = 2
 
 

@@ -20,9 +20,9 @@ from snapconv.columns import Int64Column, distinct, grouped, is_among, rows_of, 
 # 2.8).
 _STREAMS_NOT_RECORDED_SINCE = 8
 _NCCL = "For NCCL's collectives before PyTorch 2.8: set TORCH_NCCL_AVOID_RECORD_STREAMS=1."
-# Of the largest block of a stream: smaller ones may go after its cache is emptied.
+# Blocks below this part of a stream's largest may go after its cache is emptied.
 _LITTLE = 0.1
-# Of the most bytes in use: what the next step comes near.
+# The next step comes near the most bytes in use from this part of them on.
 _AGAIN = 0.95
 # Streams of one line: two may be there to overlap. PyTorch has 32, in turn
 # (c10/cuda/CUDAStream.cpp).

@@ -42,10 +42,10 @@ _FUSED = {
     "diffusers": "Call module.set_processor(AttnProcessor2_0()) for each Attention module.",
     "timm": "Call timm.layers.set_fused_attn(True) before the model is made.",
 }
-# Of states in 8 bits, with a scale for every 256 values; smaller states stay as they are.
+# States in 8 bits save this part, with a scale for every 256 values; smaller states stay.
 SAVED_BY_8_BITS, _LEAST_STATE_BYTES = 0.746, 16384
 _NOT_TRIED = "Checkpointing was not tried: the file has no paths of modules."
-# Of PCIe 4 with 16 lanes and pinned memory, in one direction.
+# Bytes per second of PCIe 4 with 16 lanes and pinned memory, in one direction.
 _PCIE = 20 << 30
 
 

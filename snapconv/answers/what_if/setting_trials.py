@@ -34,7 +34,7 @@ _PHASES = {
     Phase.BACKWARD: "the backward pass",
     Phase.OPTIMIZER: "the optimizer's step",
 }
-# Of what was reserved at most: a replay that differs by more shows nothing about settings.
+# A replay that differs by a larger part of the most reserved bytes shows nothing about settings.
 _LARGE_DIFFERENCE = 0.1
 # Part of the most reserved bytes: a setting that saves as much is worth a sentence.
 _LEAST_SAVED = 0.05
