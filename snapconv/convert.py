@@ -1,11 +1,11 @@
 """A snapshot file -> reports on disk, for the command line and scripts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from snapconv.analysis import AnalysisOptions, analyze, chosen_devices, read_options
+from snapconv.analysis import Analysis, AnalysisOptions, analyze, chosen_devices, read_options
 from snapconv.answers.memory_report import MemoryReport, build_memory_report
 from snapconv.answers.times import TimeReport, time_report_of, times_of_device
 from snapconv.files import check_outputs, given_output, report_output
@@ -76,20 +76,24 @@ def to_sqlite(
     outputs = [name_report("memory", ordinal=ordinal) for ordinal in ordinals]
     check([*outputs, *time_outputs])
     analysis = analyze(path, snapshot, analysis_options, devices=devices, progress=progress)
-    reports = [build_memory_report(device) for device in analysis.devices]
-    notes = [note for report in reports for note in report.notes]
-    n_bytes = snapshot.container.n_unpacked_bytes
-    time = None
+    conversion = _build_reports(analysis, outputs)
     if timing is not None:
         time_report = time_report_of(timing, snapshot, options.analysis)
-        time = (time_outputs[0], time_report)
-        notes += time_report.notes
-        n_bytes += timing.n_bytes
-    conversion = Conversion(
-        tuple(zip(outputs, reports, strict=True)), time, (*notes, *timing_notes), n_bytes
-    )
+        conversion = replace(
+            conversion,
+            time=(time_outputs[0], time_report),
+            notes=(*conversion.notes, *time_report.notes),
+            n_bytes=conversion.n_bytes + timing.n_bytes,
+        )
     _write(conversion, options, progress)
-    return conversion
+    return replace(conversion, notes=(*conversion.notes, *timing_notes))
+
+
+def _build_reports(analysis: Analysis, outputs: Sequence[Path]) -> Conversion:
+    reports = [build_memory_report(device) for device in analysis.devices]
+    notes = [note for report in reports for note in report.notes]
+    n_bytes = analysis.snapshot.container.n_unpacked_bytes
+    return Conversion(tuple(zip(outputs, reports, strict=True)), None, tuple(notes), n_bytes)
 
 
 def _write(conversion: Conversion, options: ConvertOptions, progress: Progress | None) -> None:

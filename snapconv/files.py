@@ -145,7 +145,8 @@ def report_output(
     """
     if output is None:
         return default_output(path, f"{ordinal}.{kind}.sqlite")
-    name, own_kind, ending = _REPORT_NAME.fullmatch(output.name).groups("")  # type: ignore[union-attr]  # any text
+    match = _REPORT_NAME.fullmatch(output.name)
+    name, own_kind, ending = match.groups("")  # type: ignore[union-attr]  # any text matches
     if has_times or own_kind == ".time":
         own_kind = f".{kind}"
         ending = ending or ".sqlite"

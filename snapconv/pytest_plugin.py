@@ -39,7 +39,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     names = getattr(item, "fixturenames", None)
     if item.get_closest_marker(_NAME) is None or names is None or _NAME in names:
         return
-    fixtures = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]  # there is no public way
+    fixtures = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]  # nothing public
     n_before = 0
     for name in names:
         if name in fixtures and fixtures[name][-1].scope in _WIDER_SCOPES:

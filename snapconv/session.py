@@ -102,16 +102,16 @@ class Session:
     def at(
         self, moment: str = "peak", *, device_total: int | None = None
     ) -> tuple[MomentState, ...]:
-        """Describe the live memory at a moment, such as ``peak``, ``end`` or ``iteration:3``.
+        """Describe the live memory at a moment.
 
+        Moments are ``peak``, ``end``, ``iteration:3``, an event, and others.
         ``device_total`` is all the memory of a device, where the file does not have it. Raises
         ValueError for a text that is no moment, InputError where a device has no such moment.
         """
-        states = []
-        for device in self.devices:
-            moment_of_device = find_moment(device, moment)
-            state = state_at(device, moment_of_device, device_total=device_total)
-            states.append(state)
+        states = [
+            state_at(device, find_moment(device, moment), device_total=device_total)
+            for device in self.devices
+        ]
         return Answers.of(states, partial(_all_lines, moment_lines, states))
 
     def tree(
@@ -121,11 +121,10 @@ class Session:
 
         Raises what ``at`` raises.
         """
-        trees = []
-        for device in self.devices:
-            moment_of_device = find_moment(device, moment)
-            tree = find_tree(device, moment_of_device, by=by, all_frames=all_frames)
-            trees.append(tree)
+        trees = [
+            find_tree(device, find_moment(device, moment), by=by, all_frames=all_frames)
+            for device in self.devices
+        ]
         return Answers.of(trees, partial(_all_lines, tree_lines, trees))
 
     def explain_oom(
@@ -245,13 +244,14 @@ class Session:
     def columns(
         self, device: int | None = None, *, table: str = "allocations"
     ) -> dict[str, NDArray[Any]]:
-        """Return the columns of a table of a device, by default the first, for pandas and others.
+        """Return the columns of a table of a device, by default the first.
 
-        ``table`` is ``allocations``, ``events``, ``segments`` or ``blocks``. The numbers are the session's own
-        columns and no copies: read-only, -1 where there is no value. Names of categories,
-        operations, modules, files and functions are texts, empty where there is none. ``file``,
-        ``line`` and ``function`` are the project's innermost line; line -1: a file's place has the
-        reason. Raises KeyError for another table.
+        ``table`` is ``allocations``, ``events``, ``segments`` or ``blocks``. The numbers are the
+        session's own columns and no copies: read-only, -1 where there is no value. Names of
+        categories, operations, modules, files and functions are texts, empty where there is none.
+        ``file``, ``line`` and ``function`` are the project's innermost line; where line is -1,
+        ``file`` has the reason. pandas, polars and Arrow take the result. Raises KeyError for
+        another table.
         """
         analysis = self.analysis.device(device)
         if table == "allocations":

@@ -102,7 +102,7 @@ def _read(request: RankRequest) -> RankFile:
     except MemoryError:
         failure = InputError(f"{row.file}: this machine's memory does not suffice for it")
         return row.add_error(failure)
-    except Exception as error:  # noqa: BLE001  # stores raise anything, and this is one file of many
+    except Exception as error:  # noqa: BLE001  # stores raise anything; this is one file of many
         return row.add_error(error, f"{row.file}: {type(error).__name__}: {error}")
 
 

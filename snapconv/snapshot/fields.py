@@ -58,8 +58,11 @@ def expect(value: object, kind: type | Bounds, path: str) -> Any:
     if type(value) not in types:
         actual = "nothing" if value is None else type(value).__name__
         raise MalformedSnapshotError(f"{path}: expected {types[0].__name__}, got {actual}")
-    if isinstance(kind, Bounds) and not kind.low <= value <= kind.high:  # type: ignore[operator]  # a number
-        raise MalformedSnapshotError(f"{path}: expected {kind.expected}, got {shown(str(value))}")
+    if isinstance(kind, Bounds):
+        number: Any = value
+        if not kind.low <= number <= kind.high:
+            actual = shown(str(number))
+            raise MalformedSnapshotError(f"{path}: expected {kind.expected}, got {actual}")
     return value
 
 
@@ -99,7 +102,7 @@ class Rows:
         if not set(map(type, rows)) <= {dict}:
             for i, row in enumerate(rows):
                 expect(row, dict, row_path(i))
-        self.rows: Sequence[dict[str, object]] = rows  # type: ignore[assignment]  # checked just above
+        self.rows: Sequence[dict[str, object]] = rows  # type: ignore[assignment]  # checked above
         self.row_path = row_path
 
     @classmethod

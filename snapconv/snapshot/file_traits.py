@@ -6,7 +6,7 @@ bisected over the wheels of torch 2.0.1 to 2.15.0.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import compress
@@ -108,15 +108,15 @@ def traits_of_raw(raw: dict[str, object]) -> set[str]:
 
 
 def parts_of(
-    raw: dict[str, object], traces: Sequence[EventTable], *, blocks: Sized, host_blocks: Sized
+    raw: dict[str, object], traces: Sequence[EventTable], *, memory: Memory, host_memory: Memory
 ) -> set[str]:
     """Return the parts of a file in which a trait would show."""
     has_part = {
         "file": "device_traces" in raw,
         "settings": raw.get("allocator_settings") is not None,
         "events": any(map(len, traces)),
-        "blocks": len(blocks) > 0,
-        "host blocks": len(host_blocks) > 0,
+        "blocks": len(memory.blocks) > 0,
+        "host blocks": len(host_memory.blocks) > 0,
     }
     return {part for part, is_present in has_part.items() if is_present}
 

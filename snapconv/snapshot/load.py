@@ -1,7 +1,7 @@
 """A path -> a Snapshot, which consists of columns and no dictionaries."""
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from ctypes import CDLL
 from dataclasses import dataclass, replace
@@ -225,14 +225,8 @@ def _read(
     )
     stacks, stack_notes = bound_stacks(collected.stacks.table(), n_bytes)
     traits = tables.traits | dict(entries).keys()
-    if form:
-        traits.add(PLOT)
-    parts = parts_of(
-        raw,
-        [*tables.traces, tables.host_trace],
-        blocks=tables.memory.blocks,
-        host_blocks=tables.host_memory.blocks,
-    )
+    traces = [*tables.traces, tables.host_trace]
+    parts = parts_of(raw, traces, memory=tables.memory, host_memory=tables.host_memory)
     backend = NO_ALLOCATOR if form else backend_of(tables.traces, stacks, traits, tables.memory)
     notes += [*recorder_notes, *read_ending(path), *stack_notes]
     notes += notes_of_form(form, tables.memory.segments, collected.pools.values())
@@ -250,7 +244,7 @@ def _read(
         settings=settings,
         settings_entries=entries,
         annotations=tables.annotations,
-        notes=tuple(_add_kind(note, backend) for note in notes),
+        notes=_add_kind(notes, backend),
         metadata=metadata,
         form=form,
     )
@@ -275,6 +269,8 @@ def _read_tables(
     traits = traits_of_raw(raw)
     if collected.has_addresses:
         traits.add(BLOCK_ADDRESSES)
+    if collected.form:
+        traits.add(PLOT)
     host_segments = _list(raw.get("host_segments"), "host_segments")
     host_memory = read_segments(host_segments, collected, "host_segments", device=HOST)
     annotations = read_annotations(raw.get(_ANNOTATIONS), collected.texts, _ANNOTATIONS)
@@ -347,9 +343,14 @@ def _sorted(events: EventTable, device: int, notes: list[Note]) -> EventTable:
     return take(events, np.argsort(events.time_us, kind="stable"))
 
 
-def _add_kind(note: Note, kind: str) -> Note:
-    """Return a note with its device's kind, which is known when all of the file is read."""
-    return note if note.device is None else replace(note, device=Device(note.device, kind))
+def _add_kind(notes: Iterable[Note], kind: str) -> tuple[Note, ...]:
+    """Return notes with their device's kind, which is known when all of the file is read."""
+    result = []
+    for note in notes:
+        if note.device is not None:
+            note = replace(note, device=Device(note.device, kind))
+        result.append(note)
+    return tuple(result)
 
 
 def _devices(

@@ -238,7 +238,7 @@ def _read(raw: dict[object, object], stacks: Stacks, n_bytes: int) -> Metadata:
         ended_detail=_text(ended, "detail"),
         overflowed=overflowed if isinstance(overflowed, bool) else None,
         device_bytes=device_bytes,
-        facts=tuple(_facts(raw)),
+        facts=_facts(raw),
         parameters=parameters,
         **tensors,
         phases=_phases(_rows(raw, "phases"), "phase"),
@@ -385,7 +385,7 @@ def _recorder_notes(raw: object) -> tuple[Note, ...]:
     return tuple(notes)
 
 
-def _facts(raw: dict[object, object]) -> list[tuple[str, str]]:
+def _facts(raw: dict[object, object]) -> tuple[tuple[str, str], ...]:
     """Return the plain values at the top, by their keys, and the command line."""
     facts = []
     for key, value in raw.items():
@@ -396,7 +396,7 @@ def _facts(raw: dict[object, object]) -> list[tuple[str, str]]:
     command = " ".join(_texts_of(raw.get("command")))
     if command:
         facts.append(("command", command))
-    return facts
+    return tuple(facts)
 
 
 def _plain(value: object) -> str:
