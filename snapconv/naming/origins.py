@@ -84,7 +84,8 @@ def find_modules(
     ids[category == Category.WORKSPACE] = -1
     if recorded is not None:
         _set_recorded_paths(ids, recorded, numbers)
-    module_numbers, ids[ids >= 0] = np.unique(ids[ids >= 0], return_inverse=True)
+    has_module = ids >= 0
+    module_numbers, ids[has_module] = np.unique(ids[has_module], return_inverse=True)
     modules = list(numbers)
     used_modules = [modules[number] for number in module_numbers.tolist()]
     names = tuple(name for name, _ in used_modules)
@@ -111,12 +112,10 @@ def _set_recorded_paths(ids: Int32Column, recorded: RecordedMatches, numbers: _N
     _set(ids, recorded.saved[::-1], saved[::-1])
     parameter_modules = [module or _ROOT for module in metadata.parameters.modules]
     parameter_ids = _module_ids(parameter_modules, numbers)
-    for rows, parameter in (
-        (recorded.states, metadata.states.parameter),
-        (recorded.gradients, metadata.gradients.parameter),
-    ):
-        has_parameter = parameter >= 0
-        _set(ids, rows[has_parameter], parameter_ids[parameter[has_parameter]])
+    # The last entry is that of what has no parameter.
+    padded_ids = np.append(parameter_ids, np.int32(-1))
+    _set(ids, recorded.states, padded_ids[metadata.states.parameter])
+    _set(ids, recorded.gradients, padded_ids[metadata.gradients.parameter])
     _set(ids, recorded.parameters[::-1], parameter_ids[::-1])
 
 

@@ -256,20 +256,21 @@ def _records(recorded: RecordedMatches, device: DeviceSnapshot, event: int) -> _
     parameters = recorded.metadata.parameters
     earlier = recorded.metadata.earlier
     moved = rows_of(earlier.parameter >= 0)
-    recorded_us = np.concatenate((earlier.recorded_us[moved], parameters.recorded_us))
-    devices = np.concatenate((earlier.device[moved], parameters.device))
+
+    def join(earlier_column: Int64Column, column: Int64Column) -> Int64Column:
+        return np.concatenate((earlier_column[moved], column))
+
+    recorded_us = join(earlier.recorded_us, parameters.recorded_us)
+    parameter = join(earlier.parameter, np.arange(len(parameters)))
+    row = join(recorded.earlier, recorded.parameters)
+    n_bytes = join(earlier.n_bytes, parameters.n_bytes)
+    devices = join(earlier.device, parameters.device)
     times = device.events.time_us
     moment = np.iinfo(np.int64).min
     if times is not None and event >= 0:
         moment = int(times[event])
-    return _Records(
-        parameter=np.concatenate((earlier.parameter[moved], np.arange(len(parameters)))),
-        row=np.concatenate((recorded.earlier[moved], recorded.parameters)),
-        n_bytes=np.concatenate((earlier.n_bytes[moved], parameters.n_bytes)),
-        recorded_us=recorded_us,
-        is_here=devices == device.device,
-        is_after=recorded_us >= moment,
-    )
+    is_here = devices == device.device
+    return _Records(parameter, row, n_bytes, recorded_us, is_here, recorded_us >= moment)
 
 
 def _gradient_records(recorded: RecordedMatches, device: int, iteration: int) -> Int64Column:

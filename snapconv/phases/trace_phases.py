@@ -195,7 +195,7 @@ def find_phases(
     else:
         stack = _shown_stacks(events, free_sites_known=free_sites_known)
         certain = _labels(stack, roles, is_step, is_zero_grad)
-    runs = _find_runs(_with_hooks_in_backward(certain, roles, events.stack_id))
+    runs = _find_runs(_hooks_as_backward(certain, roles, events.stack_id))
     iteration, is_counted = _find_iterations(snapshot, device, events, runs)
     phases = Phases(
         certain=certain,
@@ -219,9 +219,7 @@ def _ends_in_oom(events: EventTable) -> bool:
     return len(events) > 0 and bool(events.action[-1] == Action.OOM)
 
 
-def _with_hooks_in_backward(
-    certain: Int8Column, roles: StackRoles, stack_id: Int32Column
-) -> Int8Column:
+def _hooks_as_backward(certain: Int8Column, roles: StackRoles, stack_id: Int32Column) -> Int8Column:
     """Return the phases with those of hooks as a part of their backward.
 
     A step for one parameter, as soon as it has its gradient, ends neither backward nor the
