@@ -11,6 +11,7 @@ from snapconv.answers.times import TimeReport, time_report_of, times_of_device
 from snapconv.files import check_outputs, given_output, report_output
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import DeviceSnapshot, load_snapshot
+from snapconv.snapshot.recorded.timing_file import Timing
 from snapconv.units import HOST_NAME
 from snapconv.writers.sqlite.skyline_reports import memory_database, time_database
 from snapconv.writers.sqlite.tables import write_databases
@@ -59,10 +60,7 @@ def to_sqlite(
     """
     path = Path(path)
     options = options or ConvertOptions()
-    output = options.output
-    if output is not None:
-        output = given_output(output)
-        check_outputs([output], force=True, inputs=[path])
+    output = _named_output(options, path)
     analysis_options = read_options(options.analysis)
     timing, timing_notes = times_of_device(path, options.device)
     name_report = partial(report_output, path, output, has_times=timing is not None)
@@ -78,15 +76,18 @@ def to_sqlite(
     analysis = analyze(path, snapshot, analysis_options, devices=devices, progress=progress)
     conversion = _build_reports(analysis, outputs)
     if timing is not None:
-        time_report = time_report_of(timing, snapshot, options.analysis)
-        conversion = replace(
-            conversion,
-            time=(time_outputs[0], time_report),
-            notes=(*conversion.notes, *time_report.notes),
-            n_bytes=conversion.n_bytes + timing.n_bytes,
-        )
+        conversion = _add_time(conversion, analysis, timing, time_outputs[0])
     _write(conversion, options, progress)
     return replace(conversion, notes=(*conversion.notes, *timing_notes))
+
+
+def _named_output(options: ConvertOptions, path: Path) -> Path | None:
+    """Return the output that the user named, which must not be the input; None without a name."""
+    if options.output is None:
+        return None
+    output = given_output(options.output)
+    check_outputs([output], force=True, inputs=[path])
+    return output
 
 
 def _build_reports(analysis: Analysis, outputs: Sequence[Path]) -> Conversion:
@@ -94,6 +95,18 @@ def _build_reports(analysis: Analysis, outputs: Sequence[Path]) -> Conversion:
     notes = [note for report in reports for note in report.notes]
     n_bytes = analysis.snapshot.container.n_unpacked_bytes
     return Conversion(tuple(zip(outputs, reports, strict=True)), None, tuple(notes), n_bytes)
+
+
+def _add_time(
+    conversion: Conversion, analysis: Analysis, timing: Timing, output: Path
+) -> Conversion:
+    report = time_report_of(timing, analysis.snapshot, analysis.options)
+    return replace(
+        conversion,
+        time=(output, report),
+        notes=(*conversion.notes, *report.notes),
+        n_bytes=conversion.n_bytes + timing.n_bytes,
+    )
 
 
 def _write(conversion: Conversion, options: ConvertOptions, progress: Progress | None) -> None:

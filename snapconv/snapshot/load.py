@@ -225,17 +225,15 @@ def _read(
     )
     stacks, stack_notes = bound_stacks(collected.stacks.table(), n_bytes)
     traits = tables.traits | dict(entries).keys()
-    traces = [*tables.traces, tables.host_trace]
-    parts = parts_of(raw, traces, memory=tables.memory, host_memory=tables.host_memory)
     backend = NO_ALLOCATOR if form else backend_of(tables.traces, stacks, traits, tables.memory)
     notes += [*recorder_notes, *read_ending(path), *stack_notes]
     notes += notes_of_form(form, tables.memory.segments, collected.pools.values())
-    notes += notes_of_file(collected, stacks, traits, parts, n_embedded=container.n_embedded)
+    notes += notes_of_file(collected, stacks, traits, tables.parts, n_embedded=container.n_embedded)
     kinds = form.kinds if form else (backend,)
     return Snapshot(
         path=path,
         container=container,
-        era=infer_era(traits, parts, backend),
+        era=infer_era(traits, tables.parts, backend),
         n_visible_devices=len(tables.traces),
         devices=_devices(raw, metadata, tables, kinds=kinds),
         stacks=stacks,
@@ -259,6 +257,7 @@ class _Tables(NamedTuple):
     traces: list[EventTable]
     host_trace: EventTable
     traits: set[str]
+    parts: set[str]
 
 
 def _read_tables(
@@ -274,11 +273,12 @@ def _read_tables(
     host_segments = _list(raw.get("host_segments"), "host_segments")
     host_memory = read_segments(host_segments, collected, "host_segments", device=HOST)
     annotations = read_annotations(raw.get(_ANNOTATIONS), collected.texts, _ANNOTATIONS)
-    *traces, host_trace = _read_traces(raw, collected, notes, progress)
-    for trace in (*traces, host_trace):
+    traces = _read_traces(raw, collected, notes, progress)
+    for trace in traces:
         if len(trace):
             traits |= columns_of(trace).keys()
-    return _Tables(memory, host_memory, annotations, traces, host_trace, traits)
+    parts = parts_of(raw, traces, memory=memory, host_memory=host_memory)
+    return _Tables(memory, host_memory, annotations, traces[:-1], traces[-1], traits, parts)
 
 
 def _read_settings(raw: dict[str, object], tables: _Tables) -> tuple[AllocatorSettings, Entries]:
