@@ -238,8 +238,7 @@ class Guards:
 def fault_note(guard: Guard) -> Note:
     """Say what a failure costs, in one line."""
     failure = guard.failure
-    feature = guard.feature
-    cost = guard.cost or _COSTS.get(feature, _DEFAULT_COST)
+    cost = guard.cost or _COSTS.get(guard.feature, _DEFAULT_COST)
     if isinstance(failure, _BrokenOff):
         cause = f"{failure}, raised in the midst of snapconv's work,"
         request = ""
@@ -247,7 +246,7 @@ def fault_note(guard: Guard) -> Note:
         cause = "a fault of snapconv"
         text = " ".join(f"{type(failure).__name__}: {failure}".split())
         request = f". The program ran on. Please report {text[:_MAX_MESSAGE]} ({guard.location})"
-    message = f"{cause} ended one part of the recording, {feature.value}: {cost}{request}"
+    message = f"{cause} ended one part of the recording, {guard.feature.value}: {cost}{request}"
     return Note("recorder-fault", message)
 
 

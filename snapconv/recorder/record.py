@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +106,7 @@ class OneCapture:
         driver.begin_iteration()
         driver.wait_for_cuda()
         if self._options.program.kind != "providers":
-            driver.count_steps(lambda: self._step_ended(driver), lowest_sign=self._lowest_sign)
+            driver.count_steps(partial(self._step_ended, driver), lowest_sign=self._lowest_sign)
 
     def _step_ended(self, driver: Driver) -> None:
         if driver.is_over and not driver.guard.is_child:
@@ -142,8 +143,9 @@ class OneCapture:
         self._peaks.step_ended()
         part = self.part(iteration)
         next_part = self.part(iteration + 1)
-        n_done = iteration + 1
-        driver.say(f"iteration {iteration} done ({part.value}; {n_done} of {len(self.plan)})")
+        driver.say(
+            f"iteration {iteration} done ({part.value}; {iteration + 1} of {len(self.plan)})"
+        )
         is_slow = time.monotonic() - self._began_s > _LONG_S
         is_computed_simulation = self._options.simulation is not None and self._options.computes
         if iteration == 0 and is_slow and is_computed_simulation:
@@ -462,7 +464,7 @@ def watch(
         if simulation is not None:
             _device(simulation, simulation_parts or parts)
         with (
-            when_imported("torch", lambda: parts.enter_context(recording)),
+            when_imported("torch", partial(parts.enter_context, recording)),
             ended_in_place(finish, script_signals.is_commands),
         ):
             raised, _main = outcome(script.run_script, entry, argv)

@@ -173,7 +173,7 @@ class Timer:
 
     def _listen(self, parts: ExitStack, feature: Feature, listen: Callable[..., Any]) -> None:
         guard = self._guards.of(feature)
-        guard.enter(parts, lambda: listen(self._around, guard))
+        guard.enter(parts, partial(listen, self._around, guard))
 
     def __exit__(self, *_: object) -> None:
         self._stop()
