@@ -43,13 +43,14 @@ class Simulation:
 
     def notes(self) -> tuple[Note, ...]:
         """Return what the user should know of this run, beyond what every simulation leaves out."""
+        unwritten = self._files.notes() if self._files else ()
         return (
             *changed_notes(self._changed),
             *self.faults(),
             *self.machine.notes.values(),
             *self.tracker.values_read.notes(),
             *self.tracker.routing.notes(),
-            *(self._files.notes() if self._files else ()),
+            *unwritten,
         )
 
     def faults(self) -> tuple[Note, ...]:
@@ -60,20 +61,19 @@ class Simulation:
     def values(self) -> dict[str, Any]:
         """Return what was simulated up to now, in plain types, for the metadata of a capture."""
         options = self.machine.options
-        files = self._files
-        sizes = files.unwritten() if files else {}
+        sizes = self._files.unwritten() if self._files else {}
+        files = [{"path": path, "n_bytes": n_bytes} for path, n_bytes in sizes.items()]
+        not_modelled = list(self.machine.met)
+        if options.cublas_workspace and BLAS in not_modelled:
+            not_modelled.remove(BLAS)
         return {
             "compute": options.compute,
             "capacity_bytes": options.capacity_bytes,
             "total_bytes": options.total_bytes,
             "cublas_workspace": options.cublas_workspace,
             "n_devices": options.n_devices,
-            "files_not_written": [
-                {"path": path, "n_bytes": n_bytes} for path, n_bytes in sizes.items()
-            ],
-            "not_modelled": [
-                what for what in self.machine.met if not (options.cublas_workspace and what == BLAS)
-            ],
+            "files_not_written": files,
+            "not_modelled": not_modelled,
         }
 
     @contextmanager
@@ -103,7 +103,7 @@ class Simulation:
             kernels.patch_triton(tracker.evaluation.forget if self._files else None, patches)
             handle: Handler = tracker.handle
             if Feature.SIMULATED_GROUPS not in self._changed:
-                handle = process_groups.with_collectives(handle)
+                handle = process_groups.collectives_handler(handle)
             patches.callback(tracker.placements.close)
             patches.set(observed_tensors, "locate", tracker.locate)
 
@@ -125,22 +125,21 @@ class Simulation:
         tracker = self.tracker
         added = kernels.Kernels(patches)
         kernels.add_gpu_choices(added, tracker.placements)
-        parts: dict[Feature, Callable[[], object]] = {
-            Feature.SIMULATED_GRAPHS: lambda: cuda.patch_graphs(machine, patches),
-            Feature.SIMULATED_WRAPPERS: lambda: tensors.patch_wrappers(tracker, patches),
-            Feature.SIMULATED_TYPES: lambda: tensors.patch_legacy_types(patches),
-            Feature.SIMULATED_AUTOCAST: lambda: kernels.patch_autocast(patches, added),
-            Feature.SIMULATED_ANNOTATIONS: lambda: cuda.patch_annotations(machine, patches),
-            Feature.SIMULATED_GROUPS: lambda: process_groups.patch_process_groups(tracker, patches),
-            Feature.SIMULATED_COMPILATION: lambda: cuda.patch_compilation(machine, patches),
-        }
+        parts: list[tuple[Feature, Callable[[Any, Patches], None], Any]] = [
+            (Feature.SIMULATED_GRAPHS, cuda.patch_graphs, machine),
+            (Feature.SIMULATED_WRAPPERS, tensors.patch_wrappers, tracker),
+            (Feature.SIMULATED_AUTOCAST, kernels.patch_autocast, added),
+            (Feature.SIMULATED_ANNOTATIONS, cuda.patch_annotations, machine),
+            (Feature.SIMULATED_GROUPS, process_groups.patch_process_groups, tracker),
+            (Feature.SIMULATED_COMPILATION, cuda.patch_compilation, machine),
+        ]
         if self._files is not None:
-            parts[Feature.SIMULATED_FILES] = lambda: unwritten_files.patch_checkpoints(
-                tracker, patches
-            )
-        for feature, patch in parts.items():
+            parts.append((Feature.SIMULATED_FILES, unwritten_files.patch_checkpoints, tracker))
+        for feature, patch, subject in parts:
             if feature not in self._changed:
-                patch()
+                patch(subject, patches)
+        if Feature.SIMULATED_TYPES not in self._changed:
+            tensors.patch_legacy_types(patches)
 
 
 _is_running = [False]

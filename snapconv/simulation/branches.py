@@ -1,4 +1,4 @@
-"""What a program reads of values that were not computed, and the way that it goes by them.
+"""Reads of values that were not computed, and the way that a program goes by them.
 
 It is the way that needs more memory. What is all but certain decides first: a loss is finite, and
 two numbers that were computed differ. Then the source: no error is raised, and of two branches the
@@ -49,11 +49,14 @@ _KEPT = ast.Call(ast.Name("kept"), [], [])
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """A test in the source: what runs where it holds, and where not, with what is behind it if one jumps."""
+    """A test in the source, and the statements that run where it holds and where it does not.
+
+    Where one of the branches jumps, the statements behind the test belong to the other one.
+    """
 
     node: Any
-    taken: list[Any]
-    other: list[Any]
+    then_branch: list[Any]
+    else_branch: list[Any]
 
 
 # First line and column of what runs, then its last: no columns before Python 3.11.
@@ -72,7 +75,7 @@ class _Decision:
     is_plain: bool
 
     @property
-    def place(self) -> str:
+    def line(self) -> str:
         """The line of the statement."""
         return f"{shortened(self.filename)}:{self.test.node.lineno}"
 
@@ -85,16 +88,17 @@ class _Decision:
 def _holds(decision: _Decision, likelihood: float, n_asked: int) -> bool:
     """Decide a whole test that the program reaches for the n-th time."""
     test = decision.test
-    if _fails(test.taken) != _fails(test.other):
-        return _fails(test.other)
+    else_fails = _fails(test.else_branch)
+    if _fails(test.then_branch) != else_fails:
+        return else_fails
     leaves = ast.Break | ast.Return
-    if _ends_by(test.taken, leaves) != _ends_by(test.other, leaves) and _has_waited(
-        decision, n_asked
-    ):
-        return _ends_by(test.taken, leaves)
-    n_taken = _calls(test.taken)
-    n_other = _calls(test.other)
-    return likelihood > 0.5 if n_taken == n_other else n_taken > n_other
+    then_leaves = _ends_by(test.then_branch, leaves)
+    else_leaves = _ends_by(test.else_branch, leaves)
+    if then_leaves != else_leaves and _has_waited(decision, n_asked):
+        return then_leaves
+    n_then = _calls(test.then_branch)
+    n_else = _calls(test.else_branch)
+    return likelihood > 0.5 if n_then == n_else else n_then > n_else
 
 
 def _has_waited(decision: _Decision, n_asked: int) -> bool:
@@ -110,14 +114,14 @@ def _has_waited(decision: _Decision, n_asked: int) -> bool:
 
 def _reading_frame() -> FrameType | None:
     """Find the innermost frame that is neither ours nor torch's way to an operation."""
-    frames = program_frames()
-    return next(
-        (frame for frame in frames if not frame.f_code.co_filename.endswith(_PLUMBING)), None
-    )
+    for frame in program_frames():
+        if not frame.f_code.co_filename.endswith(_PLUMBING):
+            return frame
+    return None
 
 
 def _decision() -> _Decision | None:
-    """Find the test that the value decides which is being read: the caller's, if a function returns it."""
+    """Find the test that the present read decides; a caller's if a function returns the value."""
     frame = _reading_frame()
     is_plain = True
     while frame is not None:
@@ -140,15 +144,20 @@ def _decision() -> _Decision | None:
 def _decisions(filename: str) -> tuple[list[_Test], list[ast.expr]]:
     """List a file's tests, outer first, and the values that it returns."""
     try:
-        nodes = [*ast.walk(ast.parse("".join(linecache.getlines(filename))))]
+        tree = ast.parse("".join(linecache.getlines(filename)))
     except (SyntaxError, ValueError):
         return [], []
-    tests = [test for node in nodes for test in _tests(node)]
-    return tests, [node.value for node in nodes if isinstance(node, ast.Return) and node.value]
+    tests: list[_Test] = []
+    returned: list[ast.expr] = []
+    for node in ast.walk(tree):
+        tests += _tests(node)
+        if isinstance(node, ast.Return) and node.value:
+            returned.append(node.value)
+    return tests, returned
 
 
 def _tests(node: ast.AST) -> Iterator[_Test]:
-    """List the tests of a node of the source: its own, and those of the ``if`` statements in its blocks."""
+    """List the tests of a node: its own, and those of the ``if`` statements in its blocks."""
     if isinstance(node, ast.IfExp):
         yield _Test(node, [node.body], [node.orelse])
     elif isinstance(node, ast.Assert):
@@ -156,13 +165,15 @@ def _tests(node: ast.AST) -> Iterator[_Test]:
     elif isinstance(node, ast.While):
         yield _Test(node, node.body, [ast.Break()])
     elif isinstance(node, _COMPREHENSIONS):
-        for condition in [condition for part in node.generators for condition in part.ifs]:
-            choice = ast.IfExp(condition, _KEPT, _KEPT)
-            yield _Test(ast.copy_location(choice, node), [_KEPT], [])
+        for generator in node.generators:
+            for condition in generator.ifs:
+                choice = ast.IfExp(condition, _KEPT, _KEPT)
+                yield _Test(ast.copy_location(choice, node), [_KEPT], [])
     for _, block in ast.iter_fields(node):
-        for i, statement in enumerate(block if isinstance(block, list) else []):
+        statements = block if isinstance(block, list) else []
+        for i, statement in enumerate(statements):
             if isinstance(statement, ast.If):
-                yield _if_statement(statement, block[i + 1 :])
+                yield _if_statement(statement, statements[i + 1 :])
 
 
 def _if_statement(node: ast.If, behind: list[ast.stmt]) -> _Test:
@@ -177,9 +188,8 @@ def _span(frame: FrameType) -> _Span:
     """Return where in the source is what a frame evaluates."""
     positions = getattr(frame.f_code, "co_positions", None)
     if positions is not None:
-        line, end_line, column, end_column = next(
-            islice(positions(), frame.f_lasti // 2, None), (None,) * 4
-        )
+        remaining = islice(positions(), frame.f_lasti // 2, None)
+        line, end_line, column, end_column = next(remaining, (None,) * 4)
         if line is not None:
             return line, column, end_line, end_column
     return frame.f_lineno, None, None, None
@@ -198,9 +208,9 @@ def _contains(node: Any, span: _Span) -> bool:
     line, column = span[:2]
     if column is None:
         return bool(node.lineno <= line <= node.end_lineno)
-    return bool(
-        (node.lineno, node.col_offset) <= (line, column) <= (node.end_lineno, node.end_col_offset)
-    )
+    start = (node.lineno, node.col_offset)
+    end = (node.end_lineno, node.end_col_offset)
+    return bool(start <= (line, column) <= end)
 
 
 def _is_plain(test: ast.expr, span: _Span) -> bool:
@@ -219,19 +229,14 @@ def _is_plain(test: ast.expr, span: _Span) -> bool:
 def _fails(branch: list[Any]) -> bool:
     if not branch or not isinstance(branch[-1], ast.Expr):
         return _ends_by(branch, ast.Raise)
-    called = getattr(branch[-1].value, "func", None)
-    return getattr(called, "attr", getattr(called, "id", None)) in (
-        "exit",
-        "_exit",
-        "quit",
-        "abort",
-    )
+    return _is_call(branch[-1].value, _EXITS)
 
 
 def _ends_by(branch: list[Any], kinds: Any) -> bool:
     return bool(branch) and isinstance(branch[-1], kinds)
 
 
+_EXITS = {"exit", "_exit", "quit", "abort"}
 # They print or log what the others make: texts and numbers.
 _PRINTS = {"print", "debug", "info", "warning", "warn", "error", "critical", "exception"}
 _TEXTS = {*"item tolist str repr int float len round format join sum mean norm".split()}
@@ -240,21 +245,24 @@ _TEXTS = {*"item tolist str repr int float len round format join sum mean norm".
 def _calls(branch: list[Any]) -> int:
     """Count what may need memory: calls, and operators between values; not what only prints."""
     kinds = ast.Call | ast.BinOp | ast.AugAssign | ast.Subscript
-    nodes = [node for part in branch for node in ast.walk(part)]
-    printed = {inner for node in nodes if _is_call(node, _PRINTS) for inner in ast.walk(node)}
-    harmless = {
-        node
-        for node in printed
-        if not isinstance(node, ast.Call) or _is_call(node, _PRINTS | _TEXTS)
-    }
-    return sum(isinstance(node, kinds) and node not in harmless for node in nodes)
+    nodes = [node for statement in branch for node in ast.walk(statement)]
+    printed: set[ast.AST] = set()
+    for node in nodes:
+        if _is_call(node, _PRINTS):
+            printed.update(ast.walk(node))
+    n_calls = 0
+    for node in nodes:
+        is_text = not isinstance(node, ast.Call) or _is_call(node, _PRINTS | _TEXTS)
+        if isinstance(node, kinds) and not (is_text and node in printed):
+            n_calls += 1
+    return n_calls
 
 
 def _is_call(node: ast.AST, names: set[str]) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and getattr(node.func, "attr", getattr(node.func, "id", "")) in names
-    )
+    if not isinstance(node, ast.Call):
+        return False
+    function = node.func
+    return getattr(function, "attr", getattr(function, "id", "")) in names
 
 
 # How likely a truth value is that was not computed, of finite numbers that all differ.
@@ -289,7 +297,7 @@ _SOME = {"any": 0.9, "all": 0.1}
 
 
 def likelihood_of(call: Any) -> float:
-    """Estimate how likely a truth value is True that an operation has for its result, and did not compute."""
+    """Estimate how likely the truth value is True that an operation did not compute."""
     name = call.operation.name
     args = call.args
     inputs = [0.5 if placement is None else placement.likelihood for placement in call.inputs]
@@ -306,12 +314,12 @@ def likelihood_of(call: Any) -> float:
     return first if name in _AS_BEFORE else _CERTAIN.get(name, 0.5)
 
 
-def _likelihood_of_equality(left: Any, right: Any) -> float:
-    """Estimate how likely a value equals another: always itself, never infinity, and no one number."""
-    if left is right:
+def _likelihood_of_equality(tensor: Any, operand: Any) -> float:
+    """Estimate how likely a value equals another: itself always, infinity and one number never."""
+    if tensor is operand:
         return 1.0
-    is_special = isinstance(right, float) and (isinf(right) or isnan(right))
-    return 0.0 if is_special or left.numel() == 1 else 0.5
+    is_special = isinstance(operand, float) and (isinf(operand) or isnan(operand))
+    return 0.0 if is_special or tensor.numel() == 1 else 0.5
 
 
 _STANDARD_LIBRARY = get_paths()["stdlib"]
@@ -325,7 +333,7 @@ _ORDER = {"shape": 0, "bool()": 1}
 
 
 class ValuesRead:
-    """The reads so far of values that were not computed, by place, and what was decided by them."""
+    """The reads so far of values that were not computed, by line, and what was decided by them."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -344,13 +352,14 @@ class ValuesRead:
         return str(dtype) == "torch.bool" and name in ("item", "int", "float", "index")
 
     def decide(self, operation: str, likelihood: float) -> bool:
-        """Decide a truth value that the program's present line reads; ``likelihood`` is that it is True."""
+        """Decide a truth value that the program reads; ``likelihood`` is that it is True."""
         value = likelihood > 0.5
         decision = None if likelihood in (0, 1) else _decision()
         if decision is not None:
-            self._n_asked[decision.place] += 1
-            wanted = likelihood if decision.is_plain else 1 - likelihood
-            is_true = _holds(decision, wanted, self._n_asked[decision.place])
+            self._n_asked[decision.line] += 1
+            if not decision.is_plain:
+                likelihood = 1 - likelihood
+            is_true = _holds(decision, likelihood, self._n_asked[decision.line])
             self._note_ways(decision, is_true=is_true)
             value = is_true == decision.is_plain
         self.add(f"{self.name_of_call(operation)}() taken as {value}")
@@ -359,53 +368,52 @@ class ValuesRead:
     def _note_ways(self, decision: _Decision, *, is_true: bool) -> None:
         """Note the branch that is entered without its value, and the lines that are skipped."""
         test = decision.test
-        entered, skipped = (test.taken, test.other) if is_true else (test.other, test.taken)
+        entered = test.then_branch if is_true else test.else_branch
+        skipped = test.else_branch if is_true else test.then_branch
         if decision.is_torchs or _fails(skipped):
             return
         if _calls(entered) and not isinstance(test.node, ast.While):
-            self._entered.setdefault(decision.place)
+            self._entered.setdefault(decision.line)
         if _calls(skipped):
             first = skipped[0].lineno
             last = skipped[-1].end_lineno
             lines = f"{first}-{last}" if last != first else str(first)
             self._skipped.setdefault(f"{shortened(decision.filename)}:{lines}")
 
-    def add_numbers(self, what: str) -> None:
-        """Count numbers that the program was given, and where they decide a branch, except those of torch."""
-        self.add(what)
+    def add_numbers(self, operation: str) -> None:
+        """Count a read of numbers, and note the branch of the program that they decide."""
+        self.add(operation)
         decision = _decision()
         if decision is None or decision.is_torchs:
             return
-        branches = (decision.test.taken, decision.test.other)
+        branches = (decision.test.then_branch, decision.test.else_branch)
         if not any(map(_fails, branches)) and any(map(_calls, branches)):
-            self._doubted.setdefault(decision.place)
+            self._doubted.setdefault(decision.line)
 
     def name_of_call(self, otherwise: str) -> str:
         """Name the call as Python does: ``bool``, and not ``__bool__``."""
         call = self._calls.current
-        return str(getattr(call[0], "__name__", otherwise) if call else otherwise).strip("_")
+        name = getattr(call[0], "__name__", otherwise) if call else otherwise
+        return str(name).strip("_")
 
-    def add(self, what: str) -> None:
+    def add(self, operation: str) -> None:
         """Count one read at the program's present line."""
-        key = (users_place(), what)
+        key = (users_place(), operation)
         if key in self._counts or len(self._counts) < _MAX_PLACES:
             self._counts[key] += 1
 
     def notes(self) -> tuple[Note, ...]:
-        """Say where values were read that there were not, what decides a branch for certain first."""
+        """List the reads of values that were not computed, those that decide a branch first."""
         if not self._counts:
             return ()
-        rows = sorted(
-            self._counts.items(), key=lambda row: _ORDER.get(row[0][1].partition(" ")[0], 2)
-        )
-        places = shown(
-            [
-                f"{where} ({what}{f', {count} times' if count > 1 else ''})"
-                for (where, what), count in rows
-            ]
-        )
+        reads = []
+        for line, operation in sorted(self._counts, key=_rank):
+            count = self._counts[line, operation]
+            repeats = f", {count} times" if count > 1 else ""
+            reads.append(f"{line} ({operation}{repeats})")
         message = (
-            f"values that were not computed were read at {places}; numbers read as 0, or as assumed"
+            f"values that were not computed were read at {shown(reads)}; "
+            "numbers read as 0, or as assumed"
         )
         if self._entered:
             message += f"; the peak may be too high: entered were those at {shown(self._entered)}"
@@ -414,6 +422,12 @@ class ValuesRead:
         if self._doubted:
             message += f"; the peak may be too low: such a number decides at {shown(self._doubted)}"
         return (Note("values-not-computed", message),)
+
+
+def _rank(read: tuple[str, str]) -> int:
+    """Return how early a read is listed."""
+    _, operation = read
+    return _ORDER.get(operation.partition(" ")[0], 2)
 
 
 def shown(listed: Iterable[str], noun: str = "place") -> str:
@@ -430,12 +444,12 @@ def torch_folder() -> str:
 
 
 def users_place() -> str:
-    """Name the innermost line outside torch; for one in a library, also the program's that led to it."""
-    of_torch = torch_folder()
+    """Name the innermost line outside torch; for a library's, also the program's line before it."""
+    torch_files = torch_folder()
     innermost = None
     for frame in program_frames():
         filename = frame.f_code.co_filename
-        if filename.startswith((of_torch, "<")):
+        if filename.startswith((torch_files, "<")):
             continue
         line = f"{shortened(filename)}:{frame.f_lineno}"
         is_installed = any(folder in filename for folder in _LIBRARY_FOLDERS)
@@ -448,7 +462,7 @@ def users_place() -> str:
 def shortened(filename: str) -> str:
     """Write a library's file from its package on, the program's from the current folder on."""
     for folder in _LIBRARY_FOLDERS:
-        _, separator, rest = filename.replace("\\", "/").rpartition(f"/{folder}/")
+        _, separator, name = filename.replace("\\", "/").rpartition(f"/{folder}/")
         if separator:
-            return rest
+            return name
     return filename.removeprefix(f"{Path.cwd()}{os.sep}")

@@ -1,4 +1,4 @@
-"""CUDA as torch's Python code finds it: the functions of torch._C, answered by the simulated machine.
+"""The functions of torch._C that torch.cuda calls, answered by the simulated machine.
 
 torch.cuda's own Python code stays as it is and calls, on a build without CUDA, what stands here:
 everything is done at once, as it is written. The names are those of torch 2.6 to 2.15.
@@ -59,7 +59,7 @@ def _answer(value: Any) -> Callable[..., Any]:
     return lambda *_, **__: value
 
 
-_nothing = _answer(None)
+_do_nothing = _answer(None)
 
 
 def patch_cuda(machine: Machine, patches: Patches) -> None:
@@ -88,46 +88,82 @@ def _patch_device_guard(patches: Patches) -> None:
     (torch 2.6 to 2.15).
     """
     name = "_ZN3c104impl26device_guard_impl_registryE"
-    guards = (ctypes.c_void_p * (_DEVICE_TYPE + 1)).in_dll(ctypes.CDLL(torch._C.__file__), name)
+    table_type = ctypes.c_void_p * (_DEVICE_TYPE + 1)
+    guards = table_type.in_dll(ctypes.CDLL(torch._C.__file__), name)
     patches.callback(guards.__setitem__, _DEVICE_TYPE, guards[_DEVICE_TYPE])
     guards[_DEVICE_TYPE] = guards[0]
 
 
 def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
     """List what torch._C has for CUDA, by name without ``_cuda_``."""
-    history = machine.history
-    device = machine.device
+    return {
+        **_device_functions(machine),
+        **_stream_functions(machine),
+        **_memory_functions(machine),
+        **_history_functions(machine),
+    }
 
-    def snapshot(request: Any = None) -> dict[str, Any]:
-        has_traces = request[2] if isinstance(request, tuple) and len(request) > 2 else True
-        return machine.snapshot(include_traces=has_traces)
+
+def _device_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
+    def current_device() -> int:
+        return machine.current_device
+
+    def can_access(device: int, peer: int) -> bool:
+        return device != peer
+
+    def synchronize() -> None:
+        machine.synchronize()
 
     return {
-        **dict.fromkeys(
-            ("init", "getArchFlags", "sleep", "ipc_collect", "set_sync_debug_mode"), _nothing
-        ),
-        **dict.fromkeys(("resetPeakHostMemoryStats", "resetAccumulatedHostMemoryStats"), _nothing),
-        **dict.fromkeys(("getCompiledVersion", "get_sync_debug_mode"), _answer(0)),
-        **dict.fromkeys(("getCurrentBlasHandle", "getCurrentSolverHandle"), _answer(1)),
+        "init": _do_nothing,
+        "getArchFlags": _do_nothing,
+        "sleep": _do_nothing,
+        "ipc_collect": _do_nothing,
+        "set_sync_debug_mode": _do_nothing,
+        "get_sync_debug_mode": _answer(0),
+        "getCompiledVersion": _answer(0),
+        "getCurrentBlasHandle": _answer(1),
+        "getCurrentSolverHandle": _answer(1),
         "getDeviceCount": machine.device_count,
-        "getDevice": lambda: machine.current_device,
+        "getDevice": current_device,
         "setDevice": machine.exchange_device,
-        "canDeviceAccessPeer": lambda one, other: one != other,
-        "synchronize": lambda: machine.synchronize(),
+        "canDeviceAccessPeer": can_access,
+        "synchronize": synchronize,
+    }
+
+
+def _stream_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
+    def stream(stream_id: int, index: int | None) -> tuple[int, int, int]:
+        return stream_id, machine.device(index).index, _DEVICE_TYPE
+
+    def raw_stream(index: int | None) -> int:
+        return machine.device(index).stream
+
+    def current_stream(index: int | None) -> tuple[int, int, int]:
+        return stream(raw_stream(index), index)
+
+    def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
+        machine.current_device = device_index
+        machine.device(device_index).stream = stream_id
+
+    return {
         "isCurrentStreamCapturing": _answer(value=False),
-        "getCurrentStream": lambda index: (device(index).stream, device(index).index, _DEVICE_TYPE),
-        "getDefaultStream": lambda index: (0, device(index).index, _DEVICE_TYPE),
-        "getStreamFromExternal": lambda pointer, index: (
-            pointer,
-            device(index).index,
-            _DEVICE_TYPE,
-        ),
-        "getCurrentRawStream": lambda index: device(index).stream,
-        "setStream": partial(_set_stream, machine),
+        "getCurrentStream": current_stream,
+        "getDefaultStream": partial(stream, 0),
+        "getStreamFromExternal": stream,
+        "getCurrentRawStream": raw_stream,
+        "setStream": set_stream,
+    }
+
+
+def _memory_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
+    return {
         "memoryStats": machine.memory_stats,
         "hostMemoryStats": dict,
         "resetPeakMemoryStats": machine.reset_peaks,
-        "resetAccumulatedMemoryStats": lambda index: device(index).statistics.reset_accumulated(),
+        "resetPeakHostMemoryStats": _do_nothing,
+        "resetAccumulatedMemoryStats": machine.reset_accumulated,
+        "resetAccumulatedHostMemoryStats": _do_nothing,
         "emptyCache": machine.empty_cache,
         "cudaCachingAllocator_is_enabled": _answer(value=True),
         "cudaCachingAllocator_set_allocator_settings": machine.set_settings,
@@ -135,22 +171,33 @@ def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         "getMemoryFraction": _answer(1.0),
         "getAllocatorBackend": _answer("native"),
         "attach_out_of_memory_observer": machine.observers.append,
-        "record_memory_history": machine.record_history,
-        # torch still accepts the arguments of 2.0; those about stacks are ignored: Python frames
-        # are kept.
-        "record_memory_history_legacy": lambda is_on, _, max_entries, *__: machine.record_history(
-            "all" if is_on else None, "all", "python", max_entries
-        ),
-        "memorySnapshot": snapshot,
-        "setMemoryMetadata": lambda text: setattr(history, "user_metadata", text),
-        "getMemoryMetadata": lambda: history.user_metadata,
-        "isHistoryEnabled": lambda: history.is_on,
     }
 
 
-def _set_stream(machine: Machine, stream_id: int, device_index: int, device_type: int) -> None:
-    machine.current_device = device_index
-    machine.device(device_index).stream = stream_id
+def _history_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
+    history = machine.history
+
+    def record_as_before(is_on: bool, _: Any, max_entries: int, *__: Any) -> None:  # noqa: FBT001
+        # torch still accepts the arguments of 2.0; those about stacks are ignored: Python frames
+        # are kept.
+        context = "all" if is_on else None
+        machine.record_history(context, "all", "python", max_entries)
+
+    def snapshot(request: Any = None) -> dict[str, Any]:
+        has_traces = request[2] if isinstance(request, tuple) and len(request) > 2 else True
+        return machine.snapshot(include_traces=has_traces)
+
+    def set_metadata(text: str) -> None:
+        history.user_metadata = text
+
+    return {
+        "record_memory_history": machine.record_history,
+        "record_memory_history_legacy": record_as_before,
+        "memorySnapshot": snapshot,
+        "setMemoryMetadata": set_metadata,
+        "getMemoryMetadata": lambda: history.user_metadata,
+        "isHistoryEnabled": lambda: history.is_on,
+    }
 
 
 def _accelerator(machine: Machine) -> dict[str, Callable[..., Any]]:
@@ -158,19 +205,19 @@ def _accelerator(machine: Machine) -> dict[str, Callable[..., Any]]:
     return {
         "getAccelerator": lambda: torch.device("cuda"),
         "getDeviceIndex": lambda: machine.current_device,
-        **dict.fromkeys(
-            ("setDeviceIndex", "exchangeDevice", "maybeExchangeDevice"), machine.exchange_device
-        ),
+        "setDeviceIndex": machine.exchange_device,
+        "exchangeDevice": machine.exchange_device,
+        "maybeExchangeDevice": machine.exchange_device,
         "synchronizeDevice": machine.synchronize,
         "getStream": torch.cuda.current_stream,
         "setStream": torch.cuda.set_stream,
         "isAllocatorInitialized": _answer(value=True),
         "emptyCache": machine.empty_cache,
-        "emptyHostCache": _nothing,
+        "emptyHostCache": _do_nothing,
         "getDeviceStats": machine.memory_stats,
         "getMemoryInfo": machine.free_and_total,
         "resetPeakStats": machine.reset_peaks,
-        "resetAccumulatedStats": lambda index: machine.device(index).statistics.reset_accumulated(),
+        "resetAccumulatedStats": machine.reset_accumulated,
         "setAllocatorSettings": machine.set_settings,
         "getAllocatorSettings": _answer(""),
     }
@@ -184,7 +231,8 @@ def _patch_module(machine: Machine, patches: Patches) -> None:
         cudaMemGetInfo=machine.free_and_total,
         cudaError=SimpleNamespace(success=0),
         cudaGetErrorString=_answer("no error"),
-        **dict.fromkeys(("cudaProfilerStart", "cudaProfilerStop"), _answer(0)),
+        cudaProfilerStart=_answer(0),
+        cudaProfilerStop=_answer(0),
     )
     properties = SimpleNamespace(**_PROPERTIES, total_memory=machine.options.total_bytes)
     answers = {
@@ -208,7 +256,8 @@ def _patch_module(machine: Machine, patches: Patches) -> None:
     # cuDNN's own operations do not exist here: torch takes its native ones.
     patches.set_existing(torch.backends.cudnn, "is_acceptable", _answer(value=False))
     # As without a profiler attached.
-    patches.set(cuda.nvtx, "_nvtx", SimpleNamespace(**dict.fromkeys(_NVTX, _answer(0))))
+    nvtx_functions = dict.fromkeys(_NVTX, _answer(0))
+    patches.set(cuda.nvtx, "_nvtx", SimpleNamespace(**nvtx_functions))
     patches.set_existing(cuda.graphs, "_cuda_isCurrentStreamCapturing", _answer(value=False))
 
 
@@ -216,18 +265,20 @@ def _scatter(
     tensor: Any, devices: Any, chunk_sizes: Any, dim: int, streams: Any
 ) -> tuple[Any, ...]:
     """Do what DataParallel's C++ does: one chunk to each device."""
-    chunks = (
-        tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(chunk_sizes, dim)
-    )
-    return tuple(chunk.to(f"cuda:{index}") for chunk, index in zip(chunks, devices, strict=False))
+    if chunk_sizes is None:
+        chunks = tensor.chunk(len(devices), dim)
+    else:
+        chunks = tensor.split(chunk_sizes, dim)
+    pairs = zip(chunks, devices, strict=False)
+    return tuple(chunk.to(f"cuda:{index}") for chunk, index in pairs)
 
 
 def _parse_to(real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Let ``.to(0)`` and ``.to(tensor)`` mean simulated devices: C++ code sees only where the values are."""
-    other = args[0] if args else kwargs.get("tensor")
-    if isinstance(other, torch.Tensor):
-        rest = {key: value for key, value in kwargs.items() if key != "tensor"}
-        return real(other.device, other.dtype, *args[1:], **rest)
+    """Let ``.to(0)`` and ``.to(tensor)`` mean simulated devices: C++ code sees the CPU's values."""
+    model = args[0] if args else kwargs.get("tensor")
+    if isinstance(model, torch.Tensor):
+        options = {key: value for key, value in kwargs.items() if key != "tensor"}
+        return real(model.device, model.dtype, *args[1:], **options)
     if args and is_ordinal(args[0]):
         args = (torch.device("cuda", args[0]), *args[1:])
     if is_ordinal(kwargs.get("device")):
@@ -245,19 +296,19 @@ class _Stream:
     device_type = _DEVICE_TYPE
     query = _answer(value=True)
     is_capturing = _answer(value=False)
-    wait_event = wait_stream = _nothing
+    wait_event = wait_stream = _do_nothing
     cuda_stream = property(lambda self: self.stream_id)
     device = property(lambda self: torch.device("cuda", self.device_index))
 
     # torch's own classes do this in __new__ too: subclasses override either.
-    def __new__(cls, device: Any = None, priority: int = 0, **given: Any) -> Any:
+    def __new__(cls, device: Any = None, priority: int = 0, **numbers: Any) -> Any:
         self: Any = super().__new__(cls)
         self.priority = priority
-        if "stream_id" in given:
-            self.stream_id = given["stream_id"]
-            self.device_index = given["device_index"]
+        if "stream_id" in numbers:
+            self.stream_id = numbers["stream_id"]
+            self.device_index = numbers["device_index"]
         else:
-            self.stream_id = given.get("stream_ptr") or next(self.numbers)
+            self.stream_id = numbers.get("stream_ptr") or next(self.numbers)
             self.device_index = self.machine.ordinal("cuda" if device is None else device) or 0
         return self
 
@@ -291,16 +342,17 @@ class _Stream:
 
 
 class _Event:
-    """A moment of the CPU's clock. Stands for torch.cuda.Event, and for torch.Event, which names a device."""
+    """A moment of the CPU's clock. Stands for torch.cuda.Event and torch.Event."""
 
     enable_timing: bool
     time_ns: int | None = None
-    wait = synchronize = _nothing
+    wait = synchronize = _do_nothing
     query = _answer(value=True)
 
-    def __new__(cls, *given: Any, enable_timing: bool = False, **_: Any) -> Any:
+    # The first argument of torch.Event is a device.
+    def __new__(cls, *args: Any, enable_timing: bool = False, **_: Any) -> Any:
         self = super().__new__(cls)
-        self.enable_timing = enable_timing or given[:1] == (True,)
+        self.enable_timing = enable_timing or args[:1] == (True,)
         return self
 
     def record(self, stream: Any = None) -> None:
@@ -328,23 +380,19 @@ def _patch_streams(machine: Machine, patches: Patches) -> None:
     Stream.machine = machine
 
     class ExternalStream(Stream):
-        def __new__(cls, stream_ptr: int, device: Any = None, **given: Any) -> Any:
-            return super().__new__(cls, device, stream_ptr=stream_ptr, **given)
+        def __new__(cls, stream_ptr: int, device: Any = None, **numbers: Any) -> Any:
+            return super().__new__(cls, device, stream_ptr=stream_ptr, **numbers)
 
     for owner in (torch, torch.cuda, torch.cuda.streams):
-        for name, kind in (
-            ("Stream", Stream),
-            ("ExternalStream", ExternalStream),
-            ("Event", _Event),
-        ):
-            patches.set_existing(owner, name, kind)
+        patches.set_existing(owner, "Stream", Stream)
+        patches.set_existing(owner, "ExternalStream", ExternalStream)
+        patches.set_existing(owner, "Event", _Event)
 
 
 _GRAPHS_AS_EAGER = Note(
     "graphs-as-eager",
     "what CUDA graphs capture ran once, as it is written: their own memory pool is not in the "
-    "capture, and "
-    "a replay does nothing, so that what it would compute stays as it was",
+    "capture, and a replay does nothing, so that what it would compute stays as it was",
 )
 # What names a pool in torch: a pair of numbers.
 _POOL = (0, 1)
@@ -362,8 +410,8 @@ def patch_graphs(machine: Machine, patches: Patches) -> None:
             return super().__new__(cls)
 
         pool = _answer(_POOL)
-        capture_begin = capture_end = instantiate = replay = reset = _nothing
-        enable_debug_mode = debug_dump = _nothing
+        capture_begin = capture_end = instantiate = replay = reset = _do_nothing
+        enable_debug_mode = debug_dump = _do_nothing
 
     CUDAGraph.__module__ = "torch.cuda.graphs"
 
@@ -376,13 +424,13 @@ def patch_graphs(machine: Machine, patches: Patches) -> None:
         patches.set_existing(owner, "CUDAGraph", CUDAGraph)
         patches.set_existing(owner, "make_graphed_callables", make_graphed_callables)
     patches.set_existing(graphs, "_graph_pool_handle", _answer(_POOL))
-    patches.set(torch._C, "_host_emptyCache", _nothing)
+    patches.set(torch._C, "_host_emptyCache", _do_nothing)
     # A stream of the simulation must not outlive it.
     patches.set(graphs.graph, "default_capture_stream", None)
 
 
 def patch_annotations(machine: Machine, patches: Patches) -> None:
-    """Note every range's begin and end; torch's optimizers and loaders make ranges of their own accord."""
+    """Note the begin and the end of every range, also of torch's optimizers and loaders."""
 
     def enter(real: Callable[..., Any], span: Any) -> Any:
         result = real(span)
@@ -400,8 +448,7 @@ def patch_annotations(machine: Machine, patches: Patches) -> None:
 _AS_EAGER = Note(
     "compiled-as-eager",
     "what torch.compile was to compile ran as it is written, with the memory of eager mode; "
-    "compiled, it has "
-    "less on a GPU as a rule",
+    "compiled, it has less on a GPU as a rule",
 )
 
 
@@ -437,7 +484,7 @@ def patch_compilation(machine: Machine, patches: Patches) -> None:
 
 @stands_in
 def _trace(machine: Machine, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run torch.jit.trace unseen by our mode of operations: under any of those torch fails (2.13)."""
+    """Run torch.jit.trace unseen by our mode of operations: under any mode torch fails (2.13)."""
     machine.meet("what torch.jit.trace runs")
     try:
         with _disable_current_modes():

@@ -1,4 +1,4 @@
-"""What CUDA computes otherwise than the CPU: attention, dropout, autocast, and how optimizers group tensors.
+"""Computations that CUDA does otherwise: attention, dropout, autocast, and grouping by optimizers.
 
 A GPU's fused attention stores no matrix of scores, and its dropout keeps a mask of one byte per
 element; the CPU's do otherwise. The choice is made as for CUDA, the values are computed by the
@@ -28,16 +28,17 @@ _FLASH_MAX_HEAD_SIZE = 256
 
 
 class Kernels:
-    """Kernels of our own, in torch's dispatcher: so they hold for C++ callers too, and in every thread."""
+    """Kernels of our own in torch's dispatcher: C++ code and every thread call them too."""
 
     def __init__(self, patches: Patches) -> None:
         self._library = torch.library.Library("aten", "IMPL")
         patches.callback(self._library._destroy)
 
     def add(self, name: str, key: str, work: Callable[..., Any]) -> None:
-        """Register ``work(plain, …)`` unless this torch has a kernel there, or no such operation."""
+        """Register ``work(plain, …)``, unless torch has no such operation or a kernel for it."""
         packet_name, _, overload = name.partition(".")
-        operation = getattr(getattr(torch.ops.aten, packet_name, None), overload or "default", None)
+        packet = getattr(torch.ops.aten, packet_name, None)
+        operation = getattr(packet, overload or "default", None)
         if operation and not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
             self._library.impl(name, partial(work, _plain(operation, key)), key)
 
@@ -111,15 +112,13 @@ def _fused(
 
 def _is_fusable(tensors: tuple[Any, ...]) -> bool:
     # The fused kernels broadcast neither samples nor heads (sdp_utils_cpp.h).
-    return all(
-        tensor.dim() == 4
-        and tensor.shape[:2] == tensors[0].shape[:2]
-        and tensor.stride(-1) == 1
-        and 0 < tensor.size(-1) <= _FLASH_MAX_HEAD_SIZE
-        and tensor.numel() > 0
-        and tensor.size(-1) == tensors[0].size(-1)
-        for tensor in tensors
-    )
+    first = tensors[0]
+    for tensor in tensors:
+        if tensor.dim() != 4 or tensor.numel() == 0 or tensor.stride(-1) != 1:
+            return False
+        if tensor.shape[:2] != first.shape[:2] or tensor.size(-1) != first.size(-1):
+            return False
+    return bool(first.size(-1) <= _FLASH_MAX_HEAD_SIZE)
 
 
 def _as_bias(attn_mask: Any, query: Any) -> Any:
@@ -129,41 +128,47 @@ def _as_bias(attn_mask: Any, query: Any) -> Any:
         attn_mask = bias.masked_fill_(attn_mask.logical_not(), float("-inf"))
     if attn_mask is None:
         return None
-    return attn_mask.expand(query.size(0), query.size(1), attn_mask.size(-2), attn_mask.size(-1))
+    return attn_mask.expand(*query.shape[:2], *attn_mask.shape[-2:])
 
 
 def cuda_only_operations() -> dict[Any, Callable[..., None]]:
-    """Return, by overload, functions that fill results of CUDA-only operations by the CPU's fused kernel."""
+    """Return functions, by overload, that fill results of CUDA-only operations on the CPU."""
     aten = torch.ops.aten
     forward = aten._scaled_dot_product_flash_attention_for_cpu.default
     backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
-    def filled_by(
-        kernel: Any, n_tensors: int, causal_at: int, bias_at: int | None
+    def filler(
+        kernel: Any, n_tensors: int, causal_index: int, bias_index: int | None
     ) -> Callable[..., None]:
+        # The index of the causal flag does not count the bias.
         def fill(results: Any, *args: Any, scale: Any = None) -> None:
-            given = [value for i, value in enumerate(args) if i != bias_at]
-            is_causal = len(given) > causal_at and given[causal_at]
-            tensors = given[:n_tensors]
+            arguments = [argument for i, argument in enumerate(args) if i != bias_index]
+            is_causal = len(arguments) > causal_index and arguments[causal_index]
+            tensors = arguments[:n_tensors]
             if kernel is backward:  # CUDA pads the sums of each row to a multiple of 32
                 tensors[5] = tensors[5][..., : tensors[1].size(-2)].contiguous()
-            bias = None if bias_at is None else args[bias_at]
-            values = kernel(*tensors, 0.0, is_causal, attn_mask=bias, scale=scale)
-            for result, value in zip(results, values, strict=False):
-                # None is the gradient of what needs none, and empty what was not requested.
-                if result is not None and result.numel():
-                    result[..., : value.size(-1)].copy_(value)
+            bias = None if bias_index is None else args[bias_index]
+            _copy_values(kernel(*tensors, 0.0, is_causal, attn_mask=bias, scale=scale), results)
 
         return fill
 
+    flash = aten._scaled_dot_product_flash_attention
+    flash_backward = aten._scaled_dot_product_flash_attention_backward
+    efficient = aten._scaled_dot_product_efficient_attention
+    efficient_backward = aten._scaled_dot_product_efficient_attention_backward
     return {
-        aten._scaled_dot_product_flash_attention.default: filled_by(forward, 3, 4, None),
-        aten._scaled_dot_product_flash_attention_backward.default: filled_by(backward, 6, 11, None),
-        aten._scaled_dot_product_efficient_attention.default: filled_by(forward, 3, 5, 3),
-        aten._scaled_dot_product_efficient_attention_backward.default: filled_by(
-            backward, 6, 10, 4
-        ),
+        flash.default: filler(forward, 3, 4, None),
+        flash_backward.default: filler(backward, 6, 11, None),
+        efficient.default: filler(forward, 3, 5, 3),
+        efficient_backward.default: filler(backward, 6, 10, 4),
     }
+
+
+def _copy_values(values: Any, results: Any) -> None:
+    for result, value in zip(results, values, strict=False):
+        # None is the gradient of what needs none, and empty what was not requested.
+        if result is not None and result.numel():
+            result[..., : value.size(-1)].copy_(value)
 
 
 def patch_triton(forget: Callable[[Any], None] | None, patches: Patches) -> None:
@@ -204,8 +209,8 @@ _FLOAT32_RESULT = """
 """.split()
 
 
-def patch_autocast(patches: Patches, kernels: Kernels) -> None:
-    """Let what switches autocast for CUDA switch it for the CPU as well, and cast as CUDA's would."""
+def patch_autocast(kernels: Kernels, patches: Patches) -> None:
+    """Let autocast for CUDA be switched for the CPU as well, which casts as CUDA's then."""
 
     def also_cpu(real: Any, device_type: Any, *value: Any) -> Any:
         if value and device_type == "cuda":
@@ -224,18 +229,20 @@ def _float32_inputs(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
     """Cast every low-precision argument, and run the operation without autocast."""
 
     def cast(value: Any) -> Any:
-        return (
-            value.to(torch.float32) if isinstance(value, torch.Tensor) and _is_low(value) else value
-        )
+        if isinstance(value, torch.Tensor) and _is_low(value):
+            return value.to(torch.float32)
+        return value
 
-    return plain(*map(cast, args), **{key: cast(value) for key, value in kwargs.items()})
+    options = {name: cast(value) for name, value in kwargs.items()}
+    return plain(*map(cast, args), **options)
 
 
 def _float32_result(plain: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
     """Request a float32 result unless the caller gave a type."""
     # Of softmax the type is a positional argument, however the caller wrote it.
-    given = (kwargs.get("dtype"), *args)
-    if _is_low(tensor) and not any(isinstance(value, torch.dtype) for value in given):
+    values = (kwargs.get("dtype"), *args)
+    has_type = any(isinstance(value, torch.dtype) for value in values)
+    if _is_low(tensor) and not has_type:
         kwargs["dtype"] = torch.float32
     return plain(tensor, *args, **kwargs)
 
@@ -245,7 +252,7 @@ def _is_low(tensor: Any) -> bool:
 
 
 def group_tensors(lists: Any, with_indices: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
-    """Group columns of lists by simulated device and type, so that foreach kernels are chosen as on a GPU."""
+    """Group columns of lists by simulated device and type, as foreach kernels need it on a GPU."""
     # The first list decides. In the others a tensor may be None, and a list may be empty.
     groups: dict[Any, tuple[list[list[Any]], list[int]]] = {}
     for i, tensor in enumerate(lists[0]):

@@ -1,4 +1,4 @@
-"""The simulated devices: an allocator, counters and streams each, one clock and one history for all.
+"""The simulated devices: an allocator, counters and streams each, a clock and a history for all.
 
 Everything that torch's C++ side would answer about memory is answered here. Knows no tensors, and
 imports no torch before it has to raise torch's own error.
@@ -57,9 +57,13 @@ class SimulationOptions:
 
 
 def _clock() -> Callable[[], int]:
-    """Make a clock of epoch microseconds that never goes back, whatever happens to the system's clock."""
+    """Make a clock of epoch microseconds that never goes back, even if the system's clock does."""
     start_ns = time.time_ns() - time.perf_counter_ns()
-    return lambda: (start_ns + time.perf_counter_ns()) // 1000
+
+    def time_us() -> int:
+        return (start_ns + time.perf_counter_ns()) // 1000
+
+    return time_us
 
 
 _RESET = ("max_split_size_bytes", "garbage_collection_threshold", "roundup_power2_divisions")
@@ -91,6 +95,10 @@ class Device:
     stream: int = 0
 
 
+def _do_nothing() -> None:
+    pass
+
+
 class Machine:
     """All simulated devices, used by one thread at a time.
 
@@ -110,7 +118,7 @@ class Machine:
         self.current_device = 0
         self.observers: list[OutOfMemoryObserver] = []
         # Called before any figure is read: an allocation may still be undecided.
-        self.settle: Callable[[], None] = lambda: None
+        self.settle: Callable[[], None] = _do_nothing
         # What the user should know of this run, by slug.
         self.notes: dict[str, Note] = {}
         # What is not modelled and the program came upon, in that order.
@@ -121,6 +129,7 @@ class Machine:
 
     def _device(self, index: int) -> Device:
         statistics = Statistics()
+        addresses = AddressSpace(_FIRST_ADDR + index * _ADDRS_PER_DEVICE)
 
         def listen(event: RecordedEvent) -> None:
             statistics.listen(event)
@@ -131,14 +140,14 @@ class Machine:
             settings=self.settings,
             capacity=self.options.capacity_bytes,
             clock=self.clock,
-            addresses=AddressSpace(_FIRST_ADDR + index * _ADDRS_PER_DEVICE),
+            addresses=addresses,
             listener=listen,
         )
         return Device(index, allocator, statistics)
 
-    def meet(self, what: str, note: Note | None = None) -> None:
-        """Remember that the program does what a GPU needs memory for that is not modelled; once is enough."""
-        self.met.setdefault(what)
+    def meet(self, feature: str, note: Note | None = None) -> None:
+        """Remember that the program uses a feature whose memory on a GPU is not modelled."""
+        self.met.setdefault(feature)
         if note is not None:
             self.notes.setdefault(note.slug, note)
 
@@ -148,14 +157,17 @@ class Machine:
 
     def device(self, index: int | None) -> Device:
         """Return a device by ordinal; None or a negative number for the current one."""
-        return self.devices[self.current_device if index is None or index < 0 else index]
+        if index is None or index < 0:
+            index = self.current_device
+        return self.devices[index]
 
     def checked(self, index: int) -> int:
         """Return a device ordinal; refuse one that no device has, as CUDA does."""
-        if not 0 <= index < len(self.devices):
+        n_devices = len(self.devices)
+        if not 0 <= index < n_devices:
             error = RuntimeError(
                 f"CUDA error: invalid device ordinal (cuda:{index}; the simulation has "
-                f"{counted(len(self.devices), 'device')}; `--device {index}` gives it more)"
+                f"{counted(n_devices, 'device')}; `--device {index}` gives it more)"
             )
             raise for_program(error)
         return index
@@ -179,13 +191,13 @@ class Machine:
         return before
 
     def frames(self, context: str = "state", within: tuple[str, ...] = ()) -> Frames | None:
-        """Capture the stack if the history has those that need a context: of allocations "state"."""
+        """Capture the stack if the history has those of a context; an allocation's is "state"."""
         if not self.history.wants(context):
             return None
         return self.stacks.capture(has_cpp=self.history.has_cpp, within=within)
 
     def malloc(self, index: int, n_bytes: int, frames: Frames | None = None) -> int:
-        """Allocate on the device's current stream; raise torch's OutOfMemoryError where that fails."""
+        """Allocate on the device's current stream; raise torch's OutOfMemoryError if that fails."""
         if self._reads_environment:
             self._start()
         device = self.devices[index]
@@ -219,7 +231,8 @@ class Machine:
             if self._is_busy:
                 self._late_frees.append((index, addr))
                 return
-        self._alone(self.devices[index].allocator.free, addr, frames=self.frames("all"))
+        frames = self.frames("all")
+        self._alone(self.devices[index].allocator.free, addr, frames=frames)
 
     def _alone(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call an allocator's function exclusively; then do the frees that had to wait."""
@@ -270,8 +283,12 @@ class Machine:
         self.settle()
         self.device(index).statistics.reset_peaks()
 
+    def reset_accumulated(self, index: int | None) -> None:
+        """Let a device's sums start from zero."""
+        self.device(index).statistics.reset_accumulated()
+
     def _start(self) -> None:
-        """Take the settings that the environment has now, and its fraction unless the program has set one."""
+        """Take the environment's settings, and its fraction unless the program has set one."""
         self.set_settings()
         fraction = self.settings.memory_fraction
         for device in self.devices:
@@ -282,9 +299,8 @@ class Machine:
         """Replace the allocator's settings from here on."""
         self._reads_environment = False
         settings = _settings(conf)
-        if (
-            conf is not None
-        ):  # torch gives only these their defaults, where the text does not name them
+        if conf is not None:
+            # torch gives only these their defaults, where the text does not name them.
             reset = {name: getattr(settings, name) for name in _RESET}
             settings = replace(self.settings.changed(conf), **reset)
         self.settings = settings
@@ -298,36 +314,38 @@ class Machine:
         allocator.limit = capacity if fraction < 1 else None
 
     def free_and_total(self, index: int | None) -> tuple[int, int]:
-        """Say what cudaMemGetInfo would: the device's memory outside its segments, and all of it."""
+        """Answer cudaMemGetInfo: the device's memory outside its segments, and all of it."""
         self.settle()
-        total = self.options.total_bytes
-        return max(total - self.device(index).allocator.ledger.reserved_bytes, 0), total
+        total_bytes = self.options.total_bytes
+        free_bytes = total_bytes - self.device(index).allocator.ledger.reserved_bytes
+        return max(free_bytes, 0), total_bytes
 
     def snapshot(self, *, include_traces: bool = True) -> dict[str, Any]:
         """Build what ``torch._C._cuda_memorySnapshot`` returns in torch 2.13."""
         self.settle()
-        segments, traces, annotations = self._alone(self._read)
-        snapshot = {
-            "segments": segments,
-            "device_traces": traces if include_traces else [[] for _ in self.devices],
-            "allocator_settings": self.settings.as_snapshot(),
-            "external_annotations": annotations if include_traces else [],
-        }
+        snapshot: dict[str, Any] = self._alone(self._read)
+        if not include_traces:
+            snapshot["device_traces"] = [[] for _ in self.devices]
+            snapshot["external_annotations"] = []
         self.stacks.symbolise(
             holder["frames"] for holder in holders(snapshot) if "frames" in holder
         )
         return snapshot
 
-    def _read(
-        self,
-    ) -> tuple[list[dict[str, Any]], list[list[dict[str, object]]], list[dict[str, Any]]]:
-        """Read segments, traces and annotations at one moment, and let the next snapshot know of it."""
+    def _read(self) -> dict[str, Any]:
+        """Read segments and traces at one moment, and let the next snapshot know of it."""
         traces = self.history.traces()
         annotations = self.history.annotations()
-        segments = [segment for device in self.devices for segment in device.allocator.segments()]
+        segments: list[dict[str, Any]] = []
         for device in self.devices:
+            segments += device.allocator.segments()
             device.allocator.note_snapshot()
-        return segments, traces, annotations
+        return {
+            "segments": segments,
+            "device_traces": traces,
+            "allocator_settings": self.settings.as_snapshot(),
+            "external_annotations": annotations,
+        }
 
     def record_history(self, *arguments: Any, **options: Any) -> None:
         """Turn recording on or off with nothing happening meanwhile."""

@@ -23,7 +23,7 @@ from snapconv.simulation.patches import Calls
 
 @dataclass(slots=True, eq=False)
 class Placement:
-    """One storage: its device (None for the CPU), its address there, and whether its values are computed.
+    """One storage: its device (None for the CPU), its address there, and whether it has values.
 
     ``is_own_memory`` is False for one without memory, whose zeros are shared by all such storages.
     ``likelihood`` is that of True, for truth values that were not computed. ``is_assumed``: its
@@ -47,6 +47,14 @@ def has_values(inputs: Iterable[Placement | None]) -> bool:
     return all(placement is None or placement.has_values for placement in inputs)
 
 
+def first_device(placements: Iterable[Placement | None]) -> int | None:
+    """Return the device of the first one that is on any; None where all are on the CPU."""
+    for placement in placements:
+        if placement is not None and placement.device is not None:
+            return placement.device
+    return None
+
+
 def has_assumed(inputs: Iterable[Placement | None]) -> bool:
     """Say whether the values of any of these are assumed."""
     return any(placement is not None and placement.is_assumed for placement in inputs)
@@ -68,22 +76,20 @@ class Placements:
         self._is_open = True
 
     def of(self, tensor: Any) -> Placement | None:
-        """Return a tensor's placement; None for a plain CPU tensor, one without a storage, or a number."""
+        """Return a tensor's placement; None for a plain CPU tensor, or what has no storage."""
         try:
             placement = self._by_id.get(self._storage_id(tensor))
         except TypeError:  # a number: the engine calls add(Tensor, 1) in the derivative of atan
             return None
-        except (
-            RuntimeError
-        ):  # wrappers have no storage of their own, and sparse tensors those of their parts
-            return self._of_part(tensor)
-        if (
-            placement is None and type(tensor).__name__ == "DTensor"
-        ):  # C++ code makes them, of a part here
+        except RuntimeError:
+            # Wrappers have no storage of their own, and sparse tensors those of their parts.
+            return self._part_placement(tensor)
+        if placement is None and type(tensor).__name__ == "DTensor":
+            # C++ code makes them, of a part here.
             return self.of(tensor._local_tensor)
         return placement
 
-    def _of_part(self, tensor: Any) -> Placement | None:
+    def _part_placement(self, tensor: Any) -> Placement | None:
         if self._functorch.is_functorch_wrapped_tensor(tensor):  # by torch.func, as vmap does
             return self.of(self._functorch.get_unwrapped(tensor))
         if tensor.layout is not torch.sparse_coo:
@@ -91,12 +97,12 @@ class Placements:
         with _disable_current_modes(), torch._C.DisableTorchFunction():
             return self.of(tensor._values())
 
-    def of_any_storage(self, storage: Any) -> Placement | None:
+    def storage_placement(self, storage: Any) -> Placement | None:
         """Return a storage's placement; None for a plain one on the CPU."""
         return self._by_id.get(storage._cdata)
 
-    def of_storage(self, storage: Any) -> Placement | None:
-        """Return a storage's placement; None for one on the CPU."""
+    def device_placement(self, storage: Any) -> Placement | None:
+        """Return the placement of a storage on a device; None for any on the CPU."""
         placement = self._by_id.get(storage._cdata)
         return None if placement is None or placement.device is None else placement
 
@@ -134,8 +140,8 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Any]:
 _NOT_REQUESTED: Any = object()
 
 
-class _OfThread(threading.local):
-    """What a thread is about to do: a copy of one must not go where that of another does."""
+class _ThreadState(threading.local):
+    """The devices that a thread is about to use: a copy must not go where another thread's does."""
 
     target: int | None = _NOT_REQUESTED
     recent: int | None = None
@@ -151,65 +157,59 @@ class DeviceChoice:
         self._machine = machine
         self._placements = placements
         self._calls = calls
-        self._own = _OfThread()
+        self._state = _ThreadState()
 
     @contextmanager
     def during(self, **devices: int | None) -> Iterator[None]:
-        """Let the next copy end on a device (``target``), and what C++ code makes beside tensors be there.
+        """Let the next copy end on the device ``target``, and C++ code's tensors lie on ``beside``.
 
-        That takes ``beside`` for the CPU, which is None.
+        C++ code takes the latter for the CPU, which is None.
         """
-        before = {name: getattr(self._own, name) for name in devices}
-        vars(self._own).update(devices)
+        before = {name: getattr(self._state, name) for name in devices}
+        vars(self._state).update(devices)
         try:
             yield
         finally:
-            vars(self._own).update(before)
+            vars(self._state).update(before)
 
     def resolve(
         self, operation: Operation, inputs: list[Placement | None], kwargs: dict[str, Any]
     ) -> tuple[int | None, dict[str, Any]]:
-        """Return the device of the results (None: the CPU), and the arguments to compute them on the CPU."""
-        if operation.name == "_to_copy" and self._own.target is not _NOT_REQUESTED:
-            device, self._own.target = self._own.target, _NOT_REQUESTED
-            return device, kwargs
-        if kwargs.get(
-            "pin_memory"
-        ):  # only the CPU has pinned memory, also in a hook of a call on the GPU
+        """Return the device of the results (None: the CPU), and the arguments for the CPU."""
+        state = self._state
+        if operation.name == "_to_copy" and state.target is not _NOT_REQUESTED:
+            target = state.target
+            state.target = _NOT_REQUESTED
+            return target, kwargs
+        if kwargs.get("pin_memory"):
+            # Only the CPU has pinned memory, also in a hook of a call on the GPU.
             return None, kwargs | {"pin_memory": False}
-        wanted = kwargs.get("device")
-        if wanted is not None and wanted.type == "cuda":
-            index = self._machine.current_device if wanted.index is None else wanted.index
+        device = kwargs.get("device")
+        if device is None:
+            return self._implied(inputs), kwargs
+        if device.type == "cuda":
+            index = self._machine.current_device if device.index is None else device.index
             return self._machine.checked(index), kwargs | {"device": self._cpu}
-        if wanted is not None and self._own.beside is not None:
-            return self._own.beside, kwargs
-        if wanted is not None and (wanted.type != "cpu" or self._call_names_cpu()):
+        if state.beside is not None:
+            return state.beside, kwargs
+        if device.type != "cpu" or self._call_names_cpu():
             return None, kwargs
-        if inputs:
-            self._own.recent = next(
-                (
-                    placed.device
-                    for placed in inputs
-                    if placed is not None and placed.device is not None
-                ),
-                None,
-            )
-            return self._own.recent, kwargs
-        return self._implied(), kwargs
+        return self._implied(inputs), kwargs
 
     def _call_names_cpu(self) -> bool:
         """Say whether the user's torch call has the CPU as its ``device``."""
         call = self._calls.current
-        named = call[2].get("device") if call else None
-        return named is not None and torch.device(named).type == "cpu"
+        device = call[2].get("device") if call else None
+        return device is not None and torch.device(device).type == "cpu"
 
-    def _implied(self) -> int | None:
-        """Find the device for a tensor that C++ code makes out of nothing: that of its caller's tensors."""
+    def _implied(self, inputs: list[Placement | None]) -> int | None:
+        """Find the device of results by the inputs; without any, by the tensors of the call."""
+        if inputs:
+            self._state.recent = first_device(inputs)
+            return self._state.recent
+        # C++ code makes a tensor out of nothing.
         call = self._calls.current
         if call is None:
-            return self._own.recent if self._graph_task() != -1 else None
-        for tensor in tensors_in((*call[1], *call[2].values())):
-            placement = self._placements.of(tensor)
-            if placement is not None and placement.device is not None:
-                return placement.device
-        return None
+            return self._state.recent if self._graph_task() != -1 else None
+        tensors = tensors_in((*call[1], *call[2].values()))
+        return first_device(map(self._placements.of, tensors))

@@ -1,13 +1,13 @@
-"""torch.distributed with the one process that is simulated: a job of one rank, with NCCL or without.
+"""torch.distributed in the one simulated process: a job of one rank, with NCCL or without.
 
-What NCCL would do with one rank is known without it: a collective leaves what it works on in place
-as it is, and copies what has a place of its own to go to. More ranks are refused, except with gloo:
-then each process has its simulated GPU, and tensors on the CPU go to the others.
+The work of NCCL with one rank is known without it: a collective in place changes nothing, and any
+other copies its inputs to its outputs. More ranks are refused, except with gloo: then each process
+has its simulated GPU, and tensors on the CPU go to the other processes.
 """
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial, wraps
 from inspect import signature
@@ -26,8 +26,7 @@ from snapconv.simulation.tracker import Tracker
 _ONE_RANK = Note(
     "simulated-nccl",
     "the process group is simulated, with this one rank: collectives are copies, and what NCCL "
-    "allocates for "
-    "itself is not in the capture",
+    "allocates for itself is not in the capture",
 )
 # torch 2.15 has three of them, and makes the second where a script names "nccl".
 _NCCL_CLASSES = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
@@ -37,10 +36,11 @@ _NCCL_TIMEOUT = timedelta(minutes=10)
 # Those of torch.distributed._functional_collectives that return new tensors: with one rank, copies
 # of their first argument. Where this one is a list, so is the result.
 _FUNCTIONAL = ("all_", "broadcast", "reduce_scatter")
+_POINT_TO_POINT = ("c10d::send", "c10d::recv")
 
 
 def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
-    """Let a process group of one rank work as with NCCL; do nothing where torch has no torch.distributed."""
+    """Let a process group of one rank work as with NCCL, if torch has torch.distributed."""
     if not torch.distributed.is_available():
         return
     from torch.distributed import distributed_c10d
@@ -53,51 +53,61 @@ def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
     _patch_nccl(distributed_c10d, patches)
 
 
-def with_collectives(handle: Handler) -> Handler:
-    """Handle the collectives of a group of one rank, by their schemas, and hand every other operation on."""
+def collectives_handler(handle: Handler) -> Handler:
+    """Make a handler that does collectives of one rank; ``handle`` does all other operations."""
 
-    def copied(tensor: Any) -> Any:
-        return handle(
-            torch.ops.aten.clone.default, (tensor,), {"memory_format": torch.contiguous_format}
-        )
-
-    def handle_all(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        namespace = func.namespace
-        if namespace not in ("c10d", "_c10d_functional"):
-            return handle(func, args, kwargs)
+    def handle_functional(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         name: str = func._schema.name.partition("::")[2]
-        if namespace == "_c10d_functional":
-            if name.endswith("_") or name.startswith("wait_"):
-                return args[0]
-            if name.startswith(_FUNCTIONAL) and not name.endswith("_out"):
-                return map_tensors(args[0], copied)
-        if namespace != "c10d" or name.startswith(("send", "recv")) or _has_other_ranks(args):
+        if name.endswith("_") or name.startswith("wait_"):
+            return args[0]
+        if name.startswith(_FUNCTIONAL) and not name.endswith("_out"):
+            return map_tensors(args[0], partial(_copied, handle))
+        return handle(func, args, kwargs)
+
+    def handle_c10d(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        schema = func._schema
+        if schema.name.startswith(_POINT_TO_POINT) or _has_other_ranks(args):
             return handle(func, args, kwargs)
         outputs = list(tensors_in(args[:1]))
         # Where the second argument has tensors too, the first receives them; else there is nobody
         # to receive from, and it stays as it is.
-        if any("Tensor" in str(argument.type) for argument in func._schema.arguments[1:2]):
-            for output, given in zip(outputs, tensors_in(args[1:2]), strict=True):
-                handle(torch.ops.aten.copy_.default, (output, given.view_as(output)), {})
-        n_returns = len(func._schema.returns)
+        if any("Tensor" in str(argument.type) for argument in schema.arguments[1:2]):
+            _receive(handle, outputs, tensors_in(args[1:2]))
+        n_returns = len(schema.returns)
         if n_returns == 0:
             return None
-        return _done(outputs) if n_returns == 1 else (args[0], _done(outputs))
+        work = _completed_work(outputs)
+        return work if n_returns == 1 else (args[0], work)
 
-    return handle_all
+    handlers = {"c10d": handle_c10d, "_c10d_functional": handle_functional}
+
+    def handle_any(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        return handlers.get(func.namespace, handle)(func, args, kwargs)
+
+    return handle_any
+
+
+def _copied(handle: Handler, tensor: Any) -> Any:
+    options = {"memory_format": torch.contiguous_format}
+    return handle(torch.ops.aten.clone.default, (tensor,), options)
+
+
+def _receive(handle: Handler, outputs: list[Any], inputs: Iterable[Any]) -> None:
+    for output, tensor in zip(outputs, inputs, strict=True):
+        handle(torch.ops.aten.copy_.default, (output, tensor.view_as(output)), {})
 
 
 def _has_other_ranks(args: Any) -> bool:
     """Return whether gloo takes the tensors to other processes: those on the CPU."""
     groups = torch.distributed
-    is_gloo = (
-        groups.is_initialized() and groups.get_world_size() > 1 and groups.get_backend() == "gloo"
-    )
+    if not groups.is_initialized() or groups.get_world_size() <= 1:
+        return False
+    is_gloo = groups.get_backend() == "gloo"
     return is_gloo and all(tensor.device.type == "cpu" for tensor in tensors_in(args))
 
 
-def _done(result: list[Any]) -> Any:
-    """Make what torch calls a Work, of something that is over already."""
+def _completed_work(result: list[Any]) -> Any:
+    """Make a Work, as torch calls it, that is over already."""
     future = torch.futures.Future()
     future.set_result(result)
     return torch._C._distributed_c10d._create_work_from_future(future).boxed()
@@ -110,14 +120,12 @@ def _init_process_group(
     n_ranks = _world_size(arguments)
     # Over gloo, several processes have a simulated GPU each.
     if n_ranks > 1 and arguments.get("backend") != "gloo":
-        is_of_torchrun = "TORCHELASTIC_RUN_ID" in os.environ  # which sets the variables itself
-        how = (
-            "give torchrun --nproc-per-node 1" if is_of_torchrun else "set WORLD_SIZE=1 and RANK=0"
-        )
+        advice = "set WORLD_SIZE=1 and RANK=0"
+        if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun sets the variables itself
+            advice = "give torchrun --nproc-per-node 1"
         raise RecorderError(
-            f"a simulation is one process, and this is a job of {n_ranks} ranks: {how} to see "
-            f"what one rank "
-            "of data parallel training needs, or record on GPUs"
+            f"a simulation is one process, and this is a job of {n_ranks} ranks: {advice} to see "
+            "what one rank of data parallel training needs, or record on GPUs"
         )
     real(*args, **kwargs)
     if n_ranks <= 1:
@@ -125,40 +133,25 @@ def _init_process_group(
 
 
 def _world_size(arguments: dict[str, Any]) -> int:
-    """Find how many ranks there are to be; 0 where nothing defines it: torch has a message for that."""
-    given = arguments.get("world_size", -1)
-    if given > 0:
-        return int(given)
-    in_url = re.search(r"[?&]world_size=(\d+)", arguments.get("init_method") or "")
-    text = in_url[1] if in_url else os.environ.get("WORLD_SIZE", "")
+    """Return the number of ranks; 0 where nothing defines it: torch has a message for that."""
+    world_size = arguments.get("world_size", -1)
+    if world_size > 0:
+        return int(world_size)
+    match = re.search(r"[?&]world_size=(\d+)", arguments.get("init_method") or "")
+    text = match[1] if match else os.environ.get("WORLD_SIZE", "")
     return int(text) if text.isdecimal() else 0
 
 
 def _patch_nccl(c10d: Any, patches: Patches) -> None:
-    """Put torch's fake process group where NCCL's would be: it reports success, and does nothing."""
+    """Put torch's fake process group in the place of NCCL's: it does nothing, and succeeds."""
     fake: Any = torch._C._distributed_c10d.FakeProcessGroup
     make = getattr(fake, "_create_internal", fake)
-    if not hasattr(fake, "split"):  # before torch 2.15, where NCCL's alone can
-        for owner in (torch.distributed, c10d):
-            patches.set_existing(
-                owner,
-                "split_group",
-                lambda _parent=None, split_ranks=(), *_, **__: c10d.new_group(split_ranks[0]),
-            )
+    _patch_splitting(fake, make, c10d, patches)
     # NCCL's has one, to find ranks that are not in step.
     patches.set(fake, "_set_sequence_number_for_group", lambda _: None)
     patches.set(fake, "_get_sequence_number_for_group", lambda _: 0)
 
-    # torch 2.15 makes a subgroup on one device by splitting the whole group; ranks outside of it
-    # say so.
-    patches.set(
-        fake,
-        "split",
-        lambda group, _store, ranks, *_, **__: make(ranks.index(group.rank()), len(ranks)),
-    )
-    patches.set(fake, "perform_nocolor_split", lambda *_: None)
-
-    class OfFake(type):
+    class FakeType(type):
         def __call__(cls, _store: Any, rank: int, size: int, *_: Any) -> Any:
             return make(rank, size)
 
@@ -175,7 +168,7 @@ def _patch_nccl(c10d: Any, patches: Patches) -> None:
             self._timeout = _NCCL_TIMEOUT
 
     for name in _NCCL_CLASSES:
-        nccl = OfFake(name, (), {"Options": Options, "__module__": c10d.__name__})
+        nccl = FakeType(name, (), {"Options": Options, "__module__": c10d.__name__})
         for owner in (torch.distributed, c10d):
             patches.set(owner, name, nccl)
     patches.set(c10d, "_NCCL_AVAILABLE", True)
@@ -183,17 +176,39 @@ def _patch_nccl(c10d: Any, patches: Patches) -> None:
     patches.set_existing(c10d, "default_pg_nccl_timeout", _NCCL_TIMEOUT)
 
 
+def _patch_splitting(fake: Any, make: Callable[..., Any], c10d: Any, patches: Patches) -> None:
+    """Let a process group be split into smaller ones."""
+
+    def split_group(_parent: Any = None, split_ranks: Any = (), *_: Any, **__: Any) -> Any:
+        return c10d.new_group(split_ranks[0])
+
+    def split(group: Any, _store: Any, ranks: Any, *_: Any, **__: Any) -> Any:
+        return make(ranks.index(group.rank()), len(ranks))
+
+    if not hasattr(fake, "split"):  # before torch 2.15, where NCCL's alone can
+        for owner in (torch.distributed, c10d):
+            patches.set_existing(owner, "split_group", split_group)
+    # torch 2.15 makes a subgroup on one device by splitting the whole group; ranks outside of it
+    # say so.
+    patches.set(fake, "split", split)
+    patches.set(fake, "perform_nocolor_split", lambda *_: None)
+
+
 def _reducer_class(tracker: Tracker, real: type) -> type:
-    """Make DDP's reducer have its buckets where the parameters are: C++ code takes those for the CPU's."""
+    """Make DDP's reducer allocate its buckets on the device of the parameters.
+
+    C++ code takes those for the CPU's.
+    """
 
     class Reducer(real):  # type: ignore[misc]
         def __init__(self, parameters: Any, *args: Any, **kwargs: Any) -> None:
-            self._device_of_buckets = next((p.get_device() for p in parameters if p.is_cuda), None)
-            with tracker.choice.during(beside=self._device_of_buckets):
+            devices = (tensor.get_device() for tensor in parameters if tensor.is_cuda)
+            self._buckets_device = next(devices, None)
+            with tracker.choice.during(beside=self._buckets_device):
                 super().__init__(parameters, *args, **kwargs)
 
         def _rebuild_buckets(self) -> Any:
-            with tracker.choice.during(beside=self._device_of_buckets):
+            with tracker.choice.during(beside=self._buckets_device):
                 return super()._rebuild_buckets()
 
     return Reducer

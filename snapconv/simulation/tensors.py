@@ -1,4 +1,4 @@
-"""Tensors and storages in a simulation: where they report to be, how they move, and how they are made.
+"""Tensors and storages in a simulation: the device that they report, their moves, their making.
 
 Class attributes are replaced and not watched by a mode, so that the answers are the same in every
 thread and beneath every other mode. Of what makes tensors, only what would request a CUDA device
@@ -31,66 +31,78 @@ _OF_DEVICES = ("cuda", "cpu", "record_stream", "is_pinned", "pin_memory")
 
 
 class TensorPatches:
-    """The replaced attributes of torch.Tensor; each is a method here, which is given torch's own first."""
+    """The replaced attributes of torch.Tensor: methods here, which get torch's own first."""
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
-        self._of: Callable[[Any], Placement | None] = tracker.placements.of
-        self._devices = [torch.device("cuda", i) for i in range(len(tracker.machine.devices))]
+        self._placement: Callable[[Any], Placement | None] = tracker.placements.of
+        n_devices = tracker.machine.device_count()
+        self._devices = [torch.device("cuda", i) for i in range(n_devices)]
 
     def apply(self, patches: Patches) -> None:
         """Replace the attributes."""
         for name in ("device", "is_cuda", "is_cpu"):
-            real = getattr(torch.Tensor, name)
-            patches.set(torch.Tensor, name, property(getattr(self, f"_{name}")(real)))
+            make_getter = getattr(self, f"_{name}")
+            getter = make_getter(getattr(torch.Tensor, name))
+            patches.set(torch.Tensor, name, property(getter))
         for name in (*_METHODS, *_OF_DEVICES):
             self._wrap(patches, name)
         patches.wrap(torch._tensor_str, "_str", self._str)
         # Let lazy modules move: of a parameter without a shape torch checks by identity what works.
         mixin = torch.nn.parameter.UninitializedTensorMixin
-        ours = [getattr(torch.Tensor, name) for name in ("to", "cuda", "cpu", "get_device")]
-        patches.set(mixin, "_allowed_methods", [*mixin._allowed_methods, *ours])
+        tensor = torch.Tensor
+        moves = (tensor.to, tensor.cuda, tensor.cpu, tensor.get_device)
+        patches.set(mixin, "_allowed_methods", [*mixin._allowed_methods, *moves])
 
     def _device_of(self, tensor: Any) -> int | None:
         """Return the ordinal of a tensor's device, None for one on the CPU."""
-        placement = self._of(tensor)
+        placement = self._placement(tensor)
         return None if placement is None else placement.device
 
     def _wrap(self, patches: Patches, name: str) -> None:
-        """Replace a method by ours, visible to other people's function modes as the method it was."""
+        """Replace a method; other people's function modes see it as the method that it was."""
         real = getattr(torch.Tensor, name)
         work = getattr(self, f"_{name}")
-        ours = patches.guarded(work, real) if name in _METHODS else partial(work, real)
+        call = patches.guarded(work, real) if name in _METHODS else partial(work, real)
 
         @wraps(real)
         def method(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if has_torch_function_unary(tensor):
                 return handle_torch_function(method, (tensor,), tensor, *args, **kwargs)
-            return ours(tensor, *args, **kwargs)
+            return call(tensor, *args, **kwargs)
 
         patches.set(torch.Tensor, name, method)
 
     # The three properties are read all the time: a closure is called faster.
 
     def _device(self, real: Any) -> Callable[[Any], Any]:
-        of = self._device_of
+        ordinal = self._device_of
         devices = self._devices
-        return lambda tensor: (
-            real.__get__(tensor) if (index := of(tensor)) is None else devices[index]
-        )
+
+        def device(tensor: Any) -> Any:
+            index = ordinal(tensor)
+            return real.__get__(tensor) if index is None else devices[index]
+
+        return device
 
     def _is_cuda(self, real: Any) -> Callable[[Any], bool]:
-        return lambda tensor: self._device_of(tensor) is not None or real.__get__(tensor)
+        def is_cuda(tensor: Any) -> Any:
+            return self._device_of(tensor) is not None or real.__get__(tensor)
+
+        return is_cuda
 
     def _is_cpu(self, real: Any) -> Callable[[Any], bool]:
-        return lambda tensor: self._device_of(tensor) is None and real.__get__(tensor)
+        def is_cpu(tensor: Any) -> Any:
+            return self._device_of(tensor) is None and real.__get__(tensor)
+
+        return is_cpu
 
     def _get_device(self, real: Any, tensor: Any) -> int:
         index = self._device_of(tensor)
         return int(real(tensor)) if index is None else index
 
     def _data_ptr(self, real: Any, tensor: Any) -> int:
-        placement = self._of(tensor)
+        placement = self._placement(tensor)
         # Native code of a library's kernel (bitsandbytes) reads the CPU's memory.
         is_kernel = isinstance(_get_current_dispatch_mode(), LibraryKernel)
         # A wrapper of tensors (DTensor) has no memory; torch.save knows it by that.
@@ -111,15 +123,15 @@ class TensorPatches:
         # torch.FloatTensor and the like name a device too.
         is_of_cuda = getattr(dtype, "__module__", None) == "torch.cuda"
         if is_of_cuda or (is_placed and isinstance(dtype, type)):
-            of_elements = torch.get_default_dtype() if dtype is torch.Tensor else dtype.dtype
+            element_type = torch.get_default_dtype() if dtype is torch.Tensor else dtype.dtype
             index = self._tracker.machine.current_device if is_of_cuda else None
-            return self._move(tensor, index, of_elements)
+            return self._move(tensor, index, element_type)
         return real(tensor, dtype, *args, **kwargs)
 
     def _type_as(self, real: Any, tensor: Any, other: Any) -> Any:
-        if (self._device_of(tensor), self._device_of(other)) != (None, None):
-            return tensor.to(other.device, other.dtype)
-        return real(tensor, other)
+        if self._device_of(tensor) is None and self._device_of(other) is None:
+            return real(tensor, other)
+        return tensor.to(other.device, other.dtype)
 
     def _numpy(self, real: Any, tensor: Any, *, force: bool = False) -> Any:
         if self._device_of(tensor) is None:
@@ -138,7 +150,7 @@ class TensorPatches:
         return real(tensor)
 
     def _str(self, real: Any, tensor: Any, *args: Any, **kwargs: Any) -> str:
-        placement = self._of(tensor)
+        placement = self._placement(tensor)
         if placement is None or placement.has_values:
             return str(real(tensor, *args, **kwargs))
         self._tracker.values_read.add("str()")
@@ -148,23 +160,22 @@ class TensorPatches:
         finally:
             placement.has_values = False
 
-    def _read(self, tensor: Any, what: str) -> None:
+    def _read(self, tensor: Any, method: str) -> None:
         """Record that the program reads a tensor past torch's operations."""
-        placement = self._of(tensor)
+        placement = self._placement(tensor)
         if are_computed([placement]):
             return
         self._tracker.has_given_arrays = True
-        self._tracker.values_read.add_numbers(what)
+        self._tracker.values_read.add_numbers(method)
         if placement is not None and placement.is_assumed and tensor.numel() > 1:
             self._tracker.routing.read_list()
 
     def _record_stream(self, _real: Any, tensor: Any, stream: Any) -> None:
-        placement = self._of(tensor)
+        placement = self._placement(tensor)
         if placement is not None and placement.device is not None:
-            self._tracker.machine.settle()
-            self._tracker.machine.record_stream(
-                placement.device, placement.addr, stream.cuda_stream
-            )
+            machine = self._tracker.machine
+            machine.settle()
+            machine.record_stream(placement.device, placement.addr, stream.cuda_stream)
 
     # Pinning changes nothing that is modelled: host memory is in no snapshot.
 
@@ -190,22 +201,22 @@ class TensorPatches:
         return self._move(tensor, index, None, memory_format=memory_format)
 
     def _to(self, real: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if (args and isinstance(args[0], torch.Tensor)) or "other" in kwargs:
-            other = kwargs.pop("other") if "other" in kwargs else args[0]
-            return self._to(real, tensor, other.device, other.dtype, *args[1:], **kwargs)
+        if "other" in kwargs or (args and isinstance(args[0], torch.Tensor)):
+            model = kwargs.pop("other") if "other" in kwargs else args[0]
+            return self._to(real, tensor, model.device, model.dtype, *args[1:], **kwargs)
         # torch's own parser supports everything but ``copy``: by position, the second of two
         # booleans.
-        has_copy = len(args) >= 3 and isinstance(args[-1], bool) and isinstance(args[-2], bool)
-        named = {key: value for key, value in kwargs.items() if key != "copy"}
-        parse = torch._C._nn._parse_to
-        device, dtype, _, memory_format = parse(*(args[:-1] if has_copy else args), **named)
-        if (
-            device is None
-            or device.type == "meta"
-            or (device.type != "cuda" and self._of(tensor) is None)
-        ):
+        positional = args
+        options = dict(kwargs)
+        copy = options.pop("copy", False)
+        if len(args) >= 3 and isinstance(args[-1], bool) and isinstance(args[-2], bool):
+            positional = args[:-1]
+            copy = kwargs.get("copy", args[-1])
+        device, dtype, _, memory_format = torch._C._nn._parse_to(*positional, **options)
+        if device is None or device.type == "meta":
             return real(tensor, *args, **kwargs)
-        copy = kwargs.get("copy", has_copy and args[-1])
+        if device.type != "cuda" and self._placement(tensor) is None:
+            return real(tensor, *args, **kwargs)
         index = self._tracker.machine.ordinal(device)
         return self._move(tensor, index, dtype, memory_format=memory_format, copy=copy)
 
@@ -219,39 +230,66 @@ class TensorPatches:
         copy: bool = False,
     ) -> Any:
         """Do what ``to`` with a device does: the same tensor if nothing changes, else a copy."""
-        is_same = dtype in (None, tensor.dtype) and (
-            memory_format in (None, torch.preserve_format)
-            or tensor.is_contiguous(memory_format=memory_format)
-        )
-        if is_same and not copy and self._device_of(tensor) == index:
-            return tensor
+        is_there = dtype in (None, tensor.dtype) and self._device_of(tensor) == index
+        if is_there and not copy:
+            keeps_format = memory_format in (None, torch.preserve_format)
+            if keeps_format or tensor.is_contiguous(memory_format=memory_format):
+                return tensor
         return self._tracker.copy(tensor, index, dtype=dtype, memory_format=memory_format)
 
 
 def patch_storages(tracker: Tracker, patches: Patches) -> None:
     """Replace attributes of torch.UntypedStorage."""
+    _patch_storage_properties(tracker, patches)
+    _patch_storage_methods(tracker, patches)
+
+
+def _patch_storage_properties(tracker: Tracker, patches: Patches) -> None:
+    """Let a storage report its device, and its size there."""
     kind = torch.UntypedStorage
-    placed = tracker.placements.of_storage
-    real_device, real_pointer, real_clone = kind.device, kind.data_ptr, kind.clone
-    real_resize = kind.resize_
+    find = tracker.placements.device_placement
+    real_device = kind.device
 
     def device(storage: Any) -> Any:
-        placement = placed(storage)
-        return (
-            real_device.__get__(storage)
-            if placement is None
-            else torch.device("cuda", placement.device)
-        )
+        placement = find(storage)
+        if placement is None:
+            return real_device.__get__(storage)
+        return torch.device("cuda", placement.device)
+
+    def is_cuda(storage: Any) -> bool:
+        return find(storage) is not None
+
+    def size(real: Any, storage: Any) -> int:
+        # Resizing one without memory changes its size on the device alone.
+        placement = find(storage)
+        if placement is None or placement.is_own_memory:
+            return int(real(storage))
+        return placement.n_bytes
+
+    patches.set(kind, "device", property(device))
+    patches.set(kind, "is_cuda", property(is_cuda))
+    if tracker.evaluation.fake_storages is not None:
+        for name in ("nbytes", "size", "__len__"):
+            patches.wrap(kind, name, size)
+
+
+def _patch_storage_methods(tracker: Tracker, patches: Patches) -> None:
+    """Give a storage on a device its address there, and copy and resize it there."""
+    kind = torch.UntypedStorage
+    find = tracker.placements.device_placement
+    real_pointer = kind.data_ptr
+    real_clone = kind.clone
+    real_resize = kind.resize_
 
     def data_ptr(storage: Any) -> int:
-        placement = placed(storage)
+        placement = find(storage)
         if placement is None:
             return int(real_pointer(storage))
         tracker.machine.settle()
         return placement.addr
 
     def clone(storage: Any) -> Any:
-        placement = placed(storage)
+        placement = find(storage)
         if placement is None or placement.device is None:
             # A deep copy's own call has the tensors of its memo, which may be on the device.
             with tracker.calls.within(real_clone, storage):
@@ -260,30 +298,15 @@ def patch_storages(tracker: Tracker, patches: Patches) -> None:
 
     def cuda(storage: Any, device: Any = None, *_: Any, **__: Any) -> Any:
         index = tracker.machine.ordinal("cuda" if device is None else device) or 0
-        placement = placed(storage)
+        placement = find(storage)
         is_there = placement is not None and placement.device == index
         return storage if is_there else tracker.clone_storage(storage, index)
 
     def resize_(storage: Any, n_bytes: int) -> Any:
         return tracker.resize_storage(real_resize, storage, n_bytes)
 
-    def size(real: Any, storage: Any) -> int:
-        placement = placed(
-            storage
-        )  # resizing one without memory changes its size on the device alone
-        return (
-            int(real(storage))
-            if placement is None or placement.is_own_memory
-            else placement.n_bytes
-        )
-
-    patches.set(kind, "device", property(device))
-    patches.set(kind, "is_cuda", property(lambda storage: placed(storage) is not None))
     for function in (data_ptr, clone, cuda, resize_):
         patches.set(kind, function.__name__, function)
-    if tracker.evaluation.fake_storages is not None:
-        for name in ("nbytes", "size", "__len__"):
-            patches.wrap(kind, name, size)
 
 
 def patch_factories(tracker: Tracker, patches: Patches) -> None:
@@ -292,15 +315,15 @@ def patch_factories(tracker: Tracker, patches: Patches) -> None:
     # does so once, when it needs it; with ours in it, a default device has no effect on
     # torch.tensor (2.13).
     getattr(_device, "_device_constructors", tuple)()
-    patches.wrap(torch, "tensor", partial(_from_data, tracker, may_share=False))
+    patches.wrap(torch, "tensor", partial(_tensor_of_data, tracker, may_share=False))
     for name in ("as_tensor", "asarray"):
-        patches.wrap(torch, name, partial(_from_data, tracker, may_share=True))
+        patches.wrap(torch, name, partial(_tensor_of_data, tracker, may_share=True))
     patches.set(torch.Tensor, "new_tensor", _new_tensor)
     patches.set(torch, "Generator", _generator_class(tracker))
     patches.wrap(torch.serialization, "default_restore_location", partial(_restore, tracker))
 
 
-def _from_data(
+def _tensor_of_data(
     tracker: Tracker,
     real: Any,
     data: Any,
@@ -309,12 +332,12 @@ def _from_data(
     device: Any = None,
     **kwargs: Any,
 ) -> Any:
-    named = kwargs if device is None else kwargs | {"device": device}
+    options = kwargs if device is None else kwargs | {"device": device}
     if device is None:
         device = data.device if isinstance(data, torch.Tensor) else _default_device()
     index = tracker.machine.ordinal(device)
     if index is None:
-        tensor = real(data, *args, **named)
+        tensor = real(data, *args, **options)
         if isinstance(data, torch.UntypedStorage):
             # safetensors maps its file, and makes each tensor of a piece of it (0.4 to 0.8).
             tracker.take_values(tensor)
@@ -327,20 +350,24 @@ def _from_data(
 
 
 def _default_device() -> Any:
-    """Return the default device; torch.get_default_device() makes a tensor to find it, and would recurse."""
-    modes = reversed(_get_current_function_mode_stack())
-    return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), "cpu")
+    """Return the default device.
+
+    torch.get_default_device() makes a tensor to find it, and would recurse.
+    """
+    for mode in reversed(_get_current_function_mode_stack()):
+        if isinstance(mode, DeviceContext):
+            return mode.device
+    return "cpu"
 
 
 def _new_tensor(self: Any, data: Any, **kwargs: Any) -> Any:
-    defaults = {"dtype": self.dtype, "device": self.device}
-    return torch.tensor(
-        data, **defaults | {key: value for key, value in kwargs.items() if value is not None}
-    )
+    options = {"dtype": self.dtype, "device": self.device}
+    options |= {key: value for key, value in kwargs.items() if value is not None}
+    return torch.tensor(data, **options)
 
 
 def _generator_class(tracker: Tracker) -> type:
-    """Make a torch.Generator that takes a CUDA device; the CPU's algorithm is behind all of them."""
+    """Make a torch.Generator that takes a CUDA device, and computes as the CPU's does."""
     real = torch.Generator
 
     class OfAnyKind(type(real)):  # type: ignore[misc]
@@ -369,12 +396,12 @@ def _restore(tracker: Tracker, real: Any, storage: Any, location: str) -> Any:
     index = tracker.machine.ordinal(location)
     untyped = getattr(storage, "_untyped_storage", storage)
     if index is not None and untyped.nbytes():
-        tracker.place(untyped, index)
+        tracker.place_storage(untyped, index)
     return storage
 
 
 def patch_wrappers(tracker: Tracker, patches: Patches) -> None:
-    """Let tensors that wrap others (quantized, doubled, …) be on a device, without memory of their own.
+    """Let tensors that wrap others (quantized, doubled, …) be on a device, without own memory.
 
     A wrapper is made for the CPU, since C++ code would look for a CUDA device, and only reports
     that it is on the device. The tensors in it are tracked as any others.
@@ -394,23 +421,26 @@ def patch_wrappers(tracker: Tracker, patches: Patches) -> None:
     patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(make))
 
 
+_LEGACY_TYPES = (
+    "ByteTensor",
+    "CharTensor",
+    "ShortTensor",
+    "IntTensor",
+    "LongTensor",
+    "HalfTensor",
+    "FloatTensor",
+    "DoubleTensor",
+    "BoolTensor",
+    "BFloat16Tensor",
+)
+
+
 def patch_legacy_types(patches: Patches) -> None:
     """Let ``torch.cuda.FloatTensor`` make tensors on the device, and recognise them."""
-    for name in (
-        "Byte",
-        "Char",
-        "Short",
-        "Int",
-        "Long",
-        "Half",
-        "Float",
-        "Double",
-        "Bool",
-        "BFloat16",
-    ):
-        dtype = getattr(torch, f"{name}Tensor").dtype
-        kind = _LegacyType(f"{name}Tensor", (), {"__module__": "torch.cuda", "dtype": dtype})
-        patches.set_existing(torch.cuda, f"{name}Tensor", kind)
+    for name in _LEGACY_TYPES:
+        dtype = getattr(torch, name).dtype
+        kind = _LegacyType(name, (), {"__module__": "torch.cuda", "dtype": dtype})
+        patches.set_existing(torch.cuda, name, kind)
     patches.wrap(torch, "set_default_tensor_type", _set_default_type)
 
 
@@ -430,9 +460,11 @@ class _LegacyType(type):
 
     def __call__(cls, *args: Any) -> Any:
         """Make a tensor of data, or an uninitialised one of a size."""
-        if len(args) == 1 and not isinstance(args[0], int | torch.Size):
+        is_data = len(args) == 1 and not isinstance(args[0], int | torch.Size)
+        if is_data:
             return torch.as_tensor(args[0], dtype=cls.dtype, device="cuda")
-        return torch.empty(*(args or (0,)), dtype=cls.dtype, device="cuda")
+        size = args or (0,)
+        return torch.empty(*size, dtype=cls.dtype, device="cuda")
 
     def __instancecheck__(cls, value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.is_cuda and value.dtype == cls.dtype

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +32,7 @@ from snapconv.simulation.placements import (
     DeviceChoice,
     Placement,
     Placements,
+    first_device,
     has_assumed,
     has_values,
     tensors_in,
@@ -70,22 +71,21 @@ class Tracker:
             return torch.ops.aten._to_copy.default(tensor, **options)
 
     def handle(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run one operation and place its results; after a fault of ours, do without memory for them."""
+        """Run one operation and allocate its results; after a fault of ours, without a check."""
         if os.getpid() != self._pid:  # a forked DataLoader worker: no device there
             return func(*args, **kwargs)
-        operation = self._operations.get(func)
-        if operation is None:
-            operation = self._operations[func] = describe(func)
-        call = Invocation(func, args, kwargs, operation, list(tensors_in((args, kwargs))))
+        if func not in self._operations:
+            self._operations[func] = describe(func)
+        tensors = list(tensors_in((args, kwargs)))
+        call = Invocation(func, args, kwargs, self._operations[func], tensors)
         try:
             return self._handle(call)
         except Exception as error:  # noqa: BLE001  # handed on, or kept
-            is_theirs = (
-                error is call.raised or not is_fault(error) or isinstance(error, RecorderError)
-            )
+            is_ours = error is not call.raised and is_fault(error)
             if has_interrupted(error):
                 self.guard.takes(error)
-            if is_theirs or not self._has_run(call, args, kwargs):
+            is_refusal = isinstance(error, RecorderError)
+            if not is_ours or is_refusal or not self._has_run(call, args, kwargs):
                 raise for_program(error)  # noqa: B904  # it is the very error
             self._recover(call)
             self.guard.keep(error)
@@ -96,7 +96,7 @@ class Tracker:
         return call.result
 
     def _has_run(self, call: Invocation, args: Any, kwargs: dict[str, Any]) -> bool:
-        """Run an operation on the CPU, if it has not been; what cannot be is an error of the program's."""
+        """Run an operation on the CPU, unless it has run; return whether it has now."""
         if not call.is_done:
             if kwargs.get("device") is not None:
                 kwargs = kwargs | {"device": torch.device("cpu")}
@@ -106,19 +106,18 @@ class Tracker:
         return call.is_done
 
     def _recover(self, call: Invocation) -> None:
-        """Allocate the results of an operation that a fault of ours broke off, as far as that goes."""
-        node = torch._C._current_autograd_node()
-        what = f"the results of {call.func}" + (f" in {node.name()}" if node is not None else "")
-        self.guard.cost = (
-            self.guard.cost or f"{what} are allocated without a check: peaks may differ"
-        )
+        """Allocate the results, as far as that goes, after a fault of ours."""
+        if not self.guard.cost:
+            node = torch._C._current_autograd_node()
+            backward = "" if node is None else f" in {node.name()}"
+            results = f"the results of {call.func}{backward}"
+            self.guard.cost = f"{results} are allocated without a check: peaks may differ"
         with suppress(Exception):
-            given = map(self.placements.of, call.tensors)
-            device = next((item.device for item in given if item and item.device is not None), None)
-            for tensor in self._with_storages(call.result):
+            device = first_device(map(self.placements.of, call.tensors))
+            for tensor in self._tensors_stored(call.result):
                 placement = self.placements.of(tensor)
                 if placement is None and device is not None:
-                    self.place(tensor.untyped_storage(), device)
+                    self.place_storage(tensor.untyped_storage(), device)
                 elif placement is not None and placement.device is not None and not placement.addr:
                     self._allocate(placement)
 
@@ -127,11 +126,10 @@ class Tracker:
         call.inputs = [self.placements.of(tensor) for tensor in call.tensors]
         self.transfers.settle_used(call.inputs)
         # After a fault of ours a tensor may be on the CPU that the program has put on a device.
-        if (
-            len({given and given.device for given in call.inputs}) > 1
-            and self.guard.failure is None
-        ):
-            self.same_device.check(call)
+        if self.guard.failure is None:
+            devices = {placement and placement.device for placement in call.inputs}
+            if len(devices) > 1:
+                self.same_device.check(call)
         call.device, call.kwargs = self.choice.resolve(call.operation, call.inputs, call.kwargs)
         if call.device is not None and call.operation.not_modelled is not None:
             self.machine.meet(call.operation.not_modelled)
@@ -141,42 +139,48 @@ class Tracker:
 
     def _account(self, call: Invocation, result: Any, *, has_values: bool) -> None:
         """Account for the memory of an operation's results, wherever they are."""
-        if call.operation.kind is Kind.FRESH:
-            # Where no call of the program's is seen, C++ code takes all tensors for the CPU's.
-            is_doubtful = any(given and given.is_doubtful for given in call.inputs)
-            call.is_doubtful = call.device is None and (is_doubtful or self.calls.current is None)
-            is_noted = not has_values or call.is_doubtful or has_assumed(call.inputs)
-            if call.device is not None or is_noted:
-                self._place(call, result, has_values=has_values)
-            if call.device is not None and self.workspaces is not None:
-                self.workspaces.note(call.operation.name, call.device)
-        elif call.operation.may_resize:
+        operation = call.operation
+        if operation.kind is Kind.FRESH:
+            self._account_fresh(call, result, has_values=has_values)
+        elif operation.may_resize:
             self._place_resized(result, call.device, has_values=has_values)
-        elif call.operation.kind is Kind.IN_PLACE and has_values and has_assumed(call.inputs):
+        elif operation.kind is Kind.IN_PLACE and has_values and has_assumed(call.inputs):
             target = call.inputs[0]
             if target is not None:
                 target.is_assumed = True
 
-    def _place(self, call: Invocation, result: Any, *, has_values: bool) -> None:
-        if call.operation.cpu_results:
-            result = [
-                value for i, value in enumerate(result) if i not in call.operation.cpu_results
-            ]
-        for tensor in self._with_storages(result):
-            if self.placements.of(tensor) is None:
-                storage = tensor.untyped_storage()
-                placement = self._placed(storage, call.device, has_values=has_values)
-                placement.is_doubtful = call.is_doubtful
-                if self.evaluation.fake_storages is not None:
-                    self.routing.note(call, tensor, placement)
-                    if tensor.dtype is torch.bool:
-                        placement.likelihood = likelihood_of(call)
-                if call.device is not None and not self.transfers.may_start(
-                    call.operation, call.args, placement
-                ):
-                    self._allocate(placement)
+    def _account_fresh(self, call: Invocation, result: Any, *, has_values: bool) -> None:
+        if call.device is not None:
+            self._place_results(call, result, has_values=has_values)
+            if self.workspaces is not None:
+                self.workspaces.note(call.operation.name, call.device)
+            return
+        # Where no call of the program's is seen, C++ code takes all tensors for the CPU's.
+        has_doubt = any(placement and placement.is_doubtful for placement in call.inputs)
+        call.is_doubtful = has_doubt or self.calls.current is None
+        if not has_values or call.is_doubtful or has_assumed(call.inputs):
+            self._place_results(call, result, has_values=has_values)
 
-    def _with_storages(self, result: Any) -> Iterator[Any]:
+    def _place_results(self, call: Invocation, result: Any, *, has_values: bool) -> None:
+        indices_on_cpu = call.operation.cpu_results
+        if indices_on_cpu:
+            result = [value for i, value in enumerate(result) if i not in indices_on_cpu]
+        for tensor in self._tensors_stored(result):
+            if self.placements.of(tensor) is not None:
+                continue
+            storage = tensor.untyped_storage()
+            placement = self._placed(storage, call.device, has_values=has_values)
+            placement.is_doubtful = call.is_doubtful
+            if self.evaluation.fake_storages is not None:
+                self.routing.note(call, tensor, placement)
+                if tensor.dtype is torch.bool:
+                    placement.likelihood = likelihood_of(call)
+            if call.device is None:
+                continue
+            if not self.transfers.may_start(call.operation, call.args, placement):
+                self._allocate(placement)
+
+    def _tensors_stored(self, result: Any) -> Iterator[Any]:
         """List the new tensors that have storages; of a sparse one its indices and values."""
         for tensor in tensors_in((result,)):
             if tensor.layout is torch.strided:
@@ -198,18 +202,18 @@ class Tracker:
         self.transfers.settle()
         self.transfers.allocate(placement)
 
-    def place(self, storage: Any, device: int) -> None:
+    def place_storage(self, storage: Any, device: int) -> None:
         """Put an existing CPU storage on a device; it has values if it had them."""
         self._allocate(self._placed(storage, device, has_values=self.has_values(storage)))
 
     def doubt(self, values: Any) -> None:
         """Take note that tensors on the CPU may be on a device."""
-        for tensor in self._with_storages(values):
+        for tensor in self._tensors_stored(values):
             if self.placements.of(tensor) is None:
                 self._placed(tensor.untyped_storage(), None, has_values=True).is_doubtful = True
 
     def is_large(self, n_bytes: int) -> bool:
-        """Whether memory of the CPU is to have no values, since nothing is computed and it would be much."""
+        """Say whether so much memory of the CPU gets no values, where nothing is computed."""
         return self.evaluation.fake_storages is not None and n_bytes >= NO_MEMORY_FROM_BYTES
 
     def take_values(self, tensor: Any) -> None:
@@ -220,7 +224,7 @@ class Tracker:
 
     def has_values(self, storage: Any) -> bool:
         """Say whether a storage's values were computed."""
-        return has_values([self.placements.of_any_storage(storage)])
+        return has_values([self.placements.storage_placement(storage)])
 
     def storage_without_values(self, n_bytes: int) -> Any:
         """Make a storage on the CPU that has no values, and no memory."""
@@ -238,13 +242,13 @@ class Tracker:
         else:
             copy = fake_storages.storage(n_bytes)
         # Copying is an operation too, which may have been seen: then it has its block.
-        if self.placements.of_storage(copy) is None:
+        if self.placements.device_placement(copy) is None:
             self._allocate(self._placed(copy, device, has_values=fake_storages is None))
         return copy
 
     def resize_storage(self, real: Any, storage: Any, n_bytes: int) -> Any:
-        """Resize a storage, as FSDP does to free a gathered parameter; on a device with a new block."""
-        placement = self.placements.of_storage(storage)
+        """Resize a storage, as FSDP does to free a gathered parameter; on a device it moves."""
+        placement = self.placements.device_placement(storage)
         if placement is None or placement.is_own_memory:
             real(storage, n_bytes)
         if placement is not None and placement.n_bytes != n_bytes:
@@ -330,24 +334,24 @@ class Transfers:
         self._placements = placements
         self._undecided: list[_Undecided] = []
         self._failures: dict[int, BaseException] = {}
-        machine.settle = lambda: self._settle(lambda _: True)  # what any thread deferred
+        machine.settle = self._settle_all
 
     def may_start(self, operation: Operation, args: Any, placement: Placement) -> bool:
-        """Hold a new placement's allocation back if its operation may have been in place on a GPU."""
+        """Defer a placement's allocation if a GPU may run its operation in place."""
         # With create_graph the engine makes new tensors on a GPU too.
         if self._graph_task() == -1 or self._is_grad_enabled():
             return False
-        if operation.name not in _SCATTERS and not (
-            operation.name in _SUMS and _is_called_by_engine()
-        ):
+        if operation.name in _SCATTERS:
+            tensors = args[:1]
+        elif operation.name in _SUMS and _is_called_by_engine():
+            tensors = args[:2]
+        else:
             return False
-        operands = [
-            operand
-            for operand in map(self._placements.of, args[: 2 if operation.name in _SUMS else 1])
-            if operand is not None
-            and operand.device == placement.device
-            and operand.n_bytes == placement.n_bytes
-        ]
+        device, n_bytes = placement.device, placement.n_bytes
+        operands: list[Placement] = []
+        for operand in map(self._placements.of, tensors):
+            if operand and operand.device == device and operand.n_bytes == n_bytes:
+                operands.append(operand)
         if not operands:
             return False
         self.settle()
@@ -356,9 +360,10 @@ class Transfers:
         return True
 
     def take_over(self, freed: Placement) -> bool:
-        """Let the undecided result have the block of an operand that is freed; return whether it does."""
+        """Give the block of a freed operand to its undecided sum; return whether there is one."""
         for undecided in list(self._undecided):
-            if any(operand is freed for operand in undecided.operands) and self._take(undecided):
+            # Placements are compared by identity.
+            if freed in undecided.operands and self._take(undecided):
                 undecided.placement.addr = freed.addr
                 return True
         return False
@@ -367,16 +372,23 @@ class Transfers:
         """Allocate what this thread deferred."""
         if self._undecided:
             thread = threading.get_ident()
-            self._settle(lambda undecided: undecided.thread == thread)
+            for undecided in list(self._undecided):
+                if undecided.thread == thread:
+                    self._settle(undecided)
+
+    def _settle_all(self) -> None:
+        """Allocate what any thread deferred."""
+        for undecided in list(self._undecided):
+            self._settle(undecided)
 
     def settle_used(self, placements: Iterable[Placement | None]) -> None:
         """Allocate what another thread deferred and this one uses."""
         if self._undecided:
             thread = threading.get_ident()
-            used = [*placements]
-            self._settle(
-                lambda undecided: undecided.thread != thread and undecided.placement in used
-            )
+            operands = [*placements]
+            for undecided in list(self._undecided):
+                if undecided.thread != thread and undecided.placement in operands:
+                    self._settle(undecided)
 
     def _take(self, undecided: _Undecided) -> bool:
         """Say whether it is this call that decides; of several threads one does."""
@@ -386,15 +398,13 @@ class Transfers:
             return False
         return True
 
-    def _settle(self, is_due: Callable[[_Undecided], bool]) -> None:
-        for undecided in filter(is_due, list(self._undecided)):
-            if self._take(undecided):
-                try:
-                    self.allocate(undecided.placement, undecided.frames)
-                except (
-                    RuntimeError
-                ) as error:  # raised by the next operation: this may be in a deallocation
-                    self._failures[undecided.thread] = error
+    def _settle(self, undecided: _Undecided) -> None:
+        if self._take(undecided):
+            try:
+                self.allocate(undecided.placement, undecided.frames)
+            except RuntimeError as error:
+                # Raised by the next operation: this may be in a deallocation.
+                self._failures[undecided.thread] = error
 
     def allocate(self, placement: Placement, frames: Frames | None = None) -> None:
         """Give a storage on a device its block."""
@@ -438,11 +448,11 @@ class BlasWorkspaces:
     def __init__(self, machine: Machine) -> None:
         self._graph_task = torch._C._current_graph_task_id
         self._machine = machine
-        chunks = re.findall(
-            r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
-        )  # sizes in KiB
-        sizes = [int(size) * int(count) << 10 for size, count in chunks]
-        self._n_bytes = sum(sizes) if sizes else _WORKSPACE_BYTES  # :0:0 asks for none
+        config = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
+        chunks = re.findall(r":(\d+):(\d+)", config)
+        n_kib = sum(int(size) * int(count) for size, count in chunks)
+        # :0:0 asks for none.
+        self._n_bytes = n_kib << 10 if chunks else _WORKSPACE_BYTES
         self._lock = threading.RLock()
         self.addrs: dict[tuple[int, int, int | None], int] = {}
 
