@@ -1483,8 +1483,8 @@ _KINDS = (
             "bank size is (?:only )?<limit>",
             r"\(allocated: <used>, free: <available>, largest free block: <largest>",
         ),
-        means="no bank of the device's memory had a free block for its part of the buffer: it is full, or "
-        "what is free is in pieces (each figure but the request is of one bank)",
+        means="no bank of the device's memory had a free block for its part of the buffer: it is full, what is "
+        "free is in pieces, or the part is larger than a bank (each figure but the request is of one bank)",
         next_step="smaller tensors: a smaller batch, image or sequence, or the model over more devices",
     ),
     MessageKind(
@@ -1832,7 +1832,8 @@ _KINDS = (
         ),
         means="the weights and the KV cache fit on the GPU, but the compute buffers, which grow with "
         "the batch, do not fit beside them",
-        next_step="a smaller batch (-ub), or fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama)",
+        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a smaller batch (-ub; "
+        "num_batch in Ollama)",
     ),
     MessageKind(
         "llama.cpp's KV cache",
@@ -2520,7 +2521,10 @@ _KINDS = (
     MessageKind(
         "text-generation-inference's server",
         level=1,
-        seen=(r"text_generation_(?:server|launcher|client|router)|text-generation-launcher",),
+        seen=(
+            r"text_generation_(?:server|launcher|client|router)|text-generation-launcher|"
+            r"text_generation[./\\](?:client|errors)",
+        ),
         needs=(_OUT_OF_MEMORY,),
         means="the weights, the KV cache or a step of this server did not fit",
         next_step="lower --max-batch-prefill-tokens or --max-batch-total-tokens; while weights are loaded, "
@@ -2720,7 +2724,7 @@ _KINDS = (
         unless=("ggml_vulkan: failed to allocate pinned memory",),
         also=(r"suballocate\(\) failed for \w{1,40} size: <tried>",),
         means="the GPU's memory ran out, or one block is larger than the driver allows",
-        next_step="a smaller model or batch; close other programs that use the GPU",
+        next_step="close other programs that use the GPU; a smaller model, scene, image or batch",
     ),
     MessageKind(
         "node-llama-cpp's context",

@@ -233,7 +233,9 @@ def decide_oom(found: Shortage) -> OomVerdict:
                 is_inferred=reserved is not None,
                 outside=format_bytes(outside),
             )
-    if _fragmented_bytes(found, min(found.block_bytes, missing)):
+    # Free memory that the driver could not use does not make up for a part of the request.
+    least = min(found.block_bytes, missing) if missing > 0 else found.block_bytes
+    if _fragmented_bytes(found, least):
         return _verdict(found, "fragmented", is_inferred=not found.has_pieces)
     if found.here is None:
         return _verdict(found, "cache not known", is_inferred=True)

@@ -796,7 +796,7 @@ def test_pieces_are_not_missed_by_a_torch_that_has_more_than_the_device():
     assert beyond.next_step.startswith("a smaller batch")
 
 
-@pytest.mark.parametrize(("free", "cause"), [(3, "full"), (17, "full"), (18, "not known"), (40, "not known")])
+@pytest.mark.parametrize(("free", "cause"), [(3, "full"), (65, "full"), (66, "not known"), (99, "not known")])
 def test_the_last_few_mib_of_a_device_do_not_count_as_enough(free, cause):
     text = from_2_1(2 * MIB, 16 * GIB, free * MIB, 15 * GIB, 15 * GIB)
     found = explain_message(text)
@@ -1128,6 +1128,11 @@ def test_free_memory_that_is_little_of_the_device_is_no_room():
     enough = explain_message(from_2_1(20 * MIB, 24 * GIB, 245 * MIB, 22 * GIB, 22 * GIB))
     assert (scarce.cause, enough.cause) == ("full", "not known")
     assert scarce.verdict.is_inferred
+
+
+def test_less_cached_memory_than_was_requested_is_no_fragmentation_where_the_driver_had_as_much():
+    found = explain_message(from_2_1(850 * MIB, 10 * GIB, 863 * MIB, 8 * GIB, 8 * GIB + 297 * MIB))
+    assert found.cause == "full"
 
 
 def test_a_full_device_has_the_step_of_its_server_also_where_the_driver_left_a_few_mib():

@@ -456,7 +456,7 @@ TEXTS = (
         "Vulkan",
         FULL,
         {"tried": 4096},
-        "a smaller model or batch",
+        "close other programs",
     ),
     (
         "Error at: /build/caffe2/core/context_gpu.cu:343: out of memory",
@@ -1391,7 +1391,7 @@ TEXTS = (
         "llama.cpp's compute buffers",
         FULL,
         {"device": 1, "tried": 800 * MIB},
-        "a smaller batch (-ub)",
+        "fewer layers on the GPU",
     ),
     (
         "Insufficient GPU memory error: The available single GPU memory is 4762.5 MB, which is less than the "
@@ -1472,7 +1472,7 @@ TEXTS = (
         "Vulkan",
         FULL,
         {},
-        "a smaller model or batch",
+        "close other programs",
     ),
     (
         # The frames of a constructor are those of a trial run too.
@@ -2185,7 +2185,7 @@ TEXTS = (
         "llama.cpp's compute buffers",
         FULL,
         {"tried": 144 * MIB, "device": 4},
-        "a smaller batch (-ub)",
+        "fewer layers on the GPU",
     ),
     (
         "ggml_gallocr_reserve_n: failed to allocate CPU buffer of size 4096\n"
@@ -2200,7 +2200,7 @@ TEXTS = (
         "llama.cpp's compute buffers",
         FULL,
         {},
-        "a smaller batch (-ub)",
+        "fewer layers on the GPU",
     ),
     (
         "allocating 6144.00 MiB on device 1: cudaMalloc failed: out of memory\nggml_gallocr_reserve_n: "
@@ -2217,7 +2217,7 @@ TEXTS = (
         "llama.cpp's compute buffers",
         FULL,
         {},
-        "a smaller batch (-ub)",
+        "fewer layers on the GPU",
     ),
     (
         "llama_context: n_ctx = 8192\nllama_kv_cache: CUDA0 KV buffer size = 512.00 MiB\nCUDA error: out of "
@@ -2808,7 +2808,7 @@ TEXTS = (
         {},
         "close other programs",
     ),
-    ("vk::Queue::submit: ErrorOutOfDeviceMemory", "Vulkan", FULL, {}, "a smaller model or batch"),
+    ("vk::Queue::submit: ErrorOutOfDeviceMemory", "Vulkan", FULL, {}, "close other programs"),
     ("clEnqueueNDRangeKernel: CL_OUT_OF_RESOURCES", "OpenCL's resources", UNKNOWN, {}, "use less memory"),
     (
         "EL0004: [PID: 41] 2025-01-01 Failed to allocate memory.",
@@ -3658,9 +3658,9 @@ TEXTS = (
         "Vulkan",
         FULL,
         {},
-        "a smaller model or batch",
+        "close other programs",
     ),
-    ("VK Error Code: ERROR_OUT_OF_DEVICE_MEMORY", "Vulkan", FULL, {}, "a smaller model or batch"),
+    ("VK Error Code: ERROR_OUT_OF_DEVICE_MEMORY", "Vulkan", FULL, {}, "close other programs"),
     (
         "[HAMI-core ERROR (pid:30 thread=140382094939712 allocator.c:53)]: Device 0 OOM 3171158016 / "
         "3145728000\nRuntimeError: CUDA error: unrecognized error code",
@@ -4010,8 +4010,8 @@ TEXTS = (
         {},
         "fewer workers (n_jobs)",
     ),
-    ("Error allocating memory ErrorOutOfDeviceMemory", "Vulkan", FULL, {}, "a smaller model"),
-    ("Error allocating memory\nErrorOutOfDeviceMemory", "Vulkan", FULL, {}, "a smaller model"),
+    ("Error allocating memory ErrorOutOfDeviceMemory", "Vulkan", FULL, {}, "close other programs"),
+    ("Error allocating memory\nErrorOutOfDeviceMemory", "Vulkan", FULL, {}, "close other programs"),
     ("failed to allocate KV cache", "llama.cpp's KV cache", FULL, {}, "a shorter context"),
     *(
         (text, "a compiler", HOST, {}, "fewer jobs at once")
