@@ -261,19 +261,10 @@ class _Points:
 
 
 def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> _Points:
-    """Return where sizes change: at the first event of a range, and back after its last."""
-    table = analysis.allocations
+    """Return where sizes change within the calls; at one event an allocation changes but once."""
+    points = _size_changes(analysis, change)
     begin = int(calls.event[0])
-    requested = table.requested_bytes[change.rows]
-    is_part = change.n_bytes < table.block_bytes[change.rows]
-    remaining = np.where(is_part, np.maximum(requested - change.n_bytes, 1), 0)
-    points = _Points(
-        row=np.tile(change.rows, 2),
-        size=np.append(remaining, requested),
-        event=np.append(change.first, change.last),
-        is_after=np.repeat([0, 1], len(remaining)),
-    )
-    is_known = table.alloc_event >= begin
+    is_known = analysis.allocations.alloc_event >= begin
     is_known[list(calls.start.rows.values())] = True
     is_within = is_known[points.row] & (points.event <= calls.event[-1])
     is_within &= points.event < analysis.features.end[points.row]
@@ -283,6 +274,20 @@ def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> 
     # Where several are at one event the last counts: a range begins as another ends.
     is_last = (np.diff(points.row, append=-1) != 0) | (np.diff(points.event, append=-1) != 0)
     return take(points, rows_of(is_last))
+
+
+def _size_changes(analysis: DeviceAnalysis, change: Change) -> _Points:
+    """Return where sizes change: at the first event of a range, and back after its last."""
+    table = analysis.allocations
+    requested = table.requested_bytes[change.rows]
+    is_part = change.n_bytes < table.block_bytes[change.rows]
+    remaining = np.where(is_part, np.maximum(requested - change.n_bytes, 1), 0)
+    return _Points(
+        row=np.tile(change.rows, 2),
+        size=np.append(remaining, requested),
+        event=np.append(change.first, change.last),
+        is_after=np.repeat([0, 1], len(remaining)),
+    )
 
 
 def _renumbered(

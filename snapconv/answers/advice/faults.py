@@ -251,12 +251,8 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     live_rows = rows[evidence.live[rows]]
     if not evidence.is_large(live_rows):
         return
-    # Without a graph, too, a cache is a part of what the call returns, and an input stays up to its
-    # end.
-    is_other = unused & features.is_cache
-    is_other |= evidence.is_a(Category.INPUT)
-    is_other &= features.is_freed & features.is_traced & is_among(burst, burst[rows])
-    rows = np.concatenate((rows, rows_of(is_other)))
+    is_companion = _is_companion(evidence, unused) & is_among(burst, burst[rows])
+    rows = np.concatenate((rows, rows_of(is_companion)))
     callers = (evidence.calls.module_call(stack, outermost=True) for stack in stacks.tolist())
     # What the same call left before was freed without a backward.
     is_over = features.is_freed[rows].any()
@@ -267,6 +263,18 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
         could_be=_graph_look_alikes(analysis, live_rows, is_over=is_over),
         calls="this call" if features.is_traced[rows].all() else _CALLS_OF_BEFORE,
     )
+
+
+def _is_companion(evidence: Evidence, unused: BoolColumn) -> BoolColumn:
+    """Mark the caches and inputs that a graph may keep.
+
+    Without a graph, too, a cache is a part of what the call returns, and an input stays up to its
+    end.
+    """
+    features = evidence.features
+    is_companion = unused & features.is_cache
+    is_companion |= evidence.is_a(Category.INPUT)
+    return is_companion & features.is_freed & features.is_traced
 
 
 def _thrown_away(evidence: Evidence, unused: BoolColumn, burst: Int64Column) -> list[Int64Column]:
