@@ -17,59 +17,79 @@ SHAPES = "look at the shapes in the traceback's last line of your code"
 WRONG_SIZE = "more than 2^60 bytes were requested: a size was computed wrongly, or is negative"
 NEXT_STEPS = {
     OomCause.FULL: "{less}; {backend.watch}",
-    OomCause.FRAGMENTED: "{backend.expandable}; on Windows, which lacks it, or if it is not enough: {less}",
-    OomCause.OTHER_POOL: "let CUDA graphs share a pool (torch.cuda.graph(..., pool=...)), or capture fewer",
+    OomCause.FRAGMENTED: (
+        "{backend.expandable}; on Windows, which lacks it, or if it is not enough: {less}"
+    ),
+    OomCause.OTHER_POOL: (
+        "let CUDA graphs share a pool (torch.cuda.graph(..., pool=...)), or capture fewer"
+    ),
     OomCause.LIMIT: RAISE_LIMIT,
-    OomCause.OUTSIDE: "stop the other processes that `{backend.monitor}` shows, or use another device",
+    OomCause.OUTSIDE: (
+        "stop the other processes that `{backend.monitor}` shows, or use another device"
+    ),
     OomCause.TOO_LARGE: f"make this one request smaller: {SHAPES}; if they are as intended, a "
     "smaller batch, shorter sequences or smaller images",
-    OomCause.UNKNOWN: "run it again with `{backend.monitor}` beside it, which shows what other programs "
+    OomCause.UNKNOWN: "run it again with `{backend.monitor}` beside it, which shows what other "
+    "programs "
     "hold; if this one holds the memory, {less}; {backend.watch}",
 }
 # Where the request is larger than all that torch holds beside it.
 ONE_REQUEST = (
-    f"{SHAPES}: this one request is larger than all that torch has; else {NEXT_STEPS[OomCause.FULL]}"
+    f"{SHAPES}: this one request is larger than all that torch has; else "
+    f"{NEXT_STEPS[OomCause.FULL]}"
 )
 # Of a large request where the text does not say what the device has.
 LARGE_REQUEST = (
-    f"{SHAPES}: this one request is large; attention without a fused kernel asks for as much. If the shapes "
+    f"{SHAPES}: this one request is large; attention without a fused kernel asks for as much. If "
+    f"the shapes "
     "are as intended, {less}; `{backend.monitor}` shows what other programs hold"
 )
-# Where a quarter of the device or more is not torch's, as the desktop and a context take of a small one.
+# Where a quarter of the device or more is not torch's, as the desktop and a context take of a small
+# one.
 OUTSIDE_TOO = (
-    "{less}; stop the other programs that `{backend.monitor}` shows, also those of the desktop: a quarter of "
+    "{less}; stop the other programs that `{backend.monitor}` shows, also those of the desktop: a "
+    "quarter of "
     "the device or more is not torch's; {backend.watch}"
 )
 # Where it is also larger than a device that shares the host's memory.
 LARGER_THAN_OWN = (
-    "make the request smaller: it is larger than the device's own memory, and what is free includes the "
+    "make the request smaller: it is larger than the device's own memory, and what is free "
+    "includes the "
     f"host's; {SHAPES}"
 )
 # Where nothing else of the process can have it: the rest is of a library in the same process.
 SAME_PROCESS = (
-    "limit the other library in this process: JAX (XLA_PYTHON_CLIENT_PREALLOCATE=false), TensorFlow "
+    "limit the other library in this process: JAX (XLA_PYTHON_CLIENT_PREALLOCATE=false), "
+    "TensorFlow "
     "(set_memory_growth), CuPy, or a server's own pool"
 )
 # Of a table in which much more was active than allocated.
 WAITED = (
-    "wait for the other stream's work before a buffer is dropped, or use one stream; before torch 2.8 "
+    "wait for the other stream's work before a buffer is dropped, or use one stream; before torch "
+    "2.8 "
     "TORCH_NCCL_AVOID_RECORD_STREAMS=1 for what NCCL uses"
 )
-# Releases before 2.1 have no expandable segments; those before 1.10, of which the oldest have words of their
-# own, have no setting at all.
+# Releases before 2.1 have no expandable segments; those before 1.10, of which the oldest have words
+# of their own, have no setting at all.
 BEFORE_EXPANDABLE = (
-    "set {backend.variable}=max_split_size_mb:128 if this torch is 1.10 or newer; else {less}. It is older "
+    "set {backend.variable}=max_split_size_mb:128 if this torch is 1.10 or newer; else {less}. It "
+    "is older "
     "than 2.1, from which expandable_segments:True is better"
 )
 BEFORE_SETTINGS = (
-    "{less}; this torch is older than 1.4 and has no setting against it, newer ones (from 2.1) have "
+    "{less}; this torch is older than 1.4 and has no setting against it, newer ones (from 2.1) "
+    "have "
     "expandable_segments:True"
 )
 # Intel's drivers allow no larger block on many devices; torch does not say so.
 LARGE_BLOCK = (
     "not allocate memory block with size larger than 4 ?gb",
     OomCause.LIMIT,
-    "one block is larger than the 4 GiB that Intel's driver allows on many devices, whatever is free",
+    (
+        "one block is larger than the 4 GiB that Intel's driver allows on many devices, "
+        "whatever is "
+        "free"
+    ),
     "smaller tensors: a smaller batch, or the work in pieces",
 )
 # What torch adds in rare cases: the cause, whatever the figures are.
@@ -85,7 +105,10 @@ WORDS = (
         r"allocate \d{4,12}(?:\.\d\d)?gi?b(?!.{0,60}capac)",
         OomCause.TOO_LARGE,
         "the request is larger than any device",
-        f"{SHAPES}; attention without a fused kernel asks for as much: use FlashAttention or a newer torch",
+        (
+            f"{SHAPES}; attention without a fused kernel asks for as much: use FlashAttention or a "
+            f"newer torch"
+        ),
     ),
     (
         "exceeds the expandable-segment reserve",
@@ -102,43 +125,52 @@ WORDS = (
     LARGE_BLOCK,
 )
 MPS_LIMIT = (
-    "a smaller batch, image, sequence or model; a higher PYTORCH_MPS_HIGH_WATERMARK_RATIO may make the "
+    "a smaller batch, image, sequence or model; a higher PYTORCH_MPS_HIGH_WATERMARK_RATIO may "
+    "make the "
     "system fail, as torch warns"
 )
 # Where most of what counts against the limit is no tensor of torch's.
 MPS_OTHER = (
     "look first at the other Metal memory, the larger part: another library of this process (MLX, "
-    f"llama.cpp), or graphs that MPS keeps for each new shape (pad inputs to equal shapes); then {MPS_LIMIT}"
+    f"llama.cpp), or graphs that MPS keeps for each new shape (pad inputs to equal shapes); then "
+    f"{MPS_LIMIT}"
 )
 
 
-# Where a program was when its request failed, by the last of these frames above the message: what then grows
-# or shrinks the memory that it needs.
+# Where a program was when its request failed, by the last of these frames above the message: what
+# then grows or shrinks the memory that it needs.
 LESS = (
-    "a smaller batch, shorter sequences or smaller images (none helps while weights are loaded, or in "
+    "a smaller batch, shorter sequences or smaller images (none helps while weights are loaded, "
+    "or in "
     "optimizer.step())"
 )
-# `File "a.py", line 5, in f`, IPython's `File a.py:5, in f(x)` or `a.py in f(x)`, Colab's `[a.py](url) in f`.
+# `File "a.py", line 5, in f`, IPython's `File a.py:5, in f(x)` or `a.py in f(x)`, Colab's
+# `[a.py](url) in f`.
 _IN = r"\.py\"?(?:,line\d{1,6},|:\d{1,6},?)?(?:\]\([^)]{1,60}\))? in "
 PHASES = (
     (
         _IN + r"(?:_apply(?!_)|_cuda_deserialize|default_restore_location|_load_state_dict|"
         r"_load_parameter|set_module_tensor_to_device|"
-        r"load_checkpoint|caching_allocator_warmup|create_weights|initialize_model|_?load_model|process_weights)|"
-        r"self\.\w{1,30}=(?:torch\.)?(?:nn\.)?parameter\(|return t\.to\(device,dtype if t\.is_floating_point|"
-        r"(?:,line\d{1,6},in[\w<>]{1,40}?|-->\d{1,4}|\u2771\d{1,4})[\w.,=]{0,60}\.from_pretrained\(|"
+        r"load_checkpoint|caching_allocator_warmup|create_weights|initialize_model|_?load_model"
+        r"|process_weights)|"
+        r"self\.\w{1,30}=(?:torch\.)?(?:nn\.)?parameter\(|return t\.to\(device,dtype if "
+        r"t\.is_floating_point|"
+        r"(?:,line\d{1,6},in[\w<>]{1,40}?|-->\d{1,4}"
+        r"|\u2771\d{1,4})[\w.,=]{0,60}\.from_pretrained\(|"
         # A line of the program itself: `pipe.to(device)`, `model = model.cuda()`.
         r"line\d{1,6}, in [\w<>=.]{1,60}?(?:pipe|pipeline|model|net|unet|transformer|encoder|vae)\d?"
         r"\.(?:cuda\(|to\((?:device|\w{1,20}\.device|torch\.device|[\"']cuda|rank))|"
         r"occurred when executing \w{0,40}load(?:er|model)?\w{0,20}:|"
         r"loading checkpoint shards:\d{1,2}%(?!.{0,8000}?shards:100%)",
-        "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs or the CPU: a smaller "
+        "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs or the "
+        "CPU: a smaller "
         "batch does not help while weights are loaded",
     ),
     (
         r"optim\w{0,12}[/\\]\w{1,40}" + _IN + r"(?:step|_init_group|_single|_multi|_fused|"
         r"\w{1,20}adam)|in initialize_optimizer_states",
-        "an optimizer with smaller states (8 bits), or sharded ones (FSDP, ZeRO): a smaller batch does not "
+        "an optimizer with smaller states (8 bits), or sharded ones (FSDP, ZeRO): a smaller batch "
+        "does not "
         "make states smaller",
     ),
     (
@@ -153,8 +185,10 @@ PHASES = (
     ),
     (
         _IN + r"(?:nested_concat|torch_pad_and_concatenate)|preds_host=",
-        "eval_accumulation_steps=20 in TrainingArguments, which moves predictions to the CPU, or fewer of "
-        "them (preprocess_logits_for_metrics): a smaller batch does not help where an evaluation keeps all",
+        "eval_accumulation_steps=20 in TrainingArguments, which moves predictions to the CPU, or "
+        "fewer of "
+        "them (preprocess_logits_for_metrics): a smaller batch does not help where an evaluation "
+        "keeps all",
     ),
     (
         _IN + r"(?:generate(?!_)|_sample(?!_)|_?beam_search|_?greedy_search|_prefill)",
@@ -165,14 +199,17 @@ PHASES = (
         "a smaller Whisper model, or a smaller beam or batch",
     ),
     (
-        r"diffusers[/\\]pipelines|comfy[/\\]|ldm_patched[/\\]|k_diffusion[/\\]|modules[/\\](?:processing|sd_)"
+        r"diffusers[/\\]pipelines|comfy[/\\]|ldm_patched[/\\]|k_diffusion[/\\]"
+        r"|modules[/\\](?:processing|sd_)"
         "|ksampler",
-        "a smaller image, or fewer images or frames at once; or keep a part of the models on the CPU "
+        "a smaller image, or fewer images or frames at once; or keep a part of the models on the "
+        "CPU "
         "(enable_model_cpu_offload() in diffusers, --lowvram in ComfyUI and the web UI)",
     ),
     (
         r"(?:autoencoder\w{0,30}|vae|comfy[/\\]sd)" + _IN + "_?decode.{0,4000}",
-        "decode the image in tiles (vae.enable_tiling() in diffusers, VAE Decode (Tiled) in ComfyUI), or a "
+        "decode the image in tiles (vae.enable_tiling() in diffusers, VAE Decode (Tiled) in "
+        "ComfyUI), or a "
         "smaller image or fewer frames",
     ),
 )

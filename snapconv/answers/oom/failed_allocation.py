@@ -1,7 +1,7 @@
 """A failed allocation: the request, what it needed, what was free and where, and the memory in use then.
 
-Of a file without any it is the memory at the peak, where the request is not known. remedies.py has what would
-have helped.
+Of a file without any it is the memory at the peak, where the request is not known. remedies.py has
+what would have helped.
 """
 
 from dataclasses import dataclass, replace
@@ -29,10 +29,10 @@ _PRIVATE = "the private pool "
 class FailedAllocation:
     """An allocation that failed for want of memory: an ``oom`` event of the trace.
 
-    ``block_bytes`` is the request rounded up, as torch writes it. ``lines`` are the project's, innermost
-    first. ``pool`` None: the event does not name it, and the default pool is assumed. ``segment_bytes``, the
-    bytes that were requested from the device for it, and ``module`` are found only where one failed
-    allocation is explained.
+    ``block_bytes`` is the request rounded up, as torch writes it. ``lines`` are the project's,
+    innermost first. ``pool`` None: the event does not name it, and the default pool is assumed.
+    ``segment_bytes``, the bytes that were requested from the device for it, and ``module`` are
+    found only where one failed allocation is explained.
     """
 
     event: int
@@ -109,8 +109,13 @@ def find_out_of_memory(analysis: DeviceAnalysis, *, device_total: int | None = N
         owners = _owners(analysis.snapshot, failed[0], layout)
         request = _explained(analysis, failed[0], layout, owners)
         verdict = decide_oom(_shortage(analysis, request, state.memory, layout, owners))
-        if request.pool is None and len(analysis.snapshot.pools) > 1 and verdict.cause == OomCause.OTHER_POOL:
-            verdict = replace(verdict, is_inferred=True)  # that it was of the default pool is assumed
+        if (
+            request.pool is None
+            and len(analysis.snapshot.pools) > 1
+            and verdict.cause == OomCause.OTHER_POOL
+        ):
+            # that it was of the default pool is assumed
+            verdict = replace(verdict, is_inferred=True)
     return OutOfMemory(len(failed), state, request, verdict, inside=_pieces(layout.free.n_bytes))
 
 
@@ -176,7 +181,8 @@ def _shortage(
     fraction = settings.memory_fraction
     owner_of_free = owners[free.segment]
     others = {
-        name: int(free.n_bytes[owner_of_free == name].sum()) for name in sorted({*owner_of_free} - {""})
+        name: int(free.n_bytes[owner_of_free == name].sum())
+        for name in sorted({*owner_of_free} - {""})
     }
     other_pool, other_pool_bytes = max(others.items(), key=itemgetter(1), default=("", 0))
     stuck = layout.blocks.allocation[owners[layout.blocks.segment] == other_pool]
@@ -204,9 +210,15 @@ def _keeper(analysis: DeviceAnalysis, rows: Int64Column) -> str:
     """Name the line with the most bytes of some allocations, and these bytes; empty where there are none."""
     is_among_rows = np.zeros(len(analysis.allocations), bool)
     is_among_rows[rows] = True
-    held = sums_by_name(analysis, is_among_rows, analysis.lines.innermost, analysis.allocations.stack_id)
+    held = sums_by_name(
+        analysis, is_among_rows, analysis.lines.innermost, analysis.allocations.stack_id
+    )
     line, most = max(held.items(), key=lambda item: item[1].block_bytes, default=(None, None))
-    return f"{format_bytes(most.block_bytes)} from {line.place if line else 'library code'}" if most else ""
+    return (
+        (f"{format_bytes(most.block_bytes)} from {line.place if line else 'library code'}")
+        if most
+        else ""
+    )
 
 
 def _pieces(n_bytes: Int64Column) -> FreePieces:

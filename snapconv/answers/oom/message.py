@@ -3,12 +3,13 @@
     1.0 to 1.3  Tried to allocate A (GPU 0; B total capacity; C already allocated; D free; E cached)
     1.4 to 2.0  … D free; [F allowed; ]E reserved in total by PyTorch)
     2.1 on      Tried to allocate A. GPU 0 has a total capacity of B of which D is free. [processes]
-                [F allowed; ]Of the allocated memory C is allocated by PyTorch, [with P allocated in private
-                pools, ]and U is reserved by PyTorch but unallocated.
+                [F allowed; ]Of the allocated memory C is allocated by PyTorch, [with P allocated in
+                private pools, ]and U is reserved by PyTorch but unallocated.
 
-HIP, XPU, NPU and others have the same words; cudaMallocAsync and MPS have their own. Sizes have two decimals.
-message_kinds.py has the kinds as rows; the verdict on a request is that of files, by verdict.py. Nothing is
-inferred from a figure that a text does not have.
+HIP, XPU, NPU and others have the same words; cudaMallocAsync and MPS have their own. Sizes have two
+decimals.
+message_kinds.py has the kinds as rows; the verdict on a request is that of files, by verdict.py.
+Nothing is inferred from a figure that a text does not have.
 """
 
 import math
@@ -61,7 +62,8 @@ from snapconv.errors import InputError
 from snapconv.torch_knowledge.backends import BACKENDS, UNKNOWN_BACKEND, backend_of_kind
 from snapconv.units import counted, format_bytes
 
-# cudaMallocAsync writes the largest number where no limit was set; torch on WSL for what a process holds.
+# cudaMallocAsync writes the largest number where no limit was set; torch on WSL for what a process
+# holds.
 _NO_LIMIT = 1 << 60
 # A request may be of a size that was computed wrongly, up to the largest number of JSON.
 _MOST_BYTES = {"tried": 1 << 64}
@@ -72,15 +74,16 @@ _LACKS = "torch's allocator found no memory; the text lacks the figures that wou
 _LEAST_NOTABLE = 0.05
 # Lines before and after the one of a message whose other sizes are told.
 _N_BESIDE = 20
-# By the backend of a row that leads: the causes that its next step, a setting of a server or of a kind of
-# device, does not remove.
+# By the backend of a row that leads: the causes that its next step, a setting of a server or of a
+# kind of device, does not remove.
 _KEPT_CAUSES = {
     "GPU": (OomCause.OUTSIDE, OomCause.LIMIT, OomCause.TOO_LARGE),
     "device": (OomCause.OUTSIDE, OomCause.LIMIT, OomCause.TOO_LARGE),
     "HIP": (OomCause.LIMIT,),
     "XPU": (OomCause.OUTSIDE, OomCause.LIMIT),
 }
-# The longest text that torch writes has about 1500 characters; a traceback above it, some thousands.
+# The longest text that torch writes has about 1500 characters; a traceback above it, some
+# thousands.
 _TRACEBACK = "traceback(mostrecentcalllast)"
 _MOST_OF_MESSAGE, _MOST_OF_TRACEBACK = 4000, 12_000
 _ROUNDING_BYTES = 16 << 20
@@ -98,8 +101,12 @@ _SHARED_SEGMENTS = {
         "20 MiB is the segment for every request of 1 to 10 MiB: the request itself is smaller",
     ),
 }
-_MIDDLE = squeezed(r"allocate \d|total capac|already allocated|is allocated by pytorch|reserved by pytorch")
-# torch before 2.1 may have its figures on a line of their own above the sentence, beside which is none.
+_MIDDLE = squeezed(
+    r"allocate \d|total capac|already allocated|is allocated by pytorch|reserved "
+    r"by pytorch"
+)
+# torch before 2.1 may have its figures on a line of their own above the sentence, beside which is
+# none.
 _FIGURES_ABOVE = squeezed(
     r"(?<!ib)(?<!bytes)(\((?:gpu|npu|mlu|gcu) \d{1,4};[^()]{1,400}\))(?:[\w.]{1,40}:)?$"
 )
@@ -111,10 +118,11 @@ class OomMessage:
     """The figures of one message; None: it does not have them. ``reserved_bytes`` includes what is allocated.
 
     ``allocated_bytes`` is what tensors hold, ``active_bytes`` also what streams still use;
-    ``private_pool_bytes`` are free blocks of private pools, which torch counts as allocated in its text.
-    ``metal_bytes`` is Metal memory outside torch's allocator (MPS). ``process_bytes`` is all that this
-    process has on the device; where torch does not know its own process (in a container), all are in
-    ``other_processes``, by their numbers.
+    ``private_pool_bytes`` are free blocks of private pools, which torch counts as allocated in its
+    text.
+    ``metal_bytes`` is Metal memory outside torch's allocator (MPS). ``process_bytes`` is all that
+    this process has on the device; where torch does not know its own process (in a container), all
+    are in ``other_processes``, by their numbers.
     """
 
     device: int | None = None
@@ -135,8 +143,8 @@ class OomMessage:
 class MemorySummary:
     """The figures of a torch.cuda.memory_summary() table.
 
-    ``partly_used_bytes`` are free bytes in segments that also hold live blocks: the table's non-releasable
-    memory. What is active is allocated, or was freed and waits for a stream.
+    ``partly_used_bytes`` are free bytes in segments that also hold live blocks: the table's
+    non-releasable memory. What is active is allocated, or was freed and waits for a stream.
     """
 
     device: int
@@ -182,12 +190,14 @@ class MessageFigure:
 class MessageAnswer:
     """The answer of ``oom --message``, of the first of ``n_messages`` of torch's allocator that have figures.
 
-    ``kind`` says whose text it is, ``meaning`` what a text without figures usually means, ``cause`` why
-    memory ran out in a word. ``outside_bytes`` are in use on the device outside torch's allocator,
-    ``own_outside_bytes`` those of this process. ``verdict`` None: the figures do not say why. ``summary`` is
-    that of a table in the text, if it has one. ``rank`` wrote the message, where the log says which did.
-    ``others`` are the first messages of other devices and ranks, answers like this one. ``beside`` quotes
-    the other sizes in the text near the message, which are not among its figures, with the words around them.
+    ``kind`` says whose text it is, ``meaning`` what a text without figures usually means, ``cause``
+    why memory ran out in a word. ``outside_bytes`` are in use on the device outside torch's
+    allocator, ``own_outside_bytes`` those of this process. ``verdict`` None: the figures do not say
+    why. ``summary`` is that of a table in the text, if it has one. ``rank`` wrote the message,
+    where the log says which did.
+    ``others`` are the first messages of other devices and ranks, answers like this one. ``beside``
+    quotes the other sizes in the text near the message, which are not among its figures, with the
+    words around them.
     """
 
     kind: str
@@ -212,19 +222,22 @@ class MessageAnswer:
 def explain_message(text: str, *, check: Check = no_check) -> MessageAnswer:
     """Explain a text: its first message with figures, else another kind of text, else a memory summary.
 
-    ``check`` is called all the time, and may raise to end it. Raises InputError where the text says nothing
-    about memory that ran out.
+    ``check`` is called all the time, and may raise to end it. Raises InputError where the text says
+    nothing about memory that ran out.
     """
     log = compacted(text, check)
     answer, position = _explained(log) or (None, 0)
     summary = _read_summary(log)
     if answer is None:
         raise InputError(
-            "no out-of-memory message is in the text: expected 'CUDA out of memory. Tried to allocate …', "
+            "no out-of-memory message is in the text: expected 'CUDA out of memory. Tried to "
+            "allocate …', "
             "that of another backend or library, or a table of torch.cuda.memory_summary()"
         )
     if summary:
-        next_step = WAITED if answer.kind == SUMMARY.name and summary.has_waited else answer.next_step
+        next_step = (
+            WAITED if answer.kind == SUMMARY.name and summary.has_waited else answer.next_step
+        )
         notes = (*answer.notes, *_summary_notes(summary))
         return replace(answer, summary=summary, next_step=next_step, notes=notes)
     return replace(answer, beside=_beside(log, position, answer))
@@ -301,7 +314,8 @@ def _of_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> 
             devices.setdefault((answer.rank, answer.message.device), answer)
     first, *others = (
         _of_server(answer, server)
-        if server and (answer.cause not in _KEPT_CAUSES[server.backend] or answer.next_step == SAME_PROCESS)
+        if server
+        and (answer.cause not in _KEPT_CAUSES[server.backend] or answer.next_step == SAME_PROCESS)
         else answer
         for answer in devices.values()
     )
@@ -364,7 +378,8 @@ def read_message(text: str) -> OomMessage:
     besides_torch = in_use - values.get("reserved_bytes", 0) - 4 * _ROUNDING_BYTES
     own = [row for row in others if row[1] > besides_torch]
     if own and "process_bytes" not in values:
-        # In a container, torch does not know its own process: the one that holds more than is left beside it.
+        # In a container, torch does not know its own process: the one that holds more than is left
+        # beside it.
         others.remove(own[0])
         values["process_bytes"] = own[0][1]
     return OomMessage(**values, other_processes=tuple(others))
@@ -374,7 +389,9 @@ def _read_summary(log: CompactText) -> MemorySummary | None:
     """Read the first memory_summary() table."""
     table = _first_match(SUMMARY, log)
     values = _values_of_kind(SUMMARY, table, log) if table else {}
-    return MemorySummary(**values) if {"allocated_bytes", "reserved_bytes"} <= values.keys() else None
+    return (
+        MemorySummary(**values) if {"allocated_bytes", "reserved_bytes"} <= values.keys() else None
+    )
 
 
 def _values_of_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -> dict[str, Any]:
@@ -470,7 +487,11 @@ def _next_step(kind: MessageKind, values: dict[str, Any], monitor: str) -> str:
     if "tried" in values:
         shown["tried"] = format_bytes(values["tried"])
     # With less than a tenth of a device, a server has no room for a model: that share is no advice.
-    if values.get("free_gib", -1) <= (values.get("total") or math.inf) <= 10 * values.get("free_gib", -1):
+    if (
+        values.get("free_gib", -1)
+        <= (values.get("total") or math.inf)
+        <= 10 * values.get("free_gib", -1)
+    ):
         shown["share"] = f"{values['free_gib'] * 100 // values['total'] / 100:.2f}"
     try:
         return (kind.exact or kind.next_step).format_map(shown)
@@ -499,7 +520,9 @@ def _messages(log: CompactText) -> Iterator[tuple[int, str]]:
 def _of_allocator(log: CompactText, start: int, text: str) -> MessageAnswer:
     """Explain a message of torch's allocator that begins at a character of a log."""
     begin = BEGINNINGS.search(text)
-    name = BACKEND_NAMES[begin["backend"] or "cuda"] if begin else "NPU" if "(npu" in text else "GPU"
+    name = (
+        BACKEND_NAMES[begin["backend"] or "cuda"] if begin else "NPU" if "(npu" in text else "GPU"
+    )
     backend = BACKENDS.get(name, UNKNOWN_BACKEND)
     message = read_message(text)
     unallocated = _minus(
@@ -550,7 +573,11 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
             return ONE_REQUEST
         if 4 * outside >= total and not is_own:
             return OUTSIDE_TOO
-    if cause == OomCause.FRAGMENTED and answer.backend in ("CUDA", "HIP") and "totalcapacity;" in text:
+    if (
+        cause == OomCause.FRAGMENTED
+        and answer.backend in ("CUDA", "HIP")
+        and "totalcapacity;" in text
+    ):
         return BEFORE_SETTINGS if "ibcached" in text else BEFORE_EXPANDABLE
     return answer.next_step
 
@@ -563,7 +590,11 @@ def _phase_step(text: str, start: int) -> str:
     traceback = text[max(start - _MOST_OF_TRACEBACK, 0) : start]
     if _TRACEBACK not in traceback:
         traceback += text[start : start + _MOST_OF_TRACEBACK].partition(_TRACEBACK)[2]
-    ends = ((match.end(), step) for words, step in PHASES for match in squeezed(words).finditer(traceback))
+    ends = (
+        (match.end(), step)
+        for words, step in PHASES
+        for match in squeezed(words).finditer(traceback)
+    )
     return max(ends, default=(0, LESS))[1]
 
 
@@ -633,21 +664,29 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
         yield _SHARED_SEGMENTS[tried][1]
     if private and allocated:
         yield (
-            f"torch's {format_bytes(allocated + private)} includes {format_bytes(private)} free in private "
+            f"torch's {format_bytes(allocated + private)} includes {format_bytes(private)} free "
+            f"in private "
             "pools"
         )
     if whole is not None and free > whole:
         yield "more is free than the device has: it shares the host's memory, and torch counts both"
     elif whole is not None and max(reserved, allocated) + free > whole + _ROUNDING_BYTES:
         yield (
-            "torch's memory and the free memory add up to more than the device has: the driver moved some to "
+            "torch's memory and the free memory add up to more than the device has: the driver "
+            "moved some to "
             "the host's memory (Windows), or the figures are from two moments or were changed"
         )
     cached = reserved - allocated - private
     if allocated and min(cached, free) > tried:
-        yield f"the {format_bytes(cached)} that torch had cached had no piece that served the request either"
+        yield (
+            f"the {format_bytes(cached)} that torch had cached had no piece that served the "
+            f"request either"
+        )
     if message.process_bytes is None and message.other_processes:
-        yield "torch did not recognise its own process (a container): one of those listed may be this one"
+        yield (
+            "torch did not recognise its own process (a container): one of those listed may be "
+            "this one"
+        )
 
 
 def _summary_notes(summary: MemorySummary) -> Iterator[str]:
@@ -655,13 +694,18 @@ def _summary_notes(summary: MemorySummary) -> Iterator[str]:
         yield f"memory ran out {counted(summary.n_ooms, 'time')} before the table was printed"
     if summary.n_retries > summary.n_ooms:
         yield (
-            f"torch emptied its cache {counted(summary.n_retries, 'time')} to serve a request: the device "
+            f"torch emptied its cache {counted(summary.n_retries, 'time')} to serve a request: "
+            f"the device "
             f"was nearly full, which is slow"
         )
     if summary.has_waited:
         yield (
-            f"when most was active, at least {format_bytes(summary.waited_bytes)} were freed and waited for "
+            f"when most was active, at least {format_bytes(summary.waited_bytes)} were freed and "
+            f"waited for "
             "another stream (record_stream)"
         )
     if (summary.partly_used_bytes or 0) >= _LEAST_NOTABLE * (summary.reserved_bytes or 1):
-        yield "fragmentation: free memory in partly used segments serves only requests that fit into a gap"
+        yield (
+            "fragmentation: free memory in partly used segments serves only requests that fit "
+            "into a gap"
+        )

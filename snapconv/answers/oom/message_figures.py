@@ -28,7 +28,8 @@ NUMBERS = {
     "share": r"\d?\.\d{1,6}|\d",
     "shape": r"[\[(][\d,]{1,200}[\])]",
     # Without the digits of a number that follows.
-    "name": r"float(?:8|16|32|64|128)?|half|bfloat16|double|bool|string|u?int(?:8|16|32|64)|object|<u\d{1,9}|"
+    "name": r"float(?:8|16|32|64|128)?|half|bfloat16|double|bool|string|u?int(?:8|16|32|64)|object"
+    r"|<u\d{1,9}|"
     "complex(?:64|128|256)",
 }
 # ``tried`` and ``device`` are fields of OomMessage; the others have rows of their own.

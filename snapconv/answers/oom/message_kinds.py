@@ -1,10 +1,11 @@
 """Texts about memory that ran out: the figures of torch's allocator, and a row for each other kind of text.
 
-Patterns are searched in a text without white space, so that no line break of a terminal hides a match, and in
-small letters; the spaces in them are for the reader. ``<tried>`` stands for the number of a figure, see
-message_figures.py, and a name that ends in ``_bytes`` for a size with its unit, a field of OomMessage or
-MemorySummary. The order of the rows decides between two that begin at the same character. Sources: the code
-of these projects that raises the texts, and public reports that quote them.
+Patterns are searched in a text without white space, so that no line break of a terminal hides a
+match, and in small letters; the spaces in them are for the reader. ``<tried>`` stands for the
+number of a figure, see message_figures.py, and a name that ends in ``_bytes`` for a size with its
+unit, a field of OomMessage or MemorySummary. The order of the rows decides between two that begin
+at the same character. Sources: the code of these projects that raises the texts, and public reports
+that quote them.
 """
 
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ from snapconv.answers.oom.verdict import OomCause
 
 _LEAVE_ROOM = "leave room: a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9)"
 _STOP_OTHERS = (
-    "stop the other processes that `nvidia-smi` shows, also those of earlier runs; else a smaller batch, "
+    "stop the other processes that `nvidia-smi` shows, also those of earlier runs; else a smaller "
+    "batch, "
     "input or model"
 )
 # Words of torch and of what Python raises for it: a text without them may be of any program.
 _OF_TORCH = (
-    r"torch|c10::|cuda driver error: |cuda kernel errors might|runtimeerror: cuda error:|triton error|"
+    r"torch|c10::|cuda driver error: |cuda kernel errors might|runtimeerror: cuda error:|triton "
+    r"error|"
     "when calling `(?:cu|hip)",
     "(?:runtime|accelerator)error: cudnn error|runtimeerror: cudnn_status",
     "caffe2",
@@ -28,18 +31,23 @@ _OF_TORCH = (
 _OUT_OF_MEMORY = r"out of memory|(?<!you)tried to allocate \d"
 # Where neither the program nor its memory is known.
 _LESS_OF_ANY = (
-    "use less at once: a smaller batch, input, context or model; `nvidia-smi` and `free -g` while it runs "
-    "show whether the GPU's memory or the host's is full, and the lines above in the log may say why"
+    "use less at once: a smaller batch, input, context or model; `nvidia-smi` and `free -g` while "
+    "it runs "
+    "show whether the GPU's memory or the host's is full, and the lines above in the log may "
+    "say why"
 )
 _NOT_OF_GPU = "(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)"
-_FAILURE = "(?:fail|unable|can ?n[o']t|could ?n[o']t|exceed|insufficient|not enough|exhaust|overflow)"
+_FAILURE = (
+    "(?:fail|unable|can ?n[o']t|could ?n[o']t|exceed|insufficient|not enough|exhaust|overflow)"
+)
 # The shell's word, and not the end of a sentence.
 _KILLED = "(?<!were)(?<!was)(?<!been)(?<!be)killed"
 # Not a counter of 0, a switch, or Docker's `"OOMKilled": false`.
 _OOM_KILL = r"oom[-_]?kill(?!_disable|er (?:is)?(?:disabled|not)|\W{0,3}0(?!\d)|ed\W{0,4}false)"
 # Neither the return of an episode, nor a loss or a step, is an exit code.
 _EXIT_CODE = (
-    r"(?:exit|status|return(?=ed|_?code|_?value))(?:(?!loss|step|epoch|iter)[a-z_ ]){0,20}(?:-zero code)?"
+    r"(?:exit|status|return(?=ed|_?code|_?value))(?:(?!loss|step|epoch|iter)[a-z_ "
+    r"]){0,20}(?:-zero code)?"
     r"[\"':=(]{0,3}(?:-9|137)(?![./]?\d)"
 )
 _LIBRARY_CALLS = (
@@ -60,11 +68,12 @@ _LIBRARY_CALLS = (
 class MessageKind:
     """A kind of text that is not of torch's allocator.
 
-    A text has one of the patterns ``seen``, all that it ``needs`` and no ``unless``, and may have the figures
-    ``also``. ``exact`` is the next step with the text's own figures, where it has them. ``leads``: beside a
-    message of torch's allocator, its next step comes first. Where a text fits several kinds, the lowest
-    ``level`` wins: 1 is a general row, 1.5 a call that any program may make, 2 a warning or a consequence,
-    3 a table or an unknown program, 4 mere words, 5 words that may be about anything.
+    A text has one of the patterns ``seen``, all that it ``needs`` and no ``unless``, and may have
+    the figures ``also``. ``exact`` is the next step with the text's own figures, where it has them.
+    ``leads``: beside a message of torch's allocator, its next step comes first. Where a text fits
+    several kinds, the lowest ``level`` wins: 1 is a general row, 1.5 a call that any program may
+    make, 2 a warning or a consequence, 3 a table or an unknown program, 4 mere words, 5 words that
+    may be about anything.
     """
 
     name: str
@@ -82,14 +91,18 @@ class MessageKind:
 
 
 _FIRST_ATTEMPT = (
-    r"memory (?:allocation|mapping) failed with oom on device (?:<device> while trying to (?:allocate|map) "
+    r"memory (?:allocation|mapping) failed with oom on device (?:<device> while trying to "
+    r"(?:allocate|map) "
     r"<tried> \(free: <free>, total: <total>)?"
 )
 _SKIPPED_KERNEL = (
-    "a warning: torch.compile tries several kernels, leaves out the one that needs too much, and goes on "
+    "a warning: torch.compile tries several kernels, leaves out the one that needs too much, and "
+    "goes on "
     "with the others"
 )
-_NOT_AUTOTUNED = "nothing, if the run goes on; without mode='max-autotune' torch tries no other kernels"
+_NOT_AUTOTUNED = (
+    "nothing, if the run goes on; without mode='max-autotune' torch tries no other kernels"
+)
 _ENDED = r"(?:error|exception): |terminate called|core dumped"
 _KINDS = (
     MessageKind(
@@ -125,10 +138,13 @@ _KINDS = (
     MessageKind(
         "vLLM's sleep-mode pool",
         seen=(r"cuda error: out of memory at \S{0,200}cumem_allocator",),
-        means="vLLM's pool for weights and KV cache (cumem_allocator) got no memory from the driver: "
+        means="vLLM's pool for weights and KV cache (cumem_allocator) got no memory from the "
+        "driver: "
         "they do not fit, or another process, often a trainer on the same GPU, still holds "
         "memory",
-        next_step="free what other processes hold (`nvidia-smi`), or lower --gpu-memory-utilization",
+        next_step=(
+            "free what other processes hold (`nvidia-smi`), or lower --gpu-memory-utilization"
+        ),
     ),
     MessageKind(
         "vLLM's KV cache",
@@ -165,24 +181,40 @@ _KINDS = (
         ),
         means="after the weights and a trial run, vLLM's share of the GPU has too little left for "
         "the KV cache",
-        next_step="raise --gpu-memory-utilization, or lower --max-model-len; else quantize or use more GPUs",
+        next_step=(
+            "raise --gpu-memory-utilization, or lower --max-model-len; else quantize or use "
+            "more GPUs"
+        ),
         exact="--max-model-len {fits} fits; for longer sequences raise --gpu-memory-utilization, "
         "quantize, or use more GPUs",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
         "vLLM's encoder cache",
-        seen=(r"item with length <length>, which exceeds the pre-allocated encoder cache size <fits>",),
-        means="one image, video or audio has more tokens than vLLM's cache for them, whose size is fixed at "
+        seen=(
+            (
+                r"item with length <length>, which exceeds the pre-allocated encoder cache size "
+                r"<fits>"
+            ),
+        ),
+        means="one image, video or audio has more tokens than vLLM's cache for them, whose size "
+        "is fixed at "
         "the start: no memory ran out",
-        next_step="a smaller input, such as fewer pixels (--mm-processor-kwargs); or a larger cache: "
+        next_step="a smaller input, such as fewer pixels (--mm-processor-kwargs); or a larger "
+        "cache: "
         "--max-num-batched-tokens above the item's length, or its sizes in --limit-mm-per-prompt",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
         "vLLM's Mamba cache",
-        seen=(r"max_num_seqs \(<most_sequences>\) exceeds available mamba cache blocks \(<blocks>\)",),
-        means="each sequence needs a block of the Mamba cache, and vLLM's share of the GPU has room for "
+        seen=(
+            (
+                r"max_num_seqs \(<most_sequences>\) exceeds available mamba cache blocks "
+                r"\(<blocks>\)"
+            ),
+        ),
+        means="each sequence needs a block of the Mamba cache, and vLLM's share of the GPU has "
+        "room for "
         "fewer blocks than --max-num-seqs",
         next_step="lower --max-num-seqs, or raise --gpu-memory-utilization",
         exact="--max-num-seqs {blocks} fits; for more sequences raise --gpu-memory-utilization",
@@ -192,9 +224,11 @@ _KINDS = (
         "preempted requests in vLLM",
         level=2,
         seen=("preempted .{0,60}?because there is not enough kv cache space",),
-        means="a warning: the KV cache is full; vLLM preempts requests and computes them again later, which "
+        means="a warning: the KV cache is full; vLLM preempts requests and computes them again "
+        "later, which "
         "is slower",
-        next_step="nothing, where it is rare; else raise --gpu-memory-utilization, or lower --max-num-seqs "
+        next_step="nothing, where it is rare; else raise --gpu-memory-utilization, or lower "
+        "--max-num-seqs "
         "or --max-model-len",
         cause=OomCause.WARNING,
     ),
@@ -202,7 +236,9 @@ _KINDS = (
         "vLLM's swap space",
         backend="host",
         seen=("(?<!possibly)too large swap space. <needed> out of the <machine> total cpu memory",),
-        means="--swap-space, which vLLM takes once for each GPU, asks for more than the host's memory",
+        means=(
+            "--swap-space, which vLLM takes once for each GPU, asks for more than the host's memory"
+        ),
         next_step="a smaller --swap-space (GiB for each GPU)",
         cause=OomCause.HOST,
     ),
@@ -211,7 +247,8 @@ _KINDS = (
         backend="host",
         level=2,
         seen=("possibly too large swap space. <needed> out of the <machine> total cpu memory",),
-        means="a warning: --swap-space, which vLLM takes once for each GPU, asks for a large part of the "
+        means="a warning: --swap-space, which vLLM takes once for each GPU, asks for a large part "
+        "of the "
         "host's memory",
         next_step="nothing, if the server starts; else a smaller --swap-space (GiB for each GPU)",
         cause=OomCause.WARNING,
@@ -220,9 +257,11 @@ _KINDS = (
         "vLLM's swap space",
         backend="host",
         seen=("lack of cpu swap space",),
-        means="vLLM's swap space, its pool in host memory for sequences that the KV cache has no room for, "
+        means="vLLM's swap space, its pool in host memory for sequences that the KV cache has no "
+        "room for, "
         "is full (this is not the system's swap)",
-        next_step="a larger --swap-space (GiB for each GPU), or fewer or shorter sequences (--max-num-seqs, "
+        next_step="a larger --swap-space (GiB for each GPU), or fewer or shorter sequences "
+        "(--max-num-seqs, "
         "--max-model-len)",
         cause=OomCause.LIMIT,
     ),
@@ -248,7 +287,9 @@ _KINDS = (
         seen=(r"error in memory profiling\.",),
         also=("initial free memory <before>, current free memory <free>",),
         means="another process freed or took memory of this GPU while vLLM measured its own",
-        next_step="start servers on one GPU one after another, each when the other has finished its start",
+        next_step=(
+            "start servers on one GPU one after another, each when the other has finished its start"
+        ),
         cause=OomCause.OUTSIDE,
     ),
     MessageKind(
@@ -276,8 +317,13 @@ _KINDS = (
             r"capture cuda graph begin\..{0,2000}avail_mem=<after>",
             "gpu <device> has a total",
         ),
-        means="captured CUDA graphs took the memory that the static share (weights and KV cache) left free",
-        next_step="capture fewer or smaller graphs (--cuda-graph-max-bs), or lower --mem-fraction-static",
+        means=(
+            "captured CUDA graphs took the memory that the static share (weights and KV cache) "
+            "left free"
+        ),
+        next_step=(
+            "capture fewer or smaller graphs (--cuda-graph-max-bs), or lower --mem-fraction-static"
+        ),
         leads=True,
     ),
     MessageKind(
@@ -286,7 +332,10 @@ _KINDS = (
         needs=(_OUT_OF_MEMORY,),
         unless=(r"captur\w{0,8} finished|application startup complete",),
         also=("gpu <device> has a total",),
-        means="captured CUDA graphs took the memory that vLLM's share (weights and KV cache) left free",
+        means=(
+            "captured CUDA graphs took the memory that vLLM's share (weights and KV cache) left "
+            "free"
+        ),
         next_step="lower --gpu-memory-utilization, or capture fewer graphs (--max-num-seqs, or "
         "--enforce-eager for none)",
         leads=True,
@@ -295,14 +344,19 @@ _KINDS = (
         "SGLang's start",
         seen=(
             r"not enough memory\. please try (?:to increase|increasing) --mem-fraction-static",
-            "max_total_(?:num_)?tokens=<length> is larger than the profiled value -<missing_tokens>",
+            (
+                "max_total_(?:num_)?tokens=<length> is larger than the profiled value "
+                "-<missing_tokens>"
+            ),
         ),
         also=(
             r"load weight end\..{0,120}?avail mem=<free>, mem usage=<weights>",
             r"load weight end\..{0,120}?avail mem=<free>",
             r"current value: (?:self\.)?(?:server_args\.)?mem_fraction_static=<utilization>",
         ),
-        means="after the weights, SGLang's static share of the GPU has nothing left for the KV cache",
+        means=(
+            "after the weights, SGLang's static share of the GPU has nothing left for the KV cache"
+        ),
         next_step="raise --mem-fraction-static; else quantize or use more GPUs (--tp)",
         cause=OomCause.LIMIT,
     ),
@@ -320,8 +374,14 @@ _KINDS = (
     MessageKind(
         "retracted requests in SGLang",
         level=2,
-        seen=(r"kv cache pool is full\. retract requests|decode out of memory happened[.,] #retracted_reqs",),
-        means="a warning: the KV cache is full; SGLang retracts requests and computes them again later, "
+        seen=(
+            (
+                r"kv cache pool is full\. retract requests|decode out of memory happened[.,] "
+                r"#retracted_reqs"
+            ),
+        ),
+        means="a warning: the KV cache is full; SGLang retracts requests and computes them again "
+        "later, "
         "which is slower",
         next_step="nothing, where it is rare; else --schedule-conservativeness 1.3, a lower "
         "--max-running-requests, or a higher --mem-fraction-static",
@@ -344,7 +404,8 @@ _KINDS = (
         also=("with <prefill> prefill tokens",),
         means="the trial run with as many tokens at once as the server allows does not fit beside "
         "the weights",
-        next_step="lower --max-batch-prefill-tokens (and --max-batch-total-tokens), quantize, or use "
+        next_step="lower --max-batch-prefill-tokens (and --max-batch-total-tokens), quantize, or "
+        "use "
         "more GPUs",
         exact="lower --max-batch-prefill-tokens (or --max-batch-total-tokens) below {length}, "
         "quantize, or use more GPUs",
@@ -362,13 +423,16 @@ _KINDS = (
             r"free gpu memory before component creation attempt \(gib\): <free_gib>",
         ),
         means="a part of the executor did not fit beside those that were created before",
-        next_step="lower free_gpu_memory_fraction of the KV cache (kv_cache_free_gpu_mem_fraction in "
+        next_step="lower free_gpu_memory_fraction of the KV cache "
+        "(kv_cache_free_gpu_mem_fraction in "
         "Triton), max_num_tokens or max_batch_size",
     ),
     MessageKind(
         "LMDeploy's start",
         seen=("no enough gpu memory for (?:runtime|kv cache|state cache)",),
-        means="after the weights, too little of the GPU is left for LMDeploy's steps and its KV cache",
+        means=(
+            "after the weights, too little of the GPU is left for LMDeploy's steps and its KV cache"
+        ),
         next_step="a quantized model or more GPUs (--tp), or a smaller max_prefill_token_num or "
         "max_batch_size; stop the other processes that `nvidia-smi` shows",
     ),
@@ -377,20 +441,32 @@ _KINDS = (
         seen=("create_shared_weights|in _create_weight|in process_weight",),
         needs=(r"\[tm\]\[\w{4,8}\] cuda runtime error: out of memory",),
         means="TurboMind, LMDeploy's engine, got no memory for the weights",
-        next_step="a quantized model or more GPUs (--tp); stop the other processes that `nvidia-smi` shows",
+        next_step=(
+            "a quantized model or more GPUs (--tp); stop the other processes that "
+            "`nvidia-smi` shows"
+        ),
     ),
     MessageKind(
         "LMDeploy",
         seen=(r"\[tm\]\[\w{4,8}\] cuda runtime error: out of memory",),
         means="TurboMind, LMDeploy's engine, got no memory for its weights, its KV cache or a step",
-        next_step="lower cache_max_entry_count (--cache-max-entry-count) where the KV cache or a step did "
+        next_step="lower cache_max_entry_count (--cache-max-entry-count) where the KV cache or a "
+        "step did "
         "not fit; while weights are loaded, a quantized model or more GPUs (--tp)",
     ),
     MessageKind(
         "TensorRT's limit of the workspace",
-        seen=(r"could not find any implementation for node .{0,400}?due to insufficient workspace",),
+        seen=(
+            (
+                r"could not find any implementation for node .{0,400}?due to insufficient "
+                r"workspace"
+            ),
+        ),
         also=(r"allocating (?P<tried>\d{1,20})-byte buffer",),
-        means="no tactic of a layer fits into the workspace that TensorRT may use, or into what is free",
+        means=(
+            "no tactic of a layer fits into the workspace that TensorRT may use, or into what "
+            "is free"
+        ),
         next_step="a larger limit (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, …); "
         "trt_max_workspace_size in ONNX Runtime), smaller shapes, or a GPU with more memory",
         cause=OomCause.LIMIT,
@@ -400,17 +476,28 @@ _KINDS = (
         seen=("could not deserialize|deserialization failed|deserializecudaengine",),
         needs=("out ?of ?memory",),
         also=(r"requested amount of gpu memory \(<tried>",),
-        means="TensorRT got no memory for the weights or the activations of an engine, as it was loaded",
-        next_step="stop the other processes that `nvidia-smi` shows, load fewer engines at once, or build "
+        means=(
+            "TensorRT got no memory for the weights or the activations of an engine, as it was "
+            "loaded"
+        ),
+        next_step="stop the other processes that `nvidia-smi` shows, load fewer engines at once, "
+        "or build "
         "this one for smaller shapes",
     ),
     MessageKind(
         "a build of TensorRT-LLM",
-        seen=(r"error code 2: outofmemory .{0,2000}?engine building failed, please check the error log",),
+        seen=(
+            (
+                r"error code 2: outofmemory .{0,2000}?engine building failed, please check the "
+                r"error log"
+            ),
+        ),
         also=(r"requested amount of gpu memory \(<tried>",),
-        means="TensorRT got no memory while TensorRT-LLM built an engine: the weights of the model that is "
+        means="TensorRT got no memory while TensorRT-LLM built an engine: the weights of the "
+        "model that is "
         "read may stand on the GPU beside the engine's, and what other processes hold",
-        next_step="fewer weights for each GPU (a larger --tp_size, or weights of 8 or 4 bits), or the "
+        next_step="fewer weights for each GPU (a larger --tp_size, or weights of 8 or 4 bits), or "
+        "the "
         "model's weights on the CPU while the engine is built; stop the other processes that "
         "`nvidia-smi` shows; a smaller max_batch_size or max_input_len",
     ),
@@ -419,7 +506,10 @@ _KINDS = (
         seen=(
             "error code 2: outofmemory",
             r"error code 1: cuda runtime \(out of memory\)",
-            r"(?:user allocator error|cuda error 2) allocating (?:(?P<tried>[1-9]\d{0,19})|0)-byte buffer",
+            (
+                r"(?:user allocator error|cuda error 2) allocating "
+                r"(?:(?P<tried>[1-9]\d{0,19})|0)-byte buffer"
+            ),
             r"cuda error in \S{0,80}allocate: 2(?!\d)",
             r"outofmemory error in \S{0,120}computecosts",
             "out of memory error during getbesttactic",
@@ -428,8 +518,10 @@ _KINDS = (
         unless=(
             "could not deserialize|deserialization failed|deserializecudaengine",
             "due to insufficient workspace",
-            # An error that lets a tactic be skipped stands before these words: what follows the last is real.
-            "skipping tactic(?!.{0,8000}?(?:skipping tactic|could not find any implementation|engine could "
+            # An error that lets a tactic be skipped stands before these words: what follows the
+            # last is real.
+            "skipping tactic(?!.{0,8000}?(?:skipping tactic|could not find any "
+            "implementation|engine could "
             "not|engine build|failed to build|build_serialized_network)|"
             ".{200,60000}?error code 2: outofmemory)",
         ),
@@ -437,9 +529,14 @@ _KINDS = (
             r"requested (?:size was|amount of (?:gpu )?memory \()<tried>",
             r"insufficient memory on requested size of (?P<tried>\d{7,20})",
         ),
-        means="TensorRT got no memory for an engine's weights, its activations or the workspace of a tactic",
-        next_step="a smaller workspace (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, …)) while "
-        "an engine is built; smaller shapes, or fewer engines and contexts, while it runs; or free what "
+        means=(
+            "TensorRT got no memory for an engine's weights, its activations or the workspace "
+            "of a tactic"
+        ),
+        next_step="a smaller workspace "
+        "(config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, …)) while "
+        "an engine is built; smaller shapes, or fewer engines and contexts, while it runs; or "
+        "free what "
         "other processes hold (`nvidia-smi`)",
     ),
     MessageKind(
@@ -451,7 +548,10 @@ _KINDS = (
             r"skipping tactic .{0,40}insufficient memory on requested size of (?P<tried>\d{7,20})",
             "skipping tactic .{0,40}insufficient memory on requested size",
         ),
-        means="a warning: TensorRT leaves out a tactic whose workspace does not fit, and goes on with others",
+        means=(
+            "a warning: TensorRT leaves out a tactic whose workspace does not fit, and goes on "
+            "with others"
+        ),
         next_step="nothing, if the build succeeds; else a smaller workspace "
         "(config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, …))",
         cause=OomCause.WARNING,
@@ -484,23 +584,32 @@ _KINDS = (
             r"failed \(cuda out of memory\) on sequence .{1,200}?of length <residues>",
             r"failed \(cuda out of memory\) to predict batch of size <sequences>",
         ),
-        means="ESMFold ran out of GPU memory and skipped this sequence or batch; its need grows with the "
+        means="ESMFold ran out of GPU memory and skipped this sequence or batch; its need grows "
+        "with the "
         "square of the sequence length, and the text does not say what else held memory",
-        next_step="--chunk-size 64 (or 32) for a long sequence, a lower --max-tokens-per-batch for a batch; "
+        next_step="--chunk-size 64 (or 32) for a long sequence, a lower --max-tokens-per-batch "
+        "for a batch; "
         "else --cpu-offload; `nvidia-smi` shows what other processes hold",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "a model that was dispatched to the CPU",
         seen=("some modules are dispatched on the cpu or the disk",),
-        means="the weights do not fit on the GPUs, so that device_map put a part of them on the CPU "
+        means="the weights do not fit on the GPUs, so that device_map put a part of them on the "
+        "CPU "
         "or the disk, which this quantization does not allow",
-        next_step="free what other processes or models hold on the GPU (`nvidia-smi`), use a smaller "
+        next_step="free what other processes or models hold on the GPU (`nvidia-smi`), use a "
+        "smaller "
         "model, or llm_int8_enable_fp32_cpu_offload=True with a device_map of your own",
     ),
     MessageKind(
         "ExLlama",
-        seen=(r"insufficient (?:vram (?:in split )?for model and cache|space (?:on|in) \w{1,20} for)",),
+        seen=(
+            (
+                r"insufficient (?:vram (?:in split )?for model and cache|space (?:on|in) \w{1,20} "
+                r"for)"
+            ),
+        ),
         means="the weights and the cache do not fit into the memory that the GPUs have free",
         next_step="a shorter cache (max_seq_len) or a quantized one, or a smaller model",
     ),
@@ -511,7 +620,8 @@ _KINDS = (
             r"failed to cudamalloc <tried> on device <device>",
             r"faiss.{0,400}?failed to cudamalloc <tried>",
         ),
-        means="the index, or FAISS's temporary memory (by default up to 1.5 GiB), does not fit into what is "
+        means="the index, or FAISS's temporary memory (by default up to 1.5 GiB), does not fit "
+        "into what is "
         "free on the GPU",
         next_step="a smaller index (float16, PQ), or shard it over GPUs; less temporary memory "
         "(StandardGpuResources.setTempMemory())",
@@ -520,7 +630,8 @@ _KINDS = (
         "FAISS's start",
         seen=(r"faiss.{0,200}?initializefordevice(?!.{0,300}cudahostalloc).{0,200}?out of memory",),
         means="the GPU was full when FAISS started on it",
-        next_step="stop the other processes that `nvidia-smi` shows; torch.cuda.empty_cache() before, where "
+        next_step="stop the other processes that `nvidia-smi` shows; torch.cuda.empty_cache() "
+        "before, where "
         "torch shares the GPU",
     ),
     MessageKind(
@@ -532,10 +643,14 @@ _KINDS = (
         needs=("nccl", "failed to cuda (?:host )?[cm]alloc|cuda failure (?:2 )?'out of memory'"),
         unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf",),
         also=("failed to cuda (?:host )?[cm]alloc(?: async)? <tried>",),
-        means="NCCL allocates its buffers outside torch's allocator, and vLLM's share of the GPU, or "
-        "another process, had left too little; if another error stands before it in the log, that one is "
+        means="NCCL allocates its buffers outside torch's allocator, and vLLM's share of the "
+        "GPU, or "
+        "another process, had left too little; if another error stands before it in the log, that "
+        "one is "
         "likely the cause",
-        next_step="lower --gpu-memory-utilization; stop the other processes that `nvidia-smi` shows",
+        next_step=(
+            "lower --gpu-memory-utilization; stop the other processes that `nvidia-smi` shows"
+        ),
     ),
     MessageKind(
         "NCCL",
@@ -545,7 +660,8 @@ _KINDS = (
             "cuda failure (?:2 )?'out of memory'",
         ),
         also=("failed to cuda (?:host )?[cm]alloc(?: async)? <tried>",),
-        means="NCCL allocates its buffers outside torch's allocator when a communicator first works, "
+        means="NCCL allocates its buffers outside torch's allocator when a communicator first "
+        "works, "
         "and the GPU was full",
         next_step=f"{_LEAVE_ROOM}; or start NCCL early, by a barrier before the model is built",
     ),
@@ -554,7 +670,8 @@ _KINDS = (
         seen=("nvml_success == .{0,120}?internal assert failed at .{0,200}?cudacachingallocator",),
         means="CUDA out of memory: torch asked NVML for the figures of its message, and failed at "
         "that (MIG slices, Jetson, WSL, containers without NVML)",
-        next_step="a smaller batch or smaller inputs, as for any CUDA out of memory; free what other "
+        next_step="a smaller batch or smaller inputs, as for any CUDA out of memory; free what "
+        "other "
         "processes hold (`nvidia-smi`, on Jetson `tegrastats`)",
     ),
     MessageKind(
@@ -564,7 +681,8 @@ _KINDS = (
             r"cudaallocmapped\(\) failed to allocate",
         ),
         means="the memory that the CPU and the GPU of a Jetson share ran out",
-        next_step="close other programs, use a smaller model or batch, or add swap; `tegrastats` shows "
+        next_step="close other programs, use a smaller model or batch, or add swap; `tegrastats` "
+        "shows "
         "the memory",
     ),
     MessageKind(
@@ -572,7 +690,8 @@ _KINDS = (
         level=1,
         seen=_LIBRARY_CALLS,
         unless=_OF_TORCH,
-        means="most often a library (cuBLAS, cuDNN, cuFFT, …) got no memory for its handle or its workspace: "
+        means="most often a library (cuBLAS, cuDNN, cuFFT, …) got no memory for its handle or its "
+        "workspace: "
         "the program, or another, had left nearly nothing; else an earlier error",
         next_step=_STOP_OTHERS,
     ),
@@ -585,7 +704,8 @@ _KINDS = (
             "curand_status_initialization_failed",
             "rocblas_create_handle",
         ),
-        means="most often memory ran out as the library made its handle, outside torch's allocator; "
+        means="most often memory ran out as the library made its handle, outside torch's "
+        "allocator; "
         "else an earlier error, such as an index out of range",
         next_step=f"{_LEAVE_ROOM}; if the GPU is not full, rerun with CUDA_LAUNCH_BLOCKING=1",
     ),
@@ -609,17 +729,21 @@ _KINDS = (
             "dnn library (?:initialization failed|is not found)",
         ),
         also=("memory usage: <free> free, <total> total",),
-        means="most often the workspace of no algorithm fits into what is free on the GPU; else the "
+        means="most often the workspace of no algorithm fits into what is free on the GPU; else "
+        "the "
         "cuDNN that is installed does not fit the GPU or this program",
-        next_step="a smaller batch or input, or free what other processes hold (`nvidia-smi`); if the "
+        next_step="a smaller batch or input, or free what other processes hold (`nvidia-smi`); if "
+        "the "
         "GPU is not full, reinstall the cuDNN that your torch, TensorFlow or JAX asks for",
     ),
     MessageKind(
         "WSL's driver",
         seen=(r"dxgkio_make_resident: ioctl failed: -12",),
-        means="Windows could not keep more memory of the GPU for WSL, which may use less than nvidia-smi "
+        means="Windows could not keep more memory of the GPU for WSL, which may use less than "
+        "nvidia-smi "
         "shows as free",
-        next_step="less memory for the program (a smaller batch; --gpu-memory-utilization in vLLM), and "
+        next_step="less memory for the program (a smaller batch; --gpu-memory-utilization in "
+        "vLLM), and "
         "close programs of Windows that use the GPU",
     ),
     MessageKind(
@@ -631,7 +755,8 @@ _KINDS = (
             r"cuda error: out of memory.{0,120}?cachinghostallocator\.",
             r"(?:cuda runtime err(?:or)? ?:?\(2\)|thcudacheck fail).{0,200}?hostallocator",
         ),
-        means="no host memory could be pinned: the machine's memory, not the GPU's, or the limit of "
+        means="no host memory could be pinned: the machine's memory, not the GPU's, or the "
+        "limit of "
         "locked memory",
         next_step="pin_memory=False, or a smaller batch; `ulimit -l` and `free -g` show the limits",
         cause=OomCause.HOST,
@@ -647,9 +772,11 @@ _KINDS = (
             "cumemhostalloc failed",
             r"physx \w{1,20}: failed to allocate pinned memory",
         ),
-        means="the driver pinned no more memory of the host, whatever the GPU has free; under WSL the limit "
+        means="the driver pinned no more memory of the host, whatever the GPU has free; under WSL "
+        "the limit "
         "is low",
-        next_step="`free -g` and `ulimit -l` show what is short: free memory of the host, or raise the "
+        next_step="`free -g` and `ulimit -l` show what is short: free memory of the host, or "
+        "raise the "
         "limit; a smaller batch, and fewer elements that are prefetched; under WSL more memory= in "
         ".wslconfig",
         cause=OomCause.HOST,
@@ -657,10 +784,13 @@ _KINDS = (
     MessageKind(
         "a copy to the GPU in TensorFlow",
         seen=("dst tensor is not initialized",),
-        means="most often the GPU had no memory left for a tensor that TensorFlow copied to it: this "
+        means="most often the GPU had no memory left for a tensor that TensorFlow copied to it: "
+        "this "
         "program or another process has filled it",
-        next_step="a smaller batch or model, or data that stays on the CPU (tf.data); stop the other "
-        "processes that `nvidia-smi` shows; set_memory_growth(gpu, True) where another program shares the "
+        next_step="a smaller batch or model, or data that stays on the CPU (tf.data); stop the "
+        "other "
+        "processes that `nvidia-smi` shows; set_memory_growth(gpu, True) where another program "
+        "shares the "
         "GPU",
     ),
     MessageKind(
@@ -684,23 +814,32 @@ _KINDS = (
             "resourceexhaustederror.{0,400}?failed to allocate memory",
         ),
         unless=("gpu|cpu:|dml:|xpu:|cuda|nvidia|[gr]tx",),
-        means="TensorFlow's own allocator found no memory: the text does not say whether of the GPU or of "
+        means="TensorFlow's own allocator found no memory: the text does not say whether of the "
+        "GPU or of "
         "the host",
-        next_step="a smaller batch; `nvidia-smi` and `free -g` show which memory fills while it runs",
+        next_step=(
+            "a smaller batch; `nvidia-smi` and `free -g` show which memory fills while it runs"
+        ),
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "TensorFlow's pinned memory",
         backend="host",
         seen=(
-            r"allocator \(?(?:cuda_|gpu_|xla_gpu_)host_bfc\)? ?ran out of memory trying to allocate <tried>",
-            r"oom when allocating tensor with shape<shape> and type <type> on \S{0,80}? by allocator "
+            (
+                r"allocator \(?(?:cuda_|gpu_|xla_gpu_)host_bfc\)? ?ran out of memory trying to "
+                r"allocate <tried>"
+            ),
+            r"oom when allocating tensor with shape<shape> and type <type> on \S{0,80}? by "
+            r"allocator "
             "(?:cuda_|gpu_|xla_gpu_)host_bfc",
         ),
-        means="TensorFlow got no pinned host memory, which it needs to copy tensors to the GPU; the GPU's "
+        means="TensorFlow got no pinned host memory, which it needs to copy tensors to the GPU; "
+        "the GPU's "
         "own memory did not run out",
         next_step="copy less at once (a smaller batch; large constants and variables in parts); "
-        "TF_GPU_HOST_MEM_LIMIT_IN_MB sets TensorFlow's own limit; `free -g` shows the host's memory while "
+        "TF_GPU_HOST_MEM_LIMIT_IN_MB sets TensorFlow's own limit; `free -g` shows the host's "
+        "memory while "
         "it runs",
         cause=OomCause.HOST,
     ),
@@ -710,16 +849,20 @@ _KINDS = (
             "oom when allocating tensor (?:with|of) shape<shape> and type <type>"
             r"(?: on \S{0,80}?gpu:<device> by)?",
             r"allocator \(?gpu_\d{1,2}_bfc\)? ran out of memory trying to allocate <tried> "
-            r"?(?:\(rounded to <rounded>\))?(?!.{0,12}?(?:the caller indicates|with freed_by_count))",
+            r"?(?:\(rounded to <rounded>\))?(?!.{0,12}?(?:the caller indicates|with "
+            r"freed_by_count))",
         ),
         needs=(r"limit: \d{1,9}inuse.{0,4000}?gpu",),
         also=(
             "ran out of memory trying to allocate <tried>(?!.{0,60}?caller indicates)",
             "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
         ),
-        means="TensorFlow's own pool on the GPU is very small: it found little free memory when it started, "
-        "because other programs had it (on a Jetson, also those that run on the CPU), or a limit was set",
-        next_step="stop the other processes that `nvidia-smi` shows (on a Jetson, close other programs, the "
+        means="TensorFlow's own pool on the GPU is very small: it found little free memory when "
+        "it started, "
+        "because other programs had it (on a Jetson, also those that run on the CPU), or a limit "
+        "was set",
+        next_step="stop the other processes that `nvidia-smi` shows (on a Jetson, close other "
+        "programs, the "
         "desktop too) before TensorFlow starts; else a larger memory_limit or "
         "per_process_gpu_memory_fraction, where one is set",
     ),
@@ -734,9 +877,11 @@ _KINDS = (
             "ran out of memory trying to allocate <tried>(?!.{0,60}?caller indicates)",
             "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
         ),
-        means="TensorFlow's own allocator found no memory for a variable, a weight or what the optimizer "
+        means="TensorFlow's own allocator found no memory for a variable, a weight or what the "
+        "optimizer "
         "keeps for one, as it was made: the batch plays no part",
-        next_step="stop the other processes that `nvidia-smi` shows; else a smaller model, or an optimizer "
+        next_step="stop the other processes that `nvidia-smi` shows; else a smaller model, or an "
+        "optimizer "
         "that keeps less (Adam keeps two more of each weight, SGD none)",
     ),
     MessageKind(
@@ -754,7 +899,10 @@ _KINDS = (
         ),
         # Paths of jaxlib.
         unless=(
-            r"external/(?:org_tensorflow|xla|tsl)/\S{0,80}?bfc_allocator|failed to allocate request for",
+            (
+                r"external/(?:org_tensorflow|xla|tsl)/\S{0,80}?bfc_allocator|failed to allocate "
+                r"request for"
+            ),
         ),
         also=(
             "ran out of memory trying to allocate <tried>(?!.{0,60}?caller indicates)",
@@ -762,16 +910,21 @@ _KINDS = (
             "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
         ),
         means="TensorFlow's own allocator found no memory",
-        next_step="a smaller batch; set_memory_growth(gpu, True) where another program shares the GPU",
+        next_step=(
+            "a smaller batch; set_memory_growth(gpu, True) where another program shares the GPU"
+        ),
     ),
     MessageKind(
         "a library's handle in TensorFlow",
         seen=(r"(?:failed to create|could not create) cu(?:blas|dnn|solver|sparse)\w{0,3} handle",),
         also=("memory usage: <free> free, <total> total",),
-        means="most often a GPU library found no memory for its handle, because TensorFlow takes almost all "
-        "of a GPU at its start or another process holds it; rarely the library's version does not match the "
+        means="most often a GPU library found no memory for its handle, because TensorFlow takes "
+        "almost all "
+        "of a GPU at its start or another process holds it; rarely the library's version does not "
+        "match the "
         "driver",
-        next_step="tf.config.experimental.set_memory_growth(gpu, True) (allow_growth in TensorFlow 1), so "
+        next_step="tf.config.experimental.set_memory_growth(gpu, True) (allow_growth in "
+        "TensorFlow 1), so "
         "that TensorFlow leaves room; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
@@ -788,9 +941,12 @@ _KINDS = (
     MessageKind(
         "a wrong size at TensorFlow's start",
         seen=(r"failed to allocate \d{2,5}(?:\.\d{1,2})?tib? \(<tried>\) from device",),
-        means="TensorFlow or JAX asked for more than any GPU has: it read the size of the GPU's memory "
-        "wrongly, most often because its build does not fit the driver or the release of ROCm or CUDA",
-        next_step="the release of ROCm or CUDA, and the driver, that this TensorFlow was built for; else a "
+        means="TensorFlow or JAX asked for more than any GPU has: it read the size of the GPU's "
+        "memory "
+        "wrongly, most often because its build does not fit the driver or the release of ROCm or "
+        "CUDA",
+        next_step="the release of ROCm or CUDA, and the driver, that this TensorFlow was built "
+        "for; else a "
         "limit of its own (memory_limit in tf.config.LogicalDeviceConfiguration)",
         cause=OomCause.TOO_LARGE,
     ),
@@ -798,15 +954,19 @@ _KINDS = (
         "TensorFlow's start",
         seen=(
             # The first request after the line of the device.
-            r"total ?memory: <total> free ?memory: <free>(?:(?!failed to allocate).){0,900}?failed to "
+            r"total ?memory: <total> free ?memory: <free>(?:(?!failed to "
+            r"allocate).){0,900}?failed to "
             r"allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: .{0,40}?cuda_error_out_of_memory",
             r"failed to allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: "
             ".{0,40}?cuda_error_out_of_memory",
         ),
         unless=("failed to allocate request for",),
-        means="TensorFlow or JAX asked the driver for its pool, or to enlarge it, and the GPU had less "
-        "left, most often because other processes hold memory: it then takes a smaller pool, or stops",
-        next_step="stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, True) in "
+        means="TensorFlow or JAX asked the driver for its pool, or to enlarge it, and the GPU had "
+        "less "
+        "left, most often because other processes hold memory: it then takes a smaller pool, or "
+        "stops",
+        next_step="stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, "
+        "True) in "
         "TensorFlow, XLA_PYTHON_CLIENT_MEM_FRACTION in JAX",
     ),
     MessageKind(
@@ -816,16 +976,21 @@ _KINDS = (
             r"failed to allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: hip_?error",
             r"failed to allocate (?P<tried>[\d.]{1,9}[kmgt]) from device: hip_?error",
         ),
-        means="TensorFlow asked the driver for its pool, or to enlarge it, and the GPU had less left, most "
+        means="TensorFlow asked the driver for its pool, or to enlarge it, and the GPU had less "
+        "left, most "
         "often because other processes hold memory: it then takes a smaller pool, or stops",
-        next_step="stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, True)",
+        next_step=(
+            "stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, True)"
+        ),
     ),
     MessageKind(
         "a TPU's memory in pieces",
         backend="TPU",
         seen=(
-            r"attempting to reserve (?P<tried>[\d.]{1,12}[kmgt]?) at the bottom of memory\. that was not "
-            r"possible\. there are (?P<pieces>[\d.]{1,12}[kmgtb]?) free, [\d.]{1,12}[kmgtb]? reserved, and "
+            r"attempting to reserve (?P<tried>[\d.]{1,12}[kmgt]?) at the bottom of memory\. that "
+            r"was not "
+            r"possible\. there are (?P<pieces>[\d.]{1,12}[kmgtb]?) free, [\d.]{1,12}[kmgtb]? "
+            r"reserved, and "
             r"(?!(?P=pieces)reservable)(?P<available>[\d.]{1,12}[kmgtb]?) reservable",
         ),
         also=(
@@ -833,9 +998,11 @@ _KINDS = (
             r"currently allocated: (?P<allocated>[\d.]{1,12}[kmgt]?)",
             r"program requirement: (?P<needed>[\d.]{1,12}[kmgt]?)",
         ),
-        means="a program needs its memory in one piece, and the free memory (HBM) is in several: the largest "
+        means="a program needs its memory in one piece, and the free memory (HBM) is in several: "
+        "the largest "
         "that can be reserved is smaller",
-        next_step="a smaller batch per core, jax.checkpoint (remat), or fewer arrays kept between steps; or "
+        next_step="a smaller batch per core, jax.checkpoint (remat), or fewer arrays kept between "
+        "steps; or "
         "shard the model over more cores",
         cause=OomCause.FRAGMENTED,
     ),
@@ -843,37 +1010,51 @@ _KINDS = (
         "a padded array on a TPU",
         backend="TPU",
         seen=(
-            r"(?:ran out of memory in memory space hbm|attempting to (?:allocate|reserve)|total hbm usage >=)"
-            r".{0,1500}?largest program allocations in hbm: ?1\. size: ?(?P<array>[\d.]{1,12}[kmgt]?b?)"
-            r"(?:(?!2\. size).){0,500}?unpadded size: ?(?P<unpadded>[\d.]{1,12}[kmgt]?b?) extra memory due "
-            r"to padding: ?(?P<padding>[\d.]{1,12}[kmgt]?b?)\((?:[2-9]|\d\d{1,3})\.\d{1,2}x expansion",
-            r"(?:ran out of memory in memory space hbm|attempting to (?:allocate|reserve)|total hbm usage >=)"
-            r".{0,1500}?\([0-4]?\d(?:\.\d)?% utilization: unpadded \((?P<unpadded>[\d.]{1,12}[kmgt]?b?)\) "
+            r"(?:ran out of memory in memory space hbm|attempting to (?:allocate|reserve)|total "
+            r"hbm usage >=)"
+            r".{0,1500}?largest program allocations in hbm: ?1\. size: "
+            r"?(?P<array>[\d.]{1,12}[kmgt]?b?)"
+            r"(?:(?!2\. size).){0,500}?unpadded size: ?(?P<unpadded>[\d.]{1,12}[kmgt]?b?) extra "
+            r"memory due "
+            r"to padding: ?(?P<padding>[\d.]{1,12}[kmgt]?b?)\((?:[2-9]|\d\d{1,3})\.\d{1,2}x "
+            r"expansion",
+            r"(?:ran out of memory in memory space hbm|attempting to (?:allocate|reserve)|total "
+            r"hbm usage >=)"
+            r".{0,1500}?\([0-4]?\d(?:\.\d)?% utilization: unpadded "
+            r"\((?P<unpadded>[\d.]{1,12}[kmgt]?b?)\) "
             r"padded \((?P<padded>[\d.]{1,12}[kmgt]?b?)\)",
-            r"(?<![\d.])[0-4]?\d(?:\.\d)?% utilization: unpadded \((?P<unpadded>[\d.]{1,12}[kmgt]?b?)\) "
+            r"(?<![\d.])[0-4]?\d(?:\.\d)?% utilization: unpadded "
+            r"\((?P<unpadded>[\d.]{1,12}[kmgt]?b?)\) "
             r"padded \((?P<padded>[\d.]{1,12}[kmgt]?b?)\)",
         ),
         also=(
             r"used (?P<needed>[\d.]{1,12}[kmgt]?) of (?P<total>[\d.]{1,12}[kmgt]?) hbm",
             r"total hbm usage >= (?P<needed>[\d.]{1,12}[kmgt])",
             r"exceeded hbm capacity by (?P<missing>[\d.]{1,12}[kmgt]?)",
-            r"attempting to (?:allocate|reserve) (?P<tried>[\d.]{1,12}[kmgt]?)(?: at the bottom of memory)?"
+            r"attempting to (?:allocate|reserve) (?P<tried>[\d.]{1,12}[kmgt]?)(?: at the bottom "
+            r"of memory)?"
             r"\. that was not possible\. there are (?P<free>[\d.]{1,12}[kmgtb]?) free",
         ),
-        means="the program needs more than the TPU's memory (HBM), and half or more of its largest array, "
-        "or of all its arrays, is padding: a TPU pads the last two dimensions of an array to multiples of 8 "
+        means="the program needs more than the TPU's memory (HBM), and half or more of its "
+        "largest array, "
+        "or of all its arrays, is padding: a TPU pads the last two dimensions of an array to "
+        "multiples of 8 "
         "and 128 (of 32-bit numbers)",
-        next_step="give that array a last dimension of 128 or more (reshape or transpose it, merge small "
+        next_step="give that array a last dimension of 128 or more (reshape or transpose it, "
+        "merge small "
         "dimensions); else a smaller batch per core, or shard the model over more cores",
     ),
     MessageKind(
         "XLA on a TPU",
         backend="TPU",
         seen=(
-            r"ran out of memory in memory space hbm\. used (?P<needed>\d{1,9}(?:\.\d{1,9})?[kmgt]?) of "
+            r"ran out of memory in memory space hbm\. used "
+            r"(?P<needed>\d{1,9}(?:\.\d{1,9})?[kmgt]?) of "
             r"(?P<total>\d{1,9}(?:\.\d{1,9})?[kmgt]?) hbm",
-            r"attempting to (?:allocate|reserve) (?P<tried>\d{1,9}(?:\.\d{1,9})?[kmgt]?)(?: at the bottom "
-            r"of memory)?\. that was not possible\. there are (?P<free>\d{1,9}(?:\.\d{1,9})?[kmgtb]?) free",
+            r"attempting to (?:allocate|reserve) (?P<tried>\d{1,9}(?:\.\d{1,9})?[kmgt]?)(?: at "
+            r"the bottom "
+            r"of memory)?\. that was not possible\. there are "
+            r"(?P<free>\d{1,9}(?:\.\d{1,9})?[kmgtb]?) free",
             r"total hbm usage >= (?P<needed>[\d.]{1,12}[kmgt])",
         ),
         also=(
@@ -886,7 +1067,9 @@ _KINDS = (
             r"(?P<shape>\w{1,12}\[[\d,]{0,60}\])",
         ),
         means="the program needs more than the TPU's memory (HBM)",
-        next_step="a smaller batch per core, jax.checkpoint (remat), or shard the model over more cores",
+        next_step=(
+            "a smaller batch per core, jax.checkpoint (remat), or shard the model over more cores"
+        ),
     ),
     MessageKind(
         "a kernel on a TPU",
@@ -899,7 +1082,11 @@ _KINDS = (
     MessageKind(
         "a compiled program of XLA",
         seen=(
-            r"resource_?exhausted: \S{0,40}?out of memory (?:while trying to allocate|allocating) <tried>",
+            (
+                r"resource_?exhausted: \S{0,40}?out of memory (?:while trying to "
+                r"allocate|allocating) "
+                r"<tried>"
+            ),
         ),
         needs=("bufferassignment stats|total allocation: <needed>",),
         also=(
@@ -910,10 +1097,12 @@ _KINDS = (
             "preallocated temp allocation: <temporary>",
             "total fragmentation: <gaps>",
         ),
-        means="XLA's own allocator found no memory for a program that it had compiled: JAX's pool is 75 % "
+        means="XLA's own allocator found no memory for a program that it had compiled: JAX's pool "
+        "is 75 % "
         "of a GPU by default",
         next_step="compare what it needs with the GPU: if that is nearly all, a smaller batch, or "
-        "jax.checkpoint (remat); if far less, stop what else holds the memory (`nvidia-smi`; arrays of "
+        "jax.checkpoint (remat); if far less, stop what else holds the memory (`nvidia-smi`; "
+        "arrays of "
         "earlier steps)",
     ),
     MessageKind(
@@ -924,15 +1113,20 @@ _KINDS = (
             "stats: limit: <limit>",
             "(?<!max)inuse: <used>",
         ),
-        means="the GPU had less memory left than TensorFlow requested; this process and others hold the rest",
-        next_step="stop the other processes that `nvidia-smi` shows; else a smaller batch or model, or run "
+        means=(
+            "the GPU had less memory left than TensorFlow requested; this process and others "
+            "hold the rest"
+        ),
+        next_step="stop the other processes that `nvidia-smi` shows; else a smaller batch or "
+        "model, or run "
         "on the CPU (CUDA_VISIBLE_DEVICES=-1)",
     ),
     MessageKind(
         "Jittor",
         seen=("unable to alloc cuda device memory, use unify memory instead",),
         means="a warning: the GPU is full, and Jittor uses host memory instead, which is slow",
-        next_step="a smaller model or batch, or half precision; stop the other processes that `nvidia-smi` "
+        next_step="a smaller model or batch, or half precision; stop the other processes that "
+        "`nvidia-smi` "
         "shows",
         cause=OomCause.WARNING,
     ),
@@ -944,8 +1138,11 @@ _KINDS = (
         ),
         needs=("out of memory|resource_exhausted",),
         also=("ran out of memory trying to allocate <tried>",),
-        means="the inputs and outputs of a compiled program are larger than the GPU, whatever is free",
-        next_step="smaller inputs and outputs: a smaller batch, the work in pieces, or results that are "
+        means=(
+            "the inputs and outputs of a compiled program are larger than the GPU, whatever is free"
+        ),
+        next_step="smaller inputs and outputs: a smaller batch, the work in pieces, or results "
+        "that are "
         "summed up inside the compiled function instead of all kept (fewer samples, thinning)",
         cause=OomCause.TOO_LARGE,
     ),
@@ -957,9 +1154,12 @@ _KINDS = (
             r"(?:resource_?exhausted: )?out of memory (?:while trying to allocate|allocating) "
             r"(?P<tried>\d{1,4})bytes",
         ),
-        means="XLA got no memory even for a few bytes: all of it was in use before, by this program or by "
-        "others, or the allocator failed for another reason, such as a build that does not fit the machine",
-        next_step="`jax.devices()` and `nvidia-smi` (`free -g` on the CPU) before the program runs: if the "
+        means="XLA got no memory even for a few bytes: all of it was in use before, by this "
+        "program or by "
+        "others, or the allocator failed for another reason, such as a build that does not fit "
+        "the machine",
+        next_step="`jax.devices()` and `nvidia-smi` (`free -g` on the CPU) before the program "
+        "runs: if the "
         "memory is full, stop what holds it; else another release of jaxlib",
         cause=OomCause.UNKNOWN,
     ),
@@ -970,11 +1170,18 @@ _KINDS = (
         # jaxlib 0.10 writes this where it computes on the CPU (measured); plugins of GPUs may, too.
         seen=(
             r"resource_exhausted: \S{0,40}?out of memory allocating <tried>",
-            r"failed to allocate request for \S{1,12}\(<tried>\) on device ordinal (?P<device>0)(?!\d)",
+            (
+                r"failed to allocate request for \S{1,12}\(<tried>\) on device ordinal "
+                r"(?P<device>0)(?!\d)"
+            ),
         ),
         unless=("cuda|gpu|rocm|tpu|hbm|nvidia|[gr]tx|tesla",),
-        means="XLA got no memory for an array: of the machine, where it computes on the CPU, else of the GPU",
-        next_step="`jax.devices()` shows where it computes: smaller arrays or a smaller batch, or more "
+        means=(
+            "XLA got no memory for an array: of the machine, where it computes on the CPU, else "
+            "of the GPU"
+        ),
+        next_step="`jax.devices()` shows where it computes: smaller arrays or a smaller batch, or "
+        "more "
         "memory for the job where that is the CPU",
         cause=OomCause.UNKNOWN,
     ),
@@ -991,7 +1198,8 @@ _KINDS = (
             # The words of gRPC: Google's services have them for a quota.
             r"resource_exhausted: (?:(?!quota)\S){0,40}?(?:out of memory|allocat(?!\S{0,40}quota))",
             r"external/(?:org_tensorflow|xla|tsl)/\S{0,80}?bfc_allocator\.cc:\d{1,4}\] allocator "
-            r"\(gpu_<device>_bfc\) ran out of memory trying to allocate <tried>(?!.{0,60}?caller indicates)",
+            r"\(gpu_<device>_bfc\) ran out of memory trying to allocate <tried>(?!.{0,60}?caller "
+            r"indicates)",
         ),
         also=(
             "total allocation: <needed>",
@@ -1002,7 +1210,8 @@ _KINDS = (
             "total fragmentation: <gaps>",
         ),
         means="XLA's own allocator found no memory: JAX's pool is 75 % of a GPU by default",
-        next_step="a smaller batch, or jax.checkpoint (remat); XLA_PYTHON_CLIENT_PREALLOCATE=false where "
+        next_step="a smaller batch, or jax.checkpoint (remat); "
+        "XLA_PYTHON_CLIENT_PREALLOCATE=false where "
         "another program shares the GPU",
     ),
     MessageKind(
@@ -1015,9 +1224,11 @@ _KINDS = (
     MessageKind(
         "Triton's pool of GPU memory",
         seen=("failed to allocate cuda memory with byte size <tried> on gpu <device>",),
-        means="a warning: Triton's pool for passing tensors (64 MiB on each GPU by default) is full, and "
+        means="a warning: Triton's pool for passing tensors (64 MiB on each GPU by default) is "
+        "full, and "
         "Triton uses host memory instead, which is slower",
-        next_step="a larger pool: tritonserver --cuda-memory-pool-byte-size=0:268435456 (the GPU's number "
+        next_step="a larger pool: tritonserver --cuda-memory-pool-byte-size=0:268435456 (the "
+        "GPU's number "
         "and the bytes)",
         cause=OomCause.WARNING,
     ),
@@ -1026,10 +1237,13 @@ _KINDS = (
         backend="host",
         level=2,
         seen=("unable to allocate pinned system memory, pinned memory pool will not be available",),
-        means="a warning: the driver gave Triton no pinned memory of the host, and Triton goes on without. "
-        "The words after it say why: often the container has no GPU or an old driver, or a virtual GPU does "
+        means="a warning: the driver gave Triton no pinned memory of the host, and Triton goes on "
+        "without. "
+        "The words after it say why: often the container has no GPU or an old driver, or a "
+        "virtual GPU does "
         "not support it; only `out of memory` there would be a lack of memory",
-        next_step="nothing, if the models load and run; else `nvidia-smi` in the container shows whether it "
+        next_step="nothing, if the models load and run; else `nvidia-smi` in the container shows "
+        "whether it "
         "has the GPU (docker run --gpus all) and which driver",
         cause=OomCause.WARNING,
     ),
@@ -1038,7 +1252,8 @@ _KINDS = (
         backend="host",
         seen=("failed to allocate pinned system memory, falling back",),
         also=("failed to allocate <tried> of pinned",),
-        means="a warning: Triton's pool of pinned memory for passing tensors (256 MiB by default) is full, "
+        means="a warning: Triton's pool of pinned memory for passing tensors (256 MiB by default) "
+        "is full, "
         "and Triton uses memory that is not pinned, which is slower",
         next_step="a larger pool: tritonserver --pinned-memory-pool-byte-size=1073741824 (bytes)",
         cause=OomCause.WARNING,
@@ -1048,37 +1263,48 @@ _KINDS = (
         level=-1,
         seen=("failed to allocate memory for requested buffer of size <tried>",),
         needs=(r"requested buffer of size \d{14,16}(?!\d)",),
-        means="a node of ONNX Runtime asked for more than any device has: its size was computed wrongly, "
-        "because an input has a shape that the model does not expect, or because threads share one session",
+        means="a node of ONNX Runtime asked for more than any device has: its size was computed "
+        "wrongly, "
+        "because an input has a shape that the model does not expect, or because threads share "
+        "one session",
         next_step="one session for each thread; check the shapes of the inputs",
         cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
         "a session of ONNX Runtime",
         seen=(
-            "exception during initialization: .{0,400}?failed to allocate memory for requested buffer of "
+            "exception during initialization: .{0,400}?failed to allocate memory for requested "
+            "buffer of "
             "size <tried>",
         ),
-        means="ONNX Runtime got no memory for the weights of the model, as it made the session: of the GPU, "
+        means="ONNX Runtime got no memory for the weights of the model, as it made the session: "
+        "of the GPU, "
         "where the session runs there, else of the machine",
-        next_step="a smaller or quantized model, or fewer sessions on this GPU (fewer instances in Triton); "
+        next_step="a smaller or quantized model, or fewer sessions on this GPU (fewer instances "
+        "in Triton); "
         "stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "cuBLAS or cuDNN in ONNX Runtime or CNTK",
         seen=(
-            r"cu(?:blas|dnn) failure \d{1,3}: cu(?:blas|dnn)_status_(?:alloc_failed|not_initialized) ; "
+            r"cu(?:blas|dnn) failure \d{1,3}: "
+            r"cu(?:blas|dnn)_status_(?:alloc_failed|not_initialized) ; "
             "gpu=<device>",
         ),
-        means="most often cuBLAS or cuDNN got no GPU memory, because the arena of ONNX Runtime or CNTK, or "
+        means="most often cuBLAS or cuDNN got no GPU memory, because the arena of ONNX Runtime or "
+        "CNTK, or "
         "another process, holds it",
-        next_step="a smaller model, batch or input, or fewer sessions and threads on this GPU; stop the "
+        next_step="a smaller model, batch or input, or fewer sessions and threads on this GPU; "
+        "stop the "
         "other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "CNTK",
         seen=(
-            r"cuda failure 2: out of memory ; gpu=<device>.{0,300}?(?:asmultipleof|allocatedelemtype|cntk)",
+            (
+                r"cuda failure 2: out of memory ; "
+                r"gpu=<device>.{0,300}?(?:asmultipleof|allocatedelemtype|cntk)"
+            ),
         ),
         means="CNTK got no memory from the driver",
         next_step="a smaller minibatch or input; stop the other processes that `nvidia-smi` shows",
@@ -1089,9 +1315,11 @@ _KINDS = (
         seen=("failed to allocate memory for requested buffer of size <tried>",),
         # The layout of its kernels for CPUs.
         needs=("nchwc",),
-        means="ONNX Runtime's arena got no memory of the machine for a node that runs on the CPU, or a limit "
+        means="ONNX Runtime's arena got no memory of the machine for a node that runs on the CPU, "
+        "or a limit "
         "of the process, the job or the container was reached",
-        next_step="a smaller image or batch, or fewer requests at once; enable_cpu_mem_arena=False in "
+        next_step="a smaller image or batch, or fewer requests at once; "
+        "enable_cpu_mem_arena=False in "
         "SessionOptions keeps less between runs; `free -g` while it runs",
         cause=OomCause.HOST,
     ),
@@ -1100,8 +1328,12 @@ _KINDS = (
         backend="device",
         seen=("failed to allocate memory for requested buffer of size <tried>",),
         unless=("cuda|gpu|tensorrt|dml|directml|nvidia|rocm|migraphx|[gr]tx|tesla",),
-        means="ONNX Runtime's arena got no memory: the text does not say whether of the GPU or of the host",
-        next_step="a smaller batch or input, or fewer threads and sessions at once; `nvidia-smi` and "
+        means=(
+            "ONNX Runtime's arena got no memory: the text does not say whether of the GPU or of "
+            "the host"
+        ),
+        next_step="a smaller batch or input, or fewer threads and sessions at once; `nvidia-smi` "
+        "and "
         "`free -g` show which memory fills while it runs",
         cause=OomCause.UNKNOWN,
     ),
@@ -1110,26 +1342,35 @@ _KINDS = (
         seen=("failed to allocate memory for requested buffer of size <tried>",),
         means="ONNX Runtime's arena got no memory: of the GPU, where the node runs there, else of "
         "the machine",
-        next_step="a smaller batch or input; arena_extend_strategy=kSameAsRequested keeps the arena small",
+        next_step=(
+            "a smaller batch or input; arena_extend_strategy=kSameAsRequested keeps the arena small"
+        ),
     ),
     MessageKind(
         "ONNX Runtime's call of CUDA",
         seen=("cuda failure 2: out of memory ; gpu=<device>",),
         unless=("failed to allocate memory for requested buffer of size <tried>",),
-        means="a call of ONNX Runtime to CUDA got no memory of the GPU: for a tensor, a stream, or a library "
+        means="a call of ONNX Runtime to CUDA got no memory of the GPU: for a tensor, a stream, "
+        "or a library "
         "such as cuDNN",
-        next_step="fewer sessions and threads on the GPU at once, or a smaller batch or input; stop the other "
-        "processes that `nvidia-smi` shows; gpu_mem_limit and arena_extend_strategy=kSameAsRequested keep "
+        next_step="fewer sessions and threads on the GPU at once, or a smaller batch or input; "
+        "stop the other "
+        "processes that `nvidia-smi` shows; gpu_mem_limit and "
+        "arena_extend_strategy=kSameAsRequested keep "
         "ONNX Runtime's arena small",
     ),
     MessageKind(
         "ND4J",
         backend="host",
         seen=(r"can't allocate \[host\] memory: (?P<tried>\d{1,20})",),
-        means="ND4J, on which DL4J stands, got no memory of the host outside Java's heap: the machine's memory, "
-        "the limit of such memory, or what CUDA can pin is used up; or an earlier error has left CUDA unusable",
-        next_step="a higher limit (-Dorg.bytedeco.javacpp.maxbytes=8G, and maxphysicalbytes above it), where "
-        "`free -g` shows room; else fewer threads and models at once, or a smaller batch. Look for an earlier "
+        means="ND4J, on which DL4J stands, got no memory of the host outside Java's heap: the "
+        "machine's memory, "
+        "the limit of such memory, or what CUDA can pin is used up; or an earlier error has left "
+        "CUDA unusable",
+        next_step="a higher limit (-Dorg.bytedeco.javacpp.maxbytes=8G, and maxphysicalbytes above "
+        "it), where "
+        "`free -g` shows room; else fewer threads and models at once, or a smaller batch. Look "
+        "for an earlier "
         "error of CUDA in the log",
         cause=OomCause.HOST,
     ),
@@ -1137,7 +1378,9 @@ _KINDS = (
         "ND4J, on the GPU",
         seen=(r"can't allocate \[device\] memory: (?P<tried>\d{1,20})",),
         means="ND4J, on which DL4J stands, got no memory of the GPU",
-        next_step="a smaller batch, model or input; stop the other processes that `nvidia-smi` shows",
+        next_step=(
+            "a smaller batch, model or input; stop the other processes that `nvidia-smi` shows"
+        ),
     ),
     MessageKind(
         "DirectML",
@@ -1152,32 +1395,49 @@ _KINDS = (
     MessageKind(
         "HAMi's wrong count",
         seen=(r"device \d{1,3} oom 1844674407\d{10} ?/ ?(?P<limit>\d{7,20})(?!\d)",),
-        means="HAMi, which shares a GPU among containers, counted the memory in use wrongly, as a negative "
+        means="HAMi, which shares a GPU among containers, counted the memory in use wrongly, as a "
+        "negative "
         "number: the GPU may have had enough",
-        next_step="restart the container, and update HAMi; CUDA_DISABLE_CONTROL=true turns its limit off",
+        next_step=(
+            "restart the container, and update HAMi; CUDA_DISABLE_CONTROL=true turns its limit off"
+        ),
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "HAMi's limit of a container",
         seen=(r"device \d{1,3} oom (?P<needed>\d{7,15}) ?/ ?(?P<limit>\d{7,15})(?!\d)",),
-        means="HAMi, which shares a GPU among containers, refused the request: with it the container would "
+        means="HAMi, which shares a GPU among containers, refused the request: with it the "
+        "container would "
         "hold more than its share, whatever the GPU has free",
-        next_step="a larger share (nvidia.com/gpumem in the pod's limits), or a smaller batch or model",
+        next_step=(
+            "a larger share (nvidia.com/gpumem in the pod's limits), or a smaller batch or model"
+        ),
         cause=OomCause.LIMIT,
     ),
     MessageKind(
         "HAMi",
         seen=(r"cumemoryallocate failed res=2(?!\d)",),
-        means="the driver had no memory for a container under HAMi, which shares a GPU among containers: "
+        means="the driver had no memory for a container under HAMi, which shares a GPU among "
+        "containers: "
         "others may hold it if their shares add up to more than the GPU",
-        next_step="a smaller batch or model; stop the other containers on the GPU (`nvidia-smi` on the node)",
+        next_step=(
+            "a smaller batch or model; stop the other containers on the GPU (`nvidia-smi` "
+            "on the node)"
+        ),
     ),
     MessageKind(
         "CuPy's limit",
-        seen=(r"out of memory allocating <tried> \(allocated so far: <pool>, limit set to: <allowed>",),
-        means="CuPy's pool has a limit, and what it holds plus this request is more; freed blocks stay in "
+        seen=(
+            (
+                r"out of memory allocating <tried> \(allocated so far: <pool>, limit set to: "
+                r"<allowed>"
+            ),
+        ),
+        means="CuPy's pool has a limit, and what it holds plus this request is more; freed blocks "
+        "stay in "
         "the pool and count. If the sum is below the limit, the GPU was full",
-        next_step="cupy.get_default_memory_pool().free_all_blocks() before large arrays, or a higher limit "
+        next_step="cupy.get_default_memory_pool().free_all_blocks() before large arrays, or a "
+        "higher limit "
         "(set_limit(), CUPY_GPU_MEMORY_LIMIT); else smaller arrays",
         cause=OomCause.LIMIT,
     ),
@@ -1187,7 +1447,8 @@ _KINDS = (
             r"out of memory allocating <tried> \(allocated so far: <pool>",
             r"out of memory to allocate <tried> \(total <pool_and_request>\)",
         ),
-        means="CuPy's pool got no memory from the driver: the request is larger than what the GPU has, or "
+        means="CuPy's pool got no memory from the driver: the request is larger than what the GPU "
+        "has, or "
         "CuPy's arrays or torch's cache on the same GPU hold it",
         next_step="smaller arrays, or cupy.get_default_memory_pool().free_all_blocks() first; "
         "torch.cuda.empty_cache() where torch shares the GPU",
@@ -1195,12 +1456,14 @@ _KINDS = (
     MessageKind(
         "Theano",
         seen=(
-            r"error allocating <tried> of device memory \([^()]{1,60}\)\. driver report <free> free and "
+            r"error allocating <tried> of device memory \([^()]{1,60}\)\. driver report <free> "
+            r"free and "
             "<total> total",
             r"error allocating <tried> of device memory",
         ),
         means="Theano got no GPU memory for one more array",
-        next_step="a smaller batch (in validation too) or a smaller model; stop the other processes that "
+        next_step="a smaller batch (in validation too) or a smaller model; stop the other "
+        "processes that "
         "`nvidia-smi` shows",
     ),
     MessageKind(
@@ -1208,11 +1471,15 @@ _KINDS = (
         seen=(
             r"memory space failed to allocate <tried>",
             r"rawmemoryallocationfailure: allocation of size <tried> failed\.",
-            r"error\( ?(?:cudaerrormemoryallocation|hiperroroutofmemory)\): out of memory \S{0,200}?kokkos",
+            (
+                r"error\( ?(?:cudaerrormemoryallocation|hiperroroutofmemory)\): out of memory "
+                r"\S{0,200}?kokkos"
+            ),
         ),
         needs=("cudamalloc|cudaerrormemoryallocation|hipmalloc|hiperroroutofmemory",),
         means="a program built on Kokkos, such as LAMMPS, got no GPU memory for an array",
-        next_step="less work for each GPU (fewer atoms or cells, more GPUs or nodes), or fewer MPI ranks on "
+        next_step="less work for each GPU (fewer atoms or cells, more GPUs or nodes), or fewer "
+        "MPI ranks on "
         "each GPU; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
@@ -1223,7 +1490,8 @@ _KINDS = (
             r"memory",
         ),
         means="OptiX got no GPU memory for the scene, its acceleration structures or a context",
-        next_step="a smaller scene: smaller textures, fewer instances; stop the other processes that "
+        next_step="a smaller scene: smaller textures, fewer instances; stop the other processes "
+        "that "
         "`nvidia-smi` shows, or use another GPU",
     ),
     MessageKind(
@@ -1244,7 +1512,10 @@ _KINDS = (
             r"out of memory in \S{0,160}?(?:relion|acc_|cuda_)\S{0,80}?\(error-code 2\)",
         ),
         also=("largestcontinuousfreespace: <largest>", "totalfreespace: <available>"),
-        means="RELION's pool on the GPU had no room for one more array; particles that align badly need more",
+        means=(
+            "RELION's pool on the GPU had no room for one more array; particles that align "
+            "badly need more"
+        ),
         next_step="fewer MPI ranks and threads (--j) on each GPU, fewer classes, a smaller box "
         "or more binning; stop the other processes that `nvidia-smi` shows",
     ),
@@ -1252,7 +1523,10 @@ _KINDS = (
         "RELION, on the host",
         backend="host",
         seen=("allocate: ?no space left(?!on)",),
-        means="RELION got no memory of the machine for an array, or a limit of the process was reached",
+        means=(
+            "RELION got no memory of the machine for an array, or a limit of the process was "
+            "reached"
+        ),
         next_step="fewer MPI ranks on a machine, a smaller box or more binning, or more memory; "
         "`free -g` while it runs",
         cause=OomCause.HOST,
@@ -1261,7 +1535,8 @@ _KINDS = (
         "COLMAP",
         seen=(r"mvs[/\\]\w{1,30}\.(?:h|cu|cuh):\d{1,5} ?- ?out of memory",),
         means="COLMAP's dense stereo got no GPU memory for the images and depth maps of one view",
-        next_step="smaller images (--PatchMatchStereo.max_image_size 2000); stop the other processes that "
+        next_step="smaller images (--PatchMatchStereo.max_image_size 2000); stop the other "
+        "processes that "
         "`nvidia-smi` shows",
     ),
     MessageKind(
@@ -1270,11 +1545,16 @@ _KINDS = (
             "openencodesession(?:ex)? failed: out of memory",
             r"openencodesessionex\S{0,60}?: ?10 ?\(",
             "nv_enc_err_out_of_memory",
-            "create(?:bitstream|input)buffer failed: out of memory|initializeencoder failed: out of memory",
+            (
+                "create(?:bitstream|input)buffer failed: out of memory|initializeencoder failed: "
+                "out "
+                "of memory"
+            ),
         ),
         means="NVENC, the GPU's video encoder, opened no session or buffer: drivers of GeForce "
         "cards allow a few sessions at once, whatever memory is free; else GPU memory is full",
-        next_step="fewer encodings at once, also those of other programs; fewer surfaces (-surfaces 8 in "
+        next_step="fewer encodings at once, also those of other programs; fewer surfaces "
+        "(-surfaces 8 in "
         "FFmpeg) or smaller pictures; `nvidia-smi` shows whether GPU memory is full",
         cause=OomCause.UNKNOWN,
     ),
@@ -1297,7 +1577,9 @@ _KINDS = (
             "memoryerror: metal oom",
         ),
         needs=("tinygrad|metal oom|no memory is available",),
-        means="tinygrad got no memory of the device that it computes on: the GPU, where that is one",
+        means=(
+            "tinygrad got no memory of the device that it computes on: the GPU, where that is one"
+        ),
         next_step="a smaller batch, context or model, or weights in fewer bits; stop the other "
         "programs that use the device",
         cause=OomCause.UNKNOWN,
@@ -1330,7 +1612,8 @@ _KINDS = (
         "LAMMPS",
         seen=("insufficient memory on accelerator",),
         means="LAMMPS's GPU package got no GPU memory for its atoms and neighbor lists",
-        next_step="fewer atoms for each GPU (more GPUs or nodes), a shorter cutoff, or fewer MPI ranks on "
+        next_step="fewer atoms for each GPU (more GPUs or nodes), a shorter cutoff, or fewer MPI "
+        "ranks on "
         "each GPU; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
@@ -1342,42 +1625,52 @@ _KINDS = (
         ),
         also=("need memory: <needed>, available: <available>",),
         means="Darknet got no GPU memory for the network",
-        next_step="larger subdivisions= in the .cfg file (fewer images at once), or a smaller width= and "
+        next_step="larger subdivisions= in the .cfg file (fewer images at once), or a smaller "
+        "width= and "
         "height=; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "Caffe",
         seen=(
-            r"(?:syncedmem|cudnn_conv_layer|math_functions|im2col|layer\w{0,20})\.c\w{1,2}:\d{1,5}\]? ?check "
+            r"(?:syncedmem|cudnn_conv_layer|math_functions|im2col"
+            r"|layer\w{0,20})\.c\w{1,2}:\d{1,5}\]? ?check "
             r"failed: error==cudasuccess\(2vs\.0\)out of memory",
         ),
         means="Caffe got no GPU memory for the blobs of the network",
-        next_step="a smaller batch_size or image in the .prototxt (iter_size in the solver makes up for a "
+        next_step="a smaller batch_size or image in the .prototxt (iter_size in the solver makes "
+        "up for a "
         "smaller batch); stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "AMD's Vulkan driver",
         seen=("not enough memory for command submission",),
-        means="the driver of an AMD GPU could not make all that a piece of work needs resident: the GPU's "
-        "memory and the part of the machine's that it may use (GTT) are full; the lost device comes of that",
-        next_step="use less on the GPU: a smaller model, batch, context or image, or fewer layers on it; "
+        means="the driver of an AMD GPU could not make all that a piece of work needs resident: "
+        "the GPU's "
+        "memory and the part of the machine's that it may use (GTT) are full; the lost device "
+        "comes of that",
+        next_step="use less on the GPU: a smaller model, batch, context or image, or fewer layers "
+        "on it; "
         "close other programs that use the GPU",
     ),
     MessageKind(
         "a lost device of WebGPU",
         seen=(r"device was lost(?: during reload)?\. this can happen due to insufficient memory",),
-        means="the browser lost the GPU: its memory ran out, or the driver stopped or reset it; the program "
+        means="the browser lost the GPU: its memory ran out, or the driver stopped or reset it; "
+        "the program "
         "cannot tell which",
-        next_step="a smaller or more strongly quantized model, or a shorter context; close other tabs and "
+        next_step="a smaller or more strongly quantized model, or a shorter context; close other "
+        "tabs and "
         "programs that use the GPU; if little is in use, a newer driver or browser",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "Vulkan's limit of allocations",
         seen=(r"vkallocatememory failed -10(?!\d)",),
-        means="the program holds as many allocations as the Vulkan driver allows (often 4096), however much "
+        means="the program holds as many allocations as the Vulkan driver allows (often 4096), "
+        "however much "
         "memory is free",
-        next_step="a smaller tile (-t in the command-line programs of ncnn) or image; else a newer release "
+        next_step="a smaller tile (-t in the command-line programs of ncnn) or image; else a "
+        "newer release "
         "of the program or the driver",
         cause=OomCause.OTHER_MEMORY,
     ),
@@ -1392,8 +1685,12 @@ _KINDS = (
     MessageKind(
         "ncnn on Vulkan",
         seen=("vkallocatememory failed -[12](?!\\d)",),
-        means="ncnn got no GPU memory (or, with error -1, no host memory) for an image, a tile or the model",
-        next_step="a smaller tile (-t in the command-line programs), fewer threads (-j), a smaller image, "
+        means=(
+            "ncnn got no GPU memory (or, with error -1, no host memory) for an image, a tile or "
+            "the model"
+        ),
+        next_step="a smaller tile (-t in the command-line programs), fewer threads (-j), a "
+        "smaller image, "
         "or another GPU (-g)",
     ),
     MessageKind(
@@ -1401,16 +1698,20 @@ _KINDS = (
         backend="host",
         seen=("fail to alloc memory of <tried> size",),
         means="the machine's memory ran out, not the GPU's",
-        next_step="smaller images or a smaller batch, or fewer processes at once; `free -g` while it runs",
+        next_step=(
+            "smaller images or a smaller batch, or fewer processes at once; `free -g` while it runs"
+        ),
         cause=OomCause.HOST,
     ),
     MessageKind(
         "Paddle's pool",
         seen=(
-            "(?:expected|enforce) allocating <= available(?: failed)?,? (?:but received allocating: )?"
+            "(?:expected|enforce) allocating <= available(?: failed)?,? (?:but received "
+            "allocating: )?"
             r"(?P<tried>\d{7,15}) > (?:available: )?(?P<free>\d{1,15})",
         ),
-        means="Paddle asked for its share of the GPU (FLAGS_fraction_of_gpu_memory_to_use, 92 % by default), "
+        means="Paddle asked for its share of the GPU (FLAGS_fraction_of_gpu_memory_to_use, 92 % "
+        "by default), "
         "or to enlarge it, and less was free: other processes hold the rest",
         next_step="stop the other processes that `nvidia-smi` shows; or a smaller "
         "FLAGS_fraction_of_gpu_memory_to_use, or FLAGS_allocator_strategy=auto_growth",
@@ -1442,7 +1743,9 @@ _KINDS = (
             "size of <allowed>",
         ),
         means="one array is larger than Metal's largest buffer, whatever is free",
-        next_step="smaller arrays: a smaller batch, a shorter context or prompt, or the work in pieces",
+        next_step=(
+            "smaller arrays: a smaller batch, a shorter context or prompt, or the work in pieces"
+        ),
         cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
@@ -1450,11 +1753,17 @@ _KINDS = (
         backend="MPS",
         level=2,
         seen=(
-            "with a model that requires <needed> which is close to the maximum recommended size of <allowed>",
+            (
+                "with a model that requires <needed> which is close to the maximum recommended "
+                "size "
+                "of <allowed>"
+            ),
         ),
-        means="a warning: the model needs nearly all of the memory that macOS recommends for the GPU, which "
+        means="a warning: the model needs nearly all of the memory that macOS recommends for the "
+        "GPU, which "
         "makes it slow",
-        next_step="nothing, if it is fast enough; else a more strongly quantized model, or a higher limit "
+        next_step="nothing, if it is fast enough; else a more strongly quantized model, or a "
+        "higher limit "
         "(`sudo sysctl iogpu.wired_limit_mb=N`)",
         cause=OomCause.WARNING,
     ),
@@ -1463,7 +1772,8 @@ _KINDS = (
         backend="MPS",
         seen=(r"resource limit \((?P<buffers>\d{5,9})\) exceeded",),
         means="the program has as many Metal buffers as MLX allows, whatever memory is free",
-        next_step="fewer arrays alive at once: mx.eval() more often, and drop what is no longer needed; "
+        next_step="fewer arrays alive at once: mx.eval() more often, and drop what is no longer "
+        "needed; "
         "mx.clear_cache()",
         cause=OomCause.OTHER_MEMORY,
     ),
@@ -1472,7 +1782,9 @@ _KINDS = (
         backend="MPS",
         seen=(r"unable to allocate <tried>(?<=bytes)\.",),
         means="the memory that Metal gives to one program ran out",
-        next_step="a smaller model, batch or context; mx.clear_cache(), or mx.set_cache_limit() for less",
+        next_step=(
+            "a smaller model, batch or context; mx.clear_cache(), or mx.set_cache_limit() for less"
+        ),
     ),
     MessageKind(
         "Tenstorrent",
@@ -1483,9 +1795,13 @@ _KINDS = (
             "bank size is (?:only )?<limit>",
             r"\(allocated: <used>, free: <available>, largest free block: <largest>",
         ),
-        means="no bank of the device's memory had a free block for its part of the buffer: it is full, what is "
-        "free is in pieces, or the part is larger than a bank (each figure but the request is of one bank)",
-        next_step="smaller tensors: a smaller batch, image or sequence, or the model over more devices",
+        means="no bank of the device's memory had a free block for its part of the buffer: it is "
+        "full, what is "
+        "free is in pieces, or the part is larger than a bank (each figure but the request is of "
+        "one bank)",
+        next_step=(
+            "smaller tensors: a smaller batch, image or sequence, or the model over more devices"
+        ),
     ),
     MessageKind(
         "Gaudi",
@@ -1495,7 +1811,9 @@ _KINDS = (
             "workspace allocation of size:{1,2}<tried> failed",
         ),
         means="the memory of the Gaudi card ran out",
-        next_step="a smaller batch or shorter sequences, or more cards; `hl-smi` for other processes",
+        next_step=(
+            "a smaller batch or shorter sequences, or more cards; `hl-smi` for other processes"
+        ),
     ),
     MessageKind(
         "an illegal access before an allocation",
@@ -1503,9 +1821,11 @@ _KINDS = (
             r"std::bad_alloc\S{0,400}?(?:cudaerrorillegaladdress|illegal memory access)",
             r"physx.{0,80}?with error 700.{0,4000}?failed to allocate pinned memory",
         ),
-        means="no memory ran out: an earlier kernel used an address that is not its own, and the next call, "
+        means="no memory ran out: an earlier kernel used an address that is not its own, and the "
+        "next call, "
         "an allocation, reports it",
-        next_step="rerun with CUDA_LAUNCH_BLOCKING=1, which shows the kernel; try a newer release of the "
+        next_step="rerun with CUDA_LAUNCH_BLOCKING=1, which shows the kernel; try a newer release "
+        "of the "
         "library",
         cause=OomCause.OTHER_MEMORY,
     ),
@@ -1541,7 +1861,9 @@ _KINDS = (
             "requested memory: <tried>",
         ),
         means="XGBoost's data or its histograms do not fit on the GPU",
-        next_step="QuantileDMatrix instead of DMatrix, fewer bins (max_bin), or data in external memory",
+        next_step=(
+            "QuantileDMatrix instead of DMatrix, fewer bins (max_bin), or data in external memory"
+        ),
     ),
     MessageKind(
         "Thrust",
@@ -1550,15 +1872,19 @@ _KINDS = (
             "thrust::system::detail::bad_alloc",
         ),
         unless=("rmm|cudf|cuml|rapids|xgboost|on worker \\d|free memory: ",),
-        means="Thrust, a CUDA library that extensions of torch use (point clouds, Gaussian splatting), got "
+        means="Thrust, a CUDA library that extensions of torch use (point clouds, Gaussian "
+        "splatting), got "
         "no GPU memory from the driver, outside torch's allocator; host memory did not run out",
-        next_step="fewer points, smaller images or a smaller batch at once; stop the other processes that "
-        "`nvidia-smi` shows; torch.cuda.set_per_process_memory_fraction(0.9) makes torch leave room",
+        next_step="fewer points, smaller images or a smaller batch at once; stop the other "
+        "processes that "
+        "`nvidia-smi` shows; torch.cuda.set_per_process_memory_fraction(0.9) makes torch leave "
+        "room",
     ),
     MessageKind(
         "RAPIDS",
         seen=(
-            r"std::bad_alloc\S{0,200}?(?:cuda_memory_resource|cuda_async|pool_memory_resource|managed_memory|"
+            r"std::bad_alloc\S{0,200}?(?:cuda_memory_resource|cuda_async|pool_memory_resource"
+            r"|managed_memory|"
             "arena_memory|rmm/|rmm failure|cudaerrormemoryallocation|hiperroroutofmemory)",
             "rmm_error_out_of_memory|rmm::out_of_memory",
             r"cuda error encountered at: \S{0,200}?cudaerrormemoryallocation",
@@ -1576,9 +1902,11 @@ _KINDS = (
             r"effective gpu memory usage: [\d.]{1,6}% \(<used>/<total>\)",
             r"memory pool usage: <allocated> \(<pool> reserved\)",
         ),
-        means="a warning: the GPU was full, and CUDA.jl frees what Julia's garbage collector finds to be no "
+        means="a warning: the GPU was full, and CUDA.jl frees what Julia's garbage collector "
+        "finds to be no "
         "longer in use, which is slow; it goes on where that is enough",
-        next_step="nothing, if it is fast enough; else CUDA.unsafe_free!() for arrays no longer needed, or "
+        next_step="nothing, if it is fast enough; else CUDA.unsafe_free!() for arrays no longer "
+        "needed, or "
         "smaller arrays",
         cause=OomCause.WARNING,
     ),
@@ -1590,7 +1918,8 @@ _KINDS = (
             "cuda allocator usage: <allocated>",
         ),
         means="CUDA.jl's pool has reached its own limit",
-        next_step="raise JULIA_CUDA_MEMORY_LIMIT, or leave it out; else smaller arrays, or GC.gc() and "
+        next_step="raise JULIA_CUDA_MEMORY_LIMIT, or leave it out; else smaller arrays, or "
+        "GC.gc() and "
         "CUDA.reclaim() before",
         cause=OomCause.LIMIT,
     ),
@@ -1605,13 +1934,16 @@ _KINDS = (
             r"memory pool usage: <allocated> \(<reserved> reserved\)",
         ),
         means="CUDA.jl's pool got no memory from the driver",
-        next_step="smaller arrays, or GC.gc() and CUDA.reclaim() before; `nvidia-smi` for other processes",
+        next_step=(
+            "smaller arrays, or GC.gc() and CUDA.reclaim() before; `nvidia-smi` for other processes"
+        ),
     ),
     MessageKind(
         "MindSpore",
         seen=(
             "memory isn't enough and alloc failed.{0,160}?alloc size: <tried>",
-            "totalusedmemstatistics: <used> plus .{0,80}? plus alloc size: <tried> is more than total mem "
+            "totalusedmemstatistics: <used> plus .{0,80}? plus alloc size: <tried> is more than "
+            "total mem "
             "size: <total>",
             "memory isn't enough and alloc failed",
         ),
@@ -1627,9 +1959,11 @@ _KINDS = (
     MessageKind(
         "Numba",
         seen=(r"call to cu\w{3,40} results in cuda_error_out_of_memory",),
-        means="Numba got no memory from the driver: its arrays, or a pool of another library (RMM, CuPy, "
+        means="Numba got no memory from the driver: its arrays, or a pool of another library "
+        "(RMM, CuPy, "
         "torch), hold it, or another process does",
-        next_step="less data at once, and free the pools of other libraries; stop the other processes that "
+        next_step="less data at once, and free the pools of other libraries; stop the other "
+        "processes that "
         "`nvidia-smi` shows",
     ),
     MessageKind(
@@ -1637,14 +1971,18 @@ _KINDS = (
         backend="host",
         seen=("failed to allocate cpu memory",),
         means="MXNet got no memory of the machine, not of the GPU",
-        next_step="smaller images or a smaller batch, or fewer processes and workers; `free -g` while it "
+        next_step="smaller images or a smaller batch, or fewer processes and workers; `free -g` "
+        "while it "
         "runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
         "MXNet",
         seen=(
-            r"pooled_storage_manager\.h:\d{1,5}: (?:cudamalloc|memory allocation) (?:retry )?failed",
+            (
+                r"pooled_storage_manager\.h:\d{1,5}: (?:cudamalloc|memory allocation) (?:retry "
+                r")?failed"
+            ),
             r"(?:mxnet|mshadow)\S{0,200}?check failed: \S{0,40}?cudasuccess\S{0,80}?out of memory",
         ),
         means="MXNet's pool got no memory from the driver",
@@ -1652,10 +1990,14 @@ _KINDS = (
     ),
     MessageKind(
         "FFmpeg's decoder on the GPU",
-        seen=("device setup failed for decoder .{0,60}?memory|failed to create specified hw device",),
-        means="FFmpeg could not set up the decoder, and says so for several causes: a full GPU, a GPU that "
+        seen=(
+            ("device setup failed for decoder .{0,60}?memory|failed to create specified hw device"),
+        ),
+        means="FFmpeg could not set up the decoder, and says so for several causes: a full GPU, a "
+        "GPU that "
         "is not visible, or a library of the driver that is missing",
-        next_step="`nvidia-smi` shows whether the GPU is visible and full; `ffmpeg -v debug` shows the "
+        next_step="`nvidia-smi` shows whether the GPU is visible and full; `ffmpeg -v debug` "
+        "shows the "
         "first error; else decode on the CPU",
         cause=OomCause.UNKNOWN,
     ),
@@ -1663,12 +2005,16 @@ _KINDS = (
         "OpenCV's pinned memory",
         backend="host",
         seen=(
-            r"(?:cuda_info\.cpp:\d{1,5}: error: \(-217[^()]{0,20}\) out of memory in function .{1,120}?)?"
+            r"(?:cuda_info\.cpp:\d{1,5}: error: \(-217[^()]{0,20}\) out of memory in function "
+            r".{1,120}?)?"
             r"cuda_host_mem\.cpp:\d{1,5}: error: \(-217[^()]{0,20}\) out of memory",
         ),
-        means="OpenCV's CUDA module got no pinned host memory, whatever the GPU has free; under WSL the "
-        "limit is low. If the text also says that a device could not be set, the GPU may be full too",
-        next_step="fewer or smaller pinned buffers (HostMem), fewer processes; `free -g` and `nvidia-smi` "
+        means="OpenCV's CUDA module got no pinned host memory, whatever the GPU has free; under "
+        "WSL the "
+        "limit is low. If the text also says that a device could not be set, the GPU may be "
+        "full too",
+        next_step="fewer or smaller pinned buffers (HostMem), fewer processes; `free -g` and "
+        "`nvidia-smi` "
         "show which memory is full; under WSL more memory= in .wslconfig",
         cause=OomCause.HOST,
     ),
@@ -1678,9 +2024,11 @@ _KINDS = (
             r"gpu api call[():]{1,3} ?out of memory",
             r"\(-217[^()]{0,20}\) out of memory",
         ),
-        means="OpenCV's CUDA module got no memory: images that are still held (GpuMat), or another process, "
+        means="OpenCV's CUDA module got no memory: images that are still held (GpuMat), or "
+        "another process, "
         "fill the GPU; rarely it is pinned memory of the host",
-        next_step="release each GpuMat that is no longer needed, or smaller images; stop the other processes "
+        next_step="release each GpuMat that is no longer needed, or smaller images; stop the "
+        "other processes "
         "that `nvidia-smi` shows",
     ),
     MessageKind(
@@ -1702,9 +2050,11 @@ _KINDS = (
             r"out of memory in cu\w{3,40}\(",
             "system is out of gpu (?:and shared host )?memory",
         ),
-        means="the scene, with its textures, does not fit into what is free on the GPU (newer releases also "
+        means="the scene, with its textures, does not fit into what is free on the GPU (newer "
+        "releases also "
         "use memory of the host, which is full then)",
-        next_step="a smaller scene: smaller textures, less subdivision (Simplify); close other programs that "
+        next_step="a smaller scene: smaller textures, less subdivision (Simplify); close other "
+        "programs that "
         "use the GPU; or render on the CPU",
     ),
     MessageKind(
@@ -1716,9 +2066,11 @@ _KINDS = (
     MessageKind(
         "CTranslate2",
         seen=("cuda failed with error out of memory",),
-        means="CTranslate2 (faster-whisper) allocates outside torch's allocator, and the driver refused "
+        means="CTranslate2 (faster-whisper) allocates outside torch's allocator, and the driver "
+        "refused "
         "memory: most often the GPU was full",
-        next_step='compute_type="int8", a smaller model, beam size or batch; stop the other processes '
+        next_step='compute_type="int8", a smaller model, beam size or batch; stop the other '
+        "processes "
         "that `nvidia-smi` shows; if the GPU is not full, CT2_CUDA_ALLOCATOR=cub_caching",
     ),
     MessageKind(
@@ -1728,7 +2080,8 @@ _KINDS = (
         needs=(r"stable-diffusion\.cpp|ggml_extend\.hpp",),
         also=(r"device memory allocation of size <tried> failed",),
         means="one buffer is larger than Vulkan's driver allows, whatever is free",
-        next_step="--vae-tiling, or a smaller image; where weights are loaded, a more strongly quantized "
+        next_step="--vae-tiling, or a smaller image; where weights are loaded, a more strongly "
+        "quantized "
         "model; or a newer release",
         cause=OomCause.LIMIT,
     ),
@@ -1739,12 +2092,14 @@ _KINDS = (
             r"(?:cuda|rocm|hip|musa) error: out of memory(?:\S{0,60}?current device: <device>)?",
             r"allocating <tried> on device <device>: \w{2,4}malloc failed",
             "ggml_vulkan: device memory allocation of size <tried> failed",
-            r"failed to allocate (?!cpu)\w{1,12} buffer of size <tried>|failed to allocate the compute "
+            r"failed to allocate (?!cpu)\w{1,12} buffer of size <tried>|failed to allocate the "
+            r"compute "
             r"buffer",
         ),
         needs=(r"stable-diffusion\.cpp|ggml_extend\.hpp",),
         also=(r"pool\[\d\]: alloc of <tried> failed",),
-        means="the driver refused a buffer for the weights or for a step of stable-diffusion.cpp (text "
+        means="the driver refused a buffer for the weights or for a step of stable-diffusion.cpp "
+        "(text "
         "encoder, diffusion model or VAE)",
         next_step="--vae-tiling where it decodes the image, --diffusion-fa while it samples, "
         "--offload-to-cpu or a more strongly quantized model for the weights; or a smaller image",
@@ -1760,7 +2115,8 @@ _KINDS = (
         ),
         needs=(r"whisper_(?:init|model|backend|kv|full|sched)\w{0,30}:|whisper-(?:cli|server)",),
         means="the driver refused a buffer for the model, its KV cache or a step of whisper.cpp",
-        next_step="a smaller or quantized model, or the CPU (--no-gpu); stop the other programs that "
+        next_step="a smaller or quantized model, or the CPU (--no-gpu); stop the other programs "
+        "that "
         "`nvidia-smi` shows",
     ),
     MessageKind(
@@ -1772,24 +2128,30 @@ _KINDS = (
             r"allocating <tried> on device <device>: \w{2,4}malloc failed",
             "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
         ),
-        means="the weights fit on the GPU, but the KV cache, which grows with the context, does not "
+        means="the weights fit on the GPU, but the KV cache, which grows with the context, does "
+        "not "
         "fit beside them",
         next_step="a shorter context (-c), or a quantized cache (-ctk q8_0 -ctv q8_0, with -fa)",
     ),
     MessageKind(
         "a remote device of llama.cpp",
         seen=(
-            r"alloc_tensor_range: failed to allocate rpc\d{0,3}\[\S{1,80}?\] buffer of size <tried>",
+            (
+                r"alloc_tensor_range: failed to allocate rpc\d{0,3}\[\S{1,80}?\] buffer of size "
+                r"<tried>"
+            ),
             r"unable to allocate rpc\d{0,3}\[\S{1,80}?\] buffer",
         ),
         means="an rpc-server of llama.cpp has too little memory for its share of the weights",
-        next_step="a smaller share for it (--tensor-split), more servers, or fewer layers (--n-gpu-layers); "
+        next_step="a smaller share for it (--tensor-split), more servers, or fewer layers "
+        "(--n-gpu-layers); "
         "the server's own log says which memory it lacked",
     ),
     MessageKind(
         "llama.cpp's weights",
         seen=(
-            "unable to allocate (?:backend|(?:cuda|rocm|hip|vulkan|musa|sycl|metal|mtl|cann|opencl|webgpu)"
+            "unable to allocate "
+            "(?:backend|(?:cuda|rocm|hip|vulkan|musa|sycl|metal|mtl|cann|opencl|webgpu)"
             r"\w{0,8}(?<!host)) buffer",
         ),
         also=(
@@ -1799,13 +2161,15 @@ _KINDS = (
             "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
         ),
         means="the model's weights do not fit on the GPU",
-        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a model with a smaller "
+        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a model with a "
+        "smaller "
         "quantization",
     ),
     MessageKind(
         "a second try of llama.cpp",
         seen=(
-            "(?:allocating|ggml_gallocr_reserve|failed to allocate compute).{0,600}?retrying without "
+            "(?:allocating|ggml_gallocr_reserve|failed to allocate compute).{0,600}?retrying "
+            "without "
             "pip(?!.{0,4000}?failed to allocate)",
         ),
         also=(
@@ -1813,9 +2177,11 @@ _KINDS = (
             r"allocating <tried> on device <device>: \w{2,4}malloc failed",
             "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
         ),
-        means="a warning: the compute buffers with copies for pipeline parallelism did not fit, and "
+        means="a warning: the compute buffers with copies for pipeline parallelism did not fit, "
+        "and "
         "llama.cpp tries again without the copies",
-        next_step="nothing, if the model loads; else a smaller batch (-ub), or fewer layers on the GPU "
+        next_step="nothing, if the model loads; else a smaller batch (-ub), or fewer layers on "
+        "the GPU "
         "(--n-gpu-layers)",
         cause=OomCause.WARNING,
     ),
@@ -1830,9 +2196,11 @@ _KINDS = (
             r"allocating <tried> on device <device>: \w{2,4}malloc failed",
             "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
         ),
-        means="the weights and the KV cache fit on the GPU, but the compute buffers, which grow with "
+        means="the weights and the KV cache fit on the GPU, but the compute buffers, which grow "
+        "with "
         "the batch, do not fit beside them",
-        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a smaller batch (-ub; "
+        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a smaller "
+        "batch (-ub; "
         "num_batch in Ollama)",
     ),
     MessageKind(
@@ -1840,28 +2208,35 @@ _KINDS = (
         backend="device",
         level=1,
         seen=("failed to allocate (?:the )?kv cache",),
-        means="the KV cache, which grows with the context, does not fit beside the weights, in GPU memory "
+        means="the KV cache, which grows with the context, does not fit beside the weights, in "
+        "GPU memory "
         "or in host memory",
         next_step="a shorter context (-c), or a quantized cache (-ctk q8_0 -ctv q8_0, with -fa)",
     ),
     MessageKind(
         "a Vulkan buffer of llama.cpp",
         seen=(
-            r"(?<!pinned memory \()requested buffer size exceeds device (?:memory allocation|buffer size) "
+            r"(?<!pinned memory \()requested buffer size exceeds device (?:memory "
+            r"allocation|buffer size) "
             "limit",
         ),
         also=(r"device memory allocation of size <tried> failed",),
         means="one buffer is larger than Vulkan's driver allows, whatever is free",
-        next_step="fewer layers on the GPU (--n-gpu-layers), a shorter context (-c) or a smaller batch (-ub)",
+        next_step=(
+            "fewer layers on the GPU (--n-gpu-layers), a shorter context (-c) or a smaller "
+            "batch (-ub)"
+        ),
         cause=OomCause.LIMIT,
     ),
     MessageKind(
         "one buffer of llama.cpp on Metal",
         backend="MPS",
         seen=("buffer '[^']{1,40}' size <tried> is larger than buffer maximum of <allowed>",),
-        means="one buffer is larger than Metal's largest, whatever is free: older releases of llama.cpp put "
+        means="one buffer is larger than Metal's largest, whatever is free: older releases of "
+        "llama.cpp put "
         "all weights into one",
-        next_step="a newer llama.cpp; else a smaller or more strongly quantized model, or fewer layers on "
+        next_step="a newer llama.cpp; else a smaller or more strongly quantized model, or fewer "
+        "layers on "
         "the GPU (--n-gpu-layers)",
         cause=OomCause.LIMIT,
     ),
@@ -1874,21 +2249,27 @@ _KINDS = (
             r"pi_error_out_of_(?:host_memory|resources)",
         ),
         needs=("ggml.{0,4}sycl|llama|gguf",),
-        means="Intel's driver refused memory: the model does not fit on the GPU or into the host's memory "
+        means="Intel's driver refused memory: the model does not fit on the GPU or into the "
+        "host's memory "
         "that belongs to it, or one block is larger than the driver allows (4 GiB on some)",
-        next_step="fewer layers on the GPU (--n-gpu-layers), a smaller model or a shorter context (-c); "
+        next_step="fewer layers on the GPU (--n-gpu-layers), a smaller model or a shorter context "
+        "(-c); "
         "UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1 allows blocks of more than 4 GiB",
     ),
     MessageKind(
         "MLC's start",
         seen=(
-            r"the available single gpu memory is <available>, which is less than the sum of model weight "
+            r"the available single gpu memory is <available>, which is less than the sum of model "
+            r"weight "
             r"size \(<weights>\) and temporary buffer size \(<temporary>\)",
         ),
-        means="MLC's share of the GPU (gpu_memory_utilization, 0.85 by default) has no room for a KV cache "
-        "beside the weights and the buffers; if these add up to less, the KV cache's sizes in the model's "
+        means="MLC's share of the GPU (gpu_memory_utilization, 0.85 by default) has no room for a "
+        "KV cache "
+        "beside the weights and the buffers; if these add up to less, the KV cache's sizes in the "
+        "model's "
         "configuration are the cause",
-        next_step="a larger gpu_memory_utilization or a more strongly quantized model; or, in `mlc_llm "
+        next_step="a larger gpu_memory_utilization or a more strongly quantized model; or, in "
+        "`mlc_llm "
         "gen_config`, more GPUs (--tensor-parallel-shards) or a smaller --prefill-chunk-size",
         cause=OomCause.LIMIT,
     ),
@@ -1902,9 +2283,11 @@ _KINDS = (
     MessageKind(
         "Ollama's layers",
         seen=("memory layout cannot be allocated(?: with num_gpu = <layers>)?",),
-        means="the layers that num_gpu puts on the GPUs do not fit there, or the rest of the model does not "
+        means="the layers that num_gpu puts on the GPUs do not fit there, or the rest of the "
+        "model does not "
         "fit into host memory",
-        next_step="leave num_gpu out, or set a smaller one; a shorter context (num_ctx), or a smaller "
+        next_step="leave num_gpu out, or set a smaller one; a shorter context (num_ctx), or a "
+        "smaller "
         "model; `ollama ps` shows the other loaded models",
     ),
     MessageKind(
@@ -1914,27 +2297,34 @@ _KINDS = (
             "requires more (?:gpu|system)? ?memory than is currently available, evicting a model",
             "gpu vram usage didn't recover within timeout",
         ),
-        means="a warning: Ollama unloads another model to make room, or the memory of an unloaded model "
+        means="a warning: Ollama unloads another model to make room, or the memory of an unloaded "
+        "model "
         "became free later than it expected",
-        next_step="nothing, if the model loads; else OLLAMA_MAX_LOADED_MODELS=1, or stop the other programs "
+        next_step="nothing, if the model loads; else OLLAMA_MAX_LOADED_MODELS=1, or stop the "
+        "other programs "
         "that `nvidia-smi` shows",
         cause=OomCause.WARNING,
     ),
     MessageKind(
         "cuBLAS in llama.cpp",
         seen=("cuda error: the resource allocation failed",),
-        means="cuBLAS got no memory for its handle or workspace: the model, its KV cache or another program "
+        means="cuBLAS got no memory for its handle or workspace: the model, its KV cache or "
+        "another program "
         "left almost no GPU memory",
-        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a shorter context (-c; "
+        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a shorter "
+        "context (-c; "
         "num_ctx in Ollama)",
     ),
     MessageKind(
         "llama.cpp's automatic fit",
         level=2,
         seen=("failed to fit params to (?:free)? device memory",),
-        means="a warning: llama.cpp could not choose settings that fit on the GPU, often because the "
-        "command line already sets one that it would choose; it goes on with the settings as they are",
-        next_step="nothing, if the model loads; else leave out --n-gpu-layers and --tensor-split, or use a "
+        means="a warning: llama.cpp could not choose settings that fit on the GPU, often because "
+        "the "
+        "command line already sets one that it would choose; it goes on with the settings as "
+        "they are",
+        next_step="nothing, if the model loads; else leave out --n-gpu-layers and --tensor-split, "
+        "or use a "
         "shorter context (-c)",
         cause=OomCause.WARNING,
     ),
@@ -1943,9 +2333,11 @@ _KINDS = (
         backend="host",
         seen=(r"failed to mlock (?P<tried>\d{1,20})-byte buffer",),
         unless=("malloc failed|failed to allocate|out of memory|unable to allocate|bad_alloc",),
-        means="a warning: the model is larger than the limit of locked memory, so the system may swap parts "
+        means="a warning: the model is larger than the limit of locked memory, so the system may "
+        "swap parts "
         "of it out",
-        next_step="nothing, if it is fast enough; else raise the limit (`ulimit -l unlimited` before the "
+        next_step="nothing, if it is fast enough; else raise the limit (`ulimit -l unlimited` "
+        "before the "
         "start), or leave out --mlock",
         cause=OomCause.WARNING,
     ),
@@ -1954,9 +2346,11 @@ _KINDS = (
         backend="host",
         level=2,
         seen=("cannot allocate <tried> directly in ram",),
-        means="a warning: distributed-llama could not lock this buffer in the machine's memory (mlock), and "
+        means="a warning: distributed-llama could not lock this buffer in the machine's memory "
+        "(mlock), and "
         "uses memory that may be swapped out",
-        next_step="nothing, if it is fast enough; else raise the limit (`ulimit -l unlimited` before the "
+        next_step="nothing, if it is fast enough; else raise the limit (`ulimit -l unlimited` "
+        "before the "
         "start)",
         cause=OomCause.WARNING,
     ),
@@ -1965,21 +2359,31 @@ _KINDS = (
         level=1.5,
         seen=("llama runner process has terminated: exit status",),
         needs=("memory|vram",),
-        means="Ollama's runner ended, and its exit status does not say why: memory, or something else",
-        next_step="look for the first error above in the server's log (`journalctl -u ollama`); without one, "
-        "a smaller model, a shorter context (num_ctx) or fewer layers on the GPU (num_gpu) shows whether it "
+        means=(
+            "Ollama's runner ended, and its exit status does not say why: memory, or something else"
+        ),
+        next_step="look for the first error above in the server's log (`journalctl -u ollama`); "
+        "without one, "
+        "a smaller model, a shorter context (num_ctx) or fewer layers on the GPU (num_gpu) shows "
+        "whether it "
         "was memory",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "Ollama's runner",
         seen=(
-            r"llama runner (?:exited|process no longer running|process has terminated).{0,60}?(?:enough|"
+            r"llama runner (?:exited|process no longer running|process has "
+            r"terminated).{0,60}?(?:enough|"
             "available) memory",
         ),
-        means="Ollama's runner ended; that memory ran out is Ollama's guess, and the reason is in its log",
-        next_step="read the server's log (`journalctl -u ollama`, on macOS and Windows server.log); if memory "
-        "is short there, a shorter context (num_ctx), a smaller model, or fewer layers on the GPU (num_gpu)",
+        means=(
+            "Ollama's runner ended; that memory ran out is Ollama's guess, and the reason is in "
+            "its log"
+        ),
+        next_step="read the server's log (`journalctl -u ollama`, on macOS and Windows "
+        "server.log); if memory "
+        "is short there, a shorter context (num_ctx), a smaller model, or fewer layers on the GPU "
+        "(num_gpu)",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -1990,19 +2394,23 @@ _KINDS = (
             r"error loading model: vk::\S{1,60}?: ?erroroutofdevicememory",
         ),
         means="the GPU's memory ran out, or one buffer is larger than its driver allows",
-        next_step="a smaller batch (-ub), a shorter context (-c; num_ctx in Ollama) or fewer layers on the "
+        next_step="a smaller batch (-ub), a shorter context (-c; num_ctx in Ollama) or fewer "
+        "layers on the "
         "GPU (--n-gpu-layers; num_gpu in Ollama)",
     ),
     MessageKind(
         "llama.cpp's KV slots",
         seen=(
-            "could not find a kv cache slot|failed to find free space in the kv cache|failed to find a "
+            "could not find a kv cache slot|failed to find free space in the kv cache|failed to "
+            "find a "
             "memory slot for batch",
         ),
         unless=(r"malloc failed|failed to allocate (?:\w{1,12} buffer|compute)",),
-        means="the KV cache of llama.cpp has no room for more tokens: neither the GPU nor the machine's "
+        means="the KV cache of llama.cpp has no room for more tokens: neither the GPU nor the "
+        "machine's "
         "memory is full",
-        next_step="a longer context (-c; num_ctx in Ollama) or shorter prompts, or fewer requests at once "
+        next_step="a longer context (-c; num_ctx in Ollama) or shorter prompts, or fewer requests "
+        "at once "
         "(-np; OLLAMA_NUM_PARALLEL)",
         cause=OomCause.OTHER_MEMORY,
     ),
@@ -2012,13 +2420,16 @@ _KINDS = (
         seen=(
             r"ggml_new_\w{1,16}: not enough space in the (?:context's|scratch) memory pool "
             r"\(needed <needed>, available <available>",
-            r"ggml_\w{4,30}: not enough space in the buffer \S{0,80}?\(needed <needed>, (?:largest block )?"
+            r"ggml_\w{4,30}: not enough space in the buffer \S{0,80}?\(needed <needed>, "
+            r"(?:largest block )?"
             r"available <available>",
             r"ggml_new_\w{1,16}: not enough space in the (?:context's|scratch) memory pool",
         ),
-        means="a pool of fixed size, in which ggml keeps its graph, was too small: neither the GPU nor the "
+        means="a pool of fixed size, in which ggml keeps its graph, was too small: neither the "
+        "GPU nor the "
         "machine's memory is full",
-        next_step="a newer release of the program, which computes the size of that pool; else a smaller "
+        next_step="a newer release of the program, which computes the size of that pool; else a "
+        "smaller "
         "image, batch or context",
         cause=OomCause.OTHER_MEMORY,
     ),
@@ -2030,11 +2441,15 @@ _KINDS = (
             r"ggml\w{0,40}: failed to allocate (?!cpu)\w{1,12} buffer of size <tried>",
             r"alloc_tensor_range: failed to allocate (?!cpu)\w{1,12} buffer of size <tried>",
             "failed to allocate buffer, size = <tried>",
-            r"(?:cuda|rocm|hip|musa) error: out of memory \S{0,40}current device: <device>.{0,200}ggml",
+            (
+                r"(?:cuda|rocm|hip|musa) error: out of memory \S{0,40}current device: "
+                r"<device>.{0,200}ggml"
+            ),
             "(?:cuda|rocm|hip|musa) error: out of memory .{0,200}ggml-cuda",
             r"(?:cuda error \d{1,3} at \S{0,200}?)?ggml-cuda\S{0,40}?: out of memory"
             "(?: current device: <device>)?",
-            r"(?:llama_\w{3,30}|ggml_\w{0,12}init\w{0,12}|load_tensors|llama runner process).{0,300}?cuda "
+            r"(?:llama_\w{3,30}|ggml_\w{0,12}init\w{0,12}|load_tensors|llama runner "
+            r"process).{0,300}?cuda "
             "error: out of memory",
             "llama runner process has terminated.{0,60}?cudamalloc failed: out of memory",
         ),
@@ -2044,9 +2459,12 @@ _KINDS = (
             r"failed to allocate <tried>(?= |$|\D)",
             "capacity: <total>",
         ),
-        means="the driver refused a buffer: the model's weights, its KV cache, its compute buffers and what "
-        "its kernels need do not fit on the GPU, or one buffer is larger than an integrated GPU allows",
-        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), a shorter context (-c; "
+        means="the driver refused a buffer: the model's weights, its KV cache, its compute "
+        "buffers and what "
+        "its kernels need do not fit on the GPU, or one buffer is larger than an integrated GPU "
+        "allows",
+        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), a shorter context "
+        "(-c; "
         "num_ctx in Ollama) or a smaller batch (-ub)",
     ),
     MessageKind(
@@ -2054,8 +2472,12 @@ _KINDS = (
         level=2,
         backend="MPS",
         seen=("current allocated size is greater than the recommended max working set size",),
-        means="a warning: the model takes more memory than macOS recommends for the GPU; it may fail later",
-        next_step="a smaller or more strongly quantized model, a shorter context (-c), or fewer layers on "
+        means=(
+            "a warning: the model takes more memory than macOS recommends for the GPU; it may "
+            "fail later"
+        ),
+        next_step="a smaller or more strongly quantized model, a shorter context (-c), or fewer "
+        "layers on "
         "the GPU (--n-gpu-layers)",
         cause=OomCause.WARNING,
     ),
@@ -2066,7 +2488,9 @@ _KINDS = (
             "ggml_vulkan: failed to allocate pinned memory",
             "failed to allocate <tried> of pinned memory",
         ),
-        means="a warning: llama.cpp keeps this part in memory of the host that is not pinned: slower",
+        means=(
+            "a warning: llama.cpp keeps this part in memory of the host that is not pinned: slower"
+        ),
         next_step="nothing, if the model loads",
         cause=OomCause.WARNING,
     ),
@@ -2074,9 +2498,11 @@ _KINDS = (
         "ggml's memory",
         backend="host",
         seen=("mem_buffer ?!= ?null",),
-        means="ggml's malloc failed: most likely the machine's memory ran out; else a size was computed "
+        means="ggml's malloc failed: most likely the machine's memory ran out; else a size was "
+        "computed "
         "wrongly",
-        next_step="a smaller or more strongly quantized model, a shorter context (-c) or a smaller image; "
+        next_step="a smaller or more strongly quantized model, a shorter context (-c) or a "
+        "smaller image; "
         "`free -g` while it runs; or a newer release of the program",
         cause=OomCause.HOST,
     ),
@@ -2103,9 +2529,11 @@ _KINDS = (
             "not enough resources to (?:load|run) (?:the)? model with the current settings",
         ),
         also=("(?:requires approximately|estimate it will take) <estimated>",),
-        means="LM Studio estimated that the model with its context needs more memory than the machine can "
+        means="LM Studio estimated that the model with its context needs more memory than the "
+        "machine can "
         "give, and refused to load it: no memory ran out",
-        next_step="a shorter context, fewer layers on the GPU or a smaller quantization; if the estimate is "
+        next_step="a shorter context, fewer layers on the GPU or a smaller quantization; if the "
+        "estimate is "
         "wrong, relax the model loading guardrails in LM Studio's settings, or try a newer release",
         cause=OomCause.OTHER_MEMORY,
     ),
@@ -2117,8 +2545,11 @@ _KINDS = (
             r"model request too large for system(?: .{0,4}?requested=\"?<needed>\"? "
             r"available=\"?<available>)?",
         ),
-        means="the model does not fit into the machine's memory, with what fits on the GPU taken off",
-        next_step="a smaller or more strongly quantized model, or a shorter context (num_ctx); close "
+        means=(
+            "the model does not fit into the machine's memory, with what fits on the GPU taken off"
+        ),
+        next_step="a smaller or more strongly quantized model, or a shorter context (num_ctx); "
+        "close "
         "other programs",
         cause=OomCause.HOST,
     ),
@@ -2131,7 +2562,10 @@ _KINDS = (
             r"error occurred when executing \w{1,60}: allocation on device",
         ),
         unless=("forge",),
-        means="ComfyUI caught torch's out of memory, and shows no figures where cudaMallocAsync has none",
+        means=(
+            "ComfyUI caught torch's out of memory, and shows no figures where cudaMallocAsync "
+            "has none"
+        ),
         next_step="a smaller image, fewer frames or a quantized model; start with --lowvram",
         leads=True,
     ),
@@ -2139,35 +2573,44 @@ _KINDS = (
         "torch on cudaMallocAsync",
         level=1,
         seen=(r"allocation on device(?! ?\d| ?would)",),
-        means="torch found no memory on the GPU; with the driver's allocator (cudaMallocAsync), its message "
+        means="torch found no memory on the GPU; with the driver's allocator (cudaMallocAsync), "
+        "its message "
         "has no figures",
-        next_step="a smaller image, a smaller factor of an upscaler, or fewer images or frames at once; stop "
+        next_step="a smaller image, a smaller factor of an upscaler, or fewer images or frames at "
+        "once; stop "
         "the other programs that `nvidia-smi` shows",
         leads=True,
     ),
     MessageKind(
         "a CUDA call in ComfyUI",
         seen=(r"exception during processing ?!{0,3} cuda error: out of memory",),
-        means="a CUDA call outside torch's allocator got no memory: of the GPU, or of the host, where "
+        means="a CUDA call outside torch's allocator got no memory: of the GPU, or of the host, "
+        "where "
         "ComfyUI pins memory for weights that it keeps off the GPU",
-        next_step="a smaller image, fewer frames or a quantized model; start with --lowvram, or with "
+        next_step="a smaller image, fewer frames or a quantized model; start with --lowvram, or "
+        "with "
         "--disable-pinned-memory where the machine's memory is nearly full",
     ),
     MessageKind(
         "frames of a video in ComfyUI",
         backend="host",
         seen=(r"memory limit hit after loading <frames> frames",),
-        means="a node that loads videos stopped before the frames would fill the machine's free memory and "
+        means="a node that loads videos stopped before the frames would fill the machine's free "
+        "memory and "
         "swap, or its own memory_limit_mb",
         next_step="fewer frames (frame_load_cap, select_every_nth), smaller ones (custom_width, "
-        "custom_height), or batches (the Meta Batch Manager of VideoHelperSuite); more memory or swap",
+        "custom_height), or batches (the Meta Batch Manager of VideoHelperSuite); more memory or "
+        "swap",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
         "a second try of ComfyUI",
         seen=(r"ran out of memory when regular vae (?:de|en)coding, retrying with tiled",),
         unless=("exception during processing|allocation on device|cuda out of memory|got an oom",),
-        means="a warning: the VAE ran out of memory on the whole image, and ComfyUI tries again with tiles",
+        means=(
+            "a warning: the VAE ran out of memory on the whole image, and ComfyUI tries again "
+            "with tiles"
+        ),
         next_step="nothing, if the image appears; the node VAE Decode (Tiled) avoids the first try",
         cause=OomCause.WARNING,
     ),
@@ -2184,7 +2627,10 @@ _KINDS = (
         level=2,
         seen=(r"cumemcreate cuda_error_out_of_memory \(may not be an issue",),
         means="a warning: the driver refused memory, and torch may empty its cache and ask again",
-        next_step="nothing, unless an error follows; then a smaller share for the server beside the trainer",
+        next_step=(
+            "nothing, unless an error follows; then a smaller share for the server beside "
+            "the trainer"
+        ),
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -2196,10 +2642,13 @@ _KINDS = (
             r"hip out of memory\..{0,3000}?gfx(?:90c|103[56]|1103|115[0-3])(?!\d)",
             r"gfx(?:90c|103[56]|1103|115[0-3])(?!\d).{0,3000}?hip out of memory\.",
         ),
-        means="most likely an APU, whose memory is a part of the host's: what the firmware reserves for it "
+        means="most likely an APU, whose memory is a part of the host's: what the firmware "
+        "reserves for it "
         "(UMA frame buffer) and what Linux lets it share (ttm.pages_limit)",
-        next_step="give the GPU more of the host's memory: a larger UMA frame buffer in the firmware "
-        "(BIOS), or on Linux a higher ttm.pages_limit (`amd-ttm --set GB`); else a smaller model or batch",
+        next_step="give the GPU more of the host's memory: a larger UMA frame buffer in the "
+        "firmware "
+        "(BIOS), or on Linux a higher ttm.pages_limit (`amd-ttm --set GB`); else a smaller model "
+        "or batch",
         leads=True,
     ),
     MessageKind(
@@ -2207,20 +2656,25 @@ _KINDS = (
         seen=(r"time taken: .{0,24}?a: [\d.]{1,8}gb, r: [\d.]{1,8}gb, sys: ",),
         needs=(_OUT_OF_MEMORY,),
         means="the models and the intermediate results of a step have to fit on the GPU together",
-        next_step="a smaller image or batch; start the web UI with --medvram, or --lowvram on a small GPU",
+        next_step=(
+            "a smaller image or batch; start the web UI with --medvram, or --lowvram on a small GPU"
+        ),
         leads=True,
     ),
     MessageKind(
         "Stable Diffusion WebUI Forge, in its log",
         seen=(
             # Its last such line: the model that was loaded when memory ran out.
-            r"target: \w{1,60}, free gpu: <free>, model require: <needed>, previously loaded: [\d.]{1,12}mb, "
+            r"target: \w{1,60}, free gpu: <free>, model require: <needed>, previously loaded: "
+            r"[\d.]{1,12}mb, "
             r"inference require: [\d.]{1,12}mb, remaining: -<lacking>(?!.{0,9000}?, free gpu: \d)",
         ),
         needs=(_OUT_OF_MEMORY,),
-        means="the model with what a step needs is larger than what is free, and Forge keeps a part of it in "
+        means="the model with what a step needs is larger than what is free, and Forge keeps a "
+        "part of it in "
         "the machine's memory: what then did not fit may also be memory that Forge pins there",
-        next_step="a smaller or more strongly quantized model, or a lower GPU Weights; with Swap Location "
+        next_step="a smaller or more strongly quantized model, or a lower GPU Weights; with Swap "
+        "Location "
         "`Shared`, try `CPU`",
         leads=True,
     ),
@@ -2228,13 +2682,17 @@ _KINDS = (
         "split attention of an image generator",
         level=-0.5,
         seen=(
-            r"not enough memory, use lower resolution(?: \(max approx\. .{3,12}?\)\. need: (?!0\.0gb)"
+            r"not enough memory, use lower resolution(?: \(max approx\. .{3,12}?\)\. need: "
+            r"(?!0\.0gb)"
             r"<needed> free, have: ?<available> free)?",
         ),
-        means="the attention of one step does not fit on the GPU, even in 64 parts: the program (a web UI or "
+        means="the attention of one step does not fit on the GPU, even in 64 parts: the program "
+        "(a web UI or "
         "ComfyUI with split attention) stopped before torch's allocator was asked",
-        next_step="a smaller image: the message names the largest size; or attention that needs less "
-        "memory (--xformers or --opt-sdp-attention in AUTOMATIC1111's web UI), and --medvram or --lowvram",
+        next_step="a smaller image: the message names the largest size; or attention that needs "
+        "less "
+        "memory (--xformers or --opt-sdp-attention in AUTOMATIC1111's web UI), and --medvram or "
+        "--lowvram",
     ),
     MessageKind(
         "weights in vLLM",
@@ -2242,24 +2700,37 @@ _KINDS = (
             "processing method load_model",
             r"vllm[/\\]\S{0,80}?\.py\"?,line\d{1,6},in load_model",
             r"vllm[/\\]model_executor[/\\]models\S{0,60}?,in __init__",
-            r"in process_weights_after_loading|(?:gptq|awq)_marlin_\w{0,8}repack|vllm[/\\]model_executor[/\\]"
+            r"in process_weights_after_loading|(?:gptq|awq)_marlin_\w{0,8}repack"
+            r"|vllm[/\\]model_executor[/\\]"
             r"(?:layers[/\\]quantization|model_loader)",
         ),
         needs=(_OUT_OF_MEMORY,),
-        unless=(r"vllm[/\\]\S{0,80}?\.py\"?,line\d{1,6},in (?:execute_model|profile_run|determine_)",),
+        unless=(
+            (
+                r"vllm[/\\]\S{0,80}?\.py\"?,line\d{1,6},in "
+                r"(?:execute_model|profile_run|determine_)"
+            ),
+        ),
         means="it was loading the weights",
-        next_step="load the weights in fewer bytes (a quantized model, --dtype), or spread them over more "
+        next_step="load the weights in fewer bytes (a quantized model, --dtype), or spread them "
+        "over more "
         "GPUs (--tensor-parallel-size)",
         leads=True,
     ),
     MessageKind(
         "weights in vLLM",
         level=0.5,
-        seen=(r"loading safetensors checkpoint shards: \d{1,2}% completed(?!.{0,9000}?100% completed)",),
+        seen=(
+            (
+                r"loading safetensors checkpoint shards: \d{1,2}% completed(?!.{0,9000}?100% "
+                r"completed)"
+            ),
+        ),
         needs=(_OUT_OF_MEMORY,),
         unless=("sglang",),
         means="it was loading the weights",
-        next_step="load the weights in fewer bytes (a quantized model, --dtype), or spread them over more "
+        next_step="load the weights in fewer bytes (a quantized model, --dtype), or spread them "
+        "over more "
         "GPUs (--tensor-parallel-size)",
         leads=True,
     ),
@@ -2275,7 +2746,8 @@ _KINDS = (
             r"capture cuda graph",
         ),
         means="it was loading the weights",
-        next_step="load the weights in fewer bytes (a quantized model, --quantization fp8), or spread them "
+        next_step="load the weights in fewer bytes (a quantized model, --quantization fp8), or "
+        "spread them "
         "over more GPUs (--tp)",
         leads=True,
     ),
@@ -2284,7 +2756,8 @@ _KINDS = (
         seen=(r"vllm[/\\]\S{0,80}?\.py\"?,line\d{1,6},in (?:profile_run|determine_)",),
         needs=(_OUT_OF_MEMORY,),
         means="beside the weights, the activations of the largest step did not fit",
-        next_step="a smaller step: lower --max-num-batched-tokens or --max-num-seqs; else quantize, or use "
+        next_step="a smaller step: lower --max-num-batched-tokens or --max-num-seqs; else "
+        "quantize, or use "
         "more GPUs (--tensor-parallel-size)",
         leads=True,
     ),
@@ -2300,15 +2773,23 @@ _KINDS = (
             r"(?:info|warning|error)\d\d-\d{4}:\d\d:\d\d\[core\.py:",
             r"vllm serve |vllm\.entrypoints\.|from vllm import|import vllm|vllm_use_v1=",
             # In a person's words; not in a list of packages.
-            r"(?:(?:using|use|with|run|running|by|and|think) vllm|vllm (?:version|server|engine|docker))"
+            r"(?:(?:using|use|with|run|running|by|and|think) vllm|vllm "
+            r"(?:version|server|engine|docker))"
             r"(?![=/\\\d_.])",
-            r"vllm\.(?:v1|engine|worker|executor)|mqllmengine|error in model execution \(input dumped to",
+            (
+                r"vllm\.(?:v1|engine|worker|executor)|mqllmengine|error in model execution \(input "
+                r"dumped to"
+            ),
             r"gpu[-_]memory[-_]utilization ?=? ?0?\.\d",
         ),
         needs=(_OUT_OF_MEMORY,),
         unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf|in load_model",),
-        means="vLLM fills its share of the GPU with weights and KV cache, and a step needs more than it left",
-        next_step="lower --gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs; while weights "
+        means=(
+            "vLLM fills its share of the GPU with weights and KV cache, and a step needs more "
+            "than it left"
+        ),
+        next_step="lower --gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs; "
+        "while weights "
         "are loaded, a quantized model or more GPUs (--tensor-parallel-size)",
         leads=True,
     ),
@@ -2318,8 +2799,12 @@ _KINDS = (
         seen=(r"sglang[/\\]srt[/\\]|sglang\.launch_server",),
         needs=(_OUT_OF_MEMORY,),
         unless=(r"verl[/\\]",),
-        means="SGLang's static share of the GPU holds weights and KV cache; a step needs more than it left",
-        next_step="lower --mem-fraction-static, --chunked-prefill-size or --max-running-requests; while "
+        means=(
+            "SGLang's static share of the GPU holds weights and KV cache; a step needs more "
+            "than it left"
+        ),
+        next_step="lower --mem-fraction-static, --chunked-prefill-size or --max-running-requests; "
+        "while "
         "weights are loaded, a quantized model or more GPUs (--tp)",
         leads=True,
     ),
@@ -2338,27 +2823,37 @@ _KINDS = (
         level=1,
         seen=(r"lmdeploy[/\\](?:pytorch|turbomind|serve|cli|messages|api|archs)",),
         needs=(_OUT_OF_MEMORY,),
-        means="LMDeploy's KV cache takes a share of what the weights leave free, and a step needs more than "
+        means="LMDeploy's KV cache takes a share of what the weights leave free, and a step needs "
+        "more than "
         "the rest",
-        next_step="lower cache_max_entry_count (--cache-max-entry-count) or max_prefill_token_num; while "
+        next_step="lower cache_max_entry_count (--cache-max-entry-count) or "
+        "max_prefill_token_num; while "
         "weights are loaded, a quantized model or more GPUs (--tp)",
         leads=True,
     ),
     MessageKind(
         "TensorRT-LLM",
         level=1,
-        seen=(r"tensorrt_llm[/\\][\w/\\]{1,80}\.py\"?,line\d|trtllm-serve|max tokens in paged kv cache",),
+        seen=(
+            (
+                r"tensorrt_llm[/\\][\w/\\]{1,80}\.py\"?,line\d|trtllm-serve|max tokens in paged kv "
+                r"cache"
+            ),
+        ),
         needs=(_OUT_OF_MEMORY,),
         means="the weights, the KV cache or a step of TensorRT-LLM did not fit",
-        next_step="lower free_gpu_memory_fraction of the KV cache (--kv_cache_free_gpu_memory_fraction), "
-        "max_num_tokens or max_batch_size; while weights are loaded, a quantized model or more GPUs",
+        next_step="lower free_gpu_memory_fraction of the KV cache "
+        "(--kv_cache_free_gpu_memory_fraction), "
+        "max_num_tokens or max_batch_size; while weights are loaded, a quantized model or more "
+        "GPUs",
         leads=True,
     ),
     MessageKind(
         "a model in InvokeAI",
         seen=(r"insufficient gpu memory to load model\. aborting",),
         means="InvokeAI caught torch's out of memory while it moved a model to the GPU",
-        next_step="enable_partial_loading: true in invokeai.yaml, or a smaller or quantized model; stop the "
+        next_step="enable_partial_loading: true in invokeai.yaml, or a smaller or quantized "
+        "model; stop the "
         "other programs that `nvidia-smi` shows",
         leads=True,
     ),
@@ -2367,8 +2862,12 @@ _KINDS = (
         level=1,
         seen=(r"invokeai[/\\]|\[invokeai\]::",),
         needs=(_OUT_OF_MEMORY,),
-        means="InvokeAI's model cache leaves too little GPU memory for the intermediate results of a step",
-        next_step="enable_partial_loading: true and a larger device_working_mem_gb (3 by default) in "
+        means=(
+            "InvokeAI's model cache leaves too little GPU memory for the intermediate results "
+            "of a step"
+        ),
+        next_step="enable_partial_loading: true and a larger device_working_mem_gb (3 by "
+        "default) in "
         "invokeai.yaml; or a smaller image",
         leads=True,
     ),
@@ -2387,12 +2886,14 @@ _KINDS = (
         level=1,
         seen=(
             r"stable-diffusion-webui|webui-forge|sd-webui|(?<!generation-)webui[/\\]modules|"
-            r"modules[/\\](?:processing|sd_samplers|sd_models|sd_hijack|txt2img|img2img|call_queue)",
+            r"modules[/\\](?:processing|sd_samplers|sd_models|sd_hijack|txt2img|img2img"
+            r"|call_queue)",
         ),
         needs=(_OUT_OF_MEMORY,),
         unless=(r"in train\w{0,20}|train_\w{1,20}\.py|in _?decode",),
         means="the models and the intermediate results of a step have to fit on the GPU together",
-        next_step="a smaller image or batch; start AUTOMATIC1111's web UI with --medvram (--lowvram on a "
+        next_step="a smaller image or batch; start AUTOMATIC1111's web UI with --medvram "
+        "(--lowvram on a "
         "small GPU); in Forge, lower GPU Weights",
         leads=True,
     ),
@@ -2401,7 +2902,8 @@ _KINDS = (
         level=1,
         seen=(
             r"comfyui[\w.-]{0,40}[/\\]|comfy[/\\]\w{1,30}\.py|execution\.py\"?,line\d{1,5},in "
-            r"(?:recursive_execute|get_output_data|map_node)|got prompt(?=requested|model|loaded|using)|"
+            r"(?:recursive_execute|get_output_data|map_node)|got "
+            r"prompt(?=requested|model|loaded|using)|"
             r"exception during processing ?!|prompt executed in \d",
         ),
         needs=(_OUT_OF_MEMORY,),
@@ -2414,7 +2916,8 @@ _KINDS = (
         "an image generator",
         level=3,
         seen=(
-            r"could not generate (?:the)? image|image\(s\) generated|txt2img|img2img|text[- ]to[- ]image|"
+            r"could not generate (?:the)? image|image\(s\) generated|txt2img|img2img|text[- ]to[- "
+            r"]image|"
             "generat(?:e|ing) (?:an|the)? image|hires\\.? ?fix",
             r"text[- ]?to[- ]?video|image[- ]?to[- ]?video|save_video|num_frames|wanvideo|"
             r"(?:t2v|i2v)[-_]\d",
@@ -2425,7 +2928,8 @@ _KINDS = (
             r"in _?decode|diffusers[/\\]",
         ),
         means="the models and the intermediate results of a step have to fit on the GPU together",
-        next_step="a smaller image, or fewer images or frames at once; or keep a part of the models on the "
+        next_step="a smaller image, or fewer images or frames at once; or keep a part of the "
+        "models on the "
         "CPU (--medvram or --lowvram in web UIs, enable_model_cpu_offload() in diffusers)",
         leads=True,
     ),
@@ -2436,9 +2940,11 @@ _KINDS = (
             r"failed to allocate memory block of size <tried>\"? ?because no memory is available",
             r"failed to allocate memory for tensor\(.{1,120}?because no memory is available",
         ),
-        means="LMCache's own pool for KV caches, most often the one in host memory, has no room for more: "
+        means="LMCache's own pool for KV caches, most often the one in host memory, has no room "
+        "for more: "
         "neither the GPU nor the machine's memory is full",
-        next_step="a larger pool (LMCACHE_MAX_LOCAL_CPU_SIZE, in GB for each worker), or fewer requests at "
+        next_step="a larger pool (LMCACHE_MAX_LOCAL_CPU_SIZE, in GB for each worker), or fewer "
+        "requests at "
         "once; a newer LMCache where the pool never empties",
         cause=OomCause.LIMIT,
     ),
@@ -2448,13 +2954,16 @@ _KINDS = (
         level=2.5,
         seen=(
             r"(?:failed|unable|not able) to load (?:the )?model|could ?n[o']t (?:be )?load(?:ed)? "
-            r"(?:the )?model|model \S{1,60}? could not be loaded|\u6a21\u578b\u672a\u6210\u529f\u52a0\u8f7d",
+            r"(?:the )?model|model \S{1,60}? could not be "
+            r"loaded|\u6a21\u578b\u672a\u6210\u529f\u52a0\u8f7d",
         ),
         needs=(_OUT_OF_MEMORY,),
         unless=(r"in train\w{0,20}|train_\w{1,20}\.py|optimizer|epoch\W{0,2}\d|ggml|llama_",),
-        means="the program says that it could not load the model: the weights did not fit into what was "
+        means="the program says that it could not load the model: the weights did not fit into "
+        "what was "
         "free, of the GPU or, where they pass through it, of the machine",
-        next_step="a smaller model, or weights in fewer bytes (bf16, 8 or 4 bits); a part of them on the CPU "
+        next_step="a smaller model, or weights in fewer bytes (bf16, 8 or 4 bits); a part of them "
+        "on the CPU "
         "or another GPU; a smaller batch does not help while weights are loaded",
         cause=OomCause.UNKNOWN,
         leads=True,
@@ -2464,7 +2973,8 @@ _KINDS = (
         level=1,
         seen=("model actor is out of memory",),
         means="Xinference stopped the model's process because torch ran out of GPU memory",
-        next_step="fewer models on this GPU, a quantized model, or shorter and fewer requests at once; "
+        next_step="fewer models on this GPU, a quantized model, or shorter and fewer requests at "
+        "once; "
         "`xinference terminate` stops a model",
         leads=True,
     ),
@@ -2472,13 +2982,18 @@ _KINDS = (
         "a local program for language models",
         level=1,
         seen=(
-            r"text-generation-webui[/\\]|oobabooga|modules[/\\](?:text_generation|models|callbacks)\.py|"
+            r"text-generation-webui[/\\]|oobabooga|modules[/\\](?:text_generation|models"
+            r"|callbacks)\.py|"
             r"exllama\w{0,4}[/\\]|fastchat[/\\]|tabbyapi[/\\]|koboldai|ktransformers",
             r"starting the web ui\.|exllama|loading \S{1,80}?(?:gptq|awq|exl2|gguf)",
         ),
         needs=(_OUT_OF_MEMORY,),
-        means="the weights, the context's KV cache and a step of the model do not fit on the GPU together",
-        next_step="a model quantized to 8 or 4 bits, a shorter context or prompt, or a part of the layers "
+        means=(
+            "the weights, the context's KV cache and a step of the model do not fit on the GPU "
+            "together"
+        ),
+        next_step="a model quantized to 8 or 4 bits, a shorter context or prompt, or a part of "
+        "the layers "
         "on the CPU or another GPU",
         leads=True,
     ),
@@ -2503,7 +3018,8 @@ _KINDS = (
     MessageKind(
         "text-generation-inference's KV cache",
         seen=("out of available cache blocks: asked <pages>, only <free_slots> free",),
-        means="text-generation-inference's pool of blocks for the KV cache is full: its router let in more "
+        means="text-generation-inference's pool of blocks for the KV cache is full: its router "
+        "let in more "
         "requests than the server has blocks for",
         next_step="a newer release, in which the router counts the blocks itself; else lower "
         "--max-batch-total-tokens or --max-batch-prefill-tokens",
@@ -2527,7 +3043,8 @@ _KINDS = (
         ),
         needs=(_OUT_OF_MEMORY,),
         means="the weights, the KV cache or a step of this server did not fit",
-        next_step="lower --max-batch-prefill-tokens or --max-batch-total-tokens; while weights are loaded, "
+        next_step="lower --max-batch-prefill-tokens or --max-batch-total-tokens; while weights "
+        "are loaded, "
         "--quantize or more GPUs (--num-shard)",
         leads=True,
     ),
@@ -2537,9 +3054,11 @@ _KINDS = (
             r"failed to load in-memory cubin.{0,80}?cuda_error_out_of_memory",
             "jax pre-?allocating too much device memory",
         ),
-        means="JAX takes most of the GPU at its start, and CUDA or a library found no memory beside that "
+        means="JAX takes most of the GPU at its start, and CUDA or a library found no memory "
+        "beside that "
         "pool for its code; or another process holds the rest",
-        next_step="XLA_PYTHON_CLIENT_MEM_FRACTION=0.6, or XLA_PYTHON_CLIENT_PREALLOCATE=false; stop the "
+        next_step="XLA_PYTHON_CLIENT_MEM_FRACTION=0.6, or XLA_PYTHON_CLIENT_PREALLOCATE=false; "
+        "stop the "
         "other processes that `nvidia-smi` shows",
     ),
     MessageKind(
@@ -2548,25 +3067,35 @@ _KINDS = (
         seen=(
             r"cuda driver error: (?:2 \()?out of memory",
             r"curesult error:? result=2(?!\d)",
-            r"cuda_(?:error_)?out_of_memory(?! \(may not be an issue)|cumem\w{1,30} failed: out of memory",
+            (
+                r"cuda_(?:error_)?out_of_memory(?! \(may not be an issue)|cumem\w{1,30} failed: "
+                r"out "
+                r"of memory"
+            ),
         ),
         unless=("failed to allocate request for",),
-        means="the driver refused memory: the GPU is full, or a context or a kernel did not fit; in a torch "
+        means="the driver refused memory: the GPU is full, or a context or a kernel did not fit; "
+        "in a torch "
         "program with expandable segments, no page was left",
-        next_step="a smaller batch, model or input; stop the other processes that `nvidia-smi` shows",
+        next_step=(
+            "a smaller batch, model or input; stop the other processes that `nvidia-smi` shows"
+        ),
     ),
     MessageKind(
         "torch up to 1.0",
         seen=(r"cuda runtime err(?:or)? ?:?\(2\)|thcudacheck fail \S{0,200}error=2",),
         unless=("hostallocator",),
-        means="torch up to 1.0, or Torch for Lua, writes this when its allocator finds no memory on the GPU; "
+        means="torch up to 1.0, or Torch for Lua, writes this when its allocator finds no memory "
+        "on the GPU; "
         "the text does not say what holds it",
         next_step="a smaller batch or model; `nvidia-smi` shows what other processes hold",
     ),
     MessageKind(
         "spconv",
         seen=(r"cuda execution failed with error 2(?!\d)|spconv\S{0,200}?out of memory",),
-        means="spconv allocates its tables outside torch's allocator, or too many voxels were active",
+        means=(
+            "spconv allocates its tables outside torch's allocator, or too many voxels were active"
+        ),
         next_step=f"fewer points or larger voxels; {_LEAVE_ROOM}",
     ),
     MessageKind(
@@ -2580,12 +3109,17 @@ _KINDS = (
         "pinned memory of HIP",
         backend="host",
         seen=(
-            r"hiphost(?:register|malloc)\S{0,120}?(?:hiperroroutofmemory|code:2(?!\d)|out of memory)",
+            (
+                r"hiphost(?:register|malloc)\S{0,120}?(?:hiperroroutofmemory|code:2(?!\d)|out of "
+                r"memory)"
+            ),
             r"hiperroroutofmemory\S{0,120}?hiphost(?:register|malloc)",
         ),
-        means="the driver could not pin memory of the host: the machine's memory, or what may be locked of "
+        means="the driver could not pin memory of the host: the machine's memory, or what may be "
+        "locked of "
         "it, is used up, or the address was not valid; the GPU's own memory did not run out",
-        next_step="pin less at once; `free -g` and `ulimit -l` while it runs; check the pointer and the size "
+        next_step="pin less at once; `free -g` and `ulimit -l` while it runs; check the pointer "
+        "and the size "
         "that the program passes",
         cause=OomCause.UNKNOWN,
     ),
@@ -2614,10 +3148,13 @@ _KINDS = (
             r"caffe2[/\\]\S{0,80}?\.cu:\d{1,5}:? out of memory",
         ),
         means="a CUDA call outside torch's allocator got no memory: at the start of a process its "
-        "context (the GPU is already full), later a library, a kernel, a program without torch, or pinned "
+        "context (the GPU is already full), later a library, a kernel, a program without torch, "
+        "or pinned "
         "memory of the host, whatever the GPU has free",
-        next_step="stop the other processes that `nvidia-smi` shows, also those of earlier runs; else a "
-        "smaller batch, model or input (torch.cuda.set_per_process_memory_fraction(0.9) makes torch leave "
+        next_step="stop the other processes that `nvidia-smi` shows, also those of earlier runs; "
+        "else a "
+        "smaller batch, model or input (torch.cuda.set_per_process_memory_fraction(0.9) makes "
+        "torch leave "
         "room)",
     ),
     MessageKind(
@@ -2626,7 +3163,10 @@ _KINDS = (
         level=0.5,
         seen=("current platform can ?not allocate memory block with size larger than 4 ?gb",),
         also=(r"allocate <tried> ?(?:\(gpu|\. gpu)",),
-        means="one tensor is larger than the 4 GiB that Intel's driver allows for a block, whatever is free",
+        means=(
+            "one tensor is larger than the 4 GiB that Intel's driver allows for a block, "
+            "whatever is free"
+        ),
         next_step="smaller tensors: a smaller batch, or the work in pieces",
         cause=OomCause.LIMIT,
         leads=True,
@@ -2638,9 +3178,11 @@ _KINDS = (
             "(?:ur|ze)_result_error_out_of_resources|pi_error_out_of_resources",
             r"backend failed with error: 40(?!\d)|backend returns: ?40(?!\d)",
         ),
-        means="Intel's driver lacked a resource: most often GPU memory (the GPU is full, or one block is "
+        means="Intel's driver lacked a resource: most often GPU memory (the GPU is full, or one "
+        "block is "
         "larger than the driver allows: 4 GiB on some GPUs), else a kernel or the driver failed",
-        next_step="a smaller batch, or smaller blocks; `xpu-smi` shows other processes; if little is in "
+        next_step="a smaller batch, or smaller blocks; `xpu-smi` shows other processes; if little "
+        "is in "
         "use, a newer driver and torch",
         cause=OomCause.UNKNOWN,
     ),
@@ -2674,7 +3216,8 @@ _KINDS = (
             r"impacting interactivity "
             r"\(\w{8}|kiogpucommandbuffercallbackerror(?:impactinginteractivity|timeout)",
         ),
-        means="no memory ran out: macOS stopped a GPU command that took too long, because the screen needed "
+        means="no memory ran out: macOS stopped a GPU command that took too long, because the "
+        "screen needed "
         "the GPU",
         next_step="less work in one command (a shorter prompt, smaller steps of the prompt, a "
         "smaller batch), and fewer other programs that draw; else a newer release of the program",
@@ -2685,9 +3228,11 @@ _KINDS = (
         backend="MPS",
         level=2,
         seen=("kiogpucommandbuffercallbackerrorsubmissionsignored",),
-        means="macOS ignored this GPU command because earlier ones of the process had failed: the first "
+        means="macOS ignored this GPU command because earlier ones of the process had failed: the "
+        "first "
         "error above says why, which may be memory",
-        next_step="look for the first `[METAL]` or `IOGPU` error in the log; none: a newer release of the "
+        next_step="look for the first `[METAL]` or `IOGPU` error in the log; none: a newer "
+        "release of the "
         "program, or a smaller model or context",
         cause=OomCause.UNKNOWN,
     ),
@@ -2708,9 +3253,11 @@ _KINDS = (
         backend="host",
         level=1,
         seen=("(?<!result_)error_?out_?of_?host_?memory",),
-        means="Vulkan's driver got no memory of the host, or met a limit of the process (open files, "
+        means="Vulkan's driver got no memory of the host, or met a limit of the process (open "
+        "files, "
         "mappings), or failed for another reason: drivers use this word for several",
-        next_step="`free -g` and `ulimit -n` while it runs; else the releases of the driver and the program "
+        next_step="`free -g` and `ulimit -n` while it runs; else the releases of the driver and "
+        "the program "
         "that belong together",
         cause=OomCause.UNKNOWN,
     ),
@@ -2718,8 +3265,10 @@ _KINDS = (
         "Vulkan",
         level=1,
         seen=(
-            "(?<!limit: )erroroutofdevicememory|vk(?:result: )?_?error_out_of_device_memory|error allocating "
-            r"vulkan memory|vk error code: error_out_of_device_memory|oomerror\(outofdevicememory\)",
+            "(?<!limit: )erroroutofdevicememory|vk(?:result: )?_?error_out_of_device_memory|error "
+            "allocating "
+            r"vulkan memory|vk error code: "
+            r"error_out_of_device_memory|oomerror\(outofdevicememory\)",
         ),
         unless=("ggml_vulkan: failed to allocate pinned memory",),
         also=(r"suballocate\(\) failed for \w{1,40} size: <tried>",),
@@ -2729,20 +3278,30 @@ _KINDS = (
     MessageKind(
         "node-llama-cpp's context",
         seen=(
-            r"a context size of <length>(?: with <sequences> sequences)? is too large for the available vram",
+            (
+                r"a context size of <length>(?: with <sequences> sequences)? is too large for the "
+                r"available vram"
+            ),
         ),
-        means="node-llama-cpp estimated that the KV cache and the compute buffers of this context do not fit "
+        means="node-llama-cpp estimated that the KV cache and the compute buffers of this context "
+        "do not fit "
         "beside the weights into what the GPU has free, and did not try: no memory ran out",
-        next_step='a smaller contextSize, or "auto"; fewer sequences, fewer gpuLayers, or a smaller model',
+        next_step=(
+            'a smaller contextSize, or "auto"; fewer sequences, fewer gpuLayers, or a smaller model'
+        ),
         cause=OomCause.LIMIT,
     ),
     MessageKind(
         "node-llama-cpp's context, on the host",
         backend="host",
         seen=(
-            r"a context size of <length>(?: with <sequences> sequences)? is too large for the available ram",
+            (
+                r"a context size of <length>(?: with <sequences> sequences)? is too large for the "
+                r"available ram"
+            ),
         ),
-        means="node-llama-cpp estimated that the KV cache and the compute buffers of this context do not fit "
+        means="node-llama-cpp estimated that the KV cache and the compute buffers of this context "
+        "do not fit "
         "into what the machine has free, and did not try: no memory ran out",
         next_step='a smaller contextSize, or "auto"; fewer sequences, or a smaller model',
         cause=OomCause.HOST,
@@ -2750,85 +3309,110 @@ _KINDS = (
     MessageKind(
         "PowerInfer's budget",
         seen=("vram_allocated_bytes < vram_capacity",),
-        means="the layers that PowerInfer always puts on the GPU are larger than its budget of GPU memory",
-        next_step="a larger --vram-budget, where the GPU has more free, or a smaller model; releases of 2023 "
+        means=(
+            "the layers that PowerInfer always puts on the GPU are larger than its budget of "
+            "GPU memory"
+        ),
+        next_step="a larger --vram-budget, where the GPU has more free, or a smaller model; "
+        "releases of 2023 "
         "also stopped here by mistake",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
         "LightGBM on OpenCL",
         seen=(r"compute::opencl_error\S{0,40}memory object allocation failure",),
-        means="one buffer of the data is larger than OpenCL allows on this device (often a quarter of "
+        means="one buffer of the data is larger than OpenCL allows on this device (often a "
+        "quarter of "
         "its memory), or the device is full",
-        next_step='fewer bins (max_bin=63) or less data on the GPU; or device_type="cuda", which does not '
+        next_step='fewer bins (max_bin=63) or less data on the GPU; or device_type="cuda", which '
+        "does not "
         "use OpenCL",
     ),
     MessageKind(
         "OpenVINO on the GPU",
         seen=(
-            r"exceeded max size of memory allocation: required <tried>, already occupied ?: <used>, but "
+            r"exceeded max size of memory allocation: required <tried>, already occupied ?: "
+            r"<used>, but "
             r"available "
             "memory size is <total>",
             "exceeded max size of memory allocation, check debug message",
         ),
         unless=("performance might drop due to memory swap",),
-        means="what OpenVINO already holds and this request are more than the GPU has, or one buffer is "
+        means="what OpenVINO already holds and this request are more than the GPU has, or one "
+        "buffer is "
         "larger than its driver allows",
-        next_step="weights in fewer bytes (int8 or int4), a smaller batch or a shorter context, or fewer "
+        next_step="weights in fewer bytes (int8 or int4), a smaller batch or a shorter context, "
+        "or fewer "
         "models on this GPU",
     ),
     MessageKind(
         "OpenVINO beyond the GPU's memory",
         level=2,
         seen=(
-            r"exceeded max size of memory allocation: required <tried>, already occupied ?: <used>, but "
+            r"exceeded max size of memory allocation: required <tried>, already occupied ?: "
+            r"<used>, but "
             r"available "
             "memory size is <total>",
         ),
         needs=("performance might drop due to memory swap",),
-        means="a warning: OpenVINO takes more than the GPU has, Windows moves some of it to the machine's "
+        means="a warning: OpenVINO takes more than the GPU has, Windows moves some of it to the "
+        "machine's "
         "memory, and the model may become slow",
-        next_step="nothing, if it is fast enough; else weights in fewer bytes (int8 or int4), a smaller "
+        next_step="nothing, if it is fast enough; else weights in fewer bytes (int8 or int4), a "
+        "smaller "
         "batch or a shorter context",
         cause=OomCause.WARNING,
     ),
     MessageKind(
         "OpenVINO GenAI's KV cache",
         seen=("got unfinished generationstatus",),
-        means="OpenVINO GenAI gave up a generation, most often because the prompt and its answer did not fit "
+        means="OpenVINO GenAI gave up a generation, most often because the prompt and its answer "
+        "did not fit "
         "into the pool of its KV cache (cache_size): no memory ran out",
-        next_step="a larger cache_size in SchedulerConfig (GB; --cache_size in OpenVINO Model Server), or a "
+        next_step="a larger cache_size in SchedulerConfig (GB; --cache_size in OpenVINO Model "
+        "Server), or a "
         "shorter prompt",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "a buffer of OpenVINO",
         seen=(
-            "exceeded max size of memory object allocation: requested <tried>, but max alloc size supported "
+            "exceeded max size of memory object allocation: requested <tried>, but max alloc size "
+            "supported "
             "by device is <limit>",
         ),
         means="one buffer is larger than the GPU's driver allows, whatever is free",
         next_step="a smaller batch or a shorter context, or lower precision; or, in a new release, "
-        "the property GPU_ENABLE_LARGE_ALLOCATIONS=YES, which allows a larger buffer where enough is free",
+        "the property GPU_ENABLE_LARGE_ALLOCATIONS=YES, which allows a larger buffer where enough "
+        "is free",
         cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
         "OpenCL, on the host",
         backend="host",
         seen=(
-            "cl_out_of_host_memory|lightgbmerror: out of host memory|opencl_error.{0,60}out of host memory",
+            (
+                "cl_out_of_host_memory|lightgbmerror: out of host memory|opencl_error.{0,60}out of "
+                "host memory"
+            ),
         ),
-        means="OpenCL's driver got no host memory, or failed for another reason, such as no usable device: "
+        means="OpenCL's driver got no host memory, or failed for another reason, such as no "
+        "usable device: "
         "it reports several causes with this error",
-        next_step="`clinfo` shows whether the driver works; `free -g` shows the host's memory while it runs",
+        next_step=(
+            "`clinfo` shows whether the driver works; `free -g` shows the host's memory "
+            "while it runs"
+        ),
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "OpenCL's resources",
         seen=("(?:cl_|: )out_of_resources|out of gpu resources",),
-        means="the OpenCL driver lacked a resource: often GPU memory; else a kernel was too large, took too "
+        means="the OpenCL driver lacked a resource: often GPU memory; else a kernel was too "
+        "large, took too "
         "long or failed",
-        next_step="use less memory: a smaller batch, image or context, lower precision, fewer programs on "
+        next_step="use less memory: a smaller batch, image or context, lower precision, fewer "
+        "programs on "
         "this GPU; if little is in use, a newer driver",
         cause=OomCause.UNKNOWN,
     ),
@@ -2845,7 +3429,10 @@ _KINDS = (
             r"aclrthostregister failed.{0,80}?size: (?P<tried>\d{1,15}).{0,40}?207001",
             r"aclrt(?:hostregister|mallochost)\S{0,200}?(?:207001|register ptr failed)",
         ),
-        means="the driver of the NPU could not pin that much memory of the host for it: memory may be free",
+        means=(
+            "the driver of the NPU could not pin that much memory of the host for it: memory "
+            "may be free"
+        ),
         next_step="pin less: a smaller cache in the machine's memory (max_local_cpu_size in "
         "LMCache), or fewer processes that pin; `ulimit -l` and the job's memory limit",
         cause=OomCause.OTHER_MEMORY,
@@ -2860,14 +3447,20 @@ _KINDS = (
             r"rtmalloc\S{0,110}?fail",
             "error code (?:is )?207001",
         ),
-        means="the NPU's driver refused memory: another process has it, or operators outside torch's "
+        means="the NPU's driver refused memory: another process has it, or operators outside "
+        "torch's "
         "allocator",
         next_step="stop the other processes that `npu-smi info` shows; else a smaller batch",
     ),
     MessageKind(
         "Neuron",
         backend="Neuron",
-        seen=(r"nrt_resource|nrt_\w{3,30} status=4(?!\d)|failed to alloc(?:ate)? device memory: <tried>",),
+        seen=(
+            (
+                r"nrt_resource|nrt_\w{3,30} status=4(?!\d)|failed to alloc(?:ate)? device memory: "
+                r"<tried>"
+            ),
+        ),
         also=(r"current utilization: \*? ?total: <used>",),
         means="the memory of the Neuron device ran out",
         next_step="a smaller batch or sequence, or more cores (tp_degree)",
@@ -2875,7 +3468,10 @@ _KINDS = (
     MessageKind(
         "shared memory of a kernel",
         seen=(
-            "out of resources?: shared memory,? required: <needed>,? hardware limit(?:ation)?: <limit>",
+            (
+                "out of resources?: shared memory,? required: <needed>,? hardware limit(?:ation)?: "
+                "<limit>"
+            ),
             "out of resources?: (?:shared|tensor) memory",
             r"out of resource: \w{1,80} required: <needed>,? hardware limit: <limit>",
             "shared memory size limit exceeded: requested <needed>, available: <limit>",
@@ -2883,7 +3479,8 @@ _KINDS = (
             "uses too much shared data|too many resources requested for launch|out of "
             "resources?: (?:threads| registers)",
         ),
-        means="a kernel needs more shared memory or registers of one multiprocessor than it has: the "
+        means="a kernel needs more shared memory or registers of one multiprocessor than it has: "
+        "the "
         "GPU's memory is not full",
         next_step="a smaller block size or fewer stages (num_stages) of the kernel; often a newer "
         "release of the library has settings for this GPU",
@@ -2894,7 +3491,11 @@ _KINDS = (
         seen=(
             r"select_algorithm\.py:\d{1,5}\].{0,24}?out of resources?: \w{1,12} memory, required: "
             "<needed>, hardware limit(?:ation)?: <limit>",
-            "error during autotuning:.{0,400}?out of (?:memory|resource).{0,1500}?ignoring this choice",
+            (
+                "error during autotuning:.{0,400}?out of (?:memory|resource).{0,1500}?ignoring "
+                "this "
+                "choice"
+            ),
         ),
         unless=("outofresources: out of resource",),
         means=_SKIPPED_KERNEL,
@@ -2922,10 +3523,13 @@ _KINDS = (
             r"<(?!/?torch_|filename)[^<>]{0,300}\.(?:safetensors|bin|pth?|ckpt|gguf)"
             r">: cannot allocate memory",
         ),
-        means="the kernel refused to map a file of weights, which is larger than the memory and swap that "
-        "may be committed (vm.overcommit_memory, `ulimit -v`, a job's limit), although only parts of it are "
+        means="the kernel refused to map a file of weights, which is larger than the memory and "
+        "swap that "
+        "may be committed (vm.overcommit_memory, `ulimit -v`, a job's limit), although only parts "
+        "of it are "
         "read at once",
-        next_step="more swap, or `sysctl -w vm.overcommit_memory=1`; smaller files (shards, or a quantized "
+        next_step="more swap, or `sysctl -w vm.overcommit_memory=1`; smaller files (shards, or a "
+        "quantized "
         "model), or a newer release of the program that loads them",
         cause=OomCause.HOST,
     ),
@@ -2933,9 +3537,12 @@ _KINDS = (
         "a mapping of memory",
         backend="host",
         seen=("unable to mmap <tried> from file .{0,120}?: cannot allocate memory",),
-        means="the kernel refused a mapping: the machine's memory ran out, or the process has as many "
-        "mappings as vm.max_map_count allows, of which each shared tensor is one: not the GPU's memory",
-        next_step="fewer or larger shared tensors (fewer DataLoader workers, a smaller prefetch_factor), or "
+        means="the kernel refused a mapping: the machine's memory ran out, or the process has as "
+        "many "
+        "mappings as vm.max_map_count allows, of which each shared tensor is one: not the GPU's "
+        "memory",
+        next_step="fewer or larger shared tensors (fewer DataLoader workers, a smaller "
+        "prefetch_factor), or "
         "`sysctl -w vm.max_map_count=262144`; `free -g` while it runs",
         cause=OomCause.HOST,
     ),
@@ -2943,9 +3550,11 @@ _KINDS = (
         "a tensor of another process",
         level=1,
         seen=("unable to open shared memory object",),
-        means="a process could not open a tensor that another shared with it: most often the limit of "
+        means="a process could not open a tensor that another shared with it: most often the "
+        "limit of "
         "open files, else a full /dev/shm; not the GPU's memory",
-        next_step='torch.multiprocessing.set_sharing_strategy("file_system"), or a higher `ulimit -n`; '
+        next_step='torch.multiprocessing.set_sharing_strategy("file_system"), or a higher `ulimit '
+        "-n`; "
         "`df -h /dev/shm` shows whether that is full",
         cause=OomCause.OTHER_MEMORY,
     ),
@@ -2953,7 +3562,9 @@ _KINDS = (
         "files that are open",
         seen=("unable to open shared memory object .{0,200}?too many open files",),
         means="a limit of open files: DataLoader workers keep one for every tensor that they pass",
-        next_step='torch.multiprocessing.set_sharing_strategy("file_system"), or a higher `ulimit -n`',
+        next_step=(
+            'torch.multiprocessing.set_sharing_strategy("file_system"), or a higher `ulimit -n`'
+        ),
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -2961,12 +3572,19 @@ _KINDS = (
         backend="host",
         seen=(
             r"out of shared memory.{0,200}?max_(?:pred_)?locks_per_transaction",
-            r"(?:psycopg|psqlexception|postgres|pg_dump|operationalerror)\S{0,80}?out of shared memory",
+            (
+                r"(?:psycopg|psqlexception|postgres|pg_dump|operationalerror)\S{0,80}?out of "
+                r"shared "
+                r"memory"
+            ),
         ),
-        means="PostgreSQL's table of locks, which has a fixed size, is full: no memory of the machine ran "
+        means="PostgreSQL's table of locks, which has a fixed size, is full: no memory of the "
+        "machine ran "
         "out",
-        next_step="a larger max_locks_per_transaction (or max_pred_locks_per_transaction, if the hint names "
-        "it) in postgresql.conf, and a restart; or fewer tables, partitions or savepoints in one transaction",
+        next_step="a larger max_locks_per_transaction (or max_pred_locks_per_transaction, if the "
+        "hint names "
+        "it) in postgresql.conf, and a restart; or fewer tables, partitions or savepoints in one "
+        "transaction",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -2974,21 +3592,33 @@ _KINDS = (
         backend="host",
         level=-0.5,
         seen=(
-            r"failed to increase the shared memory pool size(?: for key \W\w{1,60}\W)?(?: to <pool>)?",
-            r"unable to initialize shared memory key \W\w{1,60}\W(?: to requested size \(<tried>\))?",
+            (
+                r"failed to increase the shared memory pool size(?: for key \W\w{1,60}\W)?(?: to "
+                r"<pool>)?"
+            ),
+            (
+                r"unable to initialize shared memory key \W\w{1,60}\W(?: to requested size "
+                r"\(<tried>\))?"
+            ),
             "model instance .{1,80}?because it run out of shared memory",
         ),
-        means="Triton's Python backend passes tensors through /dev/shm, which is most likely full: host "
+        means="Triton's Python backend passes tensors through /dev/shm, which is most likely "
+        "full: host "
         "memory, not the GPU's",
-        next_step="a larger --shm-size (docker), or a larger /dev/shm of the pod: 64 MiB or more for each "
-        "instance of a Python model, and room for its largest tensors; fewer instances or smaller batches",
+        next_step="a larger --shm-size (docker), or a larger /dev/shm of the pod: 64 MiB or more "
+        "for each "
+        "instance of a Python model, and room for its largest tensors; fewer instances or smaller "
+        "batches",
         cause=OomCause.HOST,
     ),
     MessageKind(
         "/dev/shm",
         backend="host",
         seen=(
-            r"out of shared memory|insufficient shared memory(?!available)|bus error\S{0,80}?shared memory",
+            (
+                r"out of shared memory|insufficient shared memory(?!available)|bus "
+                r"error\S{0,80}?shared memory"
+            ),
             r"unable to (?:write|mmap|allocate shared memory|resize) \S{0,120}?/torch_",
             r"failed to extend /dev/shm/\S{1,40} to <tried>",
             r"creating shared memory segment \S{1,60}? \(size <tried>\)",
@@ -2997,7 +3627,8 @@ _KINDS = (
             r"semlock.{0,200}?\[errno 28\] no space left",
             "killed by signal: bus error",
         ),
-        means="DataLoader workers or NCCL pass data through /dev/shm, which is most likely full: host "
+        means="DataLoader workers or NCCL pass data through /dev/shm, which is most likely full: "
+        "host "
         "memory, not the GPU's",
         next_step="a larger --shm-size (docker), or fewer workers",
         cause=OomCause.HOST,
@@ -3010,8 +3641,12 @@ _KINDS = (
             r"(?:shutdown with|terminated by|received|killed by) signal:? 7(?!\d)",
             r"signal 7 \(?sigbus|\(sigbus\)|bus error \(core dumped\)",
         ),
-        means="most often /dev/shm, by which processes of one machine pass data (NCCL, DataLoader), is full",
-        next_step="a larger --shm-size (docker) or a volume of memory on /dev/shm (Kubernetes); `df "
+        means=(
+            "most often /dev/shm, by which processes of one machine pass data (NCCL, "
+            "DataLoader), is full"
+        ),
+        next_step="a larger --shm-size (docker) or a volume of memory on /dev/shm (Kubernetes); "
+        "`df "
         "/dev/shm` shows it",
         cause=OomCause.HOST,
     ),
@@ -3023,7 +3658,10 @@ _KINDS = (
             r"exceeds the memory usage threshold of <utilization>\. ray killed this worker",
             r"killed due to memory pressure \(oom\)",
             "address the out of memory issue: https://docs.ray.io",
-            r"system memory low at node.{0,120}?used memory \(<used>\) / total capacity \(<machine>\)",
+            (
+                r"system memory low at node.{0,120}?used memory \(<used>\) / total capacity "
+                r"\(<machine>\)"
+            ),
             r"rayoutofmemoryerror: more than [\d.]{1,5}% of the memory on node \S{1,80}? is used",
         ),
         also=(
@@ -3033,7 +3671,9 @@ _KINDS = (
             "memory usage threshold of <utilization>",
             "exceeds threshold <utilization>",
         ),
-        means="Ray stopped a worker because the node's host memory was nearly used up: not the GPU's",
+        means=(
+            "Ray stopped a worker because the node's host memory was nearly used up: not the GPU's"
+        ),
         next_step="fewer tasks or actors on a node (more CPUs for each), or more memory; "
         "RAY_memory_usage_threshold sets the limit",
         cause=OomCause.HOST,
@@ -3043,7 +3683,8 @@ _KINDS = (
         backend="host",
         seen=("the node was low on resource: (?:ephemeral-storage|inodes)",),
         means="Kubernetes ended the pod because its node's disk was nearly full: no memory ran out",
-        next_step="fewer or smaller files in the container and its emptyDir volumes (checkpoints, caches, "
+        next_step="fewer or smaller files in the container and its emptyDir volumes (checkpoints, "
+        "caches, "
         "logs), a volume for them, or a request (resources.requests.ephemeral-storage)",
         cause=OomCause.OTHER_MEMORY,
     ),
@@ -3057,8 +3698,12 @@ _KINDS = (
             r"was using (?P<process>\d{1,15}[kmgt]?i?)(?:,|which)",
             r"(?:request is|exceeds its request of) (?P<wanted>\d{1,15}[kmgt]?i?)(?:,|\.)",
         ),
-        means="Kubernetes ended the pod because its node had nearly no host memory left: not the GPU's",
-        next_step="request as much memory as the program needs (resources.requests.memory, with the limit "
+        means=(
+            "Kubernetes ended the pod because its node had nearly no host memory left: not the "
+            "GPU's"
+        ),
+        next_step="request as much memory as the program needs (resources.requests.memory, with "
+        "the limit "
         "equal to it), or use less: fewer DataLoader workers, a smaller prefetch_factor",
         cause=OomCause.HOST,
     ),
@@ -3066,9 +3711,12 @@ _KINDS = (
         "a replay buffer",
         backend="host",
         seen=("enough memory to store the complete replay buffer <needed> > <available>",),
-        means="a warning: the replay buffer of Stable-Baselines3 will not fit into the machine's memory when "
+        means="a warning: the replay buffer of Stable-Baselines3 will not fit into the machine's "
+        "memory when "
         "it is full",
-        next_step="a smaller buffer_size, or optimize_memory_usage=True; smaller or uint8 observations",
+        next_step=(
+            "a smaller buffer_size, or optimize_memory_usage=True; smaller or uint8 observations"
+        ),
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3099,12 +3747,18 @@ _KINDS = (
         backend="host",
         level=2,
         seen=(
-            r"large alloc <tried>[*= ]{2,8}.{0,6000}?(?:\^c|restarting kernel|kernel [\w-]{36} restarted)",
+            (
+                r"large alloc <tried>[*= ]{2,8}.{0,6000}?(?:\^c|restarting kernel|kernel [\w-]{36} "
+                r"restarted)"
+            ),
             r"(?:restarting kernel|kernel [\w-]{36} restarted).{0,4000}?large alloc <tried>",
         ),
-        means="the session ended after a large request of host memory: most likely it had used up its "
+        means="the session ended after a large request of host memory: most likely it had used up "
+        "its "
         "memory, not the GPU's",
-        next_step="a smaller batch or input, data that is read in pieces, or a session with more memory",
+        next_step=(
+            "a smaller batch or input, data that is read in pieces, or a session with more memory"
+        ),
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3115,9 +3769,11 @@ _KINDS = (
             "tcmalloc ?: large alloc <tried>",
             r"allocation of <tried> exceeds \d{1,3}% of (?:free)? system memory",
         ),
-        means="a warning: one request is a large part of the machine's memory; it is a failure only where "
+        means="a warning: one request is a large part of the machine's memory; it is a failure "
+        "only where "
         "the program ends after it",
-        next_step="nothing, if the program goes on; else a smaller batch or input, or a machine with more "
+        next_step="nothing, if the program goes on; else a smaller batch or input, or a machine "
+        "with more "
         "memory",
         cause=OomCause.WARNING,
     ),
@@ -3138,16 +3794,22 @@ _KINDS = (
             "os error 1455",
             # German, French, Spanish, Portuguese, Italian, Russian, Chinese, Japanese and Korean.
             "auslagerungsdatei ist zu klein|fichier de pagination est insuffisant|archivo de "
-            "paginaci\u00f3n es demasiado|arquivo de pagina\u00e7\u00e3o \u00e9 muito pequeno|file di "
-            "paging insufficiente|\u0444\u0430\u0439\u043b \u043f\u043e\u0434\u043a\u0430\u0447\u043a\u0438 "
+            "paginaci\u00f3n es demasiado|arquivo de pagina\u00e7\u00e3o \u00e9 muito "
+            "pequeno|file di "
+            "paging insufficiente|\u0444\u0430\u0439\u043b "
+            "\u043f\u043e\u0434\u043a\u0430\u0447\u043a\u0438 "
             "\u0441\u043b\u0438\u0448\u043a\u043e\u043c \u043c\u0430\u043b|"
             "\u9875\u9762\u6587\u4ef6\u592a\u5c0f|"
             "\u30da\u30fc\u30b8\u30f3\u30b0 \u30d5\u30a1\u30a4\u30eb\u304c\u5c0f\u3055\u3059\u304e|"
             "\ud398\uc774\uc9d5 \ud30c\uc77c\uc774 \ub108\ubb34 \uc791",
             r"winerror 8(?!\d)",
         ),
-        means="Windows could not promise more memory: the machine's memory and its page file are used up",
-        next_step="a larger page file (system settings), or fewer DataLoader workers, each of which "
+        means=(
+            "Windows could not promise more memory: the machine's memory and its page file are "
+            "used up"
+        ),
+        next_step="a larger page file (system settings), or fewer DataLoader workers, each of "
+        "which "
         "loads torch's libraries",
         cause=OomCause.HOST,
     ),
@@ -3159,9 +3821,11 @@ _KINDS = (
             r"?[hs]_\w{1,8}) limit",
         ),
         also=(r"maxvmem ?(?:=|:)?(?P<address_space>[\d.]{1,12}[kmgt])",),
-        means="the scheduler killed the job at one of its limits: of time, or of host memory (not the "
+        means="the scheduler killed the job at one of its limits: of time, or of host memory (not "
+        "the "
         "GPU's) if maxvmem is near h_vmem",
-        next_step="`qacct -j JOB` shows the time and maxvmem; ask for more of what is near its limit (-l "
+        next_step="`qacct -j JOB` shows the time and maxvmem; ask for more of what is near its "
+        "limit (-l "
         "h_rt= for time, -l h_vmem= for each slot's memory)",
         cause=OomCause.UNKNOWN,
     ),
@@ -3183,7 +3847,8 @@ _KINDS = (
             r"out_of_me(?:mory|\+) ?0:125",
             "job killed: v?mem(?: job total)? <process> exceeded limit <limit>",
             "job exceeded a memory resource limit",
-            r"exceeded job (?:hard|soft) limit \W{0,2}(?:[hs]_vmem|[hs]_rss)\W{0,2} of queue \S{1,80}? "
+            r"exceeded job (?:hard|soft) limit \W{0,2}(?:[hs]_vmem|[hs]_rss)\W{0,2} of queue "
+            r"\S{1,80}? "
             r"\((?P<process>[\d.]{1,12}[kmgt]?) > limit: ?(?P<limit>[\d.]{1,12}[kmgt]?)\)",
             r"job violates resource utilization policies \(mem",
             r"has gone over (?:cgroup)? memory limit of (?P<limit>\d{1,12}[kmgt])\w{1,7}bytes",
@@ -3197,8 +3862,11 @@ _KINDS = (
             r"total requested memory : <job_request>",
             r"(?:peak|last measured) usage: (?P<process>\d{1,12}[kmgt])\w{1,7}bytes",
         ),
-        means="the job used more host memory than it had requested from the scheduler: not the GPU's",
-        next_step='ask for more (--mem in Slurm, -M and -R "rusage[mem=…]" in LSF, -l mem= in PBS), or '
+        means=(
+            "the job used more host memory than it had requested from the scheduler: not the GPU's"
+        ),
+        next_step='ask for more (--mem in Slurm, -M and -R "rusage[mem=…]" in LSF, -l mem= in '
+        "PBS), or "
         "use less: "
         "fewer processes or DataLoader workers, less data at once",
         cause=OomCause.HOST,
@@ -3212,7 +3880,8 @@ _KINDS = (
         ),
         means="a process of PostgreSQL got no memory: the machine's is used up, or a limit is "
         "reached (of its container, `ulimit -v`, or vm.overcommit_memory=2)",
-        next_step="fewer connections and queries at once, or a smaller work_mem (maintenance_work_mem for "
+        next_step="fewer connections and queries at once, or a smaller work_mem "
+        "(maintenance_work_mem for "
         "vacuum and indexes); or more memory; PostgreSQL's log lists what each memory context held",
         cause=OomCause.HOST,
     ),
@@ -3222,7 +3891,8 @@ _KINDS = (
         seen=(r"invalid memory alloc request size (?P<tried>\d{1,20})",),
         means="PostgreSQL refuses a request of 1 GiB or more, whatever memory is free: one value "
         "or a list in the query is too large, or stored data is damaged",
-        next_step="smaller values or results (split large texts, bytea and arrays, aggregate fewer rows); if "
+        next_step="smaller values or results (split large texts, bytea and arrays, aggregate "
+        "fewer rows); if "
         "the query only reads stored rows, look for damage: `pg_dump -t TABLE`, and amcheck",
         cause=OomCause.LIMIT,
     ),
@@ -3233,8 +3903,12 @@ _KINDS = (
             r"innodb: mmap\(<tried>\) failed",
             "innodb: (?:fatal error: )?cannot allocate memory for the buffer pool",
         ),
-        means="MySQL or MariaDB got no memory of the machine for InnoDB's buffer pool, and does not start",
-        next_step="a smaller innodb_buffer_pool_size, fewer other programs, or more memory or swap; "
+        means=(
+            "MySQL or MariaDB got no memory of the machine for InnoDB's buffer pool, and does "
+            "not start"
+        ),
+        next_step="a smaller innodb_buffer_pool_size, fewer other programs, or more memory or "
+        "swap; "
         "`free -g` shows what is free",
         cause=OomCause.HOST,
     ),
@@ -3247,9 +3921,11 @@ _KINDS = (
             "sort stage buffered data usage of <used> exceeds internal limit of <limit>",
             r"exceeded memory limit for \$group|queryexceededmemorylimitnodiskuseallowed",
         ),
-        means="a sort or a group of MongoDB needed more than MongoDB allows one stage, and was not allowed "
+        means="a sort or a group of MongoDB needed more than MongoDB allows one stage, and was "
+        "not allowed "
         "to use the disk: the machine's memory is not full",
-        next_step="an index that gives the order, or allowDiskUse: true (the default from MongoDB 6.0); or "
+        next_step="an index that gives the order, or allowDiskUse: true (the default from MongoDB "
+        "6.0); or "
         "fewer documents and fields before the sort ($match, $project, $limit)",
         cause=OomCause.LIMIT,
     ),
@@ -3257,7 +3933,9 @@ _KINDS = (
         "PHP's limit",
         backend="host",
         seen=(r"allowed memory size of <limit> exhausted(?: ?\(tried to allocate <tried>\))?",),
-        means="a script of PHP reached its own limit, memory_limit: the machine's memory is not full",
+        means=(
+            "a script of PHP reached its own limit, memory_limit: the machine's memory is not full"
+        ),
         next_step="a larger memory_limit (php.ini, or `php -d memory_limit=2G` for one command; "
         "COMPOSER_MEMORY_LIMIT=-1 for Composer), or less at once",
         cause=OomCause.LIMIT,
@@ -3274,8 +3952,12 @@ _KINDS = (
             "max heap space is '<heap_limit>'",
             "max metaspace is '<metaspace_limit>'",
         ),
-        means="the heap or the metaspace of Gradle's JVM is nearly used up, whatever memory the machine has",
-        next_step="larger values of org.gradle.jvmargs in gradle.properties (-Xmx, -XX:MaxMetaspaceSize), or "
+        means=(
+            "the heap or the metaspace of Gradle's JVM is nearly used up, whatever memory the "
+            "machine has"
+        ),
+        next_step="larger values of org.gradle.jvmargs in gradle.properties (-Xmx, "
+        "-XX:MaxMetaspaceSize), or "
         "fewer workers at once (--max-workers)",
         cause=OomCause.HOST,
     ),
@@ -3283,7 +3965,8 @@ _KINDS = (
         "jemalloc's page size",
         backend="host",
         seen=("unsupported system page size",),
-        means="a package has jemalloc for smaller memory pages than this machine's (16 or 64 KiB on some ARM "
+        means="a package has jemalloc for smaller memory pages than this machine's (16 or 64 KiB "
+        "on some ARM "
         "machines), so that every allocation fails: no memory ran out",
         next_step="a newer release of that package, or one that is built on this machine "
         "(JEMALLOC_SYS_WITH_LG_PAGE=16 for programs in Rust)",
@@ -3293,15 +3976,22 @@ _KINDS = (
         "ClickHouse's limit",
         backend="host",
         seen=(
-            r"memory limit \(\w{4,12}\) exceeded: would use <needed> \(attempt to allocate chunk of "
-            r"(?:0(?:\.00b)? ?|<tried>)(?:bytes)?\)(?:, current rss:? <process>)?, maximum: <limit>",
-            r"(?:\(\w{4,6}\)|query|user) memory limit exceeded: would use <needed> \(attempt to allocate "
+            r"memory limit \(\w{4,12}\) exceeded: would use <needed> \(attempt to allocate "
             r"chunk of "
-            r"(?:0(?:\.00b)? ?|<tried>)(?:bytes)?\)(?:, current rss:? <process>)?, maximum: <limit>",
+            r"(?:0(?:\.00b)? ?|<tried>)(?:bytes)?\)(?:, current rss:? <process>)?, maximum: "
+            r"<limit>",
+            r"(?:\(\w{4,6}\)|query|user) memory limit exceeded: would use <needed> \(attempt to "
+            r"allocate "
+            r"chunk of "
+            r"(?:0(?:\.00b)? ?|<tried>)(?:bytes)?\)(?:, current rss:? <process>)?, maximum: "
+            r"<limit>",
             r"(?:memory limit \(\w{4,12}\) exceeded: |\(\w{4,6}\) memory limit exceeded: "
             r"|memory_limit_exceeded)",
         ),
-        means="ClickHouse reached one of its own limits: of the server ('total'), of a query or of a user",
+        means=(
+            "ClickHouse reached one of its own limits: of the server ('total'), of a query or "
+            "of a user"
+        ),
         next_step="for a query, max_bytes_before_external_group_by and "
         "max_bytes_before_external_sort (it then uses the disk), or a larger max_memory_usage; "
         "for the server, fewer queries at once or a larger max_server_memory_usage",
@@ -3312,9 +4002,11 @@ _KINDS = (
         backend="host",
         seen=("oom command not allowed when used memory > ?['\u2019]?maxmemory",),
         also=(r"used_memory: ?(?P<used>\d{1,15})", r"maxmemory: ?(?P<limit>[1-9]\d{3,15})"),
-        means="Redis holds as much data as its own limit, maxmemory, allows, and its policy found nothing to "
+        means="Redis holds as much data as its own limit, maxmemory, allows, and its policy found "
+        "nothing to "
         "delete: the machine's memory is not full",
-        next_step="a larger maxmemory, or a maxmemory-policy that deletes old keys (allkeys-lru); `redis-cli "
+        next_step="a larger maxmemory, or a maxmemory-policy that deletes old keys (allkeys-lru); "
+        "`redis-cli "
         "INFO memory` shows both, and what is used",
         cause=OomCause.LIMIT,
     ),
@@ -3322,15 +4014,21 @@ _KINDS = (
         "Elasticsearch's limit",
         backend="host",
         seen=(
-            r"data too large, data for .{1,120}?would be \[(?P<needed>\d{1,15})/[\d.]{1,9}[kmgt]?b\], which "
+            r"data too large, data for .{1,120}?would be "
+            r"\[(?P<needed>\d{1,15})/[\d.]{1,9}[kmgt]?b\], which "
             r"is "
-            r"larger than the limit of \[(?P<limit>\d{1,15})/[\d.]{1,9}[kmgt]?b\](?:, real usage: \["
+            r"larger than the limit of \[(?P<limit>\d{1,15})/[\d.]{1,9}[kmgt]?b\](?:, real "
+            r"usage: \["
             r"(?P<used>\d{1,15})/)?",
-            r"data too large, data for .{1,120}?would be larger than limit of \[(?P<limit>\d{1,15})/",
+            (
+                r"data too large, data for .{1,120}?would be larger than limit of "
+                r"\[(?P<limit>\d{1,15})/"
+            ),
             r"circuit_?breaking_?exception",
         ),
         also=(r"bytes_wanted\W{1,4}(?P<needed>\d{1,15})", r"bytes_limit\W{1,4}(?P<limit>\d{1,15})"),
-        means="a circuit breaker of Elasticsearch (or OpenSearch) refused the request, which would have used "
+        means="a circuit breaker of Elasticsearch (or OpenSearch) refused the request, which "
+        "would have used "
         "more of Java's heap than its limit: the machine's memory is not full",
         next_step="a larger heap (-Xms and -Xmx, up to half of the machine's memory), or less at "
         "once: smaller bulk requests, fewer buckets in aggregations, fewer shards; `GET "
@@ -3341,9 +4039,11 @@ _KINDS = (
         "Java's threads",
         backend="host",
         seen=("unable to create (?:new )?native thread",),
-        means="the system let Java create no more threads: most often because of a limit of processes, else "
+        means="the system let Java create no more threads: most often because of a limit of "
+        "processes, else "
         "because memory for their stacks ran out; Java's heap is not full",
-        next_step="a higher limit of processes (`ulimit -u`, docker's --pids-limit), or fewer threads; a "
+        next_step="a higher limit of processes (`ulimit -u`, docker's --pids-limit), or fewer "
+        "threads; a "
         "smaller heap (-Xmx) leaves more memory for stacks",
         cause=OomCause.OTHER_MEMORY,
     ),
@@ -3351,7 +4051,9 @@ _KINDS = (
         "a Java array",
         backend="host",
         seen=("requested array size exceeds vm limit",),
-        means="one array is larger than Java allows (about 2^31 elements), whatever the heap has free",
+        means=(
+            "one array is larger than Java allows (about 2^31 elements), whatever the heap has free"
+        ),
         next_step="split the data into smaller arrays or partitions",
         cause=OomCause.LIMIT,
     ),
@@ -3359,7 +4061,10 @@ _KINDS = (
         "Spark's broadcast",
         backend="host",
         seen=("not enough memory to build and broadcast the table",),
-        means="the driver of Spark had no heap left to build the table that a join sends to all executors",
+        means=(
+            "the driver of Spark had no heap left to build the table that a join sends to all "
+            "executors"
+        ),
         next_step="spark.sql.autoBroadcastJoinThreshold=-1 (and no broadcast hint), or a larger "
         "spark.driver.memory; ANALYZE TABLE where Spark took the table for smaller than it is",
         cause=OomCause.HOST,
@@ -3367,10 +4072,15 @@ _KINDS = (
     MessageKind(
         "Spark's memory of a task",
         backend="host",
-        seen=("unable to acquire <tried> of memory, got (?P<available>\\d{1,15})", "sparkoutofmemoryerror"),
-        means="a task of Spark got no more of the part of the executor's heap that its tasks share, whatever "
+        seen=(
+            ("unable to acquire <tried> of memory, got (?P<available>\\d{1,15})"),
+            "sparkoutofmemoryerror",
+        ),
+        means="a task of Spark got no more of the part of the executor's heap that its tasks "
+        "share, whatever "
         "memory the machine has",
-        next_step="more and smaller partitions (spark.sql.shuffle.partitions, and look for one that is much "
+        next_step="more and smaller partitions (spark.sql.shuffle.partitions, and look for one "
+        "that is much "
         "larger), fewer tasks at once (spark.executor.cores), or a larger spark.executor.memory",
         cause=OomCause.HOST,
     ),
@@ -3381,7 +4091,8 @@ _KINDS = (
             "size of broadcasted table far exceeds estimates and exceeds limit of "
             r"spark\.driver\.maxresultsize=(?P<limit>\d{1,15})",
         ),
-        means="a table that a join was to send to all executors is larger than Spark estimated, and than it "
+        means="a table that a join was to send to all executors is larger than Spark estimated, "
+        "and than it "
         "lets the driver collect: no memory ran out",
         next_step="spark.sql.autoBroadcastJoinThreshold=-1 (and no broadcast hint); else a larger "
         "spark.driver.maxResultSize, with a larger spark.driver.memory",
@@ -3394,8 +4105,12 @@ _KINDS = (
             r"total size of serialized results of \d{1,9} tasks \(<used>\) is bigger than "
             r"(?:spark\.driver\.)?maxresultsize \(<limit>\)",
         ),
-        means="the results that tasks send to the driver are larger than Spark allows: no memory ran out",
-        next_step="collect less (write the results to files, or aggregate them first); else a larger "
+        means=(
+            "the results that tasks send to the driver are larger than Spark allows: no memory "
+            "ran out"
+        ),
+        next_step="collect less (write the results to files, or aggregate them first); else a "
+        "larger "
         "spark.driver.maxResultSize, with a larger spark.driver.memory",
         cause=OomCause.LIMIT,
     ),
@@ -3403,8 +4118,11 @@ _KINDS = (
         "OpenBLAS's buffers",
         backend="host",
         seen=("you tried to allocate too many memory regions",),
-        means="more threads called OpenBLAS than it was built for: the machine's memory is not full",
-        next_step="OPENBLAS_NUM_THREADS=1 (or another small number) before the program, or fewer processes "
+        means=(
+            "more threads called OpenBLAS than it was built for: the machine's memory is not full"
+        ),
+        next_step="OPENBLAS_NUM_THREADS=1 (or another small number) before the program, or fewer "
+        "processes "
         "and threads",
         cause=OomCause.OTHER_MEMORY,
     ),
@@ -3412,8 +4130,12 @@ _KINDS = (
         "an unschedulable pod",
         backend="host",
         seen=(r"nodes? (?:is|are) available: .{0,160}?insufficient memory",),
-        means="Kubernetes did not start the pod: it requests more memory than any node has left for requests",
-        next_step="a smaller resources.requests.memory, a larger node, or stop other pods; `kubectl "
+        means=(
+            "Kubernetes did not start the pod: it requests more memory than any node has left "
+            "for requests"
+        ),
+        next_step="a smaller resources.requests.memory, a larger node, or stop other pods; "
+        "`kubectl "
         "describe nodes` shows what pods have requested",
         cause=OomCause.OTHER_MEMORY,
     ),
@@ -3431,9 +4153,11 @@ _KINDS = (
         backend="host",
         level=2,
         seen=(r"java\.lang\.outofmemoryerror(?!:)",),
-        means="a Java program ran out of memory: most often its heap is full, whatever memory the machine "
+        means="a Java program ran out of memory: most often its heap is full, whatever memory the "
+        "machine "
         "has; the text does not say which memory it was",
-        next_step="the first OutOfMemoryError in the log says which (`Java heap space`, `Metaspace`, "
+        next_step="the first OutOfMemoryError in the log says which (`Java heap space`, "
+        "`Metaspace`, "
         "threads): for the heap a larger one (-Xmx), or less data at once",
         cause=OomCause.HOST,
     ),
@@ -3442,7 +4166,8 @@ _KINDS = (
         backend="host",
         seen=("outofmemoryerror: (?:java heap space|gc overhead limit exceeded|metaspace)",),
         means="the heap of a Java program is full, whatever memory the machine has",
-        next_step="a larger heap (-Xmx; spark.driver.memory or spark.executor.memory in Spark), or less data "
+        next_step="a larger heap (-Xmx; spark.driver.memory or spark.executor.memory in Spark), "
+        "or less data "
         "at once",
         cause=OomCause.HOST,
     ),
@@ -3450,9 +4175,11 @@ _KINDS = (
         "pinned memory of an offloader",
         level=2,
         seen=("as the maximum reservable memory has been reached",),
-        means="mmgp, the offloader of Wan2GP, could not pin more host memory for the weights that it keeps "
+        means="mmgp, the offloader of Wan2GP, could not pin more host memory for the weights that "
+        "it keeps "
         "there: copies to the GPU are slower, but nothing fails",
-        next_step="nothing, unless an error follows; then a smaller --perc-reserved-mem-max, or a profile "
+        next_step="nothing, unless an error follows; then a smaller --perc-reserved-mem-max, or a "
+        "profile "
         "that keeps less in the machine's memory",
         cause=OomCause.WARNING,
     ),
@@ -3460,7 +4187,8 @@ _KINDS = (
         "ArrayFire",
         seen=("device out of memory:101",),
         also=("native alloc for size <tried>",),
-        means="ArrayFire's memory manager (Flashlight, wav2letter) got no device memory, even after it had "
+        means="ArrayFire's memory manager (Flashlight, wav2letter) got no device memory, even "
+        "after it had "
         "freed its cache",
         next_step="a smaller batch, shorter audio or a smaller beam; stop the other processes that "
         "`nvidia-smi` shows; af::deviceGC() frees ArrayFire's cache",
@@ -3470,10 +4198,13 @@ _KINDS = (
         backend="device",
         level=1,
         seen=("hsa_status_error_out_of_resources",),
-        means="ROCm's runtime lacked a resource: memory, queues, signals, threads, or permission to open "
+        means="ROCm's runtime lacked a resource: memory, queues, signals, threads, or permission "
+        "to open "
         "/dev/kfd; at hsa_init or in rocminfo it is rarely memory",
-        next_step="`rocm-smi --showmeminfo vram` and `free -g` show whether memory is full while it runs; "
-        "if it fails at its start, check `ulimit -u`, `dmesg`, that the user is in the groups render and "
+        next_step="`rocm-smi --showmeminfo vram` and `free -g` show whether memory is full while "
+        "it runs; "
+        "if it fails at its start, check `ulimit -u`, `dmesg`, that the user is in the groups "
+        "render and "
         "video, and that the process loads one HSA runtime only",
         cause=OomCause.UNKNOWN,
     ),
@@ -3482,9 +4213,11 @@ _KINDS = (
         level=-1,
         seen=(r"cumemaddressreserve ?\([^()]{0,120}\)",),
         needs=("out_?of_?memory",),
-        means="the driver had no free range of GPU addresses, which is not memory: llama.cpp reserves 32 "
+        means="the driver had no free range of GPU addresses, which is not memory: llama.cpp "
+        "reserves 32 "
         "GiB of them for each pool, tiny-cuda-nn (NeRF programs) as many as the GPU has memory",
-        next_step="build llama.cpp with -DGGML_CUDA_NO_VMM=ON; run fewer models and GPU programs at once; "
+        next_step="build llama.cpp with -DGGML_CUDA_NO_VMM=ON; run fewer models and GPU programs "
+        "at once; "
         "`ulimit -v unlimited` before the start; or a newer driver",
         cause=OomCause.OTHER_MEMORY,
     ),
@@ -3492,23 +4225,31 @@ _KINDS = (
         "tiny-cuda-nn",
         # The \t of a path of Windows was taken for a tab.
         seen=(r"iny-cuda-nn\S{0,40}?gpu_memory\.h.{0,200}?out_?of_?memory",),
-        means="tiny-cuda-nn (instant-ngp, NeRF programs) got no GPU memory from the driver: it allocates "
+        means="tiny-cuda-nn (instant-ngp, NeRF programs) got no GPU memory from the driver: it "
+        "allocates "
         "outside torch's allocator, and instant-ngp keeps all training images on the GPU",
-        next_step="fewer or smaller images, a smaller hash table (log2_hashmap_size), batch or mesh "
+        next_step="fewer or smaller images, a smaller hash table (log2_hashmap_size), batch or "
+        "mesh "
         "resolution; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "a new process",
         backend="host",
         seen=(
-            r"(?:os\.fork\(\)|_fork\w{0,6}\(|fork_exec\(|forking_?pickler).{0,200}?cannot allocate memory",
+            (
+                r"(?:os\.fork\(\)|_fork\w{0,6}\(|fork_exec\(|forking_?pickler).{0,200}?cannot "
+                r"allocate memory"
+            ),
             "fork(?:ing)?(?: failed)?: cannot allocate memory",
             r"_execute_child.{0,400}?\[errno 12\] cannot allocate memory",
         ),
-        means="the kernel refused to copy the process (fork): host memory (not the GPU's), or what the "
+        means="the kernel refused to copy the process (fork): host memory (not the GPU's), or "
+        "what the "
         "kernel may commit of it, is used up",
-        next_step="fewer DataLoader workers (num_workers=0 starts none) or other processes, or start them "
-        "before the large data is read; else more memory or swap; `free -g` shows the memory while it runs",
+        next_step="fewer DataLoader workers (num_workers=0 starts none) or other processes, or "
+        "start them "
+        "before the large data is read; else more memory or swap; `free -g` shows the memory "
+        "while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3520,7 +4261,8 @@ _KINDS = (
             "_arraymemoryerror",
         ),
         means="host memory (not the GPU's), or a limit of the process, has no room for one array",
-        next_step="smaller arrays (chunks, fewer columns), smaller types (float32, int32, category), or "
+        next_step="smaller arrays (chunks, fewer columns), smaller types (float32, int32, "
+        "category), or "
         "more memory for the job; `free -g` shows the memory while it runs",
         cause=OomCause.HOST,
     ),
@@ -3532,9 +4274,11 @@ _KINDS = (
             r"allocator: (?:not enough|can't allocate) memory: you tried to allocate "
             r"(?P<tried>\d{12,20}bytes)",
         ),
-        means="one request of more than 100 GB, which is more than most machines have: data that is taken in "
+        means="one request of more than 100 GB, which is more than most machines have: data that "
+        "is taken in "
         "one piece, or a size that was computed wrongly",
-        next_step=f"{SHAPES}; if they are as intended, process the data in parts, or keep it in a file that "
+        next_step=f"{SHAPES}; if they are as intended, process the data in parts, or keep it in a "
+        f"file that "
         "is mapped (numpy.memmap)",
         cause=OomCause.HOST,
     ),
@@ -3543,9 +4287,11 @@ _KINDS = (
         backend="host",
         level=1,
         seen=("cpuallocator: not enough memory: you tried to allocate <tried>",),
-        means="torch on Windows (or Android) got no memory on the CPU: the machine's memory and its page "
+        means="torch on Windows (or Android) got no memory on the CPU: the machine's memory and "
+        "its page "
         "file are used up, not the GPU's memory",
-        next_step="a larger page file (system settings), or close other programs; else a smaller batch, "
+        next_step="a larger page file (system settings), or close other programs; else a smaller "
+        "batch, "
         "input or model in the machine's memory",
         cause=OomCause.HOST,
     ),
@@ -3558,9 +4304,11 @@ _KINDS = (
             r"free memory: (?P<available>\d{1,9}[kmgt]?)",
             r"total memory: (?P<limit>\d{1,9}[kmgt]?)",
         ),
-        means="a shard of a Seastar program (ScyllaDB, Redpanda) has used up its share of host memory, or "
+        means="a shard of a Seastar program (ScyllaDB, Redpanda) has used up its share of host "
+        "memory, or "
         "has only small pieces of it left",
-        next_step="less data or fewer requests at once, or a larger --memory, or fewer shards (--smp), each "
+        next_step="less data or fewer requests at once, or a larger --memory, or fewer shards "
+        "(--smp), each "
         "of which then has a larger share",
         cause=OomCause.HOST,
     ),
@@ -3568,9 +4316,11 @@ _KINDS = (
         "the static TLS block",
         backend="host",
         seen=("cannot allocate memory in static tls block",),
-        means="no memory ran out: the small block that each process has for thread-local variables (static "
+        means="no memory ran out: the small block that each process has for thread-local "
+        "variables (static "
         "TLS) was full when a library was loaded late",
-        next_step="load that library first: LD_PRELOAD=PATH, with the path that the text shows (often "
+        next_step="load that library first: LD_PRELOAD=PATH, with the path that the text shows "
+        "(often "
         "libgomp), or import torch before other libraries",
         cause=OomCause.OTHER_MEMORY,
     ),
@@ -3581,16 +4331,22 @@ _KINDS = (
             r"memory allocation of (?P<tried>\d{15,18}) bytes failed",
             r"tried to allocate (?P<tried>\d{15,18}) bytes",
         ),
-        means="more than any machine has was requested: a size was computed wrongly, or was read from a "
+        means="more than any machine has was requested: a size was computed wrongly, or was read "
+        "from a "
         "damaged file or from memory that is no size",
-        next_step=f"{SHAPES}; where it reads a file, check that file; else a newer release of the program",
+        next_step=(
+            f"{SHAPES}; where it reads a file, check that file; else a newer release of the program"
+        ),
         cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
         "a .NET array",
         backend="host",
         seen=("array dimensions exceeded supported range",),
-        means="one array or list is longer than .NET allows (about 2^31 elements), whatever memory is free",
+        means=(
+            "one array or list is longer than .NET allows (about 2^31 elements), whatever "
+            "memory is free"
+        ),
         next_step="split the data into smaller arrays, or read it in pieces",
         cause=OomCause.LIMIT,
     ),
@@ -3598,9 +4354,12 @@ _KINDS = (
         "a buffer of JavaScript",
         backend="host",
         seen=("array buffer allocation failed",),
-        means="a JavaScript program got no memory of the machine for one buffer, which lies outside the "
-        "heap, or the buffer is larger than the browser or Node.js allows (2 to 4 GiB, less in 32 bits)",
-        next_step="smaller buffers (read the file in pieces, as a stream), fewer at once, or more memory; "
+        means="a JavaScript program got no memory of the machine for one buffer, which lies "
+        "outside the "
+        "heap, or the buffer is larger than the browser or Node.js allows (2 to 4 GiB, less in 32 "
+        "bits)",
+        next_step="smaller buffers (read the file in pieces, as a stream), fewer at once, or more "
+        "memory; "
         "--max-old-space-size does not help",
         cause=OomCause.HOST,
     ),
@@ -3608,11 +4367,15 @@ _KINDS = (
         "a small request of the program",
         backend="host",
         seen=(r"(?<!cuda)(?<!hip)(?:re|m|c)alloc of size (?P<tried>\d{1,4}) failed",),
-        means="the program got no memory even for a few bytes: all of it was in use before, by this process "
-        "or by others, or the allocator refused for another reason (an alignment, a damaged heap, a build "
+        means="the program got no memory even for a few bytes: all of it was in use before, by "
+        "this process "
+        "or by others, or the allocator refused for another reason (an alignment, a damaged heap, "
+        "a build "
         "for other memory pages)",
-        next_step="`free -g` while it runs: if the memory is not full, another release of the package, or "
-        "another allocator (ARROW_DEFAULT_MEMORY_POOL=system for Arrow); if it is, less data at once",
+        next_step="`free -g` while it runs: if the memory is not full, another release of the "
+        "package, or "
+        "another allocator (ARROW_DEFAULT_MEMORY_POOL=system for Arrow); if it is, less data at "
+        "once",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -3642,11 +4405,14 @@ _KINDS = (
             "\u65e0\u6cd5\u5206\u914d\u5185\u5b58",
             # What a program raises in words of its own may be of any memory.
             f"{_NOT_OF_GPU}(?<!of)memoryerror"
-            "(?!out|\\([\"'f]|:(?!unable|std::|cannot|could|fail|bad|out of|alloc|not enough|[^a-z]|$))",
+            "(?!out|\\([\"'f]|:(?!unable|std::|cannot|could|fail|bad|out of|alloc|not "
+            "enough|[^a-z]|$))",
         ),
-        means="host memory (not the GPU's) ran out, or a limit of the process, the job or the container was "
+        means="host memory (not the GPU's) ran out, or a limit of the process, the job or the "
+        "container was "
         "reached",
-        next_step="a smaller batch, input or model in the machine's memory, or more memory for the job; "
+        next_step="a smaller batch, input or model in the machine's memory, or more memory for "
+        "the job; "
         "fewer DataLoader workers; `free -g` while it runs",
         cause=OomCause.HOST,
     ),
@@ -3658,7 +4424,8 @@ _KINDS = (
             r"(?:cc1plus|cc1|cicc|ptxas|nvcc|clang|ninja|c\+\+|g\+\+)[-\d.]{0,8}(?:fatal)?:"
             r"(?:(?!cuda|gpu|hip)\S){0,40}?(?:out of memory|(?<!oom)killed|cannot allocate memory)",
             r"killed(?:\(program|signal terminated program) (?:cc1|cc1plus|cicc|ptxas)",
-            r"(?:go (?:build|install|test|run)|cmd/(?:compile|link)).{0,600}?fatal error: (?:runtime:)? "
+            r"(?:go (?:build|install|test|run)|cmd/(?:compile|link)).{0,600}?fatal error: "
+            r"(?:runtime:)? "
             r"?out of "
             "memory",
         ),
@@ -3675,7 +4442,8 @@ _KINDS = (
             r"rustc --crate-name.{0,8000}?\(signal: 9, sigkill",
             "error: could not compile .{0,400}?signal: 9, sigkill",
         ),
-        means="most likely the kernel killed a compiler because host memory ran out: the machine's, or the "
+        means="most likely the kernel killed a compiler because host memory ran out: the "
+        "machine's, or the "
         "limit of a container",
         next_step="fewer jobs at once (cargo build -j 1, go build -p 1), no link-time "
         "optimization (lto), more memory or swap, or a prebuilt package; `dmesg | grep -i kill` "
@@ -3699,14 +4467,20 @@ _KINDS = (
         backend="host",
         level=2,
         seen=(
-            r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory used \(<used>\) / total \(<machine>\) "
+            r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory used \(<used>\) / total "
+            r"\(<machine>\) "
             r"and swap used \(<swap>\) / total \(<all_swap>\)",
-            r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory used \(<used>\) / total \(<machine>\)",
+            (
+                r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory used \(<used>\) / total "
+                r"\(<machine>\)"
+            ),
             r"systemd-oomd\S{0,20}: killed \S{1,400}? due to (?:memory used|swap)",
         ),
-        means="systemd-oomd killed all processes of a unit because the machine's memory and swap were "
+        means="systemd-oomd killed all processes of a unit because the machine's memory and swap "
+        "were "
         "nearly used up: not the GPU's",
-        next_step="use less host memory: fewer DataLoader workers, a smaller prefetch_factor; or more swap; "
+        next_step="use less host memory: fewer DataLoader workers, a smaller prefetch_factor; or "
+        "more swap; "
         "`oomctl` shows the limit, which SwapUsedLimit= in oomd.conf sets",
         cause=OomCause.HOST,
     ),
@@ -3715,10 +4489,13 @@ _KINDS = (
         backend="host",
         level=2,
         seen=(r"systemd-oomd killed \d{1,6} process",),
-        means="systemd-oomd killed all processes of a unit because programs waited too long for host memory, "
+        means="systemd-oomd killed all processes of a unit because programs waited too long for "
+        "host memory, "
         "or because the swap was nearly full: not the GPU's memory",
-        next_step="use less host memory: fewer processes or DataLoader workers, less data at once; `oomctl` "
-        "shows the limits (ManagedOOMMemoryPressureLimit= and ManagedOOMSwap= of a unit). A program started "
+        next_step="use less host memory: fewer processes or DataLoader workers, less data at "
+        "once; `oomctl` "
+        "shows the limits (ManagedOOMMemoryPressureLimit= and ManagedOOMSwap= of a unit). A "
+        "program started "
         "with `systemd-run --user --scope` is in a unit of its own",
         cause=OomCause.HOST,
     ),
@@ -3731,9 +4508,11 @@ _KINDS = (
             "<pressure>% > <most_pressure>% for > <waited>s",
             r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory pressure",
         ),
-        means="systemd-oomd killed all processes of a unit because programs waited too long for host "
+        means="systemd-oomd killed all processes of a unit because programs waited too long for "
+        "host "
         "memory: not the GPU's",
-        next_step="use less host memory: fewer DataLoader workers, a smaller prefetch_factor; `oomctl` "
+        next_step="use less host memory: fewer DataLoader workers, a smaller prefetch_factor; "
+        "`oomctl` "
         "shows the limits, which ManagedOOMMemoryPressureLimit= of a unit sets",
         cause=OomCause.HOST,
     ),
@@ -3757,9 +4536,11 @@ _KINDS = (
             "pgtables: ?(?!0kb)<page_tables>(?<=b)",
             r"memory\.peak = (?P<used>[\d.]{1,12}[kmgt])",
         ),
-        means="the kernel killed a process because its control group (a container, a pod, a job or a "
+        means="the kernel killed a process because its control group (a container, a pod, a job "
+        "or a "
         "service) had used up its limit of host memory, whatever the machine has free",
-        next_step="a higher limit (--memory in Docker, resources.limits.memory in Kubernetes, --mem in "
+        next_step="a higher limit (--memory in Docker, resources.limits.memory in Kubernetes, "
+        "--mem in "
         "Slurm), or less host memory: fewer processes or DataLoader workers, less data at once",
         cause=OomCause.HOST,
     ),
@@ -3779,9 +4560,11 @@ _KINDS = (
             "shmem-rss: ?(?!0kb)<shared_pages>",
             "pgtables: ?(?!0kb)<page_tables>(?<=b)",
         ),
-        means="the kernel killed a process because the machine's memory was used up (not the GPU's, and not "
+        means="the kernel killed a process because the machine's memory was used up (not the "
+        "GPU's, and not "
         "just a container's limit); other processes may hold most of it",
-        next_step="use less host memory: fewer processes or DataLoader workers, less data at once; or more "
+        next_step="use less host memory: fewer processes or DataLoader workers, less data at "
+        "once; or more "
         "memory or swap. The kernel's table of processes above that line shows what held it",
         cause=OomCause.HOST,
     ),
@@ -3792,7 +4575,10 @@ _KINDS = (
         seen=(
             "invoked oom-killer",
             "killed by the oom killer",
-            r"oom killed process \d{1,9}(?: ?\([^()]{1,40}\) vm: ?<address_space>, rss: ?<process>)?",
+            (
+                r"oom killed process \d{1,9}(?: ?\([^()]{1,40}\) vm: ?<address_space>, rss: "
+                r"?<process>)?"
+            ),
             "oom_reaper: reaped process",
             r"out of memory: kill(?:ed)? process \d",
         ),
@@ -3800,10 +4586,13 @@ _KINDS = (
             "total-vm: ?<address_space>",
             "anon-rss: ?(?!0kb)<process>",
         ),
-        means="the kernel killed a process because host memory was used up: the machine's, or the limit of "
+        means="the kernel killed a process because host memory was used up: the machine's, or the "
+        "limit of "
         "a container or job",
-        next_step="use less host memory: fewer processes or DataLoader workers, less data at once; or more "
-        "memory or a higher limit. `dmesg | grep -i -A 1 oom-kill` shows whether it was a limit, and which "
+        next_step="use less host memory: fewer processes or DataLoader workers, less data at "
+        "once; or more "
+        "memory or a higher limit. `dmesg | grep -i -A 1 oom-kill` shows whether it was a limit, "
+        "and which "
         "process was killed",
         cause=OomCause.HOST,
     ),
@@ -3812,9 +4601,11 @@ _KINDS = (
         backend="host",
         level=2,
         seen=(r"oomkilled\W{0,4}true",),
-        means="the kernel killed the container, or a process in it, because it had used up its limit of "
+        means="the kernel killed the container, or a process in it, because it had used up its "
+        "limit of "
         "host memory (or the machine's memory, if it has no limit): not the GPU's",
-        next_step="a higher limit (--memory of docker run, deploy.resources.limits.memory in Compose), or "
+        next_step="a higher limit (--memory of docker run, deploy.resources.limits.memory in "
+        "Compose), or "
         "less host memory: fewer processes or DataLoader workers, less data at once",
         cause=OomCause.HOST,
     ),
@@ -3831,20 +4622,30 @@ _KINDS = (
             "total-vm: ?<address_space>",
             "anon-rss: ?(?!0kb)<process>",
         ),
-        means="the kernel killed the container because host memory (not the GPU's) ran out: most often the "
+        means="the kernel killed the container because host memory (not the GPU's) ran out: most "
+        "often the "
         "container's own limit, else the node's memory",
-        next_step="a higher resources.limits.memory of the container, or less host memory: fewer processes "
+        next_step="a higher resources.limits.memory of the container, or less host memory: fewer "
+        "processes "
         "or DataLoader workers, a smaller prefetch_factor; `kubectl describe pod` shows the limit",
         cause=OomCause.HOST,
     ),
     MessageKind(
         "DuckDB, refused by the system",
         backend="host",
-        seen=(r"out of memory.?error: failed to allocate block of <tried>(?: \(bad allocation\))?",),
-        means="the system gave DuckDB no more memory, before its own limit (memory_limit) was reached: other "
-        "programs hold the rest, or a limit of the process, the container or the kernel (vm.max_map_count) "
+        seen=(
+            (
+                r"out of memory.?error: failed to allocate block of <tried>(?: \(bad "
+                r"allocation\))?"
+            ),
+        ),
+        means="the system gave DuckDB no more memory, before its own limit (memory_limit) was "
+        "reached: other "
+        "programs hold the rest, or a limit of the process, the container or the kernel "
+        "(vm.max_map_count) "
         "is lower",
-        next_step="SET memory_limit to well below what the machine or the container has, fewer threads (SET "
+        next_step="SET memory_limit to well below what the machine or the container has, fewer "
+        "threads (SET "
         "threads), or preserve_insertion_order=false; `free -g` while it runs",
         cause=OomCause.HOST,
     ),
@@ -3852,11 +4653,13 @@ _KINDS = (
         "DuckDB's limit",
         backend="host",
         seen=(
-            r"failed to change memory limit to (?P<limit>\d{1,15}(?:\.\d{1,3}[kmgt]i?b)?)\S{0,40}?could not "
+            r"failed to change memory limit to "
+            r"(?P<limit>\d{1,15}(?:\.\d{1,3}[kmgt]i?b)?)\S{0,40}?could not "
             r"free "
             "up enough memory",
         ),
-        means="a new limit (memory_limit) is lower than what DuckDB holds already: memory itself did not run "
+        means="a new limit (memory_limit) is lower than what DuckDB holds already: memory itself "
+        "did not run "
         "out",
         next_step="a higher memory_limit; or set it at the start, before data is read",
         cause=OomCause.LIMIT,
@@ -3868,7 +4671,9 @@ _KINDS = (
             r"(?:failed to|could not) [a-z]{3,9} (?:data )?(?:block )?of size <tried> "
             r"\(<used>/<limit> used\)",
         ),
-        means="DuckDB reached its own limit (memory_limit, by default 80 % of the machine's memory)",
+        means=(
+            "DuckDB reached its own limit (memory_limit, by default 80 % of the machine's memory)"
+        ),
         next_step="a higher memory_limit if the machine has more; else fewer threads, "
         "preserve_insertion_order=false, or a temp_directory to spill to",
         cause=OomCause.LIMIT,
@@ -3879,7 +4684,8 @@ _KINDS = (
         level=1,
         seen=(r"earlyoom\S{0,20}: mem avail",),
         unless=("low memory!", r"earlyoom\S{0,20}: sending sig(?:term|kill) to process \d"),
-        means="earlyoom reports the machine's memory here and killed nothing: by default it kills a process "
+        means="earlyoom reports the machine's memory here and killed nothing: by default it kills "
+        "a process "
         "when free memory and free swap are both below 10 %",
         next_step="`top` shows which processes hold the memory; with -s 100 earlyoom ignores swap",
         cause=OomCause.UNKNOWN,
@@ -3896,10 +4702,13 @@ _KINDS = (
             "vmrss:? <process>",
             r"mem avail: \d{1,9} of (?P<machine>\d{1,9}mib)",
         ),
-        means="earlyoom killed a process (by default the one with the highest OOM score) before the "
+        means="earlyoom killed a process (by default the one with the highest OOM score) before "
+        "the "
         "machine's memory was quite used up: not the GPU's memory",
-        next_step="use less host memory: fewer processes or DataLoader workers, less data at once; or more "
-        "memory or swap. earlyoom's options -m and -s set the free memory and swap at which it acts",
+        next_step="use less host memory: fewer processes or DataLoader workers, less data at "
+        "once; or more "
+        "memory or swap. earlyoom's options -m and -s set the free memory and swap at which it "
+        "acts",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3907,9 +4716,11 @@ _KINDS = (
         backend="host",
         level=2.5,
         seen=(r"worker process \d{1,9} was killed by (?:unknown )?signal",),
-        means="a signal ended a Dask worker: most often the kernel's, because the machine's memory or the "
+        means="a signal ended a Dask worker: most often the kernel's, because the machine's "
+        "memory or the "
         "limit of a container ran out, else a crash; Dask does not know",
-        next_step="`dmesg | grep -i kill` on that machine shows whether it was memory: then smaller "
+        next_step="`dmesg | grep -i kill` on that machine shows whether it was memory: then "
+        "smaller "
         "partitions, fewer workers, or a memory_limit that all of them together stay below",
         cause=OomCause.UNKNOWN,
     ),
@@ -3919,9 +4730,11 @@ _KINDS = (
         level=1,
         seen=("exceeded <budget>% memory budget",),
         also=("process memory: <process> -- worker memory limit: <limit>",),
-        means="Dask killed a worker that came too close to the memory limit that Dask sets for each worker; "
+        means="Dask killed a worker that came too close to the memory limit that Dask sets for "
+        "each worker; "
         "the machine may have memory free",
-        next_step="smaller partitions or chunks, fewer threads for each worker, or a higher memory_limit of "
+        next_step="smaller partitions or chunks, fewer threads for each worker, or a higher "
+        "memory_limit of "
         "the workers",
         cause=OomCause.HOST,
     ),
@@ -3935,9 +4748,11 @@ _KINDS = (
             "process memory: <process> -- worker",
             "unmanaged memory: <process> -- worker",
         ),
-        means="a warning: a Dask worker comes near its limit of host memory; Dask pauses it, and kills it "
+        means="a warning: a Dask worker comes near its limit of host memory; Dask pauses it, and "
+        "kills it "
         "at 95 % of the limit",
-        next_step="nothing, if the job goes on; else smaller partitions or chunks, fewer threads for each "
+        next_step="nothing, if the job goes on; else smaller partitions or chunks, fewer threads "
+        "for each "
         "worker, or a higher memory_limit",
         cause=OomCause.WARNING,
     ),
@@ -3947,9 +4762,11 @@ _KINDS = (
         level=2,
         seen=(r"killedworker[(:]|died while (?:running|trying to run) it",),
         unless=("memory budget",),
-        means="Dask workers died several times on one task: often because host memory ran out, else because "
+        means="Dask workers died several times on one task: often because host memory ran out, "
+        "else because "
         "the task crashed them",
-        next_step="the workers' own logs, or `dmesg | grep -i kill`, show which; if memory ran out, smaller "
+        next_step="the workers' own logs, or `dmesg | grep -i kill`, show which; if memory ran "
+        "out, smaller "
         "partitions or a higher memory_limit",
         cause=OomCause.UNKNOWN,
     ),
@@ -3958,12 +4775,14 @@ _KINDS = (
         backend="host",
         level=1,
         seen=(
-            r"killed by yarn for exceeding (?:virtual)? ?memory limits\. <used> of <limit> virtual memory "
+            r"killed by yarn for exceeding (?:virtual)? ?memory limits\. <used> of <limit> "
+            r"virtual memory "
             r"used",
             r"is running (?:\d{1,15}b)? ?beyond (?:the)? ?'?virtual'? memory limit",
         ),
         also=("<used> of <limit> virtual memory used",),
-        means="YARN killed the container because its address space was larger than YARN allows, whatever "
+        means="YARN killed the container because its address space was larger than YARN allows, "
+        "whatever "
         "memory it really used",
         next_step="turn the check off (yarn.nodemanager.vmem-check-enabled=false), or a larger "
         "yarn.nodemanager.vmem-pmem-ratio; else a larger spark.executor.memoryOverhead",
@@ -3978,9 +4797,11 @@ _KINDS = (
             r"is running (?:\d{1,15}b)? ?beyond (?:the)? ?'?(?:physical|virtual)'? memory limit",
         ),
         also=("<used> of <limit> physical memory used",),
-        means="YARN killed the container because it used more host memory than its limit, which counts the "
+        means="YARN killed the container because it used more host memory than its limit, which "
+        "counts the "
         "heap and everything outside it, such as Python's workers",
-        next_step="raise spark.executor.memoryOverhead (or spark.executor.memory), or process less at once: "
+        next_step="raise spark.executor.memoryOverhead (or spark.executor.memory), or process "
+        "less at once: "
         "more partitions, fewer cores for each executor (spark.executor.cores)",
         cause=OomCause.HOST,
     ),
@@ -3992,9 +4813,11 @@ _KINDS = (
             "insufficient memory for the java runtime environment to continue",
             r"outofmemoryerror: (?:cannot reserve|direct buffer memory)",
         ),
-        means="Java got no memory outside its heap: the machine, or the limit of a container, has none left, "
+        means="Java got no memory outside its heap: the machine, or the limit of a container, has "
+        "none left, "
         "or the limit of direct buffers is reached",
-        next_step="a smaller heap (-Xmx) or fewer processes, so that some is left; for direct buffers, a "
+        next_step="a smaller heap (-Xmx) or fewer processes, so that some is left; for direct "
+        "buffers, a "
         "larger -XX:MaxDirectMemorySize",
         cause=OomCause.HOST,
     ),
@@ -4006,8 +4829,12 @@ _KINDS = (
             r"(?:mark-\w{5,8}|scavenge)(?:\([^)]{1,20}\))? "
             r"[\d.]{1,9}\([\d.]{1,9}\)->(?P<heap_mib>[\d.]{1,9})\(",
         ),
-        means="the heap of a JavaScript program has reached its limit, whatever memory the machine has",
-        next_step="a larger heap: NODE_OPTIONS=--max-old-space-size=8192 (MiB); if its use only grows, look "
+        means=(
+            "the heap of a JavaScript program has reached its limit, whatever memory the "
+            "machine has"
+        ),
+        next_step="a larger heap: NODE_OPTIONS=--max-old-space-size=8192 (MiB); if its use only "
+        "grows, look "
         "for a leak in the program",
         cause=OomCause.HOST,
     ),
@@ -4022,19 +4849,25 @@ _KINDS = (
         ),
         also=("reached total allocation of <limit>",),
         means="R got no host memory for one more object, or has reached its own limit",
-        next_step="use less memory: rm() and gc() for objects no longer needed, sparse matrices, data in "
-        "pieces; a 64-bit R; to raise R's own limit, R_MAX_VSIZE (memory.limit() before R 4.2 on Windows)",
+        next_step="use less memory: rm() and gc() for objects no longer needed, sparse matrices, "
+        "data in "
+        "pieces; a 64-bit R; to raise R's own limit, R_MAX_VSIZE (memory.limit() before R 4.2 on "
+        "Windows)",
         cause=OomCause.HOST,
     ),
     MessageKind(
         "MATLAB on the GPU",
         seen=(
             "maximum variable size allowed on the device is exceeded",
-            r"out of memory on device\. to view more detail|out of memory on device\. you requested: <tried>",
+            (
+                r"out of memory on device\. to view more detail|out of memory on device\. you "
+                r"requested: <tried>"
+            ),
         ),
         also=("you requested: <tried>", r"device has (?P<free>\d[\d.]{0,9}[kmgt]b) free"),
         means="MATLAB got no GPU memory for one more array",
-        next_step="a smaller MiniBatchSize or smaller arrays; clear gpuArrays that are no longer needed; "
+        next_step="a smaller MiniBatchSize or smaller arrays; clear gpuArrays that are no longer "
+        "needed; "
         "reset(gpuDevice) frees all of them; gpuDevice shows what is free",
     ),
     MessageKind(
@@ -4042,9 +4875,11 @@ _KINDS = (
         backend="host",
         seen=(r"requested [\dx]{3,60}\((?P<tried>\d{4,12}(?:\.\d)?gb)\) array exceeds maximum",),
         also=(r"(?:array size preference|possible variable size) \(<limit>\)",),
-        means="the array is larger than the memory of any machine on which MATLAB usually runs: its size is "
+        means="the array is larger than the memory of any machine on which MATLAB usually runs: "
+        "its size is "
         "most likely wrong",
-        next_step="look at the sizes at the line that MATLAB names; a compiled function (MEX) that was built for "
+        next_step="look at the sizes at the line that MATLAB names; a compiled function (MEX) "
+        "that was built for "
         "another release of MATLAB returns such sizes: compile it again",
         cause=OomCause.HOST,
     ),
@@ -4052,14 +4887,17 @@ _KINDS = (
         "MATLAB",
         backend="host",
         seen=(
-            r"requested [\dx]{3,60}\(<tried>\) array exceeds maximum (?:array size preference|possible "
+            r"requested [\dx]{3,60}\(<tried>\) array exceeds maximum (?:array size "
+            r"preference|possible "
             "variable size)",
             r"out of memory\. type \"?help memory",
         ),
         also=(r"array size preference \(<limit>\)",),
-        means="an array of MATLAB does not fit into the machine's memory, or into the limit that MATLAB sets "
+        means="an array of MATLAB does not fit into the machine's memory, or into the limit that "
+        "MATLAB sets "
         "(by default all of it)",
-        next_step="smaller arrays (single instead of double, sparse, tall arrays), or clear what is no "
+        next_step="smaller arrays (single instead of double, sparse, tall arrays), or clear what "
+        "is no "
         "longer needed; the limit is in the preferences (MATLAB > Workspace)",
         cause=OomCause.HOST,
     ),
@@ -4067,11 +4905,16 @@ _KINDS = (
         "Cloud Run's limit",
         backend="host",
         seen=(
-            r"memory limit of (?P<limit>\d{1,7}[mg](?:ib)?) exceeded with (?P<used>\d{1,7}[mg](?:ib)?) used",
+            (
+                r"memory limit of (?P<limit>\d{1,7}[mg](?:ib)?) exceeded with "
+                r"(?P<used>\d{1,7}[mg](?:ib)?) used"
+            ),
         ),
-        means="Cloud Run (or Cloud Functions) stopped the instance because it used more memory than its "
+        means="Cloud Run (or Cloud Functions) stopped the instance because it used more memory "
+        "than its "
         "limit, which counts files in /tmp too",
-        next_step="a larger limit (gcloud run services update NAME --memory 2Gi), fewer requests at once in "
+        next_step="a larger limit (gcloud run services update NAME --memory 2Gi), fewer requests "
+        "at once in "
         "an instance (--concurrency), or less data at once",
         cause=OomCause.HOST,
     ),
@@ -4080,7 +4923,10 @@ _KINDS = (
         backend="host",
         seen=(r"error r15 \(memory quota vastly exceeded",),
         also=(r"process running mem=(?P<used>\d{1,7}[mg])\((?:[2-9]\d\d|\d{4})",),
-        means="Heroku stopped the dyno because it used far more memory than its type has, swap included",
+        means=(
+            "Heroku stopped the dyno because it used far more memory than its type has, swap "
+            "included"
+        ),
         next_step="fewer processes (WEB_CONCURRENCY), less data at once, or a larger type of dyno",
         cause=OomCause.HOST,
     ),
@@ -4090,7 +4936,8 @@ _KINDS = (
         level=1,
         seen=(r"error r14 \(memory quota exceeded",),
         also=(r"process running mem=(?P<used>\d{1,7}[mg])\(",),
-        means="a warning: the dyno uses more memory than its type has, and swaps, which is slow; Heroku "
+        means="a warning: the dyno uses more memory than its type has, and swaps, which is slow; "
+        "Heroku "
         "stops it at a far larger use",
         next_step="fewer processes (WEB_CONCURRENCY), less data at once, or a larger type of dyno",
         cause=OomCause.WARNING,
@@ -4100,7 +4947,8 @@ _KINDS = (
         backend="host",
         level=1,
         seen=(r"vm\.max_map_count \[\d{1,9}\] (?:is|likely) too low",),
-        means="no memory ran out: Elasticsearch (or OpenSearch) does not start, because the kernel allows a "
+        means="no memory ran out: Elasticsearch (or OpenSearch) does not start, because the "
+        "kernel allows a "
         "process fewer mappings than it wants",
         next_step="`sudo sysctl -w vm.max_map_count=262144` on the host, and the same line in "
         "/etc/sysctl.conf",
@@ -4115,8 +4963,12 @@ _KINDS = (
             r"runtime\.outofmemory",
         ),
         also=("memory size: <limit> ?max memory used: <used>",),
-        means="AWS stopped the function, most likely because it used more memory than its setting allows",
-        next_step="a larger memory size of the function (MemorySize), or less data at once; the line REPORT "
+        means=(
+            "AWS stopped the function, most likely because it used more memory than its setting "
+            "allows"
+        ),
+        next_step="a larger memory size of the function (MemorySize), or less data at once; the "
+        "line REPORT "
         "of its log shows the peak",
         cause=OomCause.HOST,
     ),
@@ -4129,7 +4981,8 @@ _KINDS = (
             "session crashed after using all available ram",
         ),
         means="the notebook's session used up its host memory (not the GPU's) and was restarted",
-        next_step="a smaller batch or input, data that is read in pieces, or del and gc.collect() for "
+        next_step="a smaller batch or input, data that is read in pieces, or del and gc.collect() "
+        "for "
         "objects no longer needed; else a session with more memory",
         cause=OomCause.HOST,
     ),
@@ -4138,12 +4991,19 @@ _KINDS = (
         backend="host",
         level=2,
         seen=(
-            r"loading checkpoint shards:.{0,1000}?(?:(?:exitcode|returncode)[:=]{1,2}-9(?!\d)|it\]killed)",
+            (
+                r"loading checkpoint "
+                r"shards:.{0,1000}?(?:(?:exitcode|returncode)[:=]{1,2}-9(?!\d)|it\]killed)"
+            ),
         ),
-        means="the kernel most likely killed the process because host memory (the machine's, or the limit "
-        "of a container) ran out while weights were loaded: each process may have its own copy of them there",
-        next_step="low_cpu_mem_usage=True or device_map in from_pretrained(), weights that are not float32, "
-        "FSDP's cpu_ram_efficient_loading, fewer processes, or more memory for the job; `dmesg | grep -i "
+        means="the kernel most likely killed the process because host memory (the machine's, or "
+        "the limit "
+        "of a container) ran out while weights were loaded: each process may have its own copy of "
+        "them there",
+        next_step="low_cpu_mem_usage=True or device_map in from_pretrained(), weights that are "
+        "not float32, "
+        "FSDP's cpu_ram_efficient_loading, fewer processes, or more memory for the job; `dmesg | "
+        "grep -i "
         "kill` confirms it",
         cause=OomCause.HOST,
     ),
@@ -4155,9 +5015,12 @@ _KINDS = (
             "worker process managed by the executor was unexpectedly terminated.{0,240}?"
             r"sigkill\(-9\)",
         ),
-        means="most likely the kernel killed a worker because host memory ran out: the machine's, or the "
+        means="most likely the kernel killed a worker because host memory ran out: the machine's, "
+        "or the "
         "limit of a container; joblib cannot tell",
-        next_step="fewer workers (n_jobs), or less data for each; `dmesg | grep -i kill` confirms it",
+        next_step=(
+            "fewer workers (n_jobs), or less data for each; `dmesg | grep -i kill` confirms it"
+        ),
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4165,12 +5028,15 @@ _KINDS = (
         backend="host",
         level=2,
         seen=(
-            "worker process managed by the executor was unexpectedly terminated.{0,240}?workers are "
+            "worker process managed by the executor was unexpectedly terminated.{0,240}?workers "
+            "are "
             r"\{(?:sigsegv|exit)",
         ),
-        means="a worker crashed or ended by itself, as its exit code says: the kernel did not kill it for "
+        means="a worker crashed or ended by itself, as its exit code says: the kernel did not "
+        "kill it for "
         "its memory, which joblib names for every lost worker",
-        next_step="n_jobs=1, or the output of the workers, shows the error; a crash (SIGSEGV) is one of a "
+        next_step="n_jobs=1, or the output of the workers, shows the error; a crash (SIGSEGV) is "
+        "one of a "
         "library's own code",
         cause=OomCause.OTHER_MEMORY,
     ),
@@ -4179,12 +5045,15 @@ _KINDS = (
         backend="host",
         level=2,
         seen=(
-            "worker process managed by the executor was unexpectedly terminated.{0,200}?excessive memory "
+            "worker process managed by the executor was unexpectedly terminated.{0,200}?excessive "
+            "memory "
             "usage",
         ),
-        means="a worker was killed because host memory ran out, or it crashed: joblib cannot tell, and the "
+        means="a worker was killed because host memory ran out, or it crashed: joblib cannot "
+        "tell, and the "
         "text does not say",
-        next_step="fewer workers (n_jobs), or less data for each; `free -g` while it runs, and `dmesg | grep "
+        next_step="fewer workers (n_jobs), or less data for each; `free -g` while it runs, and "
+        "`dmesg | grep "
         "-i kill`, show whether it was memory; if not, n_jobs=1 shows the error",
         cause=OomCause.UNKNOWN,
     ),
@@ -4198,19 +5067,28 @@ _KINDS = (
             r"killed process \d",
             _EXIT_CODE,
             _KILLED + "(?:`{3}|$)",
-            r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\.?\d)|line \d{1,6}: \d{2,8} killed",
+            (
+                r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\.?\d)|line \d{1,6}: \d{2,8} "
+                r"killed"
+            ),
         ),
         needs=(
-            r"llama_\w{3,30}:|whisper_\w{3,30}:|load_tensors:|llama[-_.]?(?:cpp|server|cli|runner)|\.gguf",
+            (
+                r"llama_\w{3,30}:|whisper_\w{3,30}:|load_tensors:|llama[-_.]?(?:cpp|server|cli"
+                r"|runner)"
+                r"|\.gguf"
+            ),
         ),
         unless=(
             "due to (?:time limit|preemption)(?!.{0,4000}?(?:requeu|restart|resum).{0,2000}?"
             "(?:oom[-_]kill|killed|sigkill|137))",
         ),
         also=("mem required = <needed>",),
-        means="the kernel most likely killed the process because host memory, which has to hold all that is "
+        means="the kernel most likely killed the process because host memory, which has to hold "
+        "all that is "
         "not on the GPU, ran out: the machine's, or the limit of a container",
-        next_step="a smaller or more strongly quantized model, a shorter context (-c; num_ctx in Ollama) or "
+        next_step="a smaller or more strongly quantized model, a shorter context (-c; num_ctx in "
+        "Ollama) or "
         "more layers on the GPU; `free -g` while it runs; `dmesg | grep -i kill` confirms it",
         cause=OomCause.HOST,
     ),
@@ -4222,9 +5100,11 @@ _KINDS = (
             r"exit ?code\W{1,4}137(?!\d).{0,200}?oomkilled\W{1,4}false",
             r"oomkilled\W{1,4}false.{0,200}?exit ?code\W{1,4}137(?!\d)",
         ),
-        means="the container was killed (SIGKILL), but not at its own memory limit: by `docker stop`, by a "
+        means="the container was killed (SIGKILL), but not at its own memory limit: by `docker "
+        "stop`, by a "
         "health check, or by the kernel because the machine's memory ran out",
-        next_step="`dmesg | grep -i kill` on the host shows whether the kernel did it: if so, use less host "
+        next_step="`dmesg | grep -i kill` on the host shows whether the kernel did it: if so, use "
+        "less host "
         "memory; if not, look for what stopped the container",
         cause=OomCause.UNKNOWN,
     ),
@@ -4238,24 +5118,31 @@ _KINDS = (
             r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\.?\d)",
         ),
         needs=(
-            r"docker(?:-?compose)? (?:stop(?!ped)|kill(?!ed)|down(?!load))|(?:liveness|startup) ?(?:probe)? "
+            r"docker(?:-?compose)? (?:stop(?!ped)|kill(?!ed)|down(?!load))|(?:liveness|startup) "
+            r"?(?:probe)? "
             r"?(?:probe "
             r"failed|"
             r"failed)|stopping container|kubectl delete|no "
             r"(?:invocations?|signs?|traces?|entr\w{1,4}|evidence|"
-            r"mentions?|logs?) of (?:the|an|any)? ?oom|runner has received a shutdown signal|sending "
+            r"mentions?|logs?) of (?:the|an|any)? ?oom|runner has received a shutdown "
+            r"signal|sending "
             r"sigterm|received sigterm|failed to stop "
             r"gracefully",
         ),
         unless=(
-            "oom[-_]kill event|oomkilled(?!\\W{1,4}false)|killed process \\d|out of memory|invoked oom",
+            (
+                "oom[-_]kill event|oomkilled(?!\\W{1,4}false)|killed process \\d|out of "
+                "memory|invoked oom"
+            ),
             "memory cgroup|used up",
         ),
         means="SIGKILL ended the process: the kernel's, because host memory ran out, or that of "
         "whatever stops the container (`docker stop` after its grace period, a failed probe, a "
         "scheduler), of which the text has a sign",
-        next_step="`dmesg | grep -i kill` on the host, and `docker inspect` (OOMKilled) or `kubectl describe "
-        "pod` (Last State, Events), show which: if memory ran out, use less host memory; if not, look for "
+        next_step="`dmesg | grep -i kill` on the host, and `docker inspect` (OOMKilled) or "
+        "`kubectl describe "
+        "pod` (Last State, Events), show which: if memory ran out, use less host memory; if not, "
+        "look for "
         "what stopped it",
         cause=OomCause.UNKNOWN,
     ),
@@ -4270,9 +5157,11 @@ _KINDS = (
             "killed by signal: killed",
             r"docker container: 137(?!\d)",
             _EXIT_CODE,
-            # The word of the shell, in the languages of those who post, before its prompt or after a bar.
+            # The word of the shell, in the languages of those who post, before its prompt or after
+            # a bar.
             r"(?:it/s|s/it|[=>\u2588]|\|)\]?killed|killed(?:\(\w{1,30}\))?\w{1,32}@[\w.-]{1,64}:",
-            _KILLED + r"(?:`{3}|$)|\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
+            _KILLED + r"(?:`{3}|$)|\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b"
+            r"|\u0443\u0431\u0438\u0442\u043e|"
             "get\u00f6tet|\uc8fd\uc5c8\uc74c",
             r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\.?\d)",
             # The shell's `line 5: 12 Killed`, in any language.
@@ -4281,7 +5170,8 @@ _KINDS = (
         ),
         unless=(
             r"oom[_-]kill event(?:\(s\)|s)? in step",
-            # Not of an earlier run, where the job was put into the queue again and was killed later.
+            # Not of an earlier run, where the job was put into the queue again and was killed
+            # later.
             "due to (?:time limit|preemption)(?!.{0,4000}?(?:requeu|restart|resum).{0,2000}?"
             "(?:oom[-_]kill|killed|sigkill|137))",
         ),
@@ -4289,10 +5179,13 @@ _KINDS = (
             "total-vm: ?<address_space>",
             "anon-rss: ?(?!0kb)<process>",
         ),
-        means="the kernel most likely killed the process because host memory ran out: the machine's, or the "
+        means="the kernel most likely killed the process because host memory ran out: the "
+        "machine's, or the "
         "limit of a container",
-        next_step="less host memory: fewer processes or DataLoader workers, less data or a smaller model at "
-        "once; or more memory for the job; `free -g` while it runs; `dmesg | grep -i kill` confirms it",
+        next_step="less host memory: fewer processes or DataLoader workers, less data or a "
+        "smaller model at "
+        "once; or more memory for the job; `free -g` while it runs; `dmesg | grep -i kill` "
+        "confirms it",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4301,9 +5194,11 @@ _KINDS = (
         level=2,
         seen=(r"dataloader worker \(pid\S{0,60}?\) exited unexpectedly",),
         unless=(r"killed by signal|sigkill|exit ?code \D{0,4}(?:-9|137)(?!\d)",),
-        means="a worker ended without an error message: often the kernel killed it because host memory ran "
+        means="a worker ended without an error message: often the kernel killed it because host "
+        "memory ran "
         "out, else it crashed or raised an error of its own",
-        next_step="num_workers=0 shows an error of the worker itself; `dmesg | grep -i kill` shows whether "
+        next_step="num_workers=0 shows an error of the worker itself; `dmesg | grep -i kill` "
+        "shows whether "
         "memory ran out: then fewer workers or a smaller prefetch_factor",
         cause=OomCause.UNKNOWN,
     ),
@@ -4317,9 +5212,11 @@ _KINDS = (
             r"kernel (?:died|restarting)\W{1,3}the kernel",
         ),
         unless=("large alloc|all available ram|than is available",),
-        means="the kernel of a notebook ended without an error of its own: often because host memory ran "
+        means="the kernel of a notebook ended without an error of its own: often because host "
+        "memory ran "
         "out, else a library crashed",
-        next_step="run the code as a script, which shows an error or 'Killed'; `free -g` while it runs shows "
+        next_step="run the code as a script, which shows an error or 'Killed'; `free -g` while it "
+        "runs shows "
         "whether memory fills: then less data at once",
         cause=OomCause.UNKNOWN,
     ),
@@ -4332,9 +5229,11 @@ _KINDS = (
             "worker process has died|potential root causes.{0,80}?oom ?killer",
         ),
         unless=("out of memory: killed|oom[_-]kill event|node running low on memory",),
-        means="a worker of Ray ended without an error that Ray could read: the kernel may have ended it "
+        means="a worker of Ray ended without an error that Ray could read: the kernel may have "
+        "ended it "
         "because host memory ran out, or it crashed",
-        next_step="`dmesg | grep -i kill` on its node shows whether memory ran out, the worker's own log "
+        next_step="`dmesg | grep -i kill` on its node shows whether memory ran out, the worker's "
+        "own log "
         "whether it crashed; if memory ran out, fewer or smaller tasks on a node",
         cause=OomCause.UNKNOWN,
     ),
@@ -4344,9 +5243,11 @@ _KINDS = (
         level=2,
         seen=("background workers? (?:is|are) no longer alive",),
         unless=("sigkill|exit code (?:-9|137)|out of memory: killed",),
-        means="a process that prepares nnU-Net's batches ended: most often because host memory ran out, "
+        means="a process that prepares nnU-Net's batches ended: most often because host memory "
+        "ran out, "
         "else because of an error that stands further up",
-        next_step="read the lines above it; fewer such processes (nnUNet_n_proc_DA=2), or more memory; "
+        next_step="read the lines above it; fewer such processes (nnUNet_n_proc_DA=2), or more "
+        "memory; "
         "`dmesg | grep -i kill` shows whether memory ran out",
         cause=OomCause.UNKNOWN,
     ),
@@ -4356,9 +5257,11 @@ _KINDS = (
         level=2,
         seen=(r"brokenprocesspool|process(?: in the [a-z ]{4,20})? (?:was )?terminated abruptly",),
         unless=("sigkill|exit code (?:-9|137)|out of memory: killed",),
-        means="a process of a pool ended without an error of its own: most often the kernel killed it "
+        means="a process of a pool ended without an error of its own: most often the kernel "
+        "killed it "
         "because host memory ran out, else it crashed",
-        next_step="fewer processes, or less data in each; `dmesg | grep -i kill` shows whether memory ran "
+        next_step="fewer processes, or less data in each; `dmesg | grep -i kill` shows whether "
+        "memory ran "
         "out",
         cause=OomCause.UNKNOWN,
     ),
@@ -4380,10 +5283,13 @@ _KINDS = (
         level=1.5,
         seen=(_FIRST_ATTEMPT,),
         unless=(_ENDED,),
-        means="torch 2.13 writes this line for each failed attempt, even if it then frees its cache and "
+        means="torch 2.13 writes this line for each failed attempt, even if it then frees its "
+        "cache and "
         "gets the memory (up to three lines for one allocation): alone, it is not a failure",
-        next_step="nothing, if the run goes on, though it is slower so near the limit; if it stopped, look "
-        "for 'Tried to allocate' below this line; then a smaller batch, or a smaller share for the server "
+        next_step="nothing, if the run goes on, though it is slower so near the limit; if it "
+        "stopped, look "
+        "for 'Tried to allocate' below this line; then a smaller batch, or a smaller share for "
+        "the server "
         "(vLLM's gpu_memory_utilization)",
         cause=OomCause.WARNING,
     ),
@@ -4392,9 +5298,11 @@ _KINDS = (
         level=1.5,
         seen=(_FIRST_ATTEMPT,),
         needs=(_ENDED,),
-        means="the driver had no memory left for torch's allocator, and an error follows; if it is torch's, "
+        means="the driver had no memory left for torch's allocator, and an error follows; if it "
+        "is torch's, "
         "its message has more figures",
-        next_step="look for 'Tried to allocate' below it; stop the other processes that `nvidia-smi` shows; "
+        next_step="look for 'Tried to allocate' below it; stop the other processes that "
+        "`nvidia-smi` shows; "
         "else a smaller batch, or a smaller share for the server (vLLM's gpu_memory_utilization)",
     ),
     MessageKind(
@@ -4402,17 +5310,23 @@ _KINDS = (
         level=1.25,
         seen=(
             r"out of memory, (?:skip|retry|split)\w{0,4} (?:the |this )?batch",
-            r"(?:skip|retry|drop)\w{0,5}[\w ]{0,40}? due to (?:cuda |gpu )?(?:oom|out of memory)(?!killed)",
+            (
+                r"(?:skip|retry|drop)\w{0,5}[\w ]{0,40}? due to (?:cuda |gpu )?(?:oom|out of "
+                r"memory)(?!killed)"
+            ),
             "attempting to recover from oom|recovering from oom error|failed with oom, "
             "(?:try|reduc|retry)ing|to cpu due to cuda oom|"
-            r"outofmemoryerror in \w{1,40}, using cpu|oom detected, (?:falling back to cpu|reducing "
+            r"outofmemoryerror in \w{1,40}, using cpu|oom detected, (?:falling back to "
+            r"cpu|reducing "
             r"batch)|outofmemoryerror "
             r".{0,60}?, reducing (?:the |micro)? ?batch",
         ),
         unless=("illegal memory access|defaultcpuallocator: ",),
-        means="the program ran out of GPU memory and goes on: it skips this batch, tries a smaller one, or "
+        means="the program ran out of GPU memory and goes on: it skips this batch, tries a "
+        "smaller one, or "
         "computes this part on the CPU, which is slower; the figures are not in the text",
-        next_step="a smaller batch, shorter sequences or smaller images, unless skipped batches are "
+        next_step="a smaller batch, shorter sequences or smaller images, unless skipped batches "
+        "are "
         "acceptable; `nvidia-smi` shows what other programs hold",
         cause=OomCause.WARNING,
     ),
@@ -4420,18 +5334,22 @@ _KINDS = (
         "torch's allocator, in other words",
         level=1.4,
         seen=(r"outofmemoryerror: tried to allocate <tried>.{0,24}?had <free> free",),
-        means="torch's allocator found no memory for this request; the text does not say who holds the rest "
+        means="torch's allocator found no memory for this request; the text does not say who "
+        "holds the rest "
         "of the device",
-        next_step="a smaller batch, shorter sequences or smaller images; `nvidia-smi` shows what other "
+        next_step="a smaller batch, shorter sequences or smaller images; `nvidia-smi` shows what "
+        "other "
         "programs hold",
     ),
     MessageKind(
         "torch's allocator, in other words",
         level=1.4,
         seen=(r"outofmemoryerror: tried to allocate <tried>(?!.{0,24}?had \d)",),
-        means="torch's allocator found no memory for this request; the rest of its message, which has the "
+        means="torch's allocator found no memory for this request; the rest of its message, which "
+        "has the "
         "other figures, is not in the text",
-        next_step="look at the whole message in the log; else a smaller batch, shorter sequences or smaller "
+        next_step="look at the whole message in the log; else a smaller batch, shorter sequences "
+        "or smaller "
         "images; `nvidia-smi` shows what other programs hold",
         cause=OomCause.UNKNOWN,
     ),
@@ -4440,13 +5358,18 @@ _KINDS = (
         level=1.25,
         seen=(
             # AutoBatch of ultralytics prints the messages that it catches, without a traceback.
-            r"out ?of ?memory.{0,700}?autobatch: (?:warning)?\W{0,4}(?:using batch-size|cuda anomaly)",
+            (
+                r"out ?of ?memory.{0,700}?autobatch: (?:warning)?\W{0,4}(?:using batch-size|cuda "
+                r"anomaly)"
+            ),
             r"autobatch: (?:warning)?\W{0,4}error detected: .{0,300}?out ?of ?memory",
         ),
         unless=(r"traceback \(most recent call last\)",),
-        means="the program tries larger and larger batches, catches the message of the one that does not "
+        means="the program tries larger and larger batches, catches the message of the one that "
+        "does not "
         "fit, and goes on with a smaller batch",
-        next_step="nothing, if the training starts; if it then runs out of memory, set a smaller batch "
+        next_step="nothing, if the training starts; if it then runs out of memory, set a smaller "
+        "batch "
         "yourself (batch=8) instead of -1, or stop the other processes that `nvidia-smi` shows",
         cause=OomCause.WARNING,
         leads=True,
@@ -4459,7 +5382,8 @@ _KINDS = (
             r"batch size \d{1,7} succeeded, trying batch size",
         ),
         needs=("out of memory|outofmemoryerror",),
-        means="the batch size is one that a search found to fit in a short trial; images with more objects, "
+        means="the batch size is one that a search found to fit in a short trial; images with "
+        "more objects, "
         "longer inputs, or the evaluation need more",
         next_step="set a smaller batch yourself, below the size that the search found",
         leads=True,
@@ -4468,8 +5392,12 @@ _KINDS = (
         "torch's allocator, without its message",
         level=3,
         seen=(r"(?:torch\.(?:cuda\.)?|raytaskerror\()outofmemoryerror",),
-        means="torch's allocator found no GPU memory; its message, which has the figures, is not in the text",
-        next_step="look for 'Tried to allocate' further up in the log; else a smaller batch, shorter "
+        means=(
+            "torch's allocator found no GPU memory; its message, which has the figures, is not "
+            "in the text"
+        ),
+        next_step="look for 'Tried to allocate' further up in the log; else a smaller batch, "
+        "shorter "
         "sequences or smaller images; `nvidia-smi` shows what other programs hold",
         cause=OomCause.UNKNOWN,
     ),
@@ -4477,9 +5405,11 @@ _KINDS = (
         "a program on the GPU",
         level=3,
         seen=("(?:cuda|gpu|vram|metal|hip|xpu|npu|rocm) ?oom(?![_-]|kill)",),
-        means="a program, most often one that uses torch, got no memory of the GPU; the figures are not in "
+        means="a program, most often one that uses torch, got no memory of the GPU; the figures "
+        "are not in "
         "the text",
-        next_step="look for 'Tried to allocate' further up in the log, which has torch's figures; else less "
+        next_step="look for 'Tried to allocate' further up in the log, which has torch's figures; "
+        "else less "
         "at once: a smaller batch, input or model; `nvidia-smi` shows what other programs hold",
         cause=OomCause.UNKNOWN,
     ),
@@ -4487,9 +5417,12 @@ _KINDS = (
         "GPU Weights of Stable Diffusion WebUI Forge",
         level=2,
         seen=(r"you just set forge to use 100% gpu memory \(<limit>\)",),
-        means="a warning: Forge's setting gives all of the GPU to the weights, and leaves nothing for the "
+        means="a warning: Forge's setting gives all of the GPU to the weights, and leaves nothing "
+        "for the "
         "computation, which then runs out of memory or becomes very slow",
-        next_step="lower GPU Weights, at the top of Forge's user interface: leave 1 to 2 GiB or more",
+        next_step=(
+            "lower GPU Weights, at the top of Forge's user interface: leave 1 to 2 GiB or more"
+        ),
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -4497,7 +5430,8 @@ _KINDS = (
         level=2,
         seen=("your current gpu free memory is <free>",),
         also=("safe value of <limit>",),
-        means="a warning: little GPU memory is free; if the driver uses host memory instead, the program "
+        means="a warning: little GPU memory is free; if the driver uses host memory instead, the "
+        "program "
         "becomes very slow",
         next_step="a lower GPU Weights in Forge's user interface, or a smaller image",
         cause=OomCause.WARNING,
@@ -4509,9 +5443,11 @@ _KINDS = (
             r"dml.{0,200}?887a000[5-7]",
             "gpu device instance has been suspended",
         ),
-        means="Windows took the GPU away from the program: often because GPU memory ran out, else because "
+        means="Windows took the GPU away from the program: often because GPU memory ran out, else "
+        "because "
         "the driver hung or crashed",
-        next_step="a smaller batch, image or model, and close other programs that use the GPU; if the GPU "
+        next_step="a smaller batch, image or model, and close other programs that use the GPU; if "
+        "the GPU "
         "is not full, a newer driver",
         cause=OomCause.UNKNOWN,
     ),
@@ -4522,12 +5458,16 @@ _KINDS = (
             r"(?:cuda|gpu|vram|\.cuh?\b|opencl|rocm)\S{0,80}?out of (?:\w{1,12})?memory(?!error)",
             r"out of (?:gpu|vram|video|device|graphics) ?memory",
             r"out of memory\S{0,80}?(?:cuda|gpu|vram|\.cuh?(?:\b|(?=at ?line))|opencl|rocm)",
-            "(?:cuda|gpu|vram) (?:memory )?(?:is |was )?(?:exhausted|limit (?:was )?(?:reached|exceeded))",
+            (
+                "(?:cuda|gpu|vram) (?:memory )?(?:is |was )?(?:exhausted|limit (?:was "
+                ")?(?:reached|exceeded))"
+            ),
         ),
         unless=_OF_TORCH,
         # With its unit: a number alone may be anything.
         also=(
-            r"(?:to allocate|allocating|allocation of|requested(?:space|size)?:?|of size):?(?P<tried>\d{1,20}"
+            r"(?:to allocate|allocating|allocation of|requested(?:space|size)?:?|of "
+            r"size):?(?P<tried>\d{1,20}"
             r"(?:\.\d{1,9})?(?:bytes|[kmgt]i?b|b(?![a-z])))",
         ),
         means="a program got no GPU memory; the text does not say what holds it",
@@ -4541,7 +5481,10 @@ _KINDS = (
             r"(?:fail(?:ed|ure|s)?|unable|could ?n[o']t|can ?n?[o']?t) (?:to )?(?:re)?alloc\w{0,6} "
             r"(?:[a-z_]{0,24}(?:memory|buffer|storage|cache|tensor|workspace|scratch|space"
             r")|\d[\d.,]{0,20}(?:bytes|[kmgt]i?b))",
-            r"memory allocation (?:error|fail)|(?:not enough|insufficient|no more) (?:\w{1,8})?memory",
+            (
+                r"memory allocation (?:error|fail)|(?:not enough|insufficient|no more) "
+                r"(?:\w{1,8})?memory"
+            ),
             r"alloc\w{0,12}(?:\(\))? failed|enomem",
             r"out of memory \S{0,40}?alloc[a-z]{0,6} \d[\d.,]{0,20}(?:bytes|[kmgt]i?b)",
             r"alloc[a-z]{0,6} of (?:size )?\d[\d.,]{0,20}(?:bytes|[kmgt]i?b)? failed",
@@ -4558,9 +5501,12 @@ _KINDS = (
         "GPT4All",
         level=1,
         seen=(r"gpu loading failed \(out of vram\?\)",),
-        means="GPT4All could not load the model on the GPU, suspects too little memory, and uses the CPU "
+        means="GPT4All could not load the model on the GPU, suspects too little memory, and uses "
+        "the CPU "
         "instead",
-        next_step="a smaller or more strongly quantized model, or a shorter context; or the CPU as device",
+        next_step=(
+            "a smaller or more strongly quantized model, or a shorter context; or the CPU as device"
+        ),
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -4572,16 +5518,21 @@ _KINDS = (
             "total pages: <all_pages>",
         ),
         means="the pages of shark-ai's KV cache are used up: the GPU is not full",
-        next_step="a higher --device-block-count when the model is exported; or fewer or shorter requests",
+        next_step=(
+            "a higher --device-block-count when the model is exported; or fewer or shorter requests"
+        ),
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
         "Wan2GP",
         level=1,
         seen=("unsufficient vram and you should therefore",),
-        means="Wan2GP caught an error and suspects too little GPU memory; the error itself is in its "
+        means="Wan2GP caught an error and suspects too little GPU memory; the error itself is in "
+        "its "
         "terminal",
-        next_step="a smaller video or fewer frames; a profile that needs less memory (--profile 4, or 5)",
+        next_step=(
+            "a smaller video or fewer frames; a profile that needs less memory (--profile 4, or 5)"
+        ),
         cause=OomCause.UNKNOWN,
         leads=True,
     ),
@@ -4595,8 +5546,12 @@ _KINDS = (
             "requirements for pinned models is <needed>",
             "estimated available reservable ram is <available>",
         ),
-        means="Wan2GP caught an error and suspects too little host memory, which it pins for the models",
-        next_step="a smaller perc_reserved_mem_max (--perc-reserved-mem-max 0.3), or a profile that needs "
+        means=(
+            "Wan2GP caught an error and suspects too little host memory, which it pins for the "
+            "models"
+        ),
+        next_step="a smaller perc_reserved_mem_max (--perc-reserved-mem-max 0.3), or a profile "
+        "that needs "
         "less memory (--profile 4, or 5)",
         cause=OomCause.HOST,
     ),
@@ -4640,7 +5595,9 @@ _KINDS = (
             "<peak_reserved_bytes>",
             r"non-releasable memory \|? <partly_used_bytes> \|? <peak_partly_used_bytes>",
         ),
-        next_step=f"{LESS}; `snapconv watch train.py` saves a file that shows which lines hold the memory",
+        next_step=(
+            f"{LESS}; `snapconv watch train.py` saves a file that shows which lines hold the memory"
+        ),
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -4648,7 +5605,10 @@ _KINDS = (
         backend="device",
         level=4,
         seen=("out of memory|outofmemoryerror",),
-        means="memory ran out; the text has no figures, and does not say whether the GPU's or the host's",
+        means=(
+            "memory ran out; the text has no figures, and does not say whether the GPU's or the "
+            "host's"
+        ),
         next_step=_LESS_OF_ANY,
         cause=OomCause.UNKNOWN,
     ),
@@ -4665,18 +5625,25 @@ _DENIALS = (
     ),
     MessageKind(
         "enough memory",
-        means="the cause is not in the text: when the program measured it, more memory was free than was "
-        "needed; possible: another thread or process held it at that moment, or a limit of Windows, WSL or "
+        means="the cause is not in the text: when the program measured it, more memory was free "
+        "than was "
+        "needed; possible: another thread or process held it at that moment, or a limit of "
+        "Windows, WSL or "
         "a virtual GPU",
-        next_step="run it again with `{monitor}` beside it, which shows what else takes memory at that "
+        next_step="run it again with `{monitor}` beside it, which shows what else takes memory at "
+        "that "
         "moment",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "enough tokens",
-        means="the cause is not in the text: the cache had room for more tokens than were requested; "
-        "possible: with pages of more than one token, each request needs a whole page, and too few are free",
-        next_step="lower --max-running-requests, or set --page-size 1; else a newer release of the server",
+        means="the cause is not in the text: the cache had room for more tokens than were "
+        "requested; "
+        "possible: with pages of more than one token, each request needs a whole page, and too "
+        "few are free",
+        next_step=(
+            "lower --max-running-requests, or set --page-size 1; else a newer release of the server"
+        ),
         cause=OomCause.UNKNOWN,
     ),
 )

@@ -1,8 +1,8 @@
 """A log or a pasted text -> its small letters without white space, and the rank that wrote each line.
 
-White space goes since terminals break lines anywhere, in words and numbers too. To search a long log takes
-long: what is far from every word that texts about memory have is left out, and a check between the lines and
-between the searches may end it.
+White space goes since terminals break lines anywhere, in words and numbers too. To search a long
+log takes long: what is far from every word that texts about memory have is left out, and a check
+between the lines and between the searches may end it.
 """
 
 import re
@@ -16,23 +16,28 @@ from snapconv.answers.oom.message_figures import FIGURES, NUMBERS, SIZE
 
 Check = Callable[[], None]
 
-# Plain words of which every text about memory has one; the last are the shell's "Killed" in Chinese, Russian,
-# German and Korean.
+# Plain words of which every text about memory has one; the last are the shell's "Killed" in
+# Chinese, Russian, German and Korean.
 _SIGNS = (
     "/dev/shm|/torch_|1455|8007000e|=error 2|_create|algorithm|alloc fail|alloc:|alloc_|allocate |"
-    "allocating|allocation|allocator|already allocated|arrayallocat|available memory|backend failed|"
-    "dst tensor|% utilization:|system memory low|job violates|maxresultsize|instance type|no space left|"
+    "allocating|allocation|allocator|already allocated|arrayallocat|available memory|backend "
+    "failed|"
+    "dst tensor|% utilization:|system memory low|job violates|maxresultsize|instance type|no "
+    "space left|"
     "non-zero code|suspended|887a000|mach_vm_map|sigterm|vkallocate|"
     "bad_alloc|buffer size|bus error|calloc|crashed|cuda execution|cuda graph|device memory|"
     "dimension sizes|dispatched on|dnn library|el0004|enough|error (2)|error code|error: 39|"
-    "error: 40|error=2|died|exceed|excessive|exhaust|exit|handle|sufficient|is allocated|kill|kv cache|"
-    "in allocate: 2|lack of|larger than buffer|llama runner|memory slot|signal 7|sigbus|-byte buffer|"
+    "error: 40|error=2|died|exceed|excessive|exhaust|exit|handle|sufficient|is allocated|kill|kv "
+    "cache|"
+    "in allocate: 2|lack of|larger than buffer|llama runner|memory slot|signal 7|sigbus|-byte "
+    "buffer|"
     "large alloc|limit|low on |make_resident|malloc|memlimit|memory error|memory on device|"
     "memory on node|memory on the node|mem_buffer|be allocated|"
     "request too large|more gpu memory|vram usage|recommended size|swap space|"
     "memory pressure|memory prof|memory summary|memoryerror|ndarray|nrt_|nvmap|object store|"
     "objectstore|oom|out of |out_of_|outof|paging file|profiled value|return code|returncode|"
-    "shared memory|shortage|size found|status_|system memory|terminated|than requested|to reserve|thcuda|"
+    "shared memory|shortage|size found|status_|system memory|terminated|than requested|to "
+    "reserve|thcuda|"
     "to alloc|to malloc|alloc request|data too large|to execute this|too little|too many|unable to|"
     "interactivity|hostregister|too low|vram_allocated|for the available|generationstatus|"
     "working set|thrashing|running out|used more than|page size|hbm usage|is more than|illegal|"
@@ -43,7 +48,8 @@ _SIGNS = (
     "\u9875\u9762\u6587\u4ef6|\u30da\u30fc\u30b8\u30f3\u30b0|\ud398\uc774\uc9d5"
 ).split("|")
 
-# Of a long log, blocks of so many lines with a sign are read, the block before each and the one after it.
+# Of a long log, blocks of so many lines with a sign are read, the block before each and the one
+# after it.
 _NEAR = 400
 # What stands before every line of a rank, a quotation, a container, a logger: `[rank0]: `,
 # `(Worker pid=12) `, `E   `, `ERROR 10-25 13:12:42 [core.py:842] `.
@@ -55,15 +61,16 @@ _PREFIX = re.compile(
     r"(?:[ \t]{1,40}|$)){0,8})"
 )
 _RANK = re.compile(r"(rank|(?<![A-Za-z])[DPTE]P)[ _:=]{0,2}(\d{1,6})", re.IGNORECASE)
-# Of what stands before lines, what only one program writes: vLLM's processes, and its files that log errors.
+# Of what stands before lines, what only one program writes: vLLM's processes, and its files that
+# log errors.
 # Many programs have a core.py: vLLM writes a level and a date without a year before it.
 _PROGRAM = re.compile(
     r"vllmworker|\((?:enginecore|worker_[dtpe]p|apiserver)|"
     r"\[(?:multiproc_executor|gpu_worker|gpu_model_runner)\.py:|"
     r"(?:info|warning|error) \d\d-\d\d \d\d:\d\d:\d\d \[core\.py:"
 )
-# Colours of terminals, frames of boxes, control characters; line breaks that were escaped, and empty
-# lines, beyond which the parts of a number were not told apart.
+# Colours of terminals, frames of boxes, control characters; line breaks that were escaped, and
+# empty lines, beyond which the parts of a number were not told apart.
 _NOISE = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]|[\u2500-\u257f]|[\x00-\x08\x0e-\x1f]")
 _ESCAPED = re.compile(r"\\[nrt]|\n(?:[ \t\r]{0,200}\n)+")
 # Two numbers of a line stay two, and a number before a time; a "memory error" of any device is no
@@ -86,8 +93,8 @@ def no_check() -> None:
 def squeezed(pattern: str) -> re.Pattern[str]:
     """Compile a pattern for texts in small letters and without white space, when it is first needed.
 
-    Its spaces are for the reader; ``<name>`` stands for the number of a figure, a size with its unit where
-    FIGURES does not have the name.
+    Its spaces are for the reader; ``<name>`` stands for the number of a figure, a size with its
+    unit where FIGURES does not have the name.
     """
     without_spaces = pattern.replace(" ?", "").replace(" ", "")
     return re.compile(_FIGURE.sub(_number, without_spaces))

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable, Iterable
 
-# A size, no rate and no part of a name or of a longer number; what servers count; a long number of bytes.
+# A size, no rate and no part of a name or of a longer number; what servers count; a long number of
+# bytes.
 _SIZE = re.compile(
     r"(?<![\w.,/-])(\d[\d,]{0,20}(?:\.\d{1,9})?\s?\(?(?:bytes|[KMGT]i?B)|\d{4,20}\s?B)(?![\w/])|"
     r"(?:(?:tokens|(?:available|evictable)_size_?|slots|pages|blocks)\s?[=:]\s?(?=\d)|"

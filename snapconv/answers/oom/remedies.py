@@ -1,9 +1,10 @@
 """Remedies for a failed allocation: each tried by a replay up to the failed request, then by what follows it.
 
-Tried are the findings of ``advise``, all together where none is enough, smaller batches until one is, and
-allocator settings. The replay covers the last MOST_EVENTS before the request, since all cost more, and
-leaves LEAST_FREE of the memory free. The file's own settings come first: where the request does not fail
-under these, other replays prove nothing. A remedy is enough where the rest of the step fits as well.
+Tried are the findings of ``advise``, all together where none is enough, smaller batches until one
+is, and allocator settings. The replay covers the last MOST_EVENTS before the request, since all
+cost more, and leaves LEAST_FREE of the memory free. The file's own settings come first: where the
+request does not fail under these, other replays prove nothing. A remedy is enough where the rest of
+the step fits as well.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,8 +30,8 @@ from snapconv.units import format_bytes
 
 MOST_EVENTS = 100_000
 LEAST_FREE = 0.01
-# Of what cut blocks and segments took up to the request: what they may take later. In simulated trainings of
-# linear layers, torch 2.13, they take 1.7 to 30 %, most with odd batches.
+# Of what cut blocks and segments took up to the request: what they may take later. In simulated
+# trainings of linear layers, torch 2.13, they take 1.7 to 30 %, most with odd batches.
 _LATER_PIECES = 1.1
 _NOW_SERVED = "nothing could be tried: a replay of the file as it is serves this request"
 _FAILS_EARLIER = "nothing could be tried: a replay of the file as it is already fails earlier"
@@ -42,8 +43,9 @@ class Remedy:
     """One change that was tried: whether the request succeeds, and whether what follows it fits too.
 
     ``is_served``: it succeeds. ``is_enough``: the whole step fits too; None: unknown, or it may
-    not; ``detail`` says why. ``is_setting``: of the allocator, and not of the program. ``kind`` is that of
-    ``advise``, ``how`` the change, in a sentence. ``assumptions`` are those of the change and of its replay;
+    not; ``detail`` says why. ``is_setting``: of the allocator, and not of the program. ``kind`` is
+    that of ``advise``, ``how`` the change, in a sentence. ``assumptions`` are those of the change
+    and of its replay;
     with any, the outcome is an estimate.
     """
 
@@ -61,10 +63,11 @@ class Remedy:
 class Remedies:
     """The remedies tried for one failed allocation; ``why_none`` where none could be tried.
 
-    ``least_bytes`` must be freed at least for the request to succeed. ``to_come_bytes`` are the most that
-    gradients, states and temporaries of weights still take. ``card_bytes`` are enough for the program as it
-    is, where that is known. ``is_setup``: the model was being put on the device; ``model_bytes`` are all
-    of its weights and buffers, 0 where the file does not have what is still on the CPU.
+    ``least_bytes`` must be freed at least for the request to succeed. ``to_come_bytes`` are the
+    most that gradients, states and temporaries of weights still take. ``card_bytes`` are enough for
+    the program as it is, where that is known. ``is_setup``: the model was being put on the device;
+    ``model_bytes`` are all of its weights and buffers, 0 where the file does not have what is still
+    on the CPU.
     ``is_optimizer_assumed``: no step shows the optimizer.
     """
 
@@ -107,7 +110,11 @@ class _Trials:
     progress: Progress | None
 
     def replayed(
-        self, remedy: Remedy, changes: Sequence[Change] = (), *, settings: AllocatorSettings | None = None
+        self,
+        remedy: Remedy,
+        changes: Sequence[Change] = (),
+        *,
+        settings: AllocatorSettings | None = None,
     ) -> Remedy:
         """Try a remedy: changes of the program, or of the settings."""
         calls = changed_calls(self.calls, self.rest.analysis, changes)
@@ -123,7 +130,9 @@ class _Trials:
             needed = _with_pieces(rest.most(changes, remedy.kind), outcome)
             is_enough = True if needed <= self.usable_bytes else None
             most = "needs at most" if is_enough else "may need"
-            detail = f"the whole step {most} {format_bytes(needed)} of {format_bytes(self.capacity)}"
+            detail = (
+                f"the whole step {most} {format_bytes(needed)} of {format_bytes(self.capacity)}"
+            )
         assumptions = (*remedy.assumptions, *outcome.assumptions)
         is_served = is_enough is not False
         return replace(
@@ -131,7 +140,9 @@ class _Trials:
         )
 
 
-def find_remedies(analysis: DeviceAnalysis, event: int, *, progress: Progress | None = None) -> Remedies:
+def find_remedies(
+    analysis: DeviceAnalysis, event: int, *, progress: Progress | None = None
+) -> Remedies:
     """Try remedies for the request that failed at an event."""
     first = max(event + 1 - MOST_EVENTS, 0)
     calls = find_calls(analysis.snapshot, analysis.device, analysis.replay, first_event=first)
@@ -151,7 +162,9 @@ def find_remedies(analysis: DeviceAnalysis, event: int, *, progress: Progress | 
         (*_changes_tried(trials), *_settings_tried(trials)),
         least_bytes=max(needed - usable, 0),
         to_come_bytes=rest.bytes_to_come(),
-        card_bytes=int(_with_pieces(rest.most([]), again) / (1 - LEAST_FREE)) if rest.is_known else None,
+        card_bytes=int(_with_pieces(rest.most([]), again) / (1 - LEAST_FREE))
+        if rest.is_known
+        else None,
         is_setup=rest.is_setup,
         is_optimizer_assumed=rest.is_assumed,
         model_bytes=_model_bytes(rest),
@@ -218,13 +231,16 @@ def _remedy(finding: Finding) -> Remedy:
 def _with_pieces(most: int, outcome: Outcome) -> int:
     """Return what must be reserved for so many allocated bytes, as cut blocks and segments take more."""
     ledger = outcome.ledger
-    return int(most * _LATER_PIECES * ledger.max_reserved_bytes / max(ledger.max_allocated_bytes, 1))
+    return int(
+        most * _LATER_PIECES * ledger.max_reserved_bytes / max(ledger.max_allocated_bytes, 1)
+    )
 
 
 def _model_bytes(rest: RestOfStep) -> int:
     """Return the bytes of the weights that are being placed; 0 where what is on the CPU was not recorded.
 
-    With nothing there, a model is built on the device or moved from none: the rest of it is not known.
+    With nothing there, a model is built on the device or moved from none: the rest of it is not
+    known.
     """
     on_cpu = rest.analysis.snapshot.facts.get("parameters_on_cpu_bytes", "")
     is_moved = rest.is_setup and on_cpu.isdecimal() and int(on_cpu) > 0

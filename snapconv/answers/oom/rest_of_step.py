@@ -1,9 +1,10 @@
 """The most that a program needs in the whole of a step in which a request failed.
 
-An earlier step with the same request shows it. Where there is none, backward and the optimizer's step have an
-inventory: for every weight a gradient, states and temporaries, beside the most that the step had until then.
-What a first forward still needs is in neither, nor what an optimizer keeps that is in no table (LBFGS,
-Shampoo): it is not known.
+An earlier step with the same request shows it. Where there is none, backward and the optimizer's
+step have an inventory: for every weight a gradient, states and temporaries, beside the most that
+the step had until then.
+What a first forward still needs is in neither, nor what an optimizer keeps that is in no table
+(LBFGS, Shampoo): it is not known.
 """
 
 from collections.abc import Sequence
@@ -20,12 +21,13 @@ from snapconv.phases.trace_phases import Phase
 from snapconv.replay.history_verdict import Verdict
 from snapconv.torch_knowledge.frame_patterns import Role
 
-# Of the weights: temporaries of a step of torch 2.13, and of all that a step may need where its optimizer is
-# not known: three states and two temporaries (RMSprop), or four states (Adan).
+# Of the weights: temporaries of a step of torch 2.13, and of all that a step may need where its
+# optimizer is not known: three states and two temporaries (RMSprop), or four states (Adan).
 _TEMPORARIES, _MOST_STATES = 2, 3
 # By the kind of a finding, without whose temporaries a step does: the share of states that is left.
 _STATES_LEFT = {"states": 1 - SAVED_BY_8_BITS, "foreach": 1.0}
-# Of the largest tensor of forward: the gradients of queries, keys and values, in use together in backward.
+# Of the largest tensor of forward: the gradients of queries, keys and values, in use together in
+# backward.
 _LARGEST_IN_BACKWARD = 3
 
 
@@ -33,7 +35,8 @@ class RestOfStep:
     """What the step of a failed request needs in all: ``begin`` is its first event.
 
     ``earlier`` is the first event of an earlier step with such a request, None where there is none;
-    ``has_inventory``: there is none, and all that weights still get is known. ``is_known``: so is the most.
+    ``has_inventory``: there is none, and all that weights still get is known. ``is_known``: so is
+    the most.
     ``is_setup``: weights are being placed, before any forward. ``weight_bytes`` may be weights.
     """
 
@@ -84,8 +87,8 @@ class RestOfStep:
     def most(self, changes: Sequence[Change], kind: str = "") -> int:
         """Return the most bytes allocated in this step, which is known, with changes of this kind.
 
-        They are what stays from step to step, and the most beside it: of the earlier step with what else it
-        left, or of this one until the request.
+        They are what stays from step to step, and the most beside it: of the earlier step with what
+        else it left, or of this one until the request.
         """
         analysis = self.analysis
         table = self.analysis.allocations
@@ -94,7 +97,9 @@ class RestOfStep:
         held = self.demand.held(changes)  # entry e is before event e
         beside = self.demand.held([removed(analysis, self._kept), *changes])
         if self.earlier is not None:
-            is_left = ~self._stays & table.live_at(self.begin - 1) & (table.alloc_event >= self.earlier)
+            is_left = (
+                ~self._stays & table.live_at(self.begin - 1) & (table.alloc_event >= self.earlier)
+            )
             kept = held[event] - beside[event] + table.bytes_of(is_left)
             return int(kept + beside[self.earlier : self.begin].max())
         most = beside[self.begin : event + 1].max() + self._most_of_weights(kind)

@@ -1,8 +1,8 @@
 """The verdict on a failed request, by figures alone: the bytes needed, the bytes free, and where.
 
-torch requests a segment only where it found no block, and gives cached segments back before it fails. So what
-was free inside lay beside live blocks then, or was of another pool or stream; and a segment that would have
-fitted into what the device had free was not refused by the device.
+torch requests a segment only where it found no block, and gives cached segments back before it
+fails. So what was free inside lay beside live blocks then, or was of another pool or stream; and a
+segment that would have fitted into what the device had free was not refused by the device.
 """
 
 import math
@@ -11,17 +11,21 @@ from typing import Any
 
 from snapconv.units import counted, format_bytes, format_share
 
-# What a context, libraries and NCCL take without anybody's fault: 0.3 to 1.5 GiB on devices of 2016 to 2026.
+# What a context, libraries and NCCL take without anybody's fault: 0.3 to 1.5 GiB on devices of 2016
+# to 2026.
 USUAL_OUTSIDE_BYTES = 2 << 30
 # No context takes half of a small device, but for the smallest.
 _CONTEXT_BYTES = 1 << 30
-# The driver finds no room in the last part of a device, of this share, and at most of so many bytes.
+# The driver finds no room in the last part of a device, of this share, and at most of so many
+# bytes.
 _UNUSABLE_SHARE, _MOST_UNUSABLE_BYTES = 1 / 256, 64 << 20
-# Every program has free pieces: up to this share of what is reserved, and not more than so many bytes beside
-# those that the request needed. Pieces of less than the least share would not have served for long.
+# Every program has free pieces: up to this share of what is reserved, and not more than so many
+# bytes beside those that the request needed. Pieces of less than the least share would not have
+# served for long.
 _USUAL_SHARE, _USUAL_BYTES, _LEAST_SHARE = 0.05, 128 << 20, 0.015
 _WHY_FREE = (
-    "possible: a limit by set_per_process_memory_fraction(), which a file does not record; memory that "
+    "possible: a limit by set_per_process_memory_fraction(), which a file does not record; memory "
+    "that "
     "another thread or process freed meanwhile; a budget of Windows, WSL or a virtual GPU"
 )
 
@@ -56,14 +60,17 @@ class FreePieces:
 class Shortage:
     """The figures at a failed request, of a file or of a message; None: not known.
 
-    ``block_bytes`` is the rounded request, ``segment_bytes`` what was needed of the device. ``here`` may
-    serve it, None: what is cached is not known; ``elsewhere`` is of other pools, streams and sizes, and
-    ``returnable_bytes`` of it is in free segments of private pools. ``allowed_bytes`` is a limit that is
-    known, ``counted_bytes`` what counts against it, ``rounding_bytes`` by how much both may be off.
-    ``splits_below``: blocks of that size serve no smaller request (max_split_size_mb). ``has_pieces``:
-    where free memory lies is known, as in a file; ``other_pool`` names the place elsewhere with most of it,
-    ``other_pool_bytes``, and ``keeper`` what keeps that in a private pool. ``fraction`` is the memory
-    fraction of the settings. ``why_free``: why a request may fail with more than it free.
+    ``block_bytes`` is the rounded request, ``segment_bytes`` what was needed of the device.
+    ``here`` may serve it, None: what is cached is not known; ``elsewhere`` is of other pools,
+    streams and sizes, and ``returnable_bytes`` of it is in free segments of private pools.
+    ``allowed_bytes`` is a limit that is known, ``counted_bytes`` what counts against it,
+    ``rounding_bytes`` by how much both may be off.
+    ``splits_below``: blocks of that size serve no smaller request (max_split_size_mb).
+    ``has_pieces``:
+    where free memory lies is known, as in a file; ``other_pool`` names the place elsewhere with
+    most of it, ``other_pool_bytes``, and ``keeper`` what keeps that in a private pool. ``fraction``
+    is the memory fraction of the settings. ``why_free``: why a request may fail with more than it
+    free.
     """
 
     block_bytes: int
@@ -101,13 +108,23 @@ class OomVerdict:
 _SENTENCES = {
     "too large": (
         OomCause.TOO_LARGE,
-        "the request of {segment_bytes} does not fit on the device, which has {device_total_bytes} in all",
+        (
+            "the request of {segment_bytes} does not fit on the device, which has "
+            "{device_total_bytes} in all"
+        ),
         "no setting and no free memory serves it: look at the shapes at that line",
     ),
     "figures": (
         OomCause.UNKNOWN,
-        "the figures contradict each other: {live_bytes} in use of {reserved_bytes} that torch had reserved",
-        "torch never prints that: the text was changed or made up, and nothing follows from its figures",
+        (
+            "the figures contradict each other: {live_bytes} in use of {reserved_bytes} that torch "
+            "had reserved"
+        ),
+        (
+            "torch never prints that: the text was changed or made up, and nothing follows from "
+            "its "
+            "figures"
+        ),
     ),
     "limit": (
         OomCause.LIMIT,
@@ -116,24 +133,30 @@ _SENTENCES = {
     ),
     "free enough": (
         OomCause.UNKNOWN,
-        "the cause is not in the {source}: {segment_bytes} were needed and {device_free_bytes} were free "
+        "the cause is not in the {source}: {segment_bytes} were needed and {device_free_bytes} "
+        "were free "
         "when torch looked, after the failure",
         "{why_free}",
     ),
     "fraction": (
         OomCause.LIMIT,
         "stopped by per_process_memory_fraction:{fraction:g} of the settings",
-        "the cause is not in the {source}: {segment_bytes} were needed and {device_free_bytes} were free "
+        "the cause is not in the {source}: {segment_bytes} were needed and {device_free_bytes} "
+        "were free "
         "when torch looked, after the failure",
     ),
     "below the limit": (
         OomCause.UNKNOWN,
-        "the cause is not in the {source}: {segment_bytes} more stay below the limit of {allowed_bytes}",
+        (
+            "the cause is not in the {source}: {segment_bytes} more stay below the limit of "
+            "{allowed_bytes}"
+        ),
         "{why_free}",
     ),
     "device not full": (
         OomCause.UNKNOWN,
-        "the cause is not in the {source}: {segment_bytes} were needed, and torch had {reserved_bytes} of "
+        "the cause is not in the {source}: {segment_bytes} were needed, and torch had "
+        "{reserved_bytes} of "
         "{device_total_bytes}",
         "{why_free}",
     ),
@@ -150,24 +173,36 @@ _SENTENCES = {
     "private pools": (
         OomCause.OTHER_POOL,
         "{elsewhere[n_bytes]} are free in private pools, which this request cannot use",
-        "only the CUDA graphs or MemPools that own them can: torch keeps them until the graphs are deleted",
+        (
+            "only the CUDA graphs or MemPools that own them can: torch keeps them until the graphs "
+            "are deleted"
+        ),
     ),
     "block elsewhere": (
         OomCause.OTHER_POOL,
-        "a free block of {elsewhere[largest_bytes]} would have been enough, but belongs to {other_pool}, "
+        "a free block of {elsewhere[largest_bytes]} would have been enough, but belongs to "
+        "{other_pool}, "
         "which this request cannot use",
-        "torch had {here[n_bytes]} cached for such requests, the largest block {here[largest_bytes]}",
+        (
+            "torch had {here[n_bytes]} cached for such requests, the largest block "
+            "{here[largest_bytes]}"
+        ),
     ),
     "segments elsewhere": (
         OomCause.OTHER_POOL,
-        "{returnable_bytes} in free segments would have been enough, but belongs to {other_pool}, which this "
+        "{returnable_bytes} in free segments would have been enough, but belongs to {other_pool}, "
+        "which this "
         "request cannot use",
-        "torch had {here[n_bytes]} cached for such requests, the largest block {here[largest_bytes]}",
+        (
+            "torch had {here[n_bytes]} cached for such requests, the largest block "
+            "{here[largest_bytes]}"
+        ),
     ),
     "outside": (
         OomCause.OUTSIDE,
         "{outside} of the device are held outside torch's allocator",
-        "a context and libraries take less, up to about 2 GiB: the rest is another process, or a library "
+        "a context and libraries take less, up to about 2 GiB: the rest is another process, or a "
+        "library "
         "with an allocator of its own",
     ),
     "fragmented": (
@@ -193,7 +228,11 @@ _SENTENCES = {
     "holder not known": (
         OomCause.UNKNOWN,
         "the device lacked memory: {segment_bytes} more were needed{left}{scattered}{in_use}",
-        "the text does not say who holds {outside} of it: this program, torch's cache or another process",
+        (
+            "the text does not say who holds {outside} of it: this program, torch's cache or "
+            "another "
+            "process"
+        ),
     ),
 }
 # Parts of these sentences, which stand there where their figures are known.
@@ -208,7 +247,8 @@ _PARTS = {
 }
 # Why a request failed beside enough memory of a private pool.
 _STUCK = (
-    "{other_pool_bytes} is stuck in {other_pool}, kept by {keeper}: free these tensors, or delete the CUDA "
+    "{other_pool_bytes} is stuck in {other_pool}, kept by {keeper}: free these tensors, or delete "
+    "the CUDA "
     "graph or MemPool"
 )
 
@@ -222,7 +262,8 @@ def decide_oom(found: Shortage) -> OomVerdict:
     reserved = found.reserved_bytes
     missing = found.segment_bytes - (free or 0)
     if total is not None and (free is not None or reserved is None):
-        # What is not torch's is to blame where it is more than usual, than was missing, and than free pieces.
+        # What is not torch's is to blame where it is more than usual, than was missing, and than
+        # free pieces.
         # A text that was cut does not say whose it is.
         outside = total - (free or 0) - (reserved or found.live_bytes or 0)
         usual = min(USUAL_OUTSIDE_BYTES, max(total // 2, _CONTEXT_BYTES))
@@ -240,7 +281,9 @@ def decide_oom(found: Shortage) -> OomVerdict:
     if found.here is None:
         return _verdict(found, "cache not known", is_inferred=True)
     return _verdict(
-        found, "full" if found.here.n_bytes else "nothing cached", is_inferred=free is None or missing <= 0
+        found,
+        "full" if found.here.n_bytes else "nothing cached",
+        is_inferred=free is None or missing <= 0,
     )
 
 
@@ -263,7 +306,9 @@ def _without_shortage(found: Shortage) -> OomVerdict | None:
     if not is_free_enough:
         return None
     if free is not None:
-        return _verdict(found, "fraction" if allowed is None and found.fraction < 1 else "free enough")
+        return _verdict(
+            found, "fraction" if allowed is None and found.fraction < 1 else "free enough"
+        )
     if allowed is not None:
         return _verdict(found, "below the limit")
     if total and reserved is not None and reserved + need + USUAL_OUTSIDE_BYTES <= total:
@@ -308,7 +353,8 @@ def _fragmented_bytes(found: Shortage, least: int) -> int:
 def _least_notable(found: Shortage, least: int) -> float:
     """Return how many free bytes are more than every program has, and than ``least``.
 
-    Where torch has more than the device, which Windows allows, they are also more than what is too much.
+    Where torch has more than the device, which Windows allows, they are also more than what is too
+    much.
     """
     reserved = found.reserved_bytes or 0
     return max(
@@ -336,7 +382,10 @@ def _verdict(found: Shortage, reason: str, *, is_inferred: bool = False, **more:
         "in_use": found.live_bytes is not None,
         "other_free": found.other_pool_bytes >= max(found.segment_bytes, 1),
     }
-    parts = {name: _PARTS[name].format_map(shown) if is_shown else "" for name, is_shown in is_there.items()}
+    parts = {
+        name: _PARTS[name].format_map(shown) if is_shown else ""
+        for name, is_shown in is_there.items()
+    }
     cause, *sentences = _SENTENCES[reason]
     sentence, why = (text.format_map(shown | parts) for text in sentences)
     if (

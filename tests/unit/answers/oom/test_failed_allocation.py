@@ -22,7 +22,10 @@ from tests.builders import MIB, TraceBuilder, frame
 from tests.metadata_builder import metadata
 
 FIXTURES = Path(__file__).parents[4] / "fixtures"
-MODEL = [frame("forward", "/home/me/project/model.py", 5), frame("main", "/home/me/project/train.py", 9)]
+MODEL = [
+    frame("forward", "/home/me/project/model.py", 5),
+    frame("main", "/home/me/project/train.py", 9),
+]
 OTHER = [frame("load", "/home/me/project/data.py", 3)]
 STEP = frame("step", "/site-packages/torch/optim/sgd.py", 1)
 CALL = frame("_call_impl", "/site-packages/torch/nn/modules/module.py", 1)
@@ -140,7 +143,10 @@ def test_the_block_of_a_request_and_the_segment_that_it_needs_are_two_figures(tm
     job.alloc("a", 84 * MIB)
     job.fail(4_100_000)
     found, _ = job.explained(tmp_path, replay=False)
-    assert (found.request.block_bytes, found.request.segment_bytes) == (-(-4_100_000 // 512) * 512, 20 * MIB)
+    assert (found.request.block_bytes, found.request.segment_bytes) == (
+        -(-4_100_000 // 512) * 512,
+        20 * MIB,
+    )
     assert found.state.memory.free_bytes == 14 * MIB
 
 
@@ -151,10 +157,14 @@ def test_oom_replays_what_advise_finds():
     (advice,) = session.advise(goal_bytes=goal)
     names = [remedy.name for remedy in remedies.tried if not remedy.is_setting]
     assert names == ["batch or sequence × 0.8"]
-    assert [found.what for found in advice.findings] == ["Make the batch or the sequence smaller: × 0.8."]
+    assert [found.what for found in advice.findings] == [
+        ("Make the batch or the sequence smaller: × 0.8.")
+    ]
 
 
-def test_free_memory_of_the_device_that_was_refused_names_no_cause_but_a_limit_of_the_settings(tmp_path):
+def test_free_memory_of_the_device_that_was_refused_names_no_cause_but_a_limit_of_the_settings(
+    tmp_path,
+):
     job = full()
     raw = job.model.snapshot()
     raw["device_traces"][0][-1]["device_free"] = 50 * MIB
@@ -216,8 +226,11 @@ def test_a_setting_serves_a_request_where_the_allocator_itself_does(tmp_path, ma
     job = make()
     _, remedies = job.explained(tmp_path)
     tried = {remedy.name: remedy.is_served for remedy in remedies.tried}
-    assert {name: tried[name] for name in SETTINGS} == {name: job.is_served_under(name) for name in SETTINGS}
-    assert remedies.n_events == len(job.model.snapshot()["device_traces"][0]) - 1  # a snapshot's event
+    assert {name: tried[name] for name in SETTINGS} == {
+        name: job.is_served_under(name) for name in SETTINGS
+    }
+    # a snapshot's event
+    assert remedies.n_events == len(job.model.snapshot()["device_traces"][0]) - 1
 
 
 def test_settings_are_tried_with_all_that_a_memory_fraction_left(tmp_path):
@@ -267,7 +280,8 @@ def test_changes_of_which_none_is_enough_are_tried_together(tmp_path, monkeypatc
         common = {"kind": "fault", "estimated": "", "how": ("del it",)}
         return SimpleNamespace(
             findings=[
-                SimpleNamespace(what=f"change {i}.", change=one, **common) for i, one in enumerate(changes)
+                SimpleNamespace(what=f"change {i}.", change=one, **common)
+                for i, one in enumerate(changes)
             ]
         )
 
@@ -326,11 +340,15 @@ def test_what_keeps_the_free_memory_of_a_private_pool_is_named(tmp_path):
 
 
 def test_buffers_count_in_what_is_moved_and_a_step_of_adam_is_for_what_is_trained(tmp_path):
-    job = TraceBuilder().segment(20 * MIB, traced=False).alloc(20 * MIB, traced=False).oom(4 * MIB, 0)
+    job = (
+        TraceBuilder().segment(20 * MIB, traced=False).alloc(20 * MIB, traced=False).oom(4 * MIB, 0)
+    )
     found, _ = snapconv.load(job.write(tmp_path / "x.pickle")).explain_oom(replay=False)
     remedies = Remedies(n_events=1, tried=(), is_setup=True, model_bytes=24 * MIB)
     text = " ".join(" ".join(oom_lines(found, remedies, file="x")).split())
-    assert "weights and buffers take 24.00 MiB in all; if all are trained, a step of Adam needs" in text
+    assert (
+        "weights and buffers take 24.00 MiB in all; if all are trained, a step of Adam needs"
+    ) in text
     assert "120.00 MiB for weights, gradients, states and temporaries, plus activations" in text
 
 
@@ -356,11 +374,15 @@ def test_no_smaller_batch_is_named_where_the_request_does_not_grow_with_it(
     (advice,) = snapconv.load(tmp_path / "snapshot.pickle").advise(goal_bytes=50 * MIB)
     assert "batch" not in [one.kind for one in advice.findings]
     assert main(["oom", str(tmp_path / "snapshot.pickle")]) == 0
-    said = "a smaller batch does not help while the model is put on the device" in capsys.readouterr().out
+    said = (
+        "a smaller batch does not help while the model is put on the device"
+    ) in capsys.readouterr().out
     assert said is is_setup
     assert main(["oom", str(tmp_path / "snapshot.pickle"), "--json"]) == 0
     (values,) = json.loads(capsys.readouterr().out)["devices"]
-    assert [one["is_enough"] for one in values["remedies"]["tried"] if not one["is_setting"]] == [False]
+    assert [one["is_enough"] for one in values["remedies"]["tried"] if not one["is_setting"]] == [
+        False
+    ]
 
 
 @pytest.mark.parametrize(("on_cpu", "model"), [(60 * MIB, 150 * MIB), (0, 0)])
@@ -397,14 +419,19 @@ def test_what_an_optimizer_of_no_table_needs_is_not_known(tmp_path, stack, is_kn
     with pytest.raises(ModelOutOfMemory):
         job.alloc("more", 30 * MIB, frames=stack)
     found, remedies = job.explained(tmp_path)
-    assert (remedies.card_bytes is not None, remedies.is_optimizer_assumed) == (is_known, is_assumed)
+    assert (remedies.card_bytes is not None, remedies.is_optimizer_assumed) == (
+        is_known,
+        is_assumed,
+    )
     text = "\n".join(oom_lines(found, remedies, file="x"))
     assert ("    yes  a card with " in text) is is_known
     assert ("assumed: for each weight the optimizer keeps three states and" in text) is is_assumed
 
 
 @pytest.mark.parametrize(("most", "is_enough"), [(50, True), (89, True), (91, None)])
-def test_a_remedy_is_enough_only_where_the_rest_of_the_step_fits_too(tmp_path, monkeypatch, most, is_enough):
+def test_a_remedy_is_enough_only_where_the_rest_of_the_step_fits_too(
+    tmp_path, monkeypatch, most, is_enough
+):
     """Cut blocks and segments take a tenth more at least: 90 MiB need 99 of 100 MiB."""
     monkeypatch.setattr(RestOfStep, "_find_earlier", lambda _: 0)  # the rest is known
     monkeypatch.setattr(RestOfStep, "most", lambda *_: most * MIB)

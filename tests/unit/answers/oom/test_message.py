@@ -1,9 +1,9 @@
 """Texts about memory that ran out, of every backend and era, with what happened in each.
 
-They are put together as the sources do: CUDACachingAllocator.cpp (1.0 to 2.15), CUDAMallocAsyncAllocator.cpp,
-XPUCachingAllocator.cpp, MPSAllocator.mm, the allocators of torch_npu, MLU, MUSA and GCU, and for the kinds
-without figures the libraries that raise them. A case begins with the memory as it was, and says why the
-request failed; the text follows from the first alone.
+They are put together as the sources do: CUDACachingAllocator.cpp (1.0 to 2.15),
+CUDAMallocAsyncAllocator.cpp, XPUCachingAllocator.cpp, MPSAllocator.mm, the allocators of torch_npu,
+MLU, MUSA and GCU, and for the kinds without figures the libraries that raise them. A case begins
+with the memory as it was, and says why the request failed; the text follows from the first alone.
 """
 
 import time
@@ -30,8 +30,10 @@ def size(n_bytes, units=("KiB", "MiB", "GiB")):
 
 def from_1_0(tried, total, free, allocated, reserved):
     return (
-        f"RuntimeError: CUDA out of memory. Tried to allocate {size(tried)} (GPU 0; {size(total)} total "
-        f"capacity; {size(allocated)} already allocated; {size(free)} free; {size(reserved - allocated)} "
+        f"RuntimeError: CUDA out of memory. Tried to allocate {size(tried)} (GPU 0; {size(total)} "
+        f"total "
+        f"capacity; {size(allocated)} already allocated; {size(free)} free; "
+        f"{size(reserved - allocated)} "
         f"cached)"
     )
 
@@ -43,15 +45,29 @@ def with_figures_above(tried, *figures):
 
 
 def from_1_4(
-    tried, total, free, allocated, reserved, *, backend="CUDA", name="GPU", allowed=None, advice=True
+    tried,
+    total,
+    free,
+    allocated,
+    reserved,
+    *,
+    backend="CUDA",
+    name="GPU",
+    allowed=None,
+    advice=True,
 ):
     limit = f"{size(allowed)} allowed; " if allowed else ""
     active = f"{size(allocated + MIB)} current active; " if name == "NPU" else ""
-    hint = " If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation."
+    hint = (
+        " If reserved memory is >> allocated memory try setting max_split_size_mb to avoid "
+        "fragmentation."
+    )
     left = "" if free is None else f"{size(free)} free; "
     return (
-        f"{backend} out of memory. Tried to allocate {size(tried)} ({name} 0; {size(total)} total capacity; "
-        f"{size(allocated)} already allocated; {active}{left}{limit}{size(reserved)} reserved in total by "
+        f"{backend} out of memory. Tried to allocate {size(tried)} ({name} 0; {size(total)} total "
+        f"capacity; "
+        f"{size(allocated)} already allocated; {active}{left}{limit}{size(reserved)} reserved in "
+        f"total by "
         f"PyTorch){hint if advice else ''}"
     )
 
@@ -61,35 +77,49 @@ def from_2_1(
     pools=None, more="",
 ):  # fmt: skip
     """torch 2.1 to 2.15; what is free in private pools counts as allocated in its text."""
-    private = f"with {size(pools)} allocated in private pools (e.g., CUDA Graphs), " if pools else ""
+    private = (
+        (f"with {size(pools)} allocated in private pools (e.g., CUDA Graphs), ") if pools else ""
+    )
     left = "" if free is None else f" of which {size(free)} is free"
     return (
-        f"torch.OutOfMemoryError: {backend} out of memory. Tried to allocate {size(tried)}.{more} GPU 0 has "
-        f"a total {word} of {size(total)}{left}. {processes}{f'{size(allowed)} allowed; ' if allowed else ''}"
-        f"Of the allocated memory {size(allocated + (pools or 0))} is allocated by PyTorch, {private}and "
-        f"{size(reserved - allocated - (pools or 0))} is reserved by PyTorch but unallocated. If reserved "
-        f"but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
+        f"torch.OutOfMemoryError: {backend} out of memory. Tried to allocate {size(tried)}.{more} "
+        f"GPU 0 has "
+        f"a total {word} of {size(total)}{left}. "
+        f"{processes}{f'{size(allowed)} allowed; ' if allowed else ''}"
+        f"Of the allocated memory {size(allocated + (pools or 0))} is allocated by PyTorch, "
+        f"{private}and "
+        f"{size(reserved - allocated - (pools or 0))} is reserved by PyTorch but unallocated. If "
+        f"reserved "
+        f"but unallocated memory is large try setting "
+        f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
         f"avoid fragmentation."
     )
 
 
-def of_malloc_async(tried, total, free, allocated, *, limit=(1 << 64) - 1, device="0", runtime="CUDA"):
+def of_malloc_async(
+    tried, total, free, allocated, *, limit=(1 << 64) - 1, device="0", runtime="CUDA"
+):
     return (
-        f"torch.OutOfMemoryError: Allocation on device {device} would exceed allowed memory. (out of "
-        f"memory)\nCurrently allocated     : {size(allocated)}\nRequested               : {size(tried)}\n"
+        f"torch.OutOfMemoryError: Allocation on device {device} would exceed allowed memory. "
+        f"(out of "
+        f"memory)\nCurrently allocated     : {size(allocated)}\nRequested               : "
+        f"{size(tried)}\n"
         f"Device limit            : {size(total)}\nFree (according to {runtime}): {size(free)}\n"
-        f"PyTorch limit (set by user-supplied memory fraction)\n                        : {size(limit)}\n"
+        f"PyTorch limit (set by user-supplied memory fraction)\n                        : "
+        f"{size(limit)}\n"
     )
 
 
 def of_mps(tried, torchs, others, allowed=None, *, units=("KB", "MB", "GB")):
     limit = f", max allowed: {size(allowed, units)}" if allowed else ""
     hint = (
-        " Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations (may cause "
+        " Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations "
+        "(may cause "
         "system failure)."
     )
     return (
-        f"RuntimeError: MPS backend out of memory (MPS allocated: {size(torchs, units)}, other allocations: "
+        f"RuntimeError: MPS backend out of memory (MPS allocated: {size(torchs, units)}, other "
+        f"allocations: "
         f"{size(others, units)}{limit}). Tried to allocate {size(tried, units)} on private pool."
         f"{hint if allowed else ''}"
     )
@@ -97,7 +127,8 @@ def of_mps(tried, torchs, others, allowed=None, *, units=("KB", "MB", "GB")):
 
 def of_npu_workspace(tried, total, free):
     return (
-        f"NPU out of memory. NPUWorkspaceAllocator tried to allocate {size(tried)}(NPU 0; {size(total)} "
+        f"NPU out of memory. NPUWorkspaceAllocator tried to allocate {size(tried)}(NPU 0; "
+        f"{size(total)} "
         f"total capacity; {size(free)} free)"
     )
 
@@ -117,7 +148,14 @@ def own(n_bytes):
 
 def of_pids_and_pools():
     return from_2_1(
-        2 * GIB, 80 * GIB, GIB, 60 * GIB, 70 * GIB, pools=8 * GIB, processes=own(79 * GIB), word="capacty"
+        2 * GIB,
+        80 * GIB,
+        GIB,
+        60 * GIB,
+        70 * GIB,
+        pools=8 * GIB,
+        processes=own(79 * GIB),
+        word="capacty",
     )
 
 
@@ -134,7 +172,8 @@ OF_ALLOCATORS = {
     "1.0 fragmented": (from_1_0(*PIECES), "fragmented", True),
     "1.2 another process": (from_1_0(*OTHERS), "held outside torch", True),
     "1.3 free above it": (from_1_0(*FREE), "not known", False),
-    "1.4 another process, its figures above it": (with_figures_above(*OTHERS), "held outside torch", True),
+    ("1.4 another process, its figures "
+    "above it"): (with_figures_above(*OTHERS), "held outside torch", True),
     "1.4 full, its figures above it": (with_figures_above(*FULL), "full", False),
     "1.4 full": (from_1_4(*FULL, advice=False), "full", False),
     "1.4 fragmented": (from_1_4(*PIECES, advice=False), "fragmented", True),
@@ -182,10 +221,12 @@ OF_ALLOCATORS = {
         f"per_process_memory_fraction limit. Requested size: {size(2 * GIB)}", "limited", False
     ),
     "2.15 overflow": (
-        "CUDA out of memory. Tried to allocate more than 1EB memory.", "larger than the device", False
+        ("CUDA out of memory. Tried to allocate more than 1EB "
+        "memory."), "larger than the device", False
     ),
     "2.15 reserve": (
-        from_2_1(*FREE, more=" This allocation exceeds the expandable-segment reserve of 1.00 GiB,"),
+        from_2_1(*FREE, more=(" This allocation exceeds the expandable-segment reserve of 1.00 "
+                             "GiB,")),
         "limited", False,
     ),
     "2.15 MemPool": (
@@ -199,7 +240,8 @@ OF_ALLOCATORS = {
     "NPU workspace, free": (of_npu_workspace(2 * GIB, 61 * GIB, 9 * GIB), "not known", False),
     "MLU full": (from_1_4(*FULL, backend="MLU", name="MLU"), "full", False),
     "MUSA free above it": (from_2_1(*FREE, backend="MUSA"), "not known", False),
-    # What the driver's pool has cached is not in its text: here 1 GiB is not torch's tensors, or 19 GiB.
+    # What the driver's pool has cached is not in its text: here 1 GiB is not torch's tensors, or 19
+    # GiB.
     "async full": (of_malloc_async(2 * GIB, 24 * GIB, 7 * MIB, 23 * GIB), "full", True),
     "async, cached or of others": (
         of_malloc_async(2 * GIB, 24 * GIB, 7 * MIB, 5 * GIB), "not known", False
@@ -262,7 +304,9 @@ WORDINGS = {
     "pytest": before_every_line("E   ", from_2_1(*FIGURES), at=". "),
     "ranks": before_every_line("[rank3]: ", from_2_1(*FIGURES)),
     "workers": before_every_line("(Worker_TP0 pid=41) ", from_2_1(*FIGURES), at=". "),
-    "engine and rank": before_every_line("(EngineCore pid=7) [rank0]: ", from_2_1(*FIGURES), at=". "),
+    "engine and rank": before_every_line(
+        "(EngineCore pid=7) [rank0]: ", from_2_1(*FIGURES), at=". "
+    ),
     "container": before_every_line("2025-01-01T00:00:00.123Z ", from_2_1(*FIGURES), at=". "),
     "colours": "\x1b[31m" + from_2_1(*FIGURES).replace(". ", ".\x1b[0m "),
     "box": before_every_line("│ ", from_2_1(*FIGURES), at=". ").replace("\n", " │\n"),
@@ -313,7 +357,11 @@ def test_what_cuda_malloc_async_has_cached_is_in_no_text():
     text, *_ = OF_ALLOCATORS["async full"]
     found = explain_message(text)
     assert (found.message.allocated_bytes, found.message.allowed_bytes) == (23 * GIB, None)
-    assert (found.message.reserved_bytes, found.unallocated_bytes, found.outside_bytes) == (None, None, None)
+    assert (found.message.reserved_bytes, found.unallocated_bytes, found.outside_bytes) == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_other_allocations_of_metal_are_not_torchs_cache():
@@ -328,7 +376,9 @@ def test_the_larger_part_of_what_counts_against_the_limit_of_metal_is_looked_at_
     assert explain_message(of_mps(GIB, 2 * GIB, 17 * GIB, 18 * GIB)).next_step.startswith(
         "look first at the other"
     )
-    assert explain_message(of_mps(GIB, 17 * GIB, 2 * GIB, 18 * GIB)).next_step.startswith("a smaller batch")
+    assert explain_message(of_mps(GIB, 17 * GIB, 2 * GIB, 18 * GIB)).next_step.startswith(
+        "a smaller batch"
+    )
 
 
 def test_a_request_larger_than_a_device_that_shares_the_hosts_memory_is_to_be_smaller():
@@ -405,7 +455,8 @@ def test_of_several_messages_the_first_is_explained_and_all_are_counted():
         "low 0\noom 0\noom_kill 0",
         "oom_kill_disable 0\nunder_oom 0",
         '"OOMKilled": false, "ExitCode": 1, "Error": ""',
-        # The end of a name, the words of other programs, and a size that no buffer of Metal's is refused for.
+        # The end of a name, the words of other programs, and a size that no buffer of Metal's is
+        # refused for.
         "saved model0004.pt",
         "429 RESOURCE_EXHAUSTED: Quota allocation exceeded",
         "Resource limit (100) exceeded",
@@ -426,10 +477,14 @@ def test_a_message_without_its_figures_has_no_verdict():
 
 def test_cached_pieces_beside_free_memory_are_said_not_to_serve_the_request():
     texts = [
-        from_1_4(34 * MIB, 24 * GIB, 93 * MIB, 20 * GIB, 20 * GIB + n_bytes) for n_bytes in (33 * MIB, GIB)
+        from_1_4(34 * MIB, 24 * GIB, 93 * MIB, 20 * GIB, 20 * GIB + n_bytes)
+        for n_bytes in (33 * MIB, GIB)
     ]
     notes = [" ".join(explain_message(text).notes) for text in texts]
-    assert ["had no piece that served the request either" in note for note in notes] == [False, True]
+    assert [("had no piece that served the request either") in note for note in notes] == [
+        False,
+        True,
+    ]
 
 
 def test_a_text_that_is_cut_within_what_is_reserved_is_not_taken_for_an_older_release():
@@ -441,7 +496,10 @@ def test_a_text_that_is_cut_within_what_is_reserved_is_not_taken_for_an_older_re
 
 def test_memory_and_error_of_two_lines_are_no_exception_of_python():
     """The line before is the longest, which a terminal may have broken."""
-    assert explain_message("the device was unable to give its memory\nError: 12").cause != "host memory"
+    assert (
+        explain_message("the device was unable to give its memory\nError: 12").cause
+        != "host memory"
+    )
 
 
 def test_every_process_of_a_message_is_shown():
@@ -453,7 +511,8 @@ def test_every_process_of_a_message_is_shown():
 
 def test_a_small_request_of_old_torch_needs_a_segment_of_2_mib():
     text = (
-        "CUDA out of memory. Tried to allocate 1024.00 KiB (GPU 0; 15.90 GiB total capacity; 858.54 MiB "
+        "CUDA out of memory. Tried to allocate 1024.00 KiB (GPU 0; 15.90 GiB total capacity; "
+        "858.54 MiB "
         "already allocated; 1.88 MiB free; 14.39 GiB cached)"
     )
     assert explain_message(text).cause == "fragmented"
@@ -519,7 +578,10 @@ def test_a_long_log_is_checked_between_its_pieces():
 
 
 def test_figures_above_a_message_are_not_those_of_the_message_before():
-    text = f"{from_1_4(*FULL, advice=False)}\nRuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB"
+    text = (
+        f"{from_1_4(*FULL, advice=False)}\nRuntimeError: CUDA out of memory. Tried to allocate "
+        f"20.00 MiB"
+    )
     found = explain_message(text)
     assert [one.message.total_bytes for one in (found, *found.others)] == [80 * GIB, None]
 
@@ -535,7 +597,13 @@ def test_a_request_larger_than_all_that_torch_has_is_looked_at_first():
     ("text", "n_bytes"),
     [
         ("OOM when allocating tensor with shape[64,512,112,112] and type float", 1568 * MIB),
-        ("OOM when allocating tensor with shape[64,512,112,112] and type half on /device:GPU:0", 784 * MIB),
+        (
+            (
+                "OOM when allocating tensor with shape[64,512,112,112] and type half on "
+                "/device:GPU:0"
+            ),
+            784 * MIB,
+        ),
         ("OOM when allocating tensor with shape[8] and type string", None),
         (f"OOM when allocating tensor with shape[{'9' * 60}] and type float", None),
     ],
@@ -549,10 +617,18 @@ def test_a_shape_and_a_type_are_a_request(text, n_bytes):
     [
         "Unable to allocate 99999999999 PiB for an array",
         "OOM when allocating tensor with shape[,,] and type float",
-        f"{from_2_1(*FULL)} Process 41 has 1.2.3 MiB memory in use. Process 4 has .. GiB memory in use.",
-        "Ran out of memory in memory space hbm. Used 1.2.3G of ..G hbm. Exceeded hbm capacity by .G",
+        (
+            f"{from_2_1(*FULL)} Process 41 has 1.2.3 MiB memory in use. Process 4 has .. GiB "
+            f"memory "
+            f"in use."
+        ),
+        (
+            "Ran out of memory in memory space hbm. Used 1.2.3G of ..G hbm. Exceeded hbm capacity "
+            "by .G"
+        ),
         "Ran out of memory in memory space hbm. Used 20.0G of 16.0G hbm. See HBM capacity.",
-        "Attempting to reserve 1.2.3G at the bottom of memory. That was not possible. There are 2G free, 0B "
+        "Attempting to reserve 1.2.3G at the bottom of memory. That was not possible. There are "
+        "2G free, 0B "
         "reserved, and 1G reservable.",
         "Failed to allocate memory for requested buffer of size 1,234,56",
         f"{from_2_1(*FULL)}\nGPUs 0,1,24 GB each",
@@ -580,7 +656,9 @@ def test_the_first_message_of_every_device_is_explained():
     ]
 
 
-@pytest.mark.parametrize(("n_devices", "last"), [(17, "--json shows 1 more device"), (19, "3 more devices")])
+@pytest.mark.parametrize(
+    ("n_devices", "last"), [(17, ("--json shows 1 more device")), (19, "3 more devices")]
+)
 def test_the_text_counts_the_devices_that_only_json_shows(n_devices, last):
     text = "\n".join(f"[rank{rank}]: {of_device(rank)}" for rank in range(n_devices))
     assert list(message_lines(explain_message(text)))[-1].endswith(last)
@@ -613,7 +691,11 @@ def test_ranks_that_all_call_their_device_0_are_told_apart_and_repeated_lines_ar
 def test_what_stands_before_a_line_names_its_rank_and_is_no_part_of_the_message(prefix, rank):
     text = before_every_line(prefix, from_2_1(*FIGURES), at=". ")
     found = explain_message(text)
-    assert (found.rank, found.message.tried_bytes, found.unallocated_bytes) == (rank, 2 * GIB, 5 * GIB)
+    assert (found.rank, found.message.tried_bytes, found.unallocated_bytes) == (
+        rank,
+        2 * GIB,
+        5 * GIB,
+    )
 
 
 # --- the cause and the first remedy
@@ -633,10 +715,13 @@ def test_full_is_judged_against_the_request_and_not_against_a_share(reserved, tr
 
 
 @pytest.mark.parametrize(("reserved", "is_much"), [("2.35", True), ("3.40", False)])
-def test_a_full_device_of_which_much_is_not_torchs_has_other_programs_in_its_next_step(reserved, is_much):
+def test_a_full_device_of_which_much_is_not_torchs_has_other_programs_in_its_next_step(
+    reserved, is_much
+):
     found = explain_message(
         "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 4.00 GiB total capacity; "
-        f"{reserved} GiB already allocated; 1.89 MiB free; {reserved} GiB reserved in total by PyTorch)"
+        f"{reserved} GiB already allocated; 1.89 MiB free; {reserved} GiB reserved in total by "
+        f"PyTorch)"
     )
     assert found.cause == "full"
     assert ("also those of the desktop" in found.next_step) == is_much
@@ -644,7 +729,8 @@ def test_a_full_device_of_which_much_is_not_torchs_has_other_programs_in_its_nex
 
 def test_a_message_that_was_cut_before_what_is_free_does_not_say_who_holds_the_device():
     found = explain_message(
-        "RuntimeError: CUDA out of memory. Tried to allocate 330.00 MiB (GPU 4; 10.92 GiB total capacity; "
+        "RuntimeError: CUDA out of memory. Tried to allocate 330.00 MiB (GPU 4; 10.92 GiB total "
+        "capacity; "
         "6.50 GiB already allocated;"
     )
     assert found.cause == "not known"
@@ -672,10 +758,19 @@ TRACEBACK = 'File "/site-packages/torch/{}", line 915, in {}\n    return f(x)\n'
         ),
         ((("generation/utils.py", "generate"),), "fewer or shorter sequences at once"),
         # Names that begin with those of torch's and transformers' functions.
-        ((("model.py", "_apply_rotary_emb"),), "a smaller batch, shorter sequences or smaller images (none"),
-        ((("data.py", "generate_batch"),), "a smaller batch, shorter sequences or smaller images (none"),
+        (
+            (("model.py", "_apply_rotary_emb"),),
+            ("a smaller batch, shorter sequences or smaller images (none"),
+        ),
+        (
+            (("data.py", "generate_batch"),),
+            ("a smaller batch, shorter sequences or smaller images (none"),
+        ),
         ((("transformers/trainer_pt_utils.py", "nested_concat"),), "eval_accumulation_steps=20"),
-        ((("fsdp/_state_dict_utils.py", "_full_pre_state_dict_hook"),), "a state dict that is gathered"),
+        (
+            (("fsdp/_state_dict_utils.py", "_full_pre_state_dict_hook"),),
+            ("a state dict that is gathered"),
+        ),
         ((("whisper/decoding.py", "run"),), "a smaller Whisper model"),
         ((("diffusers/pipelines/flux/pipeline_flux.py", "__call__"),), "a smaller image"),
         (
@@ -683,11 +778,19 @@ TRACEBACK = 'File "/site-packages/torch/{}", line 915, in {}\n    return f(x)\n'
             "load the weights in fewer",
         ),
         (
-            (("chat.py", "<module>\n    model = AutoModel.from_pretrained('m', torch_dtype='auto')"),),
+            (
+                (
+                    "chat.py",
+                    ("<module>\n    model = AutoModel.from_pretrained('m', torch_dtype='auto')"),
+                ),
+            ),
             "load the weights in fewer",
         ),
         (
-            (("diffusers/models/autoencoders/autoencoder_kl.py", "decode"), ("nn/functional.py", "conv2d")),
+            (
+                ("diffusers/models/autoencoders/autoencoder_kl.py", "decode"),
+                ("nn/functional.py", "conv2d"),
+            ),
             "decode the image in tiles",
         ),
     ],
@@ -701,13 +804,18 @@ def test_the_first_remedy_fits_where_the_program_was(frames, remedy):
 
 @pytest.mark.parametrize("line", ["pipe.to(device)", "model = model.cuda()", 'unet.to("cuda:0")'])
 def test_the_remedy_is_that_of_weights_where_the_program_moves_its_model(line):
-    moving = f'Traceback (most recent call last):\n  File "app.py", line 81, in <module>\n    {line}\n'
+    moving = (
+        f'Traceback (most recent call last):\n  File "app.py", line 81, in <module>\n    {line}\n'
+    )
     for text in (moving + from_2_1(*FULL), f"{from_2_1(*FULL)}\n\nThe whole log:\n{moving}"):
         assert explain_message(text).next_step.startswith("load the weights in fewer bytes")
 
 
 def test_a_batch_that_is_moved_has_not_the_remedy_of_weights():
-    moving = 'Traceback (most recent call last):\n  File "app.py", line 8, in f\n    x = batch.to(device)\n'
+    moving = (
+        'Traceback (most recent call last):\n  File "app.py", line 8, in f\n    x = '
+        "batch.to(device)\n"
+    )
     assert explain_message(moving + from_2_1(*FULL)).next_step.startswith("a smaller batch")
 
 
@@ -740,25 +848,32 @@ def test_memory_of_the_same_process_outside_torch_is_not_blamed_on_others():
 def test_a_fragmented_torch_has_a_remedy_on_windows_too():
     step = explain_message(from_2_1(*PIECES)).next_step
     assert (
-        "expandable_segments:True (from torch 2.1); on Windows, which lacks it, or if it is not enough:"
-        in step
-    )
+        "expandable_segments:True (from torch 2.1); on Windows, which lacks it, or if it is not "
+        "enough:"
+    ) in step
 
 
 def test_a_fragmented_torch_before_2_1_is_told_what_it_has():
     assert "max_split_size_mb" in explain_message(from_1_4(*PIECES)).next_step
     assert "expandable_segments" in explain_message(from_2_1(*PIECES)).next_step.partition(" (")[0]
-    assert "PYTORCH_NPU_ALLOC_CONF" in explain_message(from_1_4(*PIECES, backend="NPU", name="NPU")).next_step
+    assert (
+        "PYTORCH_NPU_ALLOC_CONF"
+        in explain_message(from_1_4(*PIECES, backend="NPU", name="NPU")).next_step
+    )
 
 
 def test_a_message_that_is_cut_after_what_is_reserved_is_of_no_release_before_1_4():
     text = from_1_4(200 * MIB, 12 * GIB, 100 * MIB, 8 * GIB, 10 * GIB).partition("erved in")[0]
-    assert explain_message(text).next_step.startswith("set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb")
+    assert explain_message(text).next_step.startswith(
+        "set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb"
+    )
 
 
 def test_a_fragmented_torch_is_advised_no_setting_that_its_release_does_not_have():
     from_1_4_on = explain_message(from_1_4(*PIECES, advice=False)).next_step
-    assert "max_split_size_mb:128 if this torch is 1.10 or newer; else a smaller batch" in from_1_4_on
+    assert (
+        "max_split_size_mb:128 if this torch is 1.10 or newer; else a smaller batch"
+    ) in from_1_4_on
     before = explain_message(from_1_0(*PIECES))
     assert before.cause == "fragmented"
     assert before.next_step.startswith("a smaller batch")
@@ -767,8 +882,10 @@ def test_a_fragmented_torch_is_advised_no_setting_that_its_release_does_not_have
 
 def test_a_device_of_so_little_memory_is_taken_for_an_apu():
     text = (
-        "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 400.00 MiB (GPU 0; 512.00 MiB total "
-        "capacity; 150.00 MiB already allocated; 312.00 MiB free; 168.00 MiB reserved in total by PyTorch)"
+        "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 400.00 MiB (GPU 0; 512.00 "
+        "MiB total "
+        "capacity; 150.00 MiB already allocated; 312.00 MiB free; 168.00 MiB reserved in total by "
+        "PyTorch)"
     )
     found = explain_message(text)
     assert found.next_step.startswith("give the GPU more of the host's memory")
@@ -787,8 +904,10 @@ def test_a_device_of_so_little_memory_is_taken_for_an_apu():
 
 def test_pieces_are_not_missed_by_a_torch_that_has_more_than_the_device():
     text = (
-        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 MiB. GPU 0 has a total "
-        "capacity of 8.00 GiB of which 0 bytes is free. Of the allocated memory {} GiB is allocated by "
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 MiB. GPU 0 has "
+        "a total "
+        "capacity of 8.00 GiB of which 0 bytes is free. Of the allocated memory {} GiB is "
+        "allocated by "
         "PyTorch, and 600.00 MiB is reserved by PyTorch but unallocated."
     )
     beyond, within = explain_message(text.format("12.00")), explain_message(text.format("7.00"))
@@ -796,7 +915,9 @@ def test_pieces_are_not_missed_by_a_torch_that_has_more_than_the_device():
     assert beyond.next_step.startswith("a smaller batch")
 
 
-@pytest.mark.parametrize(("free", "cause"), [(3, "full"), (65, "full"), (66, "not known"), (99, "not known")])
+@pytest.mark.parametrize(
+    ("free", "cause"), [(3, "full"), (65, "full"), (66, "not known"), (99, "not known")]
+)
 def test_the_last_few_mib_of_a_device_do_not_count_as_enough(free, cause):
     text = from_2_1(2 * MIB, 16 * GIB, free * MIB, 15 * GIB, 15 * GIB)
     found = explain_message(text)
@@ -815,19 +936,24 @@ def test_a_message_that_a_search_for_a_batch_size_caught_is_no_failure():
         "AutoBatch: Using batch-size 8 for CUDA:0 5.00G/8.00G (60%)\n"
     )
     assert explain_message(text).next_step.startswith("nothing, if the training starts")
-    found = explain_message(f"{text}Epoch 1/9\nTraceback (most recent call last):\n{from_2_1(*FULL)}")
+    found = explain_message(
+        f"{text}Epoch 1/9\nTraceback (most recent call last):\n{from_2_1(*FULL)}"
+    )
     assert found.next_step.startswith("set a smaller batch yourself, below")
     assert found.cause == "full"
 
 
 def test_a_block_that_intels_driver_does_not_allow_comes_before_a_later_message():
     text = (
-        "RuntimeError: Current platform can NOT allocate memory block with size larger than 4GB! Tried to "
-        "allocate 5.00 GiB (GPU 0; 9.00 GiB total capacity; 0 bytes already allocated; 0 bytes reserved in "
+        "RuntimeError: Current platform can NOT allocate memory block with size larger than 4GB! "
+        "Tried to "
+        "allocate 5.00 GiB (GPU 0; 9.00 GiB total capacity; 0 bytes already allocated; 0 bytes "
+        "reserved in "
         "total by PyTorch)"
     )
     later = text.replace(
-        "Current platform can NOT allocate memory block with size larger than 4GB!", "XPU out of memory."
+        "Current platform can NOT allocate memory block with size larger than 4GB!",
+        "XPU out of memory.",
     )
     assert explain_message(text).cause == "limited"
     found = explain_message(f"{text}\n{later.replace('5.00 GiB', '2.00 GiB')}")
@@ -836,8 +962,10 @@ def test_a_block_that_intels_driver_does_not_allow_comes_before_a_later_message(
 
 def test_the_warm_up_of_a_server_leads_to_its_own_setting():
     text = (
-        "thread 'main' panicked at 'Unable to warmup model: Generation(\"Allocation on device 0 would exceed "
-        "allowed memory. (out of memory)\\nCurrently allocated     : 60.00 GiB\\nRequested               : "
+        "thread 'main' panicked at 'Unable to warmup model: Generation(\"Allocation on device 0 "
+        "would exceed "
+        "allowed memory. (out of memory)\\nCurrently allocated     : 60.00 GiB\\nRequested        "
+        "       : "
         "9.00 GiB\\nDevice limit            : 79.00 GiB\\nFree (according to CUDA): 16.00 MiB\")'"
     )
     answer = explain_message(text)
@@ -867,7 +995,9 @@ def test_what_a_process_holds_is_shown_where_the_text_lacks_what_torch_has():
 
 def test_figures_that_contradict_each_other_are_shown_and_nothing_follows_from_them():
     found = explain_message(from_1_4(14 * GIB, 24 * GIB, 4 * GIB, 9 * GIB, 8 * GIB))
-    assert found.verdict.sentence.startswith("the figures contradict each other: 9.00 GiB in use of 8.00 GiB")
+    assert found.verdict.sentence.startswith(
+        "the figures contradict each other: 9.00 GiB in use of 8.00 GiB"
+    )
     assert (found.unallocated_bytes, found.outside_bytes) == (None, None)
     assert "        8.00 GiB  reserved by torch" in list(message_lines(found))
 
@@ -879,7 +1009,9 @@ def test_figures_that_are_more_than_the_device_in_sum_are_called_so():
 
 
 def test_torch_before_snapshots_is_advised_none():
-    answer = explain_message("THCudaCheck FAIL file=/build/THCStorage.cu line=66 error=2 : out of memory")
+    answer = explain_message(
+        "THCudaCheck FAIL file=/build/THCStorage.cu line=66 error=2 : out of memory"
+    )
     assert "snapconv" not in answer.next_step
 
 
@@ -889,7 +1021,9 @@ def test_a_cuda_call_outside_torch_may_also_be_of_the_hosts_memory():
 
 def test_what_windows_cannot_know_of_a_process_is_no_figure():
     text = from_2_1(*FULL, processes="Process 41 has 17179869184.00 GiB memory in use. ")
-    text = f"{text} Including non-PyTorch memory, this process has 17179869184.00 GiB memory in use."
+    text = (
+        f"{text} Including non-PyTorch memory, this process has 17179869184.00 GiB memory in use."
+    )
     message = explain_message(text).message
     assert (message.process_bytes, message.other_processes) == (None, ())
 
@@ -900,12 +1034,18 @@ def test_a_server_around_torch_has_the_better_remedy():
     assert (found.cause, found.kind) == ("full", "torch's allocator")
     assert found.next_step.startswith("lower --gpu-memory-utilization")
     assert any(note.startswith("graph capture in vLLM: ") for note in found.notes)
-    loading = explain_message(f"{from_2_1(*FULL)}\nException in worker while processing method load_model.")
+    loading = explain_message(
+        f"{from_2_1(*FULL)}\nException in worker while processing method load_model."
+    )
     assert loading.next_step.startswith("load the weights in fewer bytes (a quantized model")
     trainer = 'File "/trl/trainer/grpo_trainer.py", line 12, in step\n'
     engine = 'File "/vllm/v1/engine/core.py", line 12, in step\n'
-    assert explain_message(f"{engine}{from_2_1(*FULL)}").next_step.startswith("lower --gpu-memory-util")
-    assert explain_message(f"{trainer}{engine}{from_2_1(*FULL)}").next_step.startswith("a smaller batch")
+    assert explain_message(f"{engine}{from_2_1(*FULL)}").next_step.startswith(
+        "lower --gpu-memory-util"
+    )
+    assert explain_message(f"{trainer}{engine}{from_2_1(*FULL)}").next_step.startswith(
+        "a smaller batch"
+    )
     workers = "".join(
         f"(VllmWorker rank={rank} pid=7) ERROR 03-19 07:27:53 [x.py:3] {from_2_1(*row)}\n"
         for rank, row in enumerate((FULL, PIECES))
@@ -929,7 +1069,9 @@ def test_a_kernel_that_was_skipped_is_no_reason_to_do_nothing_about_a_later_mess
         assert explain_message(f"{skipped.format(before)}{message}").next_step == usual
     named = f"select_algorithm.py:12] {shared}\n{message}"
     assert explain_message(named).next_step == usual
-    assert explain_message(skipped.format(message)).next_step.startswith("nothing, if the run goes on")
+    assert explain_message(skipped.format(message)).next_step.startswith(
+        "nothing, if the run goes on"
+    )
 
 
 @pytest.mark.parametrize(
@@ -956,7 +1098,9 @@ def test_a_server_is_not_blamed_for_what_others_hold():
 
 def test_what_a_servers_own_process_holds_outside_torch_leads_to_the_servers_setting():
     engine = 'File "/vllm/v1/engine/core.py", line 12, in step\n'
-    text = from_2_1(48 * MIB, 80 * GIB, 43 * MIB, 71 * GIB, 72 * GIB, processes=own(80 * GIB - 43 * MIB))
+    text = from_2_1(
+        48 * MIB, 80 * GIB, 43 * MIB, 71 * GIB, 72 * GIB, processes=own(80 * GIB - 43 * MIB)
+    )
     assert explain_message(text).next_step.startswith("limit the other library in this process")
     found = explain_message(f"{engine}{text}")
     assert found.cause == "held outside torch"
@@ -968,7 +1112,10 @@ def test_a_process_that_cannot_stand_beside_torchs_memory_is_torchs_own():
     row = (128 * MIB, 80 * GIB, 16 * MIB, 69 * GIB, 70 * GIB)
     others = process(41, 400 * MIB) + process(43, 340 * MIB)
     message = explain_message(from_2_1(*row, processes=others + process(42, 79 * GIB))).message
-    assert (message.process_bytes, message.other_processes) == (79 * GIB, ((41, 400 * MIB), (43, 340 * MIB)))
+    assert (message.process_bytes, message.other_processes) == (
+        79 * GIB,
+        ((41, 400 * MIB), (43, 340 * MIB)),
+    )
     # Torch has nothing yet but its context, for which the only other process leaves no room.
     row = (2 * MIB, 80 * GIB, 2 * MIB, 0, 0)
     message = explain_message(from_2_1(*row, processes=process(42, 80 * GIB))).message
@@ -1006,11 +1153,15 @@ def test_a_model_that_was_not_loaded_needs_fewer_bytes_and_no_smaller_batch(word
 
 def test_a_server_is_known_where_the_first_words_of_torchs_message_are_missing():
     text = (
-        "--gpu-memory-utilization 0.98: Tried to allocate 136.00 MiB. GPU 0 has a total capacity of 22.36 "
+        "--gpu-memory-utilization 0.98: Tried to allocate 136.00 MiB. GPU 0 has a total capacity "
+        "of 22.36 "
         "GiB of which 120.88 MiB is free."
     )
     assert explain_message(text).next_step.startswith("lower --gpu-memory-utilization")
-    host = "invokeai/app.py DefaultCPUAllocator: not enough memory: you tried to allocate 13107200 bytes."
+    host = (
+        "invokeai/app.py DefaultCPUAllocator: not enough memory: you tried to allocate "
+        "13107200 bytes."
+    )
     assert explain_message(host).cause == "host memory"
 
 
@@ -1050,12 +1201,18 @@ def test_free_memory_of_a_servers_own_graphs_is_not_the_cause():
     warm_up = "CUDA out of memory occurred when warming up sampler with 1024 dummy requests."
     assert explain_message(torchs).cause == "wrong pool or stream"
     found = explain_message(f"{torchs}\nRuntimeError: {warm_up}")
-    assert (found.cause, found.verdict.cause, found.message.private_pool_bytes) == ("full", "full", 3 * GIB)
+    assert (found.cause, found.verdict.cause, found.message.private_pool_bytes) == (
+        "full",
+        "full",
+        3 * GIB,
+    )
     assert found.next_step.startswith("lower --max-num-seqs below 1024")
 
 
 def test_active_memory_is_a_figure_where_the_text_has_it():
-    assert explain_message(from_1_4(*FULL, backend="NPU", name="NPU")).message.active_bytes == 77 * GIB
+    assert (
+        explain_message(from_1_4(*FULL, backend="NPU", name="NPU")).message.active_bytes == 77 * GIB
+    )
 
 
 # --- tables of torch.cuda.memory_summary()
@@ -1066,7 +1223,9 @@ def table(*, ooms=0, retries=0, allocated, reserved, partly_used, peak, active=N
     units = ("MB", "GB") if old else ("MiB", "GiB")
 
     def row(name, now, most):
-        cells = (f"{n_bytes >> 20:6d} {units[0]}" for n_bytes in (now, most, 9 * most, 9 * most - now))
+        cells = (
+            f"{n_bytes >> 20:6d} {units[0]}" for n_bytes in (now, most, 9 * most, 9 * most - now)
+        )
         return f"| {name:<21} | {' | '.join(cells)} |"
 
     lines = [
@@ -1111,7 +1270,10 @@ def test_a_message_with_a_summary_below_it_has_both():
 def test_memory_that_waited_for_a_stream_is_what_was_active_beyond_what_was_allocated():
     found = explain_message(table(**MEMORY, active=19 * GIB))
     assert (found.summary.peak_active_bytes, found.summary.waited_bytes) == (19 * GIB, GIB)
-    assert any("at least 1.00 GiB were freed and waited for another stream" in note for note in found.notes)
+    assert any(
+        ("at least 1.00 GiB were freed and waited for another stream") in note
+        for note in found.notes
+    )
     assert found.next_step.startswith("wait for the other stream's work")
     without = explain_message(table(**MEMORY))
     assert without.summary.waited_bytes == 0
@@ -1149,7 +1311,8 @@ def test_a_large_request_without_other_figures_is_looked_at_by_its_shapes(tried,
 
 def test_cached_memory_may_be_retyped():
     text = from_2_1(*FULL).partition(" Tried")[0] + (
-        " Tried to allocate 474.75 MiB (GPU 0; 5.93 GiB total capacity; 4.39 GiB already allocated; "
+        " Tried to allocate 474.75 MiB (GPU 0; 5.93 GiB total capacity; 4.39 GiB already "
+        "allocated; "
         "445.06 MiB free; 503.89 MiB cache)"
     )
     assert explain_message(text).unallocated_bytes == pytest.approx(503.89 * MIB, abs=MIB)

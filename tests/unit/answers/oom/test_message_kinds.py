@@ -1,8 +1,8 @@
 """Texts about memory that ran out which are not of torch's allocator: a row each, with what is right.
 
-Each row is a text as the project that is named raises it, its kind, its cause, the figures that it has, and
-the words with which the first remedy begins. The texts are put together from the code that raises them, with
-figures of our own.
+Each row is a text as the project that is named raises it, its kind, its cause, the figures that it
+has, and the words with which the first remedy begins. The texts are put together from the code that
+raises them, with figures of our own.
 """
 
 import re
@@ -23,10 +23,12 @@ def gib(number):
     return round(number * GIB)
 
 
-# A text; its kind, cause and figures (with the noun for those that OomMessage has no field for); the remedy.
+# A text; its kind, cause and figures (with the noun for those that OomMessage has no field for);
+# the remedy.
 TEXTS = (
     (
-        "Failed to allocate memory for tensor(torch.Size([2, 80, 256, 256]), torch.float16) because no "
+        "Failed to allocate memory for tensor(torch.Size([2, 80, 256, 256]), torch.float16) "
+        "because no "
         "memory is available (memory_management.py:444:lmcache.experimental.memory_management)",
         "LMCache's pool",
         LIMITED,
@@ -48,7 +50,8 @@ TEXTS = (
         "a smaller model, or weights in fewer bytes",
     ),
     (
-        "ROCm error: out of memory\n  current device: 0, in function alloc build/ggml-cuda.cu:420\n  "
+        "ROCm error: out of memory\n  current device: 0, in function alloc "
+        "build/ggml-cuda.cu:420\n  "
         "ggml_cuda_device_malloc(&ptr, look_ahead_size, device)",
         "llama.cpp",
         FULL,
@@ -56,8 +59,10 @@ TEXTS = (
         "fewer layers on the GPU",
     ),
     (
-        "ggml_extend.hpp:61   - ROCm pool[0]: alloc of 1200.00 MiB failed, flushing 935.90 MiB of cached "
-        "buffers\nggml_extend.hpp:70   - ROCm error: out of memory\nggml_extend.hpp:70   -   current device: "
+        "ggml_extend.hpp:61   - ROCm pool[0]: alloc of 1200.00 MiB failed, flushing 935.90 MiB of "
+        "cached "
+        "buffers\nggml_extend.hpp:70   - ROCm error: out of memory\nggml_extend.hpp:70   -   "
+        "current device: "
         "0, in function alloc at ggml/src/ggml-cuda/ggml-cuda.cu:449",
         "stable-diffusion.cpp",
         FULL,
@@ -65,8 +70,10 @@ TEXTS = (
         "--vae-tiling where it decodes",
     ),
     (
-        "stable-diffusion.cpp:846  - attempting to apply 1 LoRAs\nggml_vulkan: Device memory allocation of "
-        "size 5365186560 failed.\nggml_vulkan: Requested buffer size exceeds device memory allocation limit: "
+        "stable-diffusion.cpp:846  - attempting to apply 1 LoRAs\nggml_vulkan: Device memory "
+        "allocation of "
+        "size 5365186560 failed.\nggml_vulkan: Requested buffer size exceeds device memory "
+        "allocation limit: "
         "ErrorOutOfDeviceMemory",
         "one buffer of stable-diffusion.cpp",
         LIMITED,
@@ -74,7 +81,8 @@ TEXTS = (
         "--vae-tiling, or a smaller image",
     ),
     (
-        "whisper_model_load: loading model\nggml_backend_cuda_buffer_type_alloc_buffer: allocating 2951.00 "
+        "whisper_model_load: loading model\nggml_backend_cuda_buffer_type_alloc_buffer: "
+        "allocating 2951.00 "
         "MiB on device 0: cudaMalloc failed: out of memory",
         "whisper.cpp",
         FULL,
@@ -90,7 +98,8 @@ TEXTS = (
         "fewer layers on the GPU",
     ),
     (
-        "Native API failed. Native API returns: -6 (PI_ERROR_OUT_OF_HOST_MEMORY)\nException caught at file:"
+        "Native API failed. Native API returns: -6 (PI_ERROR_OUT_OF_HOST_MEMORY)\nException "
+        "caught at file:"
         "llama-cpp/ggml/src/ggml-sycl.cpp, line:5066",
         "llama.cpp on SYCL",
         FULL,
@@ -98,7 +107,8 @@ TEXTS = (
         "fewer layers on the GPU",
     ),
     (
-        "Error occurred when executing VHS_LoadVideo: Memory limit hit after loading 1347 frames. Stopping "
+        "Error occurred when executing VHS_LoadVideo: Memory limit hit after loading 1347 frames. "
+        "Stopping "
         "execution.",
         "frames of a video in ComfyUI",
         LIMITED,
@@ -106,7 +116,8 @@ TEXTS = (
         "fewer frames (frame_load_cap",
     ),
     (
-        "[2025-03-07 21:49:33 TP3] Decode out of memory happened. #retracted_reqs: 1, #new_token_ratio: "
+        "[2025-03-07 21:49:33 TP3] Decode out of memory happened. #retracted_reqs: 1, "
+        "#new_token_ratio: "
         "0.1474 -> 0.1845",
         "retracted requests in SGLang",
         WARNING,
@@ -146,7 +157,10 @@ TEXTS = (
         "a smaller image, a smaller factor",
     ),
     (
-        "DefaultCPUAllocator: can't allocate memory: you tried to allocate\n)> to CPU due to CUDA OOM",
+        (
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate\n)> to CPU due to "
+            "CUDA OOM"
+        ),
         "an allocation of the program",
         HOST,
         {},
@@ -174,7 +188,8 @@ TEXTS = (
         "look at the whole message",
     ),
     (
-        "[enforce fail at alloc_cpu.cpp:81] data. DefaultCPUAllocator: not enough memory: you tried to "
+        "[enforce fail at alloc_cpu.cpp:81] data. DefaultCPUAllocator: not enough memory: you "
+        "tried to "
         "allocate 214748364800 bytes.",
         "one request of host memory",
         HOST,
@@ -190,7 +205,8 @@ TEXTS = (
         "nothing, if the training starts",
     ),
     (
-        "AutoBatch: WARNING  error detected: 'OutOfMemoryError' object has no attribute 'encode',  using "
+        "AutoBatch: WARNING  error detected: 'OutOfMemoryError' object has no attribute 'encode', "
+        " using "
         "default batch-size 4.",
         "a search for a batch size",
         WARNING,
@@ -206,14 +222,19 @@ TEXTS = (
         "set a smaller batch yourself",
     ),
     (
-        "RuntimeError: Current platform can NOT allocate memory block with size larger than 4GB! Tried to",
+        (
+            "RuntimeError: Current platform can NOT allocate memory block with size larger than "
+            "4GB! "
+            "Tried to"
+        ),
         "Intel's limit of a block",
         LIMITED,
         {},
         "smaller tensors",
     ),
     (
-        "Unable to pin more tensors for 'transformer' as the maximum reservable memory has been reached "
+        "Unable to pin more tensors for 'transformer' as the maximum reservable memory has been "
+        "reached "
         "(1023.00). Transfer speed from RAM to VRAM may be slower.",
         "pinned memory of an offloader",
         WARNING,
@@ -221,9 +242,11 @@ TEXTS = (
         "nothing, unless an error follows",
     ),
     (
-        "Unable to allocate memory with native alloc for size 2097152 bytes with error 'ArrayFire Exception "
+        "Unable to allocate memory with native alloc for size 2097152 bytes with error 'ArrayFire "
+        "Exception "
         "(Device out of memory:101)'\n"
-        "terminate called after throwing an instance of 'af::exception'\n  what():  ArrayFire Exception "
+        "terminate called after throwing an instance of 'af::exception'\n  what():  ArrayFire "
+        "Exception "
         "(Device out of memory:101):\nIn function af_err af_matmul(void**, af_array, af_array)",
         "ArrayFire",
         FULL,
@@ -231,7 +254,8 @@ TEXTS = (
         "a smaller batch, shorter audio",
     ),
     (
-        "ray.exceptions.RayTaskError(OutOfMemoryError): ray::WorkerDict.update_actor() (pid=118848, "
+        "ray.exceptions.RayTaskError(OutOfMemoryError): ray::WorkerDict.update_actor() "
+        "(pid=118848, "
         "ip=10.130.71.7)",
         "torch's allocator, without its message",
         UNKNOWN,
@@ -239,7 +263,8 @@ TEXTS = (
         "look for 'Tried to allocate' further up",
     ),
     (
-        "CUDACachingAllocator.cpp:3933] memory allocation failed with OOM on device 0 while trying to "
+        "CUDACachingAllocator.cpp:3933] memory allocation failed with OOM on device 0 while "
+        "trying to "
         "allocate 2097152 bytes (free: 2031616, total: 23661248512).\n"
         "RuntimeError: Engine core initialization failed. See root cause above.",
         "torch's allocator, without its message",
@@ -248,15 +273,18 @@ TEXTS = (
         "look for 'Tried to allocate' below it",
     ),
     (
-        "[rank1]:[W812 16:00:28.643448608 CUDACachingAllocator.cpp:3933] memory allocation failed with OOM "
-        "on device 1 while trying to allocate 20971520 bytes (free: 15794176, total: 150111977472).",
+        "[rank1]:[W812 16:00:28.643448608 CUDACachingAllocator.cpp:3933] memory allocation failed "
+        "with OOM "
+        "on device 1 while trying to allocate 20971520 bytes (free: 15794176, total: "
+        "150111977472).",
         "torch's allocator, a first attempt",
         WARNING,
         {"device": 1, "tried": 20 * MIB, "free": 15794176, "total": 150111977472},
         "nothing, if the run goes on",
     ),
     (
-        "expandable_segments: memory mapping failed with OOM on device 0 while trying to map 20971520 bytes "
+        "expandable_segments: memory mapping failed with OOM on device 0 while trying to map "
+        "20971520 bytes "
         "(free: 5832704, total: 101975851008)",
         "torch's allocator, a first attempt",
         WARNING,
@@ -264,8 +292,10 @@ TEXTS = (
         "nothing, if the run goes on",
     ),
     (
-        "HSA Error 4104: HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed to allocate the necessary "
-        "resources. This error may also occur when the core runtime library needs to spawn threads or "
+        "HSA Error 4104: HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed to allocate the "
+        "necessary "
+        "resources. This error may also occur when the core runtime library needs to spawn "
+        "threads or "
         "create internal OS-specific events.",
         "ROCm's HSA runtime",
         UNKNOWN,
@@ -273,7 +303,8 @@ TEXTS = (
         "`rocm-smi --showmeminfo vram`",
     ),
     (
-        "Status Message: bfc_arena.cc:376 void* onnxruntime::BFCArena::AllocateRawInternal() Failed to "
+        "Status Message: bfc_arena.cc:376 void* onnxruntime::BFCArena::AllocateRawInternal() "
+        "Failed to "
         "allocate memory for requested buffer of size 136723103642368",
         "a wrong size in ONNX Runtime",
         LARGER,
@@ -281,8 +312,10 @@ TEXTS = (
         "one session for each thread",
     ),
     (
-        "Attempting to copy inputs of <function pairwise_iou at 0x7f09a1a5c310> to CPU due to CUDA OOM\n"
-        "RuntimeError: [enforce fail at alloc_cpu.cpp:66] . DefaultCPUAllocator: can't allocate memory: you "
+        "Attempting to copy inputs of <function pairwise_iou at 0x7f09a1a5c310> to CPU due to "
+        "CUDA OOM\n"
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:66] . DefaultCPUAllocator: can't allocate "
+        "memory: you "
         "tried to allocate 81788928000 bytes. Error code 12 (Cannot allocate memory)",
         "an allocation of the program",
         HOST,
@@ -290,15 +323,21 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "RuntimeError: FATAL ERROR :: MODULE:SYNHELPER workspace Allocation of size ::14493510400 failed!",
+        (
+            "RuntimeError: FATAL ERROR :: MODULE:SYNHELPER workspace Allocation of size "
+            "::14493510400 "
+            "failed!"
+        ),
         "Gaudi",
         FULL,
         {"tried": 14493510400},
         "a smaller batch",
     ),
     (
-        "CUDA error: out of memory\n...ggml-cuda.cu:97: CUDA error\n  current device: 0, in function alloc "
-        "at ...ggml-cuda.cu:476\n  cuMemAddressReserve(&pool_addr, CUDA_POOL_VMM_MAX_SIZE, 0, 0, 0)",
+        "CUDA error: out of memory\n...ggml-cuda.cu:97: CUDA error\n  current device: 0, in "
+        "function alloc "
+        "at ...ggml-cuda.cu:476\n  cuMemAddressReserve(&pool_addr, CUDA_POOL_VMM_MAX_SIZE, 0, "
+        "0, 0)",
         "a range of GPU addresses",
         OTHER_MEMORY,
         {},
@@ -313,8 +352,10 @@ TEXTS = (
         "build llama.cpp with -DGGML_CUDA_NO_VMM=ON",
     ),
     (
-        "Uncaught exception: Could not allocate memory: E:\\ngp\\dependencies\\tiny-cuda-nn\\include\\"
-        "tiny-cuda-nn/gpu_memory.h:109 cudaMalloc(&rawptr, n_bytes+DEBUG_GUARD_SIZE*2) failed with error "
+        "Uncaught exception: Could not allocate memory: "
+        "E:\\ngp\\dependencies\\tiny-cuda-nn\\include\\"
+        "tiny-cuda-nn/gpu_memory.h:109 cudaMalloc(&rawptr, n_bytes+DEBUG_GUARD_SIZE*2) failed "
+        "with error "
         "out of memory",
         "tiny-cuda-nn",
         FULL,
@@ -322,7 +363,8 @@ TEXTS = (
         "fewer or smaller images",
     ),
     (
-        "THCudaCheck FAIL file=..\\aten\\src\\THC\\THCCachingHostAllocator.cpp line=296 error=2 : out of "
+        "THCudaCheck FAIL file=..\\aten\\src\\THC\\THCCachingHostAllocator.cpp line=296 error=2 : "
+        "out of "
         "memory\nRuntimeError: cuda runtime error (2) : out of memory at "
         "..\\aten\\src\\THC\\THCCachingHostAllocator.cpp:296",
         "pinned memory",
@@ -353,7 +395,8 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "Exception No valid triton configs. OutOfMemoryError: out of resource: triton_mm Required: 294912 "
+        "Exception No valid triton configs. OutOfMemoryError: out of resource: triton_mm "
+        "Required: 294912 "
         "Hardware limit:232448 Reducing block sizes or `num_stages` may help.",
         "shared memory of a kernel",
         OTHER_MEMORY,
@@ -391,7 +434,8 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "triton.code_gen.OutOfResources: out of resource: shared memoryRequired: 110592Hardware limit: "
+        "triton.code_gen.OutOfResources: out of resource: shared memoryRequired: 110592Hardware "
+        "limit: "
         "101376",
         "shared memory of a kernel",
         OTHER_MEMORY,
@@ -399,7 +443,8 @@ TEXTS = (
         "a smaller block size",
     ),
     (
-        "RuntimeError: [enforce fail at CPUAllocator.cpp:79] data. DefaultCPUAllocator: not enough memory: "
+        "RuntimeError: [enforce fail at CPUAllocator.cpp:79] data. DefaultCPUAllocator: not "
+        "enough memory: "
         "you tried to allocate 6553600 bytes.",
         "a CPU allocation of torch on Windows",
         HOST,
@@ -486,7 +531,10 @@ TEXTS = (
             "built with g++ 11.4\nRuntimeError: CUDA error: out of memory",
             "saved model0004.pt\nRuntimeError: CUDA error: out of memory",
             # What ends the program after it.
-            "CUDA error: out of memory\nterminate called after throwing an instance of 'std::bad_alloc'",
+            (
+                "CUDA error: out of memory\nterminate called after throwing an instance of "
+                "'std::bad_alloc'"
+            ),
         )
     ),
     *(
@@ -507,7 +555,11 @@ TEXTS = (
     ),
     # Not the machine's memory, whatever Python calls the error.
     (
-        "dist2 = distCUDA2(points)\nMemoryError: bad allocation: cudaErrorMemoryAllocation: out of memory",
+        (
+            "dist2 = distCUDA2(points)\nMemoryError: bad allocation: cudaErrorMemoryAllocation: "
+            "out "
+            "of memory"
+        ),
         "Thrust",
         FULL,
         {},
@@ -521,7 +573,8 @@ TEXTS = (
         "fewer points",
     ),
     (
-        "ImportError: DLL load failed while importing _x: Die Auslagerungsdatei ist zu klein, um diesen "
+        "ImportError: DLL load failed while importing _x: Die Auslagerungsdatei ist zu klein, um "
+        "diesen "
         "Vorgang durchzuf\u00fchren.",
         "Windows' page file",
         HOST,
@@ -529,7 +582,10 @@ TEXTS = (
         "a larger page file",
     ),
     (
-        "ImportError: DLL load failed while importing _x: \u9875\u9762\u6587\u4ef6\u592a\u5c0f\uff0c",
+        (
+            "ImportError: DLL load failed while importing _x: "
+            "\u9875\u9762\u6587\u4ef6\u592a\u5c0f\uff0c"
+        ),
         "Windows' page file",
         HOST,
         {},
@@ -543,7 +599,8 @@ TEXTS = (
         "fewer DataLoader workers",
     ),
     (
-        "RuntimeError: One or more background workers are no longer alive. Exiting. Please check the print "
+        "RuntimeError: One or more background workers are no longer alive. Exiting. Please check "
+        "the print "
         "statements above for the actual error message",
         "perhaps the cause of a dead nnU-Net worker",
         UNKNOWN,
@@ -551,14 +608,21 @@ TEXTS = (
         "read the lines above it",
     ),
     (
-        "24/01/09 12:00:01 | INFO | root | Failed (CUDA out of memory) on sequence P1 of length 1204.",
+        (
+            "24/01/09 12:00:01 | INFO | root | Failed (CUDA out of memory) on sequence P1 of "
+            "length "
+            "1204."
+        ),
         "ESMFold",
         UNKNOWN,
         {"length of the sequence": 1204},
         "--chunk-size 64",
     ),
     (
-        "Failed (CUDA out of memory) to predict batch of size 7. Try lowering `--max-tokens-per-batch`.",
+        (
+            "Failed (CUDA out of memory) to predict batch of size 7. Try lowering "
+            "`--max-tokens-per-batch`."
+        ),
         "ESMFold",
         UNKNOWN,
         {"sequences in the batch": 7},
@@ -568,7 +632,8 @@ TEXTS = (
         "Loading checkpoint shards:  71%|████▍ | 5/7 [01:46<00:43, "
         "21.78s/it]WARNING:torch.distributed.elastic."
         "multiprocessing.api:Sending process 517201 closing signal SIGTERM\n"
-        "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 2 (pid: "
+        "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 2 "
+        "(pid: "
         "517203)",
         "a killed process",
         HOST,
@@ -606,7 +671,8 @@ TEXTS = (
         "free what other processes hold",
     ),
     (
-        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
+        "ValueError: No available memory for the cache blocks. Try increasing "
+        "`gpu_memory_utilization` when "
         "initializing the engine.",
         "vLLM's KV cache",
         LIMITED,
@@ -614,7 +680,8 @@ TEXTS = (
         "raise --gpu-memory-utilization",
     ),
     (
-        "INFO 10-25 13:12:42 [gpu_worker.py:298] Available KV cache memory: -1.25 GiB\n(EngineCore pid=7) "
+        "INFO 10-25 13:12:42 [gpu_worker.py:298] Available KV cache memory: -1.25 "
+        "GiB\n(EngineCore pid=7) "
         "ValueError: No available memory for the cache blocks.",
         "vLLM's KV cache",
         LIMITED,
@@ -622,23 +689,32 @@ TEXTS = (
         "raise --gpu-memory-utilization",
     ),
     (
-        "4.00 GiB KV cache is needed, which is larger than the available KV cache memory (-0.50 GiB)",
+        (
+            "4.00 GiB KV cache is needed, which is larger than the available KV cache memory "
+            "(-0.50 "
+            "GiB)"
+        ),
         "vLLM's KV cache",
         LIMITED,
         {"needed": 4 * GIB, "short": gib(0.5)},
         "raise --gpu-memory",
     ),
     (
-        "4.00 GiB KV cache is needed, which is larger than the available KV cache memory (1.20 GiB)",
+        (
+            "4.00 GiB KV cache is needed, which is larger than the available KV cache memory (1.20 "
+            "GiB)"
+        ),
         "vLLM's KV cache",
         LIMITED,
         {"needed": 4 * GIB, "available": gib(1.2)},
         "raise --gpu-memory",
     ),
     (
-        "ValueError: To serve at least one request with the models's max seq len (262144), (24.0 GiB KV "
+        "ValueError: To serve at least one request with the models's max seq len (262144), (24.0 "
+        "GiB KV "
         "cache is "
-        "needed, which is larger than the available KV cache memory (3.18 GiB). Based on the available "
+        "needed, which is larger than the available KV cache memory (3.18 GiB). Based on the "
+        "available "
         "memory, "
         "the estimated maximum model length is 34736.",
         "vLLM's KV cache",
@@ -647,15 +723,18 @@ TEXTS = (
         "--max-model-len 34736 fits",
     ),
     (
-        "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens that can be "
-        "stored in KV cache (7344). Try increasing `gpu_memory_utilization` or decreasing `max_model_len`",
+        "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens "
+        "that can be "
+        "stored in KV cache (7344). Try increasing `gpu_memory_utilization` or decreasing "
+        "`max_model_len`",
         "vLLM's KV cache",
         LIMITED,
         {"requested": 32768, "fit": 7344},
         "--max-model-len 7344 fits",
     ),
     (
-        "(EngineCore_DP0 pid=4711) ValueError: Free memory on device (17.42/23.64 GiB) on startup is less "
+        "(EngineCore_DP0 pid=4711) ValueError: Free memory on device (17.42/23.64 GiB) on startup "
+        "is less "
         "than "
         "desired GPU memory utilization (0.9, 21.28 GiB). Decrease GPU memory utilization",
         "vLLM's start",
@@ -669,7 +748,8 @@ TEXTS = (
         "--gpu-memory-utilization 0.73 fits",
     ),
     (
-        "ValueError: Free memory on device xpu:2 (7.16/14.32 GiB) on startup is less than desired GPU memory "
+        "ValueError: Free memory on device xpu:2 (7.16/14.32 GiB) on startup is less than desired "
+        "GPU memory "
         "utilization (0.9, 12.89 GiB).",
         "vLLM's start",
         OUTSIDE,
@@ -680,17 +760,25 @@ TEXTS = (
             "the setting's share": 0.9,
             "wanted by the setting": gib(12.89),
         },
-        "--gpu-memory-utilization 0.50 fits what is free; for more, stop the other processes that `xpu-smi`",
+        (
+            "--gpu-memory-utilization 0.50 fits what is free; for more, stop the other processes "
+            "that "
+            "`xpu-smi`"
+        ),
     ),
     (
-        "Free memory on device cuda:1 (6.9/8.0 GiB) on startup is less than desired GPU memory utilization",
+        (
+            "Free memory on device cuda:1 (6.9/8.0 GiB) on startup is less than desired GPU memory "
+            "utilization"
+        ),
         "vLLM's start",
         OUTSIDE,
         {"free": gib(6.9), "total": 8 * GIB, "device": 1},
         "--gpu-memory-utilization 0.86",
     ),
     (
-        "AssertionError: Error in memory profiling. Initial free memory 38.12 GiB, current free memory "
+        "AssertionError: Error in memory profiling. Initial free memory 38.12 GiB, current free "
+        "memory "
         "38.50 GiB. "
         "This happens when other processes sharing the same container release GPU memory",
         "vLLM's memory profiling",
@@ -699,7 +787,8 @@ TEXTS = (
         "start servers on one",
     ),
     (
-        "RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy requests. "
+        "RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy "
+        "requests. "
         "Please try "
         "lowering `max_num_seqs` or `gpu_memory_utilization` when initializing the engine.",
         "vLLM's warm-up",
@@ -708,9 +797,11 @@ TEXTS = (
         "lower --max-num-seqs below 1024",
     ),
     (
-        "[2026-03-03 03:03:03 TP0] Memory pool end. avail mem=6.40 GB\n[2026-03-03 03:03:09 TP0] Capture "
+        "[2026-03-03 03:03:03 TP0] Memory pool end. avail mem=6.40 GB\n[2026-03-03 03:03:09 TP0] "
+        "Capture "
         "cuda "
-        "graph begin. This can take up to several minutes. avail mem=6.10 GB\nCapturing batches (bs=256 "
+        "graph begin. This can take up to several minutes. avail mem=6.10 GB\nCapturing batches "
+        "(bs=256 "
         "avail_mem=5.80 GB):  10%\rCapturing batches (bs=160 avail_mem=0.02 GB):  45%\n"
         "torch.AcceleratorError: CUDA error: out of memory",
         "graph capture in SGLang",
@@ -727,7 +818,8 @@ TEXTS = (
         "capture fewer or smaller graphs",
     ),
     (
-        "Capturing CUDA graph shapes:  43%|####3     | 15/35 [00:09]\nRuntimeError: CUDA error: out of "
+        "Capturing CUDA graph shapes:  43%|####3     | 15/35 [00:09]\nRuntimeError: CUDA error: "
+        "out of "
         "memory",
         "graph capture in vLLM",
         FULL,
@@ -742,9 +834,11 @@ TEXTS = (
         "raise --mem-fraction-static",
     ),
     (
-        "[2026-03-03 03:03:03 TP0] Load weight end. avail mem=9.10 GB, mem usage=66.30 GB.\n[2026-03-03 "
+        "[2026-03-03 03:03:03 TP0] Load weight end. avail mem=9.10 GB, mem usage=66.30 "
+        "GB.\n[2026-03-03 "
         "03:03:03 "
-        "TP0] max_total_tokens=65536 is larger than the profiled value -12345. Use the profiled value "
+        "TP0] max_total_tokens=65536 is larger than the profiled value -12345. Use the profiled "
+        "value "
         "instead.",
         "SGLang's start",
         LIMITED,
@@ -752,7 +846,8 @@ TEXTS = (
         "raise --mem-fraction-static",
     ),
     (
-        "Decode out of memory. Try to lower your batch size.\nTry to allocate 24 tokens.\nAvailable "
+        "Decode out of memory. Try to lower your batch size.\nTry to allocate 24 "
+        "tokens.\nAvailable "
         "tokens: 3",
         "SGLang's KV cache",
         LIMITED,
@@ -761,7 +856,8 @@ TEXTS = (
     ),
     (
         # SGLang's own spelling, and pages of 32 tokens: enough tokens for the sum, too few pages.
-        "Decode out of memory. Try to lower your batch size.\nTry to allocate 96 tokens.\nAvaliable "
+        "Decode out of memory. Try to lower your batch size.\nTry to allocate 96 "
+        "tokens.\nAvaliable "
         "tokens: 512",
         "SGLang's KV cache",
         UNKNOWN,
@@ -769,7 +865,8 @@ TEXTS = (
         "lower --max-running-requests, or set --page-size 1",
     ),
     (
-        'Error: Warmup(Generation("Not enough memory to handle 4096 prefill tokens. You need to decrease '
+        'Error: Warmup(Generation("Not enough memory to handle 4096 prefill tokens. You need to '
+        "decrease "
         '`--max-batch-prefill-tokens`"))',
         "text-generation-inference",
         FULL,
@@ -777,7 +874,8 @@ TEXTS = (
         "lower --max-batch-prefill-tokens",
     ),
     (
-        "Not enough memory to handle 16000 total tokens with 2 prefill tokens. You need to decrease "
+        "Not enough memory to handle 16000 total tokens with 2 prefill tokens. You need to "
+        "decrease "
         "`--max-batch-total-tokens` or `--max-batch-prefill-tokens`",
         "text-generation-inference",
         FULL,
@@ -785,9 +883,11 @@ TEXTS = (
         "lower --max-batch-prefill",
     ),
     (
-        "[TRT-LLM] [RANK 1] [E] Executor creation failed due to insufficient GPU memory.\n\nThe following "
+        "[TRT-LLM] [RANK 1] [E] Executor creation failed due to insufficient GPU memory.\n\nThe "
+        "following "
         "component "
-        "could not be created: KV cache\nTotal GPU memory (GiB): 140.06\nFree GPU memory before component "
+        "could not be created: KV cache\nTotal GPU memory (GiB): 140.06\nFree GPU memory before "
+        "component "
         "creation "
         "attempt (GiB): 108.86",
         "TensorRT-LLM",
@@ -796,16 +896,20 @@ TEXTS = (
         "lower free_gpu_memory_fraction",
     ),
     (
-        "[TRT] [E] 2: [virtualMemoryBuffer.cpp::resizePhysical::145] Error Code 2: OutOfMemory (no further "
-        "information)\n[TRT] [W] Requested amount of GPU memory (17179869184 bytes) could not be allocated.",
+        "[TRT] [E] 2: [virtualMemoryBuffer.cpp::resizePhysical::145] Error Code 2: OutOfMemory "
+        "(no further "
+        "information)\n[TRT] [W] Requested amount of GPU memory (17179869184 bytes) could not be "
+        "allocated.",
         "TensorRT",
         FULL,
         {"tried": 16 * GIB},
         "a smaller workspace",
     ),
     (
-        "[TRT] [W] Requested amount of GPU memory (17179869184 bytes) could not be allocated.\n[TRT] [E] 2: "
-        "[globWriter.cpp::makeResizableGpuMemory::9] Error Code 2: OutOfMemory (no further information)\n"
+        "[TRT] [W] Requested amount of GPU memory (17179869184 bytes) could not be "
+        "allocated.\n[TRT] [E] 2: "
+        "[globWriter.cpp::makeResizableGpuMemory::9] Error Code 2: OutOfMemory (no further "
+        "information)\n"
         "[TRT-LLM] [E] Engine building failed, please check the error log.",
         "a build of TensorRT-LLM",
         FULL,
@@ -813,7 +917,8 @@ TEXTS = (
         "fewer weights for each GPU",
     ),
     (
-        "E runtime.cpp (24) - Cuda Error in allocate: 2\nterminate called after throwing an instance of "
+        "E runtime.cpp (24) - Cuda Error in allocate: 2\nterminate called after throwing an "
+        "instance of "
         "'nvinfer1::CudaError'",
         "TensorRT",
         FULL,
@@ -828,7 +933,8 @@ TEXTS = (
         "a smaller workspace",
     ),
     (
-        "[TRT] [W] Skipping tactic 8 due to insufficient memory on requested size of 17179869184 detected "
+        "[TRT] [W] Skipping tactic 8 due to insufficient memory on requested size of 17179869184 "
+        "detected "
         "for tactic",
         "a skipped tactic of TensorRT",
         WARNING,
@@ -836,7 +942,8 @@ TEXTS = (
         "nothing, if the build succeeds",
     ),
     (
-        "RuntimeError: Error in function 'aligned_alloc' at /w/flashinfer/allocator.h:49: Buffer overflow "
+        "RuntimeError: Error in function 'aligned_alloc' at /w/flashinfer/allocator.h:49: Buffer "
+        "overflow "
         "when "
         "allocating memory for batch_prefill_tmp_v with size 536346624 and alignment 16, but only "
         "413138944 bytes "
@@ -847,7 +954,8 @@ TEXTS = (
         "a workspace of more than 511.50 MiB",
     ),
     (
-        "RuntimeError: Failed to allocate memory for batch_prefill_tmp_v with size 304087040 and alignment "
+        "RuntimeError: Failed to allocate memory for batch_prefill_tmp_v with size 304087040 and "
+        "alignment "
         "16 in "
         "AlignedAllocator",
         "FlashInfer's workspace",
@@ -863,7 +971,8 @@ TEXTS = (
         "run once with batch size 1",
     ),
     (
-        "ValueError: Some modules are dispatched on the CPU or the disk. Make sure you have enough GPU RAM "
+        "ValueError: Some modules are dispatched on the CPU or the disk. Make sure you have "
+        "enough GPU RAM "
         "to fit "
         "the quantized model.",
         "a model that was dispatched to the CPU",
@@ -887,7 +996,8 @@ TEXTS = (
         "lower cache_max_entry_count",
     ),
     (
-        "[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMallocAsync(ptr, n, stream): out of memory "
+        "[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMallocAsync(ptr, n, stream): out of "
+        "memory "
         "(/src/buffers.h:12)",
         "TensorRT-LLM",
         FULL,
@@ -895,9 +1005,12 @@ TEXTS = (
         "lower free_gpu_memory_fraction",
     ),
     (
-        "[E] [TRT] [defaultAllocator.cpp::allocate::31] Error Code 1: Cuda Runtime (out of memory)\n[W] "
-        "[TRT] Requested amount of GPU memory (4294967296 bytes) could not be allocated.\n[E] Skipping "
-        "tactic 0x0 due to exception\n[E] Error Code 10: Internal Error (Could not find any implementation "
+        "[E] [TRT] [defaultAllocator.cpp::allocate::31] Error Code 1: Cuda Runtime (out of "
+        "memory)\n[W] "
+        "[TRT] Requested amount of GPU memory (4294967296 bytes) could not be allocated.\n[E] "
+        "Skipping "
+        "tactic 0x0 due to exception\n[E] Error Code 10: Internal Error (Could not find any "
+        "implementation "
         "for node a.)\n[E] Engine could not be created from network",
         "TensorRT",
         FULL,
@@ -905,9 +1018,11 @@ TEXTS = (
         "a smaller workspace",
     ),
     (
-        "[E] 2: [virtualMemoryBuffer.cpp::resizePhysical::145] Error Code 2: OutOfMemory (no further "
+        "[E] 2: [virtualMemoryBuffer.cpp::resizePhysical::145] Error Code 2: OutOfMemory (no "
+        "further "
         "information)\n[W] [TRT] Tactic Device request: 9000MB Available: 8000MB. Device memory is "
-        "insufficient to use tactic.\n[W] [TRT] Skipping tactic 3 due to insufficient memory on requested "
+        "insufficient to use tactic.\n[W] [TRT] Skipping tactic 3 due to insufficient memory on "
+        "requested "
         "size of 9000 detected for tactic 0x4.",
         "a skipped tactic of TensorRT",
         WARNING,
@@ -916,7 +1031,8 @@ TEXTS = (
     ),
     (
         # The program runs, and needs more than is left.
-        "[W] [TRT] Skipping tactic 3 due to insufficient memory on requested size of 9000 detected for "
+        "[W] [TRT] Skipping tactic 3 due to insufficient memory on requested size of 9000 "
+        "detected for "
         "tactic 0x4.\nEngine built in 30 s.\n"
         + "step ok\n"
         * 3000
@@ -929,16 +1045,21 @@ TEXTS = (
     ),
     (
         # Newer releases write MiB there, without saying so.
-        "Skipping tactic 3 due to insufficient memory on requested size of 9000 detected for tactic 0x4.",
+        (
+            "Skipping tactic 3 due to insufficient memory on requested size of 9000 detected for "
+            "tactic 0x4."
+        ),
         "a skipped tactic of TensorRT",
         WARNING,
         {},
         "nothing, if the build succeeds",
     ),
     (
-        "[E] 1: [defaultAllocator.cpp::allocate::19] Error Code 1: Cuda Runtime (out of memory)\n[W] "
+        "[E] 1: [defaultAllocator.cpp::allocate::19] Error Code 1: Cuda Runtime (out of "
+        "memory)\n[W] "
         "Requested amount of GPU memory (1073741824 bytes) could not be allocated.\n[E] 2: "
-        "[safeDeserialize.cpp::load::269] Error Code 2: OutOfMemory (no further information)\nCould not "
+        "[safeDeserialize.cpp::load::269] Error Code 2: OutOfMemory (no further "
+        "information)\nCould not "
         "deserialize engine.",
         "an engine of TensorRT",
         FULL,
@@ -947,7 +1068,8 @@ TEXTS = (
     ),
     (
         "RuntimeException: Exception during initialization: /src/bfc_arena.cc:368 void* "
-        "onnxruntime::BFCArena::AllocateRawInternal(size_t, bool)\nFailed to allocate memory for requested "
+        "onnxruntime::BFCArena::AllocateRawInternal(size_t, bool)\nFailed to allocate memory for "
+        "requested "
         "buffer of size 1048576",
         "a session of ONNX Runtime",
         FULL,
@@ -955,8 +1077,10 @@ TEXTS = (
         "a smaller or quantized model",
     ),
     (
-        "Out of Memory: Not enough space to allocate 12582912 B DRAM buffer across 12 banks, where each bank "
-        "needs to store 1048576 B, but bank size is 4194304 B (allocated: 2097152 B, free: 2097152 B, "
+        "Out of Memory: Not enough space to allocate 12582912 B DRAM buffer across 12 banks, "
+        "where each bank "
+        "needs to store 1048576 B, but bank size is 4194304 B (allocated: 2097152 B, free: "
+        "2097152 B, "
         "largest free block: 524288 B)",
         "Tenstorrent",
         FULL,
@@ -971,14 +1095,21 @@ TEXTS = (
         "smaller tensors",
     ),
     (
-        "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=1 ; hostname=h ; expr=cublasCreate(&handle_);",
+        (
+            "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=1 ; hostname=h ; "
+            "expr=cublasCreate(&handle_);"
+        ),
         "cuBLAS or cuDNN in ONNX Runtime or CNTK",
         FULL,
         {"device": 1},
         "a smaller model, batch or input",
     ),
     (
-        "ggml_metal_add_buffer: buffer 'data' size 21474836480 is larger than buffer maximum of 17179869184",
+        (
+            "ggml_metal_add_buffer: buffer 'data' size 21474836480 is larger than buffer "
+            "maximum of "
+            "17179869184"
+        ),
         "one buffer of llama.cpp on Metal",
         LIMITED,
         {"tried": 20 * GIB, "allowed": 16 * GIB},
@@ -992,7 +1123,11 @@ TEXTS = (
         "fewer layers on the GPU",
     ),
     (
-        "Check failed: (!free_page_ids_.empty()) is false: The KV cache is full. No page can be allocated.",
+        (
+            "Check failed: (!free_page_ids_.empty()) is false: The KV cache is full. No page "
+            "can be "
+            "allocated."
+        ),
         "MLC's KV cache",
         OTHER_MEMORY,
         {},
@@ -1007,7 +1142,8 @@ TEXTS = (
     ),
     (
         # An integrated GPU refuses one large buffer although it has more free.
-        "Available devices:\n  ROCm0: Radeon (110592 MiB, 109568 MiB free)\nallocating 102400.00 MiB on "
+        "Available devices:\n  ROCm0: Radeon (110592 MiB, 109568 MiB free)\nallocating 102400.00 "
+        "MiB on "
         "device 0: cudaMalloc failed: out of memory",
         "llama.cpp",
         FULL,
@@ -1022,7 +1158,8 @@ TEXTS = (
         "load the weights in fewer bytes",
     ),
     (
-        'File "/site-packages/vllm/v1/worker/gpu_worker.py", line 12, in determine_available_memory\n'
+        'File "/site-packages/vllm/v1/worker/gpu_worker.py", line 12, in '
+        "determine_available_memory\n"
         "RuntimeError: CUDA error: out of memory",
         "vLLM's trial run",
         FULL,
@@ -1038,7 +1175,8 @@ TEXTS = (
         "lower --gpu-memory-utilization",
     ),
     (
-        'File "/sglang/srt/model_executor/model_runner.py", line 12, in forward_extend\nRuntimeError: CUDA '
+        'File "/sglang/srt/model_executor/model_runner.py", line 12, in '
+        "forward_extend\nRuntimeError: CUDA "
         "error: out of memory",
         "SGLang",
         FULL,
@@ -1057,41 +1195,79 @@ TEXTS = (
         # The frames of a server or a program say whose settings help.
         (f"{frame}\nRuntimeError: CUDA error: out of memory", kind, FULL, {}, remedy)
         for frame, kind, remedy in (
-            ("(VllmWorker rank=1 pid=7) ERROR 03-19 07:27:53 [x.py:3] died", "vLLM", "lower --gpu-mem"),
+            (
+                ("(VllmWorker rank=1 pid=7) ERROR 03-19 07:27:53 [x.py:3] died"),
+                "vLLM",
+                "lower --gpu-mem",
+            ),
             ("ERROR 03-19 07:27:53 [core.py:842] died", "vLLM", "lower --gpu-mem"),
-            ("(EngineCore_DP0 pid=7) ERROR 03-19 07:27:53 [core.py:842] died", "vLLM", "lower --gpu-mem"),
+            (
+                ("(EngineCore_DP0 pid=7) ERROR 03-19 07:27:53 [core.py:842] died"),
+                "vLLM",
+                "lower --gpu-mem",
+            ),
             ('File "/vllm/lora/ops/ops.py", line 3, in shrink', "vLLM", "lower --gpu-memory-util"),
-            ('File "/sglang/multimodal_gen/x.py", line 3', "SGLang Diffusion", "--dit-layerwise-offload"),
+            (
+                ('File "/sglang/multimodal_gen/x.py", line 3'),
+                "SGLang Diffusion",
+                "--dit-layerwise-offload",
+            ),
             (
                 'File "/sglang/srt/model_executor/model_runner.py", line 323, in load_model',
                 "weights in SGLang",
                 "load the weights in fewer bytes",
             ),
-            ('File "/lmdeploy/pytorch/engine/e.py", line 3', "LMDeploy", "lower cache_max_entry_count"),
+            (
+                ('File "/lmdeploy/pytorch/engine/e.py", line 3'),
+                "LMDeploy",
+                "lower cache_max_entry_count",
+            ),
             (
                 "Memory usage when calculating max tokens in paged kv cache: total: 22.19 GiB",
                 "TensorRT-LLM",
                 "lower free_gpu_memory_fraction",
             ),
-            ('File "/tensorrt_llm/_torch/x.py", line 3', "TensorRT-LLM", "lower free_gpu_memory_fraction"),
-            ('File "/invokeai/app/x.py", line 3', "InvokeAI", "enable_partial_loading: true"),
-            ('File "/Fooocus/modules/patch.py", line 3', "Fooocus", "a smaller image; start with --always"),
-            ('File "C:\\ai\\modules\\processing.py", line 3', "Stable Diffusion's web UI", "a smaller image"),
             (
-                "Loading safetensors checkpoint shards:   3% Completed | 1/37 [00:02<01:39,  2.77s/it]",
+                ('File "/tensorrt_llm/_torch/x.py", line 3'),
+                "TensorRT-LLM",
+                "lower free_gpu_memory_fraction",
+            ),
+            ('File "/invokeai/app/x.py", line 3', "InvokeAI", "enable_partial_loading: true"),
+            (
+                ('File "/Fooocus/modules/patch.py", line 3'),
+                "Fooocus",
+                "a smaller image; start with --always",
+            ),
+            (
+                ('File "C:\\ai\\modules\\processing.py", line 3'),
+                "Stable Diffusion's web UI",
+                "a smaller image",
+            ),
+            (
+                (
+                    "Loading safetensors checkpoint shards:   3% Completed | 1/37 [00:02<01:39,  "
+                    "2.77s/it]"
+                ),
                 "weights in vLLM",
                 "load the weights in fewer bytes",
             ),
             ('File "/ComfyUI/execution.py", line 3', "ComfyUI", "a smaller image, fewer frames"),
             ("Prompt executed in 188.48 seconds", "ComfyUI", "a smaller image, fewer frames"),
-            ("ERROR 2024-11-28 13:24:44 infinity_emb ERROR:", "Infinity's server", "lower --batch-size"),
+            (
+                ("ERROR 2024-11-28 13:24:44 infinity_emb ERROR:"),
+                "Infinity's server",
+                "lower --batch-size",
+            ),
             (
                 'File "D:\\ai\\aki-v1\\execution.py", line 152, in recursive_execute',
                 "ComfyUI",
                 "a smaller image, fewer frames",
             ),
             (
-                'File "F:\\SdWebui\\webui\\modules\\devices.py", line 148, in first_time_calculation',
+                (
+                    'File "F:\\SdWebui\\webui\\modules\\devices.py", line 148, in '
+                    "first_time_calculation"
+                ),
                 "Stable Diffusion's web UI",
                 "a smaller image",
             ),
@@ -1109,8 +1285,10 @@ TEXTS = (
     ),
     (
         "[worker.py:267] the current vLLM instance can use total_gpu_memory (8.00GiB) x "
-        "gpu_memory_utilization (0.70) = 5.60GiB\nINFO 02-26 09:54:05 worker.py:267] model weights take "
-        "5.25GiB; non_torch_memory takes 0.25GiB; PyTorch activation peak memory takes 1.50GiB; the rest of "
+        "gpu_memory_utilization (0.70) = 5.60GiB\nINFO 02-26 09:54:05 worker.py:267] model "
+        "weights take "
+        "5.25GiB; non_torch_memory takes 0.25GiB; PyTorch activation peak memory takes 1.50GiB; "
+        "the rest of "
         "the memory reserved for KV Cache is -1.50GiB.",
         "vLLM's KV cache",
         LIMITED,
@@ -1143,15 +1321,18 @@ TEXTS = (
         "raise --gpu-memory-utilization",
     ),
     (
-        "(VllmWorker rank=1 pid=7) torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:133\n"
-        "(VllmWorker rank=1 pid=7) Last error:\n(VllmWorker rank=1 pid=7) Failed to CUDA calloc 608 bytes",
+        "(VllmWorker rank=1 pid=7) torch.distributed.DistBackendError: NCCL error in: "
+        "NCCLUtils.cpp:133\n"
+        "(VllmWorker rank=1 pid=7) Last error:\n(VllmWorker rank=1 pid=7) Failed to CUDA calloc "
+        "608 bytes",
         "NCCL beside vLLM",
         FULL,
         {"tried": 608},
         "lower --gpu-memory-utilization",
     ),
     (
-        '(EngineCore pid=7) ERROR [core.py:9] File "/vllm/_custom_ops.py", line 9, in gptq_marlin_repack\n'
+        '(EngineCore pid=7) ERROR [core.py:9] File "/vllm/_custom_ops.py", line 9, in '
+        "gptq_marlin_repack\n"
         "RuntimeError: CUDA driver error: out of memory",
         "weights in vLLM",
         FULL,
@@ -1176,14 +1357,16 @@ TEXTS = (
             ),
             (
                 "Model loading was stopped due to insufficient system resources. Under the current "
-                "settings, this model requires approximately NaN undefined of memory, and continuing",
+                "settings, this model requires approximately NaN undefined of memory, and "
+                "continuing",
                 {},
             ),
             ("Not enough resources to load the model with the current settings", {}),
         )
     ),
     (
-        "Failed to allocate CUDA memory with byte size 67108864 on GPU 0: CNMEM_STATUS_OUT_OF_MEMORY, "
+        "Failed to allocate CUDA memory with byte size 67108864 on GPU 0: "
+        "CNMEM_STATUS_OUT_OF_MEMORY, "
         "falling back to pinned system memory",
         "Triton's pool of GPU memory",
         WARNING,
@@ -1191,7 +1374,8 @@ TEXTS = (
         "a larger pool: tritonserver --cuda-memory-pool-byte-size",
     ),
     (
-        "W0121 22:12:18.273157 1 pinned_memory_manager.cc] Unable to allocate pinned system memory, pinned "
+        "W0121 22:12:18.273157 1 pinned_memory_manager.cc] Unable to allocate pinned system "
+        "memory, pinned "
         "memory pool will not be available: operation not supported",
         "Triton without pinned memory",
         WARNING,
@@ -1199,16 +1383,20 @@ TEXTS = (
         "nothing, if the models load",
     ),
     (
-        "tritonclient.utils.ServerException: Failed to increase the shared memory pool size for key "
-        "'triton_python_backend_shm_region_2' to 67108864 bytes. If you are running Triton inside docker, "
-        "use '--shm-size' flag to control the shared memory region size. Error: No space left on device",
+        "tritonclient.utils.ServerException: Failed to increase the shared memory pool size for "
+        "key "
+        "'triton_python_backend_shm_region_2' to 67108864 bytes. If you are running Triton inside "
+        "docker, "
+        "use '--shm-size' flag to control the shared memory region size. Error: No space left on "
+        "device",
         "Triton's shared memory",
         HOST,
         {"held by the pool": 64 * MIB},
         "a larger --shm-size",
     ),
     (
-        "Unable to initialize shared memory key 'triton_python_backend_shm_region_3' to requested size "
+        "Unable to initialize shared memory key 'triton_python_backend_shm_region_3' to requested "
+        "size "
         "(67108864 bytes).",
         "Triton's shared memory",
         HOST,
@@ -1216,7 +1404,8 @@ TEXTS = (
         "a larger --shm-size",
     ),
     (
-        "Failed to initialize the model instance python_int8_0 because it run out of shared memory. Increase "
+        "Failed to initialize the model instance python_int8_0 because it run out of shared "
+        "memory. Increase "
         "the shared memory size to fix this error.",
         "Triton's shared memory",
         HOST,
@@ -1231,14 +1420,21 @@ TEXTS = (
         "enable_partial_loading: true",
     ),
     (
-        'level=ERROR source=sched.go:455 msg="error loading llama server" error="llama runner process has '
+        'level=ERROR source=sched.go:455 msg="error loading llama server" error="llama runner '
+        "process has "
         'terminated: exit status 2"\nmsg="gpu VRAM usage didn\'t recover within timeout"',
         "Ollama's runner, without a reason",
         UNKNOWN,
         {},
         "look for the first error",
     ),
-    ("./invoke.sh: riga 24:  8612 Killed    python invoke.py", "a killed process", HOST, {}, "less host"),
+    (
+        ("./invoke.sh: riga 24:  8612 Killed    python invoke.py"),
+        "a killed process",
+        HOST,
+        {},
+        "less host",
+    ),
     (
         "Server error: Out of available cache blocks: asked 107, only 4 free blocks",
         "text-generation-inference's KV cache",
@@ -1247,7 +1443,8 @@ TEXTS = (
         "a newer release",
     ),
     (
-        "The decoder prompt contains a(n) image item with length 6042, which exceeds the pre-allocated "
+        "The decoder prompt contains a(n) image item with length 6042, which exceeds the "
+        "pre-allocated "
         "encoder cache size 4800. Please reduce the input size",
         "vLLM's encoder cache",
         LIMITED,
@@ -1255,7 +1452,8 @@ TEXTS = (
         "a smaller input",
     ),
     (
-        "[GPU] Exceeded max size of memory allocation: Required 1073741824 bytes, already occupied : "
+        "[GPU] Exceeded max size of memory allocation: Required 1073741824 bytes, already "
+        "occupied : "
         "8589934592 bytes, but available memory size is 8589934592 bytes",
         "OpenVINO on the GPU",
         FULL,
@@ -1270,7 +1468,8 @@ TEXTS = (
         "weights in fewer bytes",
     ),
     (
-        "[Warning] [GPU] Exceeded max size of memory allocation: Required 1073741824 bytes, already occupied "
+        "[Warning] [GPU] Exceeded max size of memory allocation: Required 1073741824 bytes, "
+        "already occupied "
         ": 8589934592 bytes, but available memory size is 8589934592 bytes\n"
         "Please note that performance might drop due to memory swap.",
         "OpenVINO beyond the GPU's memory",
@@ -1286,7 +1485,8 @@ TEXTS = (
         "a larger cache_size",
     ),
     (
-        "E alloc_tensor_range: failed to allocate RPC0[10.0.69.2:50052] buffer of size 193608946688\n"
+        "E alloc_tensor_range: failed to allocate RPC0[10.0.69.2:50052] buffer of size "
+        "193608946688\n"
         "E llama_model_load: error loading model: unable to allocate RPC0[10.0.69.2:50052] buffer",
         "a remote device of llama.cpp",
         FULL,
@@ -1301,17 +1501,22 @@ TEXTS = (
         "nothing, if it is fast",
     ),
     (
-        "[Memory Management] Target: JointTextEncoder, Free GPU: 3000.00 MB, Model Require: 512.00 MB, "
-        "Previously Loaded: 0.00 MB, Inference Require: 1024.00 MB, Remaining: -64.00 MB, All loaded\n"
-        "[Memory Management] Target: KModel, Free GPU: 3072.00 MB, Model Require: 11264.00 MB, Previously "
-        "Loaded: 0.00 MB, Inference Require: 189.00 MB, Remaining: -8381.00 MB, CUDA error: out of memory",
+        "[Memory Management] Target: JointTextEncoder, Free GPU: 3000.00 MB, Model Require: "
+        "512.00 MB, "
+        "Previously Loaded: 0.00 MB, Inference Require: 1024.00 MB, Remaining: -64.00 MB, All "
+        "loaded\n"
+        "[Memory Management] Target: KModel, Free GPU: 3072.00 MB, Model Require: 11264.00 MB, "
+        "Previously "
+        "Loaded: 0.00 MB, Inference Require: 189.00 MB, Remaining: -8381.00 MB, CUDA error: out "
+        "of memory",
         "Stable Diffusion WebUI Forge, in its log",
         FULL,
         {"free on the device": 3 * GIB, "needed": 11 * GIB, "short": 8381 * MIB},
         "a smaller or more strongly quantized model",
     ),
     (
-        "[Low VRAM Warning] You just set Forge to use 100% GPU memory (4096.00 MB) to load model weights.\n"
+        "[Low VRAM Warning] You just set Forge to use 100% GPU memory (4096.00 MB) to load model "
+        "weights.\n"
         "[Low VRAM Warning] Computations may fallback to CPU or go Out of Memory.",
         "GPU Weights of Stable Diffusion WebUI Forge",
         WARNING,
@@ -1340,7 +1545,8 @@ TEXTS = (
         "a larger --vram-budget",
     ),
     (
-        "error: [METAL] Command buffer execution failed: Ignored (for causing prior/excessive GPU errors) "
+        "error: [METAL] Command buffer execution failed: Ignored (for causing prior/excessive GPU "
+        "errors) "
         "(00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)",
         "an ignored command of Metal",
         UNKNOWN,
@@ -1348,7 +1554,8 @@ TEXTS = (
         "look for the first",
     ),
     (
-        "RuntimeError: Not enough memory, use lower resolution (max approx. 640x640). Need: 1.5GB free, "
+        "RuntimeError: Not enough memory, use lower resolution (max approx. 640x640). Need: 1.5GB "
+        "free, "
         "Have:0.5GB free",
         "split attention of an image generator",
         FULL,
@@ -1357,14 +1564,18 @@ TEXTS = (
     ),
     (
         # Rounded: it says nothing.
-        "Not enough memory, use lower resolution (max approx. 448x448). Need: 0.0GB free, Have:0.0GB free",
+        (
+            "Not enough memory, use lower resolution (max approx. 448x448). Need: 0.0GB free, "
+            "Have:0.0GB free"
+        ),
         "split attention of an image generator",
         FULL,
         {},
         "a smaller image: the message names",
     ),
     (
-        "[W] [TRT] Requested amount of GPU memory (2359296 bytes) could not be allocated.\nMyelin error: "
+        "[W] [TRT] Requested amount of GPU memory (2359296 bytes) could not be allocated.\nMyelin "
+        "error: "
         "autotuning: CUDA error 2 allocating 0-byte buffer: out of memory",
         "TensorRT",
         FULL,
@@ -1394,7 +1605,8 @@ TEXTS = (
         "fewer layers on the GPU",
     ),
     (
-        "Insufficient GPU memory error: The available single GPU memory is 4762.5 MB, which is less than the "
+        "Insufficient GPU memory error: The available single GPU memory is 4762.5 MB, which is "
+        "less than the "
         "sum of model weight size (4958.25 MB) and temporary buffer size (609.5 MB).",
         "MLC's start",
         LIMITED,
@@ -1406,7 +1618,8 @@ TEXTS = (
         "a larger gpu_memory_utilization",
     ),
     (
-        "!!! Exception during processing !!! CUDA error: out of memory\nCUDA kernel errors might be "
+        "!!! Exception during processing !!! CUDA error: out of memory\nCUDA kernel errors "
+        "might be "
         'asynchronously reported\nFile "C:\\ComfyUI\\execution.py", line 510, in execute',
         "a CUDA call in ComfyUI",
         FULL,
@@ -1443,14 +1656,27 @@ TEXTS = (
         "a smaller or more strongly quantized model",
     ),
     *(
-        (text, "a killed process of llama.cpp", HOST, {}, "a smaller or more strongly quantized model")
+        (
+            text,
+            ("a killed process of llama.cpp"),
+            HOST,
+            {},
+            "a smaller or more strongly quantized model",
+        )
         for text in (
             "llama_model_load: loading tensors from 'm.ggml'\nProcess finished with exit code 137",
-            "Process finished with exit code 137 (signal 9: SIGKILL)\nllama_model_load: n_ctx = 512",
+            (
+                "Process finished with exit code 137 (signal 9: SIGKILL)\nllama_model_load: n_ctx "
+                "= 512"
+            ),
         )
     ),
     (
-        "it is likely that you have unsufficient VRAM and you should therefore reduce the video resolution",
+        (
+            "it is likely that you have unsufficient VRAM and you should therefore reduce the "
+            "video "
+            "resolution"
+        ),
         # Its author: the message stands for other errors too.
         "Wan2GP",
         UNKNOWN,
@@ -1458,8 +1684,10 @@ TEXTS = (
         "a smaller video or fewer frames",
     ),
     (
-        "it is likely that you have unsufficient RAM and / or Reserved RAM allocation should be reduced "
-        "using 'perc_reserved_mem_max'\nfull requirements for pinned models is 37086.5 MB while estimated "
+        "it is likely that you have unsufficient RAM and / or Reserved RAM allocation should be "
+        "reduced "
+        "using 'perc_reserved_mem_max'\nfull requirements for pinned models is 37086.5 MB while "
+        "estimated "
         "available reservable RAM is 26128.25 MB",
         "Wan2GP, on the host",
         HOST,
@@ -1467,7 +1695,8 @@ TEXTS = (
         "a smaller perc_reserved_mem_max",
     ),
     (
-        "Error allocating memory ErrorOutOfDeviceMemory\nerror loading model: Error allocating vulkan "
+        "Error allocating memory ErrorOutOfDeviceMemory\nerror loading model: Error allocating "
+        "vulkan "
         "memory.",
         "Vulkan",
         FULL,
@@ -1476,7 +1705,8 @@ TEXTS = (
     ),
     (
         # The frames of a constructor are those of a trial run too.
-        'File "/vllm/engine/llm_engine.py", line 3, in __init__\n    self.model_executor = executor_class()\n'
+        'File "/vllm/engine/llm_engine.py", line 3, in __init__\n    self.model_executor = '
+        "executor_class()\n"
         "RuntimeError: CUDA error: out of memory",
         "vLLM",
         FULL,
@@ -1484,7 +1714,11 @@ TEXTS = (
         "lower --gpu-memory-utilization",
     ),
     (
-        "ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (184). Each decode sequence",
+        (
+            "ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (184). Each "
+            "decode "
+            "sequence"
+        ),
         "vLLM's Mamba cache",
         LIMITED,
         {"sequences at once, as set": 256, "blocks for sequences": 184},
@@ -1494,7 +1728,8 @@ TEXTS = (
         (text, kind, WARNING, figures, "nothing")
         for text, kind, figures in (
             (
-                "Sequence group 7 is preempted by PreemptionMode.RECOMPUTE mode because there is not enough "
+                "Sequence group 7 is preempted by PreemptionMode.RECOMPUTE mode because there is "
+                "not enough "
                 "KV cache space.",
                 "preempted requests in vLLM",
                 {},
@@ -1505,33 +1740,48 @@ TEXTS = (
                 {},
             ),
             (
-                "Possibly too large swap space. 16.00 GiB out of the 31.00 GiB total CPU memory is allocated",
+                (
+                    "Possibly too large swap space. 16.00 GiB out of the 31.00 GiB total CPU "
+                    "memory "
+                    "is allocated"
+                ),
                 "a warning about vLLM's swap space",
                 {"needed": 16 * GIB, "the machine's memory": 31 * GIB},
             ),
             (
-                'msg="model requires more gpu memory than is currently available, evicting a model to make"',
+                (
+                    'msg="model requires more gpu memory than is currently available, evicting a '
+                    'model to make"'
+                ),
                 "Ollama making room for a model",
                 {},
             ),
             (
-                "llama_params_fit: failed to fit params to free device memory: n_gpu_layers already set",
+                (
+                    "llama_params_fit: failed to fit params to free device memory: n_gpu_layers "
+                    "already set"
+                ),
                 "llama.cpp's automatic fit",
                 {},
             ),
             (
-                "warning: failed to mlock 827228160-byte buffer (after previously locking 0 bytes): Cannot "
+                "warning: failed to mlock 827228160-byte buffer (after previously locking 0 "
+                "bytes): Cannot "
                 "allocate memory",
                 "llama.cpp's --mlock",
                 {"tried": 827228160},
             ),
             (
-                "Warning: Ran out of memory when regular VAE decoding, retrying with tiled VAE decoding.",
+                (
+                    "Warning: Ran out of memory when regular VAE decoding, retrying with tiled VAE "
+                    "decoding."
+                ),
                 "a second try of ComfyUI",
                 {},
             ),
             (
-                "Generating with a model that requires 30000 MB which is close to the maximum recommended "
+                "Generating with a model that requires 30000 MB which is close to the maximum "
+                "recommended "
                 "size of 21845 MB.",
                 "a warning of MLX",
                 {"needed": 30000 * MIB, "allowed": 21845 * MIB},
@@ -1539,7 +1789,10 @@ TEXTS = (
         )
     ),
     (
-        "ValueError: Too large swap space. 32.00 GiB out of the 31.00 GiB total CPU memory is allocated",
+        (
+            "ValueError: Too large swap space. 32.00 GiB out of the 31.00 GiB total CPU memory is "
+            "allocated"
+        ),
         "vLLM's swap space",
         HOST,
         {"needed": 32 * GIB, "the machine's memory": 31 * GIB},
@@ -1560,14 +1813,21 @@ TEXTS = (
         "leave num_gpu out",
     ),
     (
-        "CUDA error: the resource allocation failed\n  current device: 0, in function cublas_handle",
+        (
+            "CUDA error: the resource allocation failed\n  current device: 0, in function "
+            "cublas_handle"
+        ),
         "cuBLAS in llama.cpp",
         FULL,
         {},
         "fewer layers on the GPU",
     ),
     (
-        "Error: llama runner process has terminated: exit status 2 error:cudaMalloc failed: out of memory",
+        (
+            "Error: llama runner process has terminated: exit status 2 error:cudaMalloc failed: "
+            "out "
+            "of memory"
+        ),
         "llama.cpp",
         FULL,
         {},
@@ -1588,14 +1848,18 @@ TEXTS = (
         "a smaller or more strongly quantized model",
     ),
     (
-        "Failed to allocate 6 pages from `PagePool`.\nRequired pages: 6, Available pages: 2, Total pages: 9",
+        (
+            "Failed to allocate 6 pages from `PagePool`.\nRequired pages: 6, Available pages: 2, "
+            "Total pages: 9"
+        ),
         "shark-ai's page pool",
         OTHER_MEMORY,
         {"pages needed": 6, "pages free": 2, "pages in all": 9},
         "a higher --device-block-count",
     ),
     (
-        "was running was 12.00GB / 13.00GB (0.95), which exceeds the memory usage threshold of 0.95. Ray "
+        "was running was 12.00GB / 13.00GB (0.95), which exceeds the memory usage threshold of "
+        "0.95. Ray "
         "killed this worker (ID: 7)",
         "Ray",
         HOST,
@@ -1638,8 +1902,10 @@ TEXTS = (
         "a longer context",
     ),
     (
-        "WARNING: Skipping tactic 0x0 due to exception autotuning: CUDA error 2 allocating 1073741824-byte "
-        "buffer: out of memory\nCould not find any implementation for node {a[b]} due to insufficient "
+        "WARNING: Skipping tactic 0x0 due to exception autotuning: CUDA error 2 allocating "
+        "1073741824-byte "
+        "buffer: out of memory\nCould not find any implementation for node {a[b]} due to "
+        "insufficient "
         "workspace.",
         "TensorRT's limit of the workspace",
         LIMITED,
@@ -1647,7 +1913,11 @@ TEXTS = (
         "a larger limit",
     ),
     (
-        "Autotuning: User allocator error allocating 1073741824-byte buffer\nEngine could not be created",
+        (
+            "Autotuning: User allocator error allocating 1073741824-byte buffer\nEngine could "
+            "not be "
+            "created"
+        ),
         "TensorRT",
         FULL,
         {"tried": GIB},
@@ -1675,7 +1945,8 @@ TEXTS = (
         "a smaller image or batch; start the web UI with --medvram",
     ),
     (
-        "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nFailed to CUDA calloc async "
+        "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nFailed to CUDA "
+        "calloc async "
         "608 bytes",
         "NCCL",
         FULL,
@@ -1683,7 +1954,8 @@ TEXTS = (
         "leave room",
     ),
     (
-        "node:41:42 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n\nnode:41:42 [3] "
+        "node:41:42 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n\nnode:41:42 "
+        "[3] "
         "include/alloc.h:185 NCCL WARN Failed to CUDA calloc 6291456 bytes",
         "NCCL",
         FULL,
@@ -1708,9 +1980,18 @@ TEXTS = (
         {},
         "a smaller batch",
     ),
-    ("NvMapMemAllocInternalTagged: 1075072515 error 12", "Jetson's memory", FULL, {}, "close other programs"),
     (
-        "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        ("NvMapMemAllocInternalTagged: 1075072515 error 12"),
+        "Jetson's memory",
+        FULL,
+        {},
+        "close other programs",
+    ),
+    (
+        (
+            "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling "
+            "`cublasCreate(handle)`"
+        ),
         "a GPU library's handle",
         FULL,
         {},
@@ -1724,7 +2005,10 @@ TEXTS = (
         "leave room",
     ),
     (
-        "E stream_executor/cuda/cuda_blas.cc:226] failed to create cublas handle: CUBLAS_STATUS_ALLOC_FAILED",
+        (
+            "E stream_executor/cuda/cuda_blas.cc:226] failed to create cublas handle: "
+            "CUBLAS_STATUS_ALLOC_FAILED"
+        ),
         "a library's handle in TensorFlow",
         FULL,
         {},
@@ -1744,9 +2028,16 @@ TEXTS = (
         {},
         "leave room",
     ),
-    ("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "a GPU library", FULL, {}, "leave room"),
     (
-        "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR. CUDA ran out of memory outside PyTorch's "
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        "a GPU library",
+        FULL,
+        {},
+        "leave room",
+    ),
+    (
+        "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR. CUDA ran out of memory outside "
+        "PyTorch's "
         "allocator.",
         "a GPU library",
         FULL,
@@ -1775,14 +2066,21 @@ TEXTS = (
         "a smaller batch or input",
     ),
     (
-        "FAILED_PRECONDITION: DNN library initialization failed. Look at the errors above for more details.",
+        (
+            "FAILED_PRECONDITION: DNN library initialization failed. Look at the errors above for "
+            "more details."
+        ),
         "no algorithm of cuDNN",
         FULL,
         {},
         "a smaller batch or input",
     ),
     (
-        "Caught RuntimeError in pin memory thread for device 0.\nRuntimeError: CUDA error: out of memory",
+        (
+            "Caught RuntimeError in pin memory thread for device 0.\nRuntimeError: CUDA error: "
+            "out of "
+            "memory"
+        ),
         "pinned memory",
         HOST,
         {},
@@ -1797,7 +2095,8 @@ TEXTS = (
         "pin_memory=False",
     ),
     (
-        '  File "zero/stage3.py", line 9, in __init__\n    buffer = get_accelerator().pin_memory(tensor)\n'
+        '  File "zero/stage3.py", line 9, in __init__\n    buffer = '
+        "get_accelerator().pin_memory(tensor)\n"
         "RuntimeError: CUDA error: out of memory",
         "pinned memory",
         HOST,
@@ -1821,7 +2120,8 @@ TEXTS = (
         "nothing, if the model loads",
     ),
     (
-        "ggml_vulkan: Failed to allocate pinned memory.\nggml_vulkan: Device memory allocation of size "
+        "ggml_vulkan: Failed to allocate pinned memory.\nggml_vulkan: Device memory allocation of "
+        "size "
         "8388608 failed.",
         "llama.cpp on Vulkan",
         FULL,
@@ -1845,7 +2145,8 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "ResourceExhaustedError: OOM when allocating tensor with shape[1792,4096]\n\t [[Node: a/MatMul = "
+        "ResourceExhaustedError: OOM when allocating tensor with shape[1792,4096]\n\t [[Node: "
+        "a/MatMul = "
         "MatMul",
         "TensorFlow, without its device",
         UNKNOWN,
@@ -1853,10 +2154,12 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "W tensorflow/core/bfc_allocator.cc:439] Allocator (GPU_0_bfc) ran out of memory trying to allocate "
+        "W tensorflow/core/bfc_allocator.cc:439] Allocator (GPU_0_bfc) ran out of memory trying "
+        "to allocate "
         "1.50GiB (rounded to 1610612736)requested by op Mul\nStats: \nLimit:                  "
         "2118451200\nInUse:"
-        "                     3846144\nMaxInUse:               1317554688\nNumAllocs:                  "
+        "                     3846144\nMaxInUse:               1317554688\nNumAllocs:             "
+        "     "
         "119350",
         "TensorFlow",
         FULL,
@@ -1870,23 +2173,30 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.10GiB with freed_by_count=0. The "
+        "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.10GiB with "
+        "freed_by_count=0. The "
         "caller "
-        "indicates that this is not a failure, but this may mean that there could be performance gains",
+        "indicates that this is not a failure, but this may mean that there could be performance "
+        "gains",
         "a warning of TensorFlow",
         WARNING,
         {"tried": gib(2.1)},
         "nothing, unless an error follows",
     ),
     (
-        "failed to allocate 17.79G (19104890880 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+        (
+            "failed to allocate 17.79G (19104890880 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: "
+            "out "
+            "of memory"
+        ),
         "TensorFlow's start",
         FULL,
         {"tried": 19104890880},
         "stop the other processes",
     ),
     (
-        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used "
+        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
+        "hbm. Used "
         "22.83G of "
         "15.48G hbm. Exceeded hbm capacity by 7.35G.",
         "XLA on a TPU",
@@ -1895,7 +2205,8 @@ TEXTS = (
         "a smaller batch per core",
     ),
     (
-        "RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate 1.00G. That was not "
+        "RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate 1.00G. That "
+        "was not "
         "possible. "
         "There are 512.0M free.; (0x0x0_HBM0)",
         "XLA on a TPU",
@@ -1911,7 +2222,8 @@ TEXTS = (
         "a smaller block size",
     ),
     (
-        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate "
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to "
+        "allocate "
         "7406166528 bytes.",
         "XLA or JAX",
         FULL,
@@ -1927,14 +2239,18 @@ TEXTS = (
         "`jax.devices()` shows where it computes",
     ),
     (
-        "RESOURCE_EXHAUSTED: Failed to allocate request for 1.95GiB (2097152000B) on device ordinal 1",
+        (
+            "RESOURCE_EXHAUSTED: Failed to allocate request for 1.95GiB (2097152000B) on device "
+            "ordinal 1"
+        ),
         "XLA or JAX",
         FULL,
         {"tried": 2097152000, "device": 1},
         "a smaller batch",
     ),
     (
-        "BFCArena::AllocateRawInternal(size_t, bool) Available memory of 1048576 is smaller than requested "
+        "BFCArena::AllocateRawInternal(size_t, bool) Available memory of 1048576 is smaller than "
+        "requested "
         "bytes of "
         "4194304",
         "ONNX Runtime's limit",
@@ -1943,10 +2259,12 @@ TEXTS = (
         "raise gpu_mem_limit",
     ),
     (
-        "2024-09-05 15:15:49.95 [E:onnxruntime:, sequential_executor.cc:514 ExecuteKernel] Non-zero status "
+        "2024-09-05 15:15:49.95 [E:onnxruntime:, sequential_executor.cc:514 ExecuteKernel] "
+        "Non-zero status "
         "code "
         "returned while running FusedConv node. Name:'Conv_3' Status Message: bfc_arena.cc:376 "
-        "onnxruntime::BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size "
+        "onnxruntime::BFCArena::AllocateRawInternal Failed to allocate memory for requested "
+        "buffer of size "
         "643840\n"
         "2024-09-05 15:15:50 next",
         "ONNX Runtime, without its device",
@@ -1955,7 +2273,8 @@ TEXTS = (
         "a smaller batch or input",
     ),
     (
-        "Non-zero status code returned while running Conv node. Name:'347_nchwc' bfc_arena.cc:330 Failed to "
+        "Non-zero status code returned while running Conv node. Name:'347_nchwc' bfc_arena.cc:330 "
+        "Failed to "
         "allocate memory for requested buffer of size 285081600",
         "ONNX Runtime on the CPU",
         HOST,
@@ -1963,7 +2282,8 @@ TEXTS = (
         "a smaller image or batch",
     ),
     (
-        "CUDAExecutionProvider bfc_arena.cc:376 Failed to allocate memory for requested buffer of size "
+        "CUDAExecutionProvider bfc_arena.cc:376 Failed to allocate memory for requested buffer of "
+        "size "
         "285081600",
         "ONNX Runtime",
         FULL,
@@ -1978,8 +2298,10 @@ TEXTS = (
         "smaller images",
     ),
     (
-        "The byte size of input/output arguments (1374526449600) exceeds the base limit (25554419712). This "
-        "indicates an error!\nAllocator (GPU_0_bfc) ran out of memory trying to allocate 1.25TiB (rounded to "
+        "The byte size of input/output arguments (1374526449600) exceeds the base limit "
+        "(25554419712). This "
+        "indicates an error!\nAllocator (GPU_0_bfc) ran out of memory trying to allocate 1.25TiB "
+        "(rounded to "
         "1374521760000)requested by op",
         "a program of XLA larger than the GPU",
         LARGER,
@@ -1987,7 +2309,8 @@ TEXTS = (
         "smaller inputs and outputs",
     ),
     (
-        "RuntimeError: Resource exhausted: Out of memory while trying to allocate 1073741824 bytes.\n"
+        "RuntimeError: Resource exhausted: Out of memory while trying to allocate 1073741824 "
+        "bytes.\n"
         "BufferAssignment OOM Debugging.\ntotal allocation:    3.00GiB",
         "a compiled program of XLA",
         FULL,
@@ -2002,7 +2325,8 @@ TEXTS = (
         "`jax.devices()`",
     ),
     (
-        "CUDA failure 2: out of memory ; GPU=0 ; hostname=h ; file=cuda_allocator.cc ; expr=cudaMalloc(&p, "
+        "CUDA failure 2: out of memory ; GPU=0 ; hostname=h ; file=cuda_allocator.cc ; "
+        "expr=cudaMalloc(&p, "
         "size);",
         "ONNX Runtime's call of CUDA",
         FULL,
@@ -2024,14 +2348,18 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "Requested 1928440402996x1 (14368.0GB) array exceeds maximum array size preference (31.9GB).",
+        (
+            "Requested 1928440402996x1 (14368.0GB) array exceeds maximum array size preference "
+            "(31.9GB)."
+        ),
         "a wrong size in MATLAB",
         HOST,
         {"tried": gib(14368), "the limit": gib(31.9)},
         "look at the sizes",
     ),
     (
-        "RuntimeError: Could not allocate tensor with 1073741824 bytes. There is not enough GPU video memory "
+        "RuntimeError: Could not allocate tensor with 1073741824 bytes. There is not enough GPU "
+        "video memory "
         "available!",
         "DirectML",
         FULL,
@@ -2039,7 +2367,8 @@ TEXTS = (
         "a smaller batch or model",
     ),
     (
-        "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 25,600,000 bytes (allocated so far: "
+        "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 25,600,000 bytes (allocated "
+        "so far: "
         "3,635,267,072 bytes).",
         "CuPy",
         FULL,
@@ -2047,7 +2376,8 @@ TEXTS = (
         "smaller arrays",
     ),
     (
-        "Out of memory allocating 8,192 bytes (allocated so far: 4,096 bytes, limit set to: 1,000,000 "
+        "Out of memory allocating 8,192 bytes (allocated so far: 4,096 bytes, limit set to: "
+        "1,000,000 "
         "bytes).",
         "CuPy's limit",
         LIMITED,
@@ -2055,7 +2385,8 @@ TEXTS = (
         "cupy.get_default_memory_pool",
     ),
     (
-        "cupy.cuda.memory.OutOfMemoryError: out of memory to allocate 1073741824 bytes (total 12373894656 "
+        "cupy.cuda.memory.OutOfMemoryError: out of memory to allocate 1073741824 bytes (total "
+        "12373894656 "
         "bytes)",
         "CuPy",
         FULL,
@@ -2063,7 +2394,8 @@ TEXTS = (
         "smaller arrays",
     ),
     (
-        "Out of memory error on GPU 0. Cannot allocate 98.000244MB memory on GPU 0, 6.000000GB memory has "
+        "Out of memory error on GPU 0. Cannot allocate 98.000244MB memory on GPU 0, 6.000000GB "
+        "memory has "
         "been "
         "allocated and available memory is only 0.000000B.",
         "Paddle",
@@ -2072,7 +2404,8 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "Out of memory error on GPU 1. Cannot allocate 3.125000GB memory on GPU 1, available memory is only "
+        "Out of memory error on GPU 1. Cannot allocate 3.125000GB memory on GPU 1, available "
+        "memory is only "
         "117.750000MB.",
         "Paddle",
         FULL,
@@ -2080,7 +2413,8 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "RuntimeError: [metal::malloc] Attempting to allocate 48736917632 bytes which is greater than the "
+        "RuntimeError: [metal::malloc] Attempting to allocate 48736917632 bytes which is greater "
+        "than the "
         "maximum "
         "allowed buffer size of 30150672384 bytes.",
         "MLX's buffer",
@@ -2088,7 +2422,13 @@ TEXTS = (
         {"tried": 48736917632, "allowed": 30150672384},
         "smaller arrays",
     ),
-    ("[malloc_or_wait] Unable to allocate 1073741824 bytes.", "MLX", FULL, {"tried": GIB}, "a smaller model"),
+    (
+        ("[malloc_or_wait] Unable to allocate 1073741824 bytes."),
+        "MLX",
+        FULL,
+        {"tried": GIB},
+        "a smaller model",
+    ),
     (
         "[rank2]: RuntimeError: [Rank:2] FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for "
         "size::3288334336 "
@@ -2108,7 +2448,8 @@ TEXTS = (
         "a larger maximum_pool_size",
     ),
     (
-        "MemoryError: std::bad_alloc: CUDA error at: ../include/rmm/mr/device/cuda_memory_resource.hpp68: "
+        "MemoryError: std::bad_alloc: CUDA error at: "
+        "../include/rmm/mr/device/cuda_memory_resource.hpp68: "
         "cudaErrorMemoryAllocation out of memory",
         "RAPIDS",
         FULL,
@@ -2116,8 +2457,10 @@ TEXTS = (
         "less data at once",
     ),
     (
-        "xgboost.core.XGBoostError: [12:00:00] device_helpers.cuh: Memory allocation error on worker 0: "
-        "std::bad_alloc: cudaErrorMemoryAllocation: out of memory\n- Free memory: 10223616\n- Requested "
+        "xgboost.core.XGBoostError: [12:00:00] device_helpers.cuh: Memory allocation error on "
+        "worker 0: "
+        "std::bad_alloc: cudaErrorMemoryAllocation: out of memory\n- Free memory: 10223616\n- "
+        "Requested "
         "memory: "
         "15728640\n",
         "XGBoost",
@@ -2126,7 +2469,8 @@ TEXTS = (
         "QuantileDMatrix",
     ),
     (
-        "StandardGpuResources: alloc fail type FlatData dev 0 space Device stream 0x5 size 10240000000 bytes "
+        "StandardGpuResources: alloc fail type FlatData dev 0 space Device stream 0x5 size "
+        "10240000000 bytes "
         "(cudaMalloc error out of memory [2])",
         "FAISS",
         FULL,
@@ -2134,7 +2478,8 @@ TEXTS = (
         "a smaller index",
     ),
     (
-        "ERROR: Out of GPU memory trying to allocate 1.863 GiB\nEffective GPU memory usage: 98.88% (11.600 "
+        "ERROR: Out of GPU memory trying to allocate 1.863 GiB\nEffective GPU memory usage: "
+        "98.88% (11.600 "
         "GiB/11.700 "
         "GiB)\nMemory pool usage: 10.200 GiB (11.000 GiB reserved)",
         "CUDA.jl",
@@ -2149,7 +2494,8 @@ TEXTS = (
         "smaller arrays",
     ),
     (
-        "Device(id:0) memory isn't enough and alloc failed, kernel name: Default/MatMul, alloc size: "
+        "Device(id:0) memory isn't enough and alloc failed, kernel name: Default/MatMul, alloc "
+        "size: "
         "1048576B.",
         "MindSpore",
         FULL,
@@ -2178,7 +2524,8 @@ TEXTS = (
         'compute_type="int8"',
     ),
     (
-        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 144.00 MiB on device 4: cudaMalloc failed: "
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 144.00 MiB on device 4: "
+        "cudaMalloc failed: "
         "out of "
         "memory\nggml_gallocr_reserve_n: failed to allocate CUDA4 buffer of size "
         "150994944\nllama_new_context: failed",
@@ -2189,21 +2536,27 @@ TEXTS = (
     ),
     (
         "ggml_gallocr_reserve_n: failed to allocate CPU buffer of size 4096\n"
-        "llama_init_from_model: failed to initialize the context: failed to allocate compute pp buffers",
+        "llama_init_from_model: failed to initialize the context: failed to allocate compute pp "
+        "buffers",
         "llama.cpp, on the host",
         HOST,
         {"tried": 4096},
         "a smaller or more strongly quantized model",
     ),
     (
-        "llama_init_from_model: failed to initialize the context: failed to allocate compute pp buffers",
+        (
+            "llama_init_from_model: failed to initialize the context: failed to allocate "
+            "compute pp "
+            "buffers"
+        ),
         "llama.cpp's compute buffers",
         FULL,
         {},
         "fewer layers on the GPU",
     ),
     (
-        "allocating 6144.00 MiB on device 1: cudaMalloc failed: out of memory\nggml_gallocr_reserve_n: "
+        "allocating 6144.00 MiB on device 1: cudaMalloc failed: out of "
+        "memory\nggml_gallocr_reserve_n: "
         "failed to allocate CUDA1 buffer of size 6442450944\ngraph_reserve: failed to allocate "
         "compute buffers\nsched_reserve: compute buffer allocation failed, retrying without pip",
         "a second try of llama.cpp",
@@ -2212,7 +2565,8 @@ TEXTS = (
         "nothing, if the model loads",
     ),
     (
-        "graph_reserve: failed to allocate compute buffers\nsched_reserve: compute buffer allocation failed, "
+        "graph_reserve: failed to allocate compute buffers\nsched_reserve: compute buffer "
+        "allocation failed, "
         "retrying without pipeline parallelism\ngraph_reserve: failed to allocate compute buffers",
         "llama.cpp's compute buffers",
         FULL,
@@ -2220,7 +2574,8 @@ TEXTS = (
         "fewer layers on the GPU",
     ),
     (
-        "llama_context: n_ctx = 8192\nllama_kv_cache: CUDA0 KV buffer size = 512.00 MiB\nCUDA error: out of "
+        "llama_context: n_ctx = 8192\nllama_kv_cache: CUDA0 KV buffer size = 512.00 MiB\nCUDA "
+        "error: out of "
         "memory",
         "llama.cpp",
         FULL,
@@ -2235,8 +2590,10 @@ TEXTS = (
         "fewer layers on the GPU",
     ),
     (
-        "allocating 4096.00 MiB on device 0: cudaMalloc failed: out of memory\nalloc_tensor_range: failed to "
-        "allocate CUDA0 buffer of size 4294967296\nllama_init_from_model: failed to initialize the context: "
+        "allocating 4096.00 MiB on device 0: cudaMalloc failed: out of "
+        "memory\nalloc_tensor_range: failed to "
+        "allocate CUDA0 buffer of size 4294967296\nllama_init_from_model: failed to initialize "
+        "the context: "
         "failed to allocate buffer for kv cache",
         "llama.cpp's KV cache",
         FULL,
@@ -2244,8 +2601,10 @@ TEXTS = (
         "a shorter context (-c), or a quantized cache (-ctk q8_0 -ctv q8_0",
     ),
     (
-        "allocating 8192.00 MiB on device 0: cudaMalloc failed: out of memory\nalloc_tensor_range: failed to "
-        "allocate CUDA0 buffer of size 8589934592\nllama_model_load: error loading model: unable to allocate "
+        "allocating 8192.00 MiB on device 0: cudaMalloc failed: out of "
+        "memory\nalloc_tensor_range: failed to "
+        "allocate CUDA0 buffer of size 8589934592\nllama_model_load: error loading model: unable "
+        "to allocate "
         "CUDA0 buffer",
         "llama.cpp's weights",
         FULL,
@@ -2269,7 +2628,8 @@ TEXTS = (
         "a smaller batch (-ub)",
     ),
     (
-        "ggml_vulkan: Device memory allocation of size 8589934592 failed.\nggml_vulkan: Requested buffer "
+        "ggml_vulkan: Device memory allocation of size 8589934592 failed.\nggml_vulkan: Requested "
+        "buffer "
         "size exceeds device memory allocation limit: ErrorOutOfDeviceMemory",
         "a Vulkan buffer of llama.cpp",
         LIMITED,
@@ -2277,7 +2637,10 @@ TEXTS = (
         "fewer layers on the GPU",
     ),
     (
-        "ggml_new_object: not enough space in the context's memory pool (needed 3145728, available 2097152)",
+        (
+            "ggml_new_object: not enough space in the context's memory pool (needed 3145728, "
+            "available 2097152)"
+        ),
         "a pool of ggml",
         OTHER_MEMORY,
         {"needed": 3 * MIB, "available": 2 * MIB},
@@ -2291,7 +2654,10 @@ TEXTS = (
         "fewer layers on the GPU",
     ),
     (
-        "CUDA error: out of memory\n  current device: 0, in function alloc at /build/ggml-cuda.cu:337",
+        (
+            "CUDA error: out of memory\n  current device: 0, in function alloc at "
+            "/build/ggml-cuda.cu:337"
+        ),
         "llama.cpp",
         FULL,
         {"device": 0},
@@ -2313,7 +2679,8 @@ TEXTS = (
         "a smaller or more strongly quantized model",
     ),
     (
-        "- **Exception Type:** torch.OutOfMemoryError\n- **Exception Message:** Allocation on device \n## "
+        "- **Exception Type:** torch.OutOfMemoryError\n- **Exception Message:** Allocation on "
+        "device \n## "
         "Stack",
         "ComfyUI",
         FULL,
@@ -2337,7 +2704,10 @@ TEXTS = (
         )
     ),
     (
-        "numba.cuda.cudadrv.driver.CudaAPIError: [2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY",
+        (
+            "numba.cuda.cudadrv.driver.CudaAPIError: [2] Call to cuMemAlloc results in "
+            "CUDA_ERROR_OUT_OF_MEMORY"
+        ),
         "Numba",
         FULL,
         {},
@@ -2352,7 +2722,13 @@ TEXTS = (
             "stop the other processes that `nvidia-smi` shows, also",
         )
         for text, figures in (
-            ("renderer: allocated 12 -> 0x6c90 (64 bytes)\nerror: cuda_malloc(): out of memory!", {}),
+            (
+                (
+                    "renderer: allocated 12 -> 0x6c90 (64 bytes)\nerror: cuda_malloc(): out of "
+                    "memory!"
+                ),
+                {},
+            ),
             ("what():  /src/SimpleCudaMalloc_impl.hpp(42):\nerror: out of memory", {}),
             ("the renderer is out of video memory", {}),
         )
@@ -2390,7 +2766,10 @@ TEXTS = (
     *(
         (text, "Blender", FULL, {}, "a smaller scene")
         for text in (
-            "Out of memory in cuStreamCreate(&stream, NON_BLOCKING) (cycles/device/cuda/queue.cpp:21)",
+            (
+                "Out of memory in cuStreamCreate(&stream, NON_BLOCKING) "
+                "(cycles/device/cuda/queue.cpp:21)"
+            ),
             "System is out of GPU memory",
             "Error: System is out of GPU and shared host memory",
         )
@@ -2400,7 +2779,8 @@ TEXTS = (
         for text, figures in (
             (
                 "Faiss assertion 'cudaMalloc(p, size) == cudaSuccess' failed in void "
-                "faiss::gpu::allocMemorySpace() at x.cpp:20; details: Failed to cudaMalloc 4096 bytes",
+                "faiss::gpu::allocMemorySpace() at x.cpp:20; details: Failed to cudaMalloc 4096 "
+                "bytes",
                 {"tried": 4096},
             ),
             (
@@ -2411,7 +2791,8 @@ TEXTS = (
     ),
     (
         "Faiss assertion 'err__ == cudaSuccess' failed in virtual void "
-        "faiss::gpu::StandardGpuResourcesImpl::initializeForDevice(int); details: CUDA error 2 out of memory",
+        "faiss::gpu::StandardGpuResourcesImpl::initializeForDevice(int); details: CUDA error 2 "
+        "out of memory",
         "FAISS's start",
         FULL,
         {},
@@ -2438,7 +2819,13 @@ TEXTS = (
         {},
         "smaller arrays",
     ),
-    ("what():  /src/common/device_helpers.cuh(456): out of memory", "XGBoost", FULL, {}, "QuantileDMatrix"),
+    (
+        ("what():  /src/common/device_helpers.cuh(456): out of memory"),
+        "XGBoost",
+        FULL,
+        {},
+        "QuantileDMatrix",
+    ),
     (
         "Exception: cudaAllocMapped() failed to allocate memory",
         "Jetson's memory",
@@ -2461,7 +2848,8 @@ TEXTS = (
         "stop the other processes",
     ),
     (
-        "RuntimeError: CUDA error encountered at: ../src/null_mask.cu:93: 2 cudaErrorMemoryAllocation out of "
+        "RuntimeError: CUDA error encountered at: ../src/null_mask.cu:93: 2 "
+        "cudaErrorMemoryAllocation out of "
         "memory",
         "RAPIDS",
         FULL,
@@ -2477,9 +2865,12 @@ TEXTS = (
     ),
     (
         # More is free than was requested, but in pieces.
-        "RESOURCE_EXHAUSTED: Attempting to reserve 6.50G at the bottom of memory. That was not possible. "
-        "There are 6.75G free, 0B reserved, and 3.25G reservable.; \nHBM capacity 8.00G:\n   Currently "
-        "allocated:    1.25G (   1,342,177,280 bytes)\n  Program requirement:    6.50G (   6,979,321,856 "
+        "RESOURCE_EXHAUSTED: Attempting to reserve 6.50G at the bottom of memory. That was not "
+        "possible. "
+        "There are 6.75G free, 0B reserved, and 3.25G reservable.; \nHBM capacity 8.00G:\n   "
+        "Currently "
+        "allocated:    1.25G (   1,342,177,280 bytes)\n  Program requirement:    6.50G (   "
+        "6,979,321,856 "
         "bytes)",
         "a TPU's memory in pieces",
         "fragmented",
@@ -2494,8 +2885,10 @@ TEXTS = (
         "a smaller batch per core",
     ),
     (
-        "Attempting to reserve 4.50G at the bottom of memory. That was not possible. There are 1.75G free, "
-        "0B reserved, and 1.75G reservable.; \nHBM capacity 8.00G:\n  Currently allocated:    6.25G (   "
+        "Attempting to reserve 4.50G at the bottom of memory. That was not possible. There are "
+        "1.75G free, "
+        "0B reserved, and 1.75G reservable.; \nHBM capacity 8.00G:\n  Currently allocated:    "
+        "6.25G (   "
         "6,710,886,400 bytes)\n  Program requirement:    4.50G (   4,831,838,208 bytes)",
         "XLA on a TPU",
         FULL,
@@ -2509,12 +2902,19 @@ TEXTS = (
         "a smaller batch per core",
     ),
     *(
-        (text, "pinned memory of a library", HOST, {"tried": 8192}, "`free -g` and `ulimit -l` show")
+        (
+            text,
+            ("pinned memory of a library"),
+            HOST,
+            {"tried": 8192},
+            "`free -g` and `ulimit -l` show",
+        )
         for text in (
             "W gpu_host_allocator.h:44] could not allocate pinned host memory of size: 8192",
             "failed to alloc 8192 bytes on host: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
             "failed to alloc 8192 bytes on host: CUDA_ERROR_OPERATING_SYSTEM: OS call failed",
-            "faiss::gpu::StandardGpuResourcesImpl::initializeForDevice(int): failed to cudaHostAlloc 8192 "
+            "faiss::gpu::StandardGpuResourcesImpl::initializeForDevice(int): failed to "
+            "cudaHostAlloc 8192 "
             "bytes for CPU <-> GPU async copy buffer (error 2 out of memory)",
         )
     ),
@@ -2526,7 +2926,8 @@ TEXTS = (
         "less memory for the program",
     ),
     (
-        "ResourceExhaustedError: OOM when allocating tensor with shape[1792,4096]\n\t [[Node: a/MatMul = "
+        "ResourceExhaustedError: OOM when allocating tensor with shape[1792,4096]\n\t [[Node: "
+        "a/MatMul = "
         'MatMul[device:GPU:1"]]',
         "TensorFlow",
         FULL,
@@ -2541,21 +2942,30 @@ TEXTS = (
         "smaller images",
     ),
     (
-        "VkCreateFence failed with ERROR_OUT_OF_HOST_MEMORY (file descriptors: 303, soft limit: 8192)",
+        (
+            "VkCreateFence failed with ERROR_OUT_OF_HOST_MEMORY (file descriptors: 303, soft "
+            "limit: "
+            "8192)"
+        ),
         "Vulkan's driver, on the host",
         UNKNOWN,
         {},
         "`free -g` and `ulimit -n`",
     ),
     (
-        "enforce fail at CPUAllocator.cpp:56] posix_memalign(&data, gAlignment, nbytes) == 0. 12 vs 0",
+        (
+            "enforce fail at CPUAllocator.cpp:56] posix_memalign(&data, gAlignment, nbytes) == "
+            "0. 12 "
+            "vs 0"
+        ),
         "an allocation of the program",
         HOST,
         {},
         "a smaller batch",
     ),
     (
-        "cuMemCreate CUDA_ERROR_OUT_OF_MEMORY (may not be an issue e.g. torch allocator will free cache and "
+        "cuMemCreate CUDA_ERROR_OUT_OF_MEMORY (may not be an issue e.g. torch allocator will free "
+        "cache and "
         "retry)",
         "a warning of torch_memory_saver",
         WARNING,
@@ -2587,8 +2997,10 @@ TEXTS = (
         "stop the other processes",
     ),
     (
-        "failed to allocate 3.00G (3221225472 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory\n"
-        "Resource exhausted: Failed to allocate request for 3.00GiB (3221225472B) on device ordinal 1",
+        "failed to allocate 3.00G (3221225472 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out "
+        "of memory\n"
+        "Resource exhausted: Failed to allocate request for 3.00GiB (3221225472B) on device "
+        "ordinal 1",
         "XLA or JAX",
         FULL,
         {"tried": 3 * GIB, "device": 1},
@@ -2602,7 +3014,8 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "[GPU] Exceeded max size of memory object allocation: requested 2147483648 bytes, but max alloc size "
+        "[GPU] Exceeded max size of memory object allocation: requested 2147483648 bytes, but max "
+        "alloc size "
         "supported by device is 1073741824 bytes.Please try to reduce batch size",
         "a buffer of OpenVINO",
         LARGER,
@@ -2610,7 +3023,8 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "Could not create cudnn handle: CUDNN_STATUS_NOT_INITIALIZED\nMemory usage: 2097152 bytes free, "
+        "Could not create cudnn handle: CUDNN_STATUS_NOT_INITIALIZED\nMemory usage: 2097152 bytes "
+        "free, "
         "8589934592 bytes total.",
         "a library's handle in TensorFlow",
         FULL,
@@ -2627,7 +3041,8 @@ TEXTS = (
         "rerun with CUDA_LAUNCH_BLOCKING=1",
     ),
     (
-        "MemoryError: std::bad_alloc: out_of_memory: CUDA error (failed to allocate 8192 bytes) at: "
+        "MemoryError: std::bad_alloc: out_of_memory: CUDA error (failed to allocate 8192 bytes) "
+        "at: "
         "/home/coder/.conda/envs/rapids/include/rmm/mr/cuda_async_view_memory_resource.hpp:86: "
         "cudaErrorMemoryAllocation out of memory",
         "RAPIDS",
@@ -2643,14 +3058,18 @@ TEXTS = (
         "fewer rows or features",
     ),
     (
-        "stack_like_memory_pool.h:294: Error: Out of memory. Requested 1070.546387; Free 1010.952393",
+        (
+            "stack_like_memory_pool.h:294: Error: Out of memory. Requested 1070.546387; Free "
+            "1010.952393"
+        ),
         "CatBoost",
         FULL,
         {},
         "fewer rows or features",
     ),
     (
-        "TotalUsedMemStatistics : 2147483648 plus TotalUsedByEventMemStatistics : 0 and plus alloc size : "
+        "TotalUsedMemStatistics : 2147483648 plus TotalUsedByEventMemStatistics : 0 and plus "
+        "alloc size : "
         "1073741824 is more than total mem size : 3000000000.",
         "MindSpore",
         FULL,
@@ -2693,22 +3112,33 @@ TEXTS = (
         "a smaller or more",
     ),
     (
-        "EnforceNotMet: enforce allocating <= available failed, 2147483648 > 1073741824\nat [gpu_info.cc:89]",
+        (
+            "EnforceNotMet: enforce allocating <= available failed, 2147483648 > 1073741824\nat "
+            "[gpu_info.cc:89]"
+        ),
         "Paddle's pool",
         FULL,
         {"tried": 2 * GIB, "free": GIB},
         "stop the other processes",
     ),
     *(
-        (text, "an allocation of the program", HOST, {"tried": 8192}, "a smaller batch, input or model")
+        (
+            text,
+            ("an allocation of the program"),
+            HOST,
+            {"tried": 8192},
+            "a smaller batch, input or model",
+        )
         for text in (
-            "alloc.cpp:73: error: (-4:Insufficient memory) Failed to allocate 8192 bytes in function "
+            "alloc.cpp:73: error: (-4:Insufficient memory) Failed to allocate 8192 bytes in "
+            "function "
             "'cv::OutOfMemoryError'",
             "alloc.cpp:55: error: (-4) Failed to allocate 8192 bytes in function OutOfMemoryError",
         )
     ),
     (
-        "ggml_vulkan: Device memory allocation of size 8192 failed.\nggml_vulkan: Requested buffer size "
+        "ggml_vulkan: Device memory allocation of size 8192 failed.\nggml_vulkan: Requested "
+        "buffer size "
         "exceeds device memory allocation limit: ErrorOutOfDeviceMemory",
         "a Vulkan buffer of llama.cpp",
         LIMITED,
@@ -2716,7 +3146,8 @@ TEXTS = (
         "fewer layers",
     ),
     (
-        "W ggml_vulkan: Failed to allocate pinned memory (Requested buffer size exceeds device buffer size "
+        "W ggml_vulkan: Failed to allocate pinned memory (Requested buffer size exceeds device "
+        "buffer size "
         "limit: ErrorOutOfDeviceMemory)",
         "a warning of llama.cpp",
         WARNING,
@@ -2724,14 +3155,21 @@ TEXTS = (
         "nothing",
     ),
     (
-        "THCudaCheck FAIL file=/pytorch/aten/src/THC/generic/THCStorage.cu line=58 error=2 : out of memory",
+        (
+            "THCudaCheck FAIL file=/pytorch/aten/src/THC/generic/THCStorage.cu line=58 error=2 : "
+            "out "
+            "of memory"
+        ),
         "torch up to 1.0",
         FULL,
         {},
         "a smaller batch or model",
     ),
     (
-        "RuntimeError: cuda runtime err(2): out of memory at /pytorch/aten/src/THC/THCStorage.cu:58",
+        (
+            "RuntimeError: cuda runtime err(2): out of memory at "
+            "/pytorch/aten/src/THC/THCStorage.cu:58"
+        ),
         "torch up to 1.0",
         FULL,
         {},
@@ -2754,10 +3192,15 @@ TEXTS = (
     *(
         (text, "a CUDA call outside torch's allocator", FULL, {}, "stop the other processes")
         for text in (
-            "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+            (
+                "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be "
+                "asynchronously "
+                "reported"
+            ),
             "torch.AcceleratorError: CUDA error: out of memory",
             "gpu_memory.h:109 cudaMalloc(&rawptr, n_bytes+GUARD*2) failed with error out of memory",
-            "[enforce fail at event_gpu.cc:17] error == cudaSuccess. 2 vs 0. Error at: event_gpu.cc:17: out "
+            "[enforce fail at event_gpu.cc:17] error == cudaSuccess. 2 vs 0. Error at: "
+            "event_gpu.cc:17: out "
             "of memory",
             "CUDA Error: out of memory: Success",
             "CUDA runtime error in ::cudaMallocAsync(ptr, n, pool, stream): out of memory "
@@ -2769,11 +3212,17 @@ TEXTS = (
             "Error out of memory at line 380 in file /csrc/ops.cu",
             "Check failed: [error == cudaSuccess]  out of memory",
             "CUDA error at cuCtxCreate: Out of memory",
-            'CUDA error at x.cpp:9 code=2(cudaErrorMemoryAllocation) "cudaMalloc((void**)&d, n * 4)"',
+            (
+                'CUDA error at x.cpp:9 code=2(cudaErrorMemoryAllocation) "cudaMalloc((void**)&d, n '
+                '* 4)"'
+            ),
         )
     ),
     (
-        "RuntimeError: level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
+        (
+            "RuntimeError: level_zero backend failed with error: 39 "
+            "(UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)"
+        ),
         "XPU",
         FULL,
         {},
@@ -2809,7 +3258,13 @@ TEXTS = (
         "close other programs",
     ),
     ("vk::Queue::submit: ErrorOutOfDeviceMemory", "Vulkan", FULL, {}, "close other programs"),
-    ("clEnqueueNDRangeKernel: CL_OUT_OF_RESOURCES", "OpenCL's resources", UNKNOWN, {}, "use less memory"),
+    (
+        ("clEnqueueNDRangeKernel: CL_OUT_OF_RESOURCES"),
+        "OpenCL's resources",
+        UNKNOWN,
+        {},
+        "use less memory",
+    ),
     (
         "EL0004: [PID: 41] 2025-01-01 Failed to allocate memory.",
         "the Ascend driver",
@@ -2820,7 +3275,8 @@ TEXTS = (
     ("aclrtMallocPhysical device memory failed", "the Ascend driver", FULL, {}, "stop the other"),
     ("nrt_load failed: NRT_RESOURCE(4)", "Neuron", FULL, {}, "a smaller batch or sequence"),
     (
-        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072, Hardware "
+        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072, "
+        "Hardware "
         "limit: "
         "101376. Reducing block sizes or `num_stages` may help.",
         "shared memory of a kernel",
@@ -2844,7 +3300,10 @@ TEXTS = (
         "a smaller block size",
     ),
     (
-        "unable to open shared memory object </torch_41_7> in read-write mode: Too many open files (24)",
+        (
+            "unable to open shared memory object </torch_41_7> in read-write mode: Too many open "
+            "files (24)"
+        ),
         "files that are open",
         OTHER_MEMORY,
         {},
@@ -2857,17 +3316,24 @@ TEXTS = (
             ("This might be caused by insufficient shared memory (shm).", {}),
             ("RuntimeError: unable to write to file </torch_41_7>", {}),
             (
-                "include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
-                "NCCL WARN Error while creating shared memory segment nccl-shm-recv-14-1-2 (size 9637888)",
+                "include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on "
+                "device\n"
+                "NCCL WARN Error while creating shared memory segment nccl-shm-recv-14-1-2 (size "
+                "9637888)",
                 {"tried": 9637888},
             ),
-            ("NCCL WARN Error: failed to extend /dev/shm/nccl-fjwOOB to 5967876 bytes", {"tried": 5967876}),
+            (
+                ("NCCL WARN Error: failed to extend /dev/shm/nccl-fjwOOB to 5967876 bytes"),
+                {"tried": 5967876},
+            ),
         )
     ),
     (
-        "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\nMemory "
+        "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on "
+        "memory.\nMemory "
         "on the node "
-        "(IP: 10.0.0.2, ID: 8c5a) where the task (task ID: 4161, name=f, pid=548, memory used=12.18GB) was "
+        "(IP: 10.0.0.2, ID: 8c5a) where the task (task ID: 4161, name=f, pid=548, memory "
+        "used=12.18GB) was "
         "running was "
         "59.49GB / 62.58GB (0.950744), which exceeds the memory usage threshold of 0.95.",
         "Ray",
@@ -2888,7 +3354,8 @@ TEXTS = (
         "fewer tasks or actors",
     ),
     (
-        "ray.exceptions.ObjectStoreFullError: Failed to put object ab in object store because it is full. "
+        "ray.exceptions.ObjectStoreFullError: Failed to put object ab in object store because it "
+        "is full. "
         "Object size "
         "is 1073741824 bytes.",
         "Ray's object store",
@@ -2927,10 +3394,14 @@ TEXTS = (
         )
         for text in (
             "slurmstepd: error: Detected 1 oom_kill event in StepId=41.batch.",
-            "job.sh: line 7: 4711 Killed  python train.py\nslurmstepd: error: Detected 3 oom-kill event(s) "
+            "job.sh: line 7: 4711 Killed  python train.py\nslurmstepd: error: Detected 3 oom-kill "
+            "event(s) "
             "in StepId=52.batch cgroup.",
             "slurmstepd: error: Detected 2 oom-kill event(s) in StepId=41.0 cgroup.",
-            "srun: error: nid001: task 0: Out Of Memory\nerror: Detected 1 oom_kill event in StepId=41.7.",
+            (
+                "srun: error: nid001: task 0: Out Of Memory\nerror: Detected 1 oom_kill event in "
+                "StepId=41.7."
+            ),
         )
     ),
     (
@@ -2949,7 +3420,8 @@ TEXTS = (
         "lower --max-running-requests",
     ),
     (
-        "terminate called after throwing an instance of 'boost::compute::opencl_error'\n  what():  Memory "
+        "terminate called after throwing an instance of 'boost::compute::opencl_error'\n  what(): "
+        " Memory "
         "Object Allocation Failure",
         "LightGBM on OpenCL",
         FULL,
@@ -2958,24 +3430,35 @@ TEXTS = (
     ),
     ("clCreateBuffer: Memory Object Allocation Failure", "OpenCL", FULL, {}, "smaller buffers"),
     (
-        "Nov 02 07:08:09 box systemd-oomd[77]: Killed /user.slice/train.scope due to memory pressure for "
+        "Nov 02 07:08:09 box systemd-oomd[77]: Killed /user.slice/train.scope due to memory "
+        "pressure for "
         "/user.slice being 61.25% > 40.50% for > 30s with reclaim activity",
         "systemd-oomd",
         HOST,
-        {"percent of the time waited for memory": 61.25, "percent allowed": 40.5, "seconds above it": 30},
+        {
+            ("percent of the time waited for memory"): 61.25,
+            "percent allowed": 40.5,
+            "seconds above it": 30,
+        },
         "use less host memory",
     ),
     (
-        "systemd-oomd[77]: Killed /user.slice/train.scope due to memory used (7) / total (8) and swap used",
+        (
+            "systemd-oomd[77]: Killed /user.slice/train.scope due to memory used (7) / total (8) "
+            "and "
+            "swap used"
+        ),
         "systemd-oomd, because swap was full",
         HOST,
         {"used": 7, "the machine's memory": 8},
         "use less host memory",
     ),
     (
-        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3221225472 bytes.\nBufferAssignment "
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3221225472 "
+        "bytes.\nBufferAssignment "
         "stats:\n parameter allocation: 256.00MiB\n constant allocation: 16.0KiB\n maybe_live_out "
-        "allocation: 5.50GiB\n preallocated temp allocation: 3.25GiB\n total allocation: 9.00GiB\n total "
+        "allocation: 5.50GiB\n preallocated temp allocation: 3.25GiB\n total allocation: "
+        "9.00GiB\n total "
         "fragmentation: 128.00MiB (1.39%)",
         "a compiled program of XLA",
         FULL,
@@ -2992,7 +3475,10 @@ TEXTS = (
     ),
     # A size that no machine has was computed wrongly: no batch is small enough.
     (
-        "bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 4611686018427388928",
+        (
+            "bfc_arena.cc:376 Failed to allocate memory for requested buffer of size "
+            "4611686018427388928"
+        ),
         "ONNX Runtime, without its device",
         LARGER,
         {"tried": (1 << 62) + 1024},
@@ -3000,7 +3486,8 @@ TEXTS = (
     ),
     # What was free is far more than what was needed: the GPU was not full when it was read.
     (
-        "Memory allocation error on worker 0: std::bad_alloc: cudaErrorMemoryAllocation: out of memory\n- "
+        "Memory allocation error on worker 0: std::bad_alloc: cudaErrorMemoryAllocation: out of "
+        "memory\n- "
         "Free memory: 8589934592\n- Requested memory: 65536",
         "XGBoost",
         UNKNOWN,
@@ -3017,7 +3504,8 @@ TEXTS = (
         "free what other processes hold (`nvidia-smi`)",
     ),
     (
-        "ValueError: Free memory on device (0.50/80.00 GiB) on startup is less than desired GPU memory "
+        "ValueError: Free memory on device (0.50/80.00 GiB) on startup is less than desired GPU "
+        "memory "
         "utilization (0.5, 40.00 GiB).",
         "vLLM's start",
         OUTSIDE,
@@ -3030,7 +3518,8 @@ TEXTS = (
         "free what other processes hold (`nvidia-smi`)",
     ),
     (
-        "Memory cgroup out of memory: Killed process 41 (python) total-vm:99kB, anon-rss:1048576kB, "
+        "Memory cgroup out of memory: Killed process 41 (python) total-vm:99kB, "
+        "anon-rss:1048576kB, "
         "file-rss:0kB, shmem-rss:4kB, UID:0 pgtables:8kB oom_score_adj:0",
         "a control group's limit",
         HOST,
@@ -3043,7 +3532,8 @@ TEXTS = (
         "a higher limit (--memory in Docker",
     ),
     (
-        "[12.5] Task in /ecs/a killed as a result of limit of /ecs/a\n[12.5] memory: usage 1048576kB, limit "
+        "[12.5] Task in /ecs/a killed as a result of limit of /ecs/a\n[12.5] memory: usage "
+        "1048576kB, limit "
         "1048576kB, failcnt 9\n[12.5] memory+swap: usage 1048576kB, limit 2097152kB, failcnt 0",
         "a control group's limit",
         HOST,
@@ -3051,7 +3541,8 @@ TEXTS = (
         "a higher limit (--memory in Docker",
     ),
     (
-        "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),global_oom,task=perl,pid=7\nOut of memory: "
+        "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),global_oom,task=perl,pid=7\nOut of "
+        "memory: "
         "Killed process 7 (perl) total-vm:87033376kB, anon-rss:60356340kB, file-rss:0kB\n"
         "oom_reaper: reaped process 7 (perl), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
         "the machine's memory",
@@ -3067,31 +3558,41 @@ TEXTS = (
         "use less host memory",
     ),
     (
-        "python invoked oom-killer: gfp_mask=0x14200ca, order=0\noom_reaper: reaped process 7 (python), now "
+        "python invoked oom-killer: gfp_mask=0x14200ca, order=0\noom_reaper: reaped process 7 "
+        "(python), now "
         "anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
         "the kernel's OOM killer",
         HOST,
         {},
         "use less host memory",
     ),
-    # Beside a container that was killed, the kernel's line does not say whether it was the machine's memory.
+    # Beside a container that was killed, the kernel's line does not say whether it was the
+    # machine's memory.
     (
-        "Out of memory: Killed process 41 (python) total-vm:2048kB, anon-rss:1024kB\nReason: OOMKilled",
+        (
+            "Out of memory: Killed process 41 (python) total-vm:2048kB, anon-rss:1024kB\nReason: "
+            "OOMKilled"
+        ),
         "the kernel's OOM killer",
         HOST,
         {"of address space": 2 * MIB, "process": MIB},
         "use less host memory",
     ),
     (
-        "Last State: Terminated\n  Reason: OOMKilled\n  Exit Code: 137\nLimits:\n  cpu: 2\n  memory: 4Gi\n",
+        (
+            "Last State: Terminated\n  Reason: OOMKilled\n  Exit Code: 137\nLimits:\n  cpu: 2\n  "
+            "memory: 4Gi\n"
+        ),
         "a container of Kubernetes",
         HOST,
         {"the limit": 4 * GIB},
         "a higher resources.limits.memory",
     ),
     (
-        "mem avail: 1524 of 13855 MiB (10 %), swap free: 0 of 0 MiB ( 0 %)\nlow memory! at or below SIGTERM "
-        'limits: mem 10 %, swap 10 %\nkilling process 41 "python" with signal 15: badness 5, VmRSS 7609 MiB',
+        "mem avail: 1524 of 13855 MiB (10 %), swap free: 0 of 0 MiB ( 0 %)\nlow memory! at or "
+        "below SIGTERM "
+        'limits: mem 10 %, swap 10 %\nkilling process 41 "python" with signal 15: badness 5, '
+        "VmRSS 7609 MiB",
         "earlyoom",
         HOST,
         {"the machine's memory": 13855 * MIB, "process": 7609 * MIB},
@@ -3105,7 +3606,8 @@ TEXTS = (
         "smaller partitions",
     ),
     (
-        "distributed.worker - WARNING - Worker is at 82% memory usage. Pausing worker. Process memory: "
+        "distributed.worker - WARNING - Worker is at 82% memory usage. Pausing worker. Process "
+        "memory: "
         "2.50 GiB "
         "-- Worker memory limit: 3.00 GiB",
         "a warning of Dask",
@@ -3114,7 +3616,8 @@ TEXTS = (
         "nothing, if the job goes on",
     ),
     (
-        "distributed.scheduler.KilledWorker: Attempted to run task 'sum' on 4 different workers, but all "
+        "distributed.scheduler.KilledWorker: Attempted to run task 'sum' on 4 different workers, "
+        "but all "
         "those "
         "workers died while running it.",
         "perhaps the cause of dead Dask workers",
@@ -3123,21 +3626,29 @@ TEXTS = (
         "the workers' own logs",
     ),
     (
-        "Container killed by YARN for exceeding memory limits. 12.5 GB of 12 GB physical memory used.",
+        (
+            "Container killed by YARN for exceeding memory limits. 12.5 GB of 12 GB physical "
+            "memory "
+            "used."
+        ),
         "YARN's limit of a container",
         HOST,
         {"used": gib(12.5), "the limit": 12 * GIB},
         "raise spark.executor.memoryOverhead",
     ),
     (
-        "Native memory allocation (mmap) failed to map 715849728 bytes for committing reserved memory.",
+        (
+            "Native memory allocation (mmap) failed to map 715849728 bytes for committing reserved "
+            "memory."
+        ),
         "Java's memory outside the heap",
         HOST,
         {"tried": 715849728},
         "a smaller heap",
     ),
     (
-        "[7:0x1] 41 ms: Mark-sweep 428.1 (465.0) -> 425.5 (466.0) MB, 1.8 / 0.0 ms allocation failure\n"
+        "[7:0x1] 41 ms: Mark-sweep 428.1 (465.0) -> 425.5 (466.0) MB, 1.8 / 0.0 ms allocation "
+        "failure\n"
         "FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory",
         "the heap of Node.js",
         HOST,
@@ -3153,7 +3664,8 @@ TEXTS = (
     ),
     ("Error: vector memory exhausted (limit reached?)", "R", HOST, {}, "use less memory: rm()"),
     (
-        "Error using gpuArray\nOut of memory on device. To view more detail about available memory on the "
+        "Error using gpuArray\nOut of memory on device. To view more detail about available "
+        "memory on the "
         "GPU, "
         "use 'gpuDevice()'.",
         "MATLAB on the GPU",
@@ -3176,7 +3688,8 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "MemoryError   Traceback (most recent call last)\n~\\Python\\Python38-32\\lib\\parsers.py in "
+        "MemoryError   Traceback (most recent call "
+        "last)\n~\\Python\\Python38-32\\lib\\parsers.py in "
         "read_csv(a)",
         "a 32-bit Python",
         HOST,
@@ -3184,7 +3697,8 @@ TEXTS = (
         "a 64-bit Python",
     ),
     (
-        "InternalError: Failed copying input tensor from CPU:0 to GPU:0 in order to run _EagerConst: Dst "
+        "InternalError: Failed copying input tensor from CPU:0 to GPU:0 in order to run "
+        "_EagerConst: Dst "
         "tensor "
         "is not initialized.",
         "a copy to the GPU in TensorFlow",
@@ -3193,8 +3707,10 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "Ran out of memory in memory space hbm. Used 40.00G of 16.00G hbm. Exceeded hbm capacity by 24.00G.\n"
-        "  Largest program allocations in hbm:\n\n  1. Size: 32.00G\n     Shape: s32[8,4]{1,0:T(8,128)}\n"
+        "Ran out of memory in memory space hbm. Used 40.00G of 16.00G hbm. Exceeded hbm capacity "
+        "by 24.00G.\n"
+        "  Largest program allocations in hbm:\n\n  1. Size: 32.00G\n     Shape: "
+        "s32[8,4]{1,0:T(8,128)}\n"
         "     Unpadded size: 1.00G\n     Extra memory due to padding: 31.00G (32.0x expansion)",
         "a padded array on a TPU",
         FULL,
@@ -3209,7 +3725,8 @@ TEXTS = (
         "give that array a last dimension of 128",
     ),
     (
-        "Error allocating 3242496000 bytes of device memory (out of memory). Driver report 876146688 bytes "
+        "Error allocating 3242496000 bytes of device memory (out of memory). Driver report "
+        "876146688 bytes "
         "free "
         "and 4294246400 bytes total",
         "Theano",
@@ -3282,7 +3799,11 @@ TEXTS = (
         "ask for more",
     ),
     (
-        "slurmstepd: error: StepId=1141.0 exceeded memory limit (8612294656 > 8589934592), being killed",
+        (
+            "slurmstepd: error: StepId=1141.0 exceeded memory limit (8612294656 > 8589934592), "
+            "being "
+            "killed"
+        ),
         "a job's memory limit",
         HOST,
         {"process": 8612294656, "the limit": 8 * GIB},
@@ -3290,7 +3811,8 @@ TEXTS = (
     ),
     # What was free as TensorFlow started would have been enough.
     (
-        "totalMemory: 11.00GiB freeMemory: 10.75GiB\nCreating TensorFlow device (/device:GPU:0)\nfailed to "
+        "totalMemory: 11.00GiB freeMemory: 10.75GiB\nCreating TensorFlow device "
+        "(/device:GPU:0)\nfailed to "
         "allocate 10.00G (10737418240 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY",
         "TensorFlow's start",
         UNKNOWN,
@@ -3298,7 +3820,8 @@ TEXTS = (
         "run it again with `nvidia-smi` beside it",
     ),
     (
-        "pycuda._driver.LogicError: cuMemHostAlloc failed: OS call failed or operation not supported on "
+        "pycuda._driver.LogicError: cuMemHostAlloc failed: OS call failed or operation not "
+        "supported on "
         "this OS",
         "pinned memory of a library",
         HOST,
@@ -3313,22 +3836,40 @@ TEXTS = (
         "num_workers=0",
     ),
     (
-        "Container killed by YARN for exceeding memory limits. 7.5 GB of 4.5 GB virtual memory used.",
+        (
+            "Container killed by YARN for exceeding memory limits. 7.5 GB of 4.5 GB virtual memory "
+            "used."
+        ),
         "YARN's limit of virtual memory",
         HOST,
         {"used": gib(7.5), "the limit": gib(4.5)},
         "turn the check off",
     ),
     (
-        "REPORT Memory Size: 2688 MB\tMax Memory Used: 2581 MB\nRuntime exited with error: signal: killed",
+        (
+            "REPORT Memory Size: 2688 MB\tMax Memory Used: 2581 MB\nRuntime exited with error: "
+            "signal: killed"
+        ),
         "AWS Lambda",
         HOST,
         {"the limit": 2688 * MIB, "used": 2581 * MIB},
         "a larger memory size",
     ),
     ("[GPU] out of GPU resources", "OpenCL's resources", UNKNOWN, {}, "use less memory"),
-    ("errcode -5,CL_OUT_OF_RESOURCES,src/gpu", "OpenCL's resources", UNKNOWN, {}, "use less memory"),
-    ("[W dml_heap_allocator.cc:97] DML allocator out of memory!", "DirectML", FULL, {}, "a smaller batch"),
+    (
+        "errcode -5,CL_OUT_OF_RESOURCES,src/gpu",
+        "OpenCL's resources",
+        UNKNOWN,
+        {},
+        "use less memory",
+    ),
+    (
+        ("[W dml_heap_allocator.cc:97] DML allocator out of memory!"),
+        "DirectML",
+        FULL,
+        {},
+        "a smaller batch",
+    ),
     (
         "[1.5] memory: usage 131072kB, limit 131072kB, failcnt 34764\noom-kill:constraint=CON",
         "a control group's limit",
@@ -3337,7 +3878,8 @@ TEXTS = (
         "a higher limit",
     ),
     (
-        "Allocator (DmlAllocator) ran out of memory trying to allocate 5.50MiB (rounded to 5767168).\n"
+        "Allocator (DmlAllocator) ran out of memory trying to allocate 5.50MiB (rounded to "
+        "5767168).\n"
         "Limit:    7593787392\nInUse:    7589175808",
         "TensorFlow",
         FULL,
@@ -3350,7 +3892,8 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "kernel 4222e7b2-aca5-4c53-972e-ea8892e41d74 restarted\ntcmalloc: large alloc 2400002048 bytes == "
+        "kernel 4222e7b2-aca5-4c53-972e-ea8892e41d74 restarted\ntcmalloc: large alloc 2400002048 "
+        "bytes == "
         "0x9",
         "a notebook's session that ended",
         HOST,
@@ -3365,7 +3908,10 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        'job 7.1 exceeded job hard limit "h_vmem" of queue "all.q@box" (4.5G > limit:4.0G) - sending SIGKILL',
+        (
+            'job 7.1 exceeded job hard limit "h_vmem" of queue "all.q@box" (4.5G > limit:4.0G) - '
+            "sending SIGKILL"
+        ),
         "a job's memory limit",
         HOST,
         {"process": gib(4.5), "the limit": 4 * GIB},
@@ -3393,8 +3939,20 @@ TEXTS = (
         {},
         "a larger",
     ),
-    ("Error tokenizing data. C error: out of memory", "an allocation of the program", HOST, {}, "a smaller"),
-    ("ERROR: LoadError: OutOfMemoryError()", "an allocation of the program", HOST, {}, "a smaller batch"),
+    (
+        ("Error tokenizing data. C error: out of memory"),
+        "an allocation of the program",
+        HOST,
+        {},
+        "a smaller",
+    ),
+    (
+        ("ERROR: LoadError: OutOfMemoryError()"),
+        "an allocation of the program",
+        HOST,
+        {},
+        "a smaller batch",
+    ),
     (
         "runtime: out of memory: cannot allocate 4194304-byte block (3221225472 in use)",
         "an allocation of the program",
@@ -3403,7 +3961,10 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "OpenCV Error: Insufficient memory (Failed to allocate 2764800000 bytes) in OutOfMemoryError",
+        (
+            "OpenCV Error: Insufficient memory (Failed to allocate 2764800000 bytes) in "
+            "OutOfMemoryError"
+        ),
         "an allocation of the program",
         HOST,
         {"tried": 2764800000},
@@ -3437,9 +3998,19 @@ TEXTS = (
         {},
         "use less host memory",
     ),
-    ("srun: error: node1: task 0: Out Of Memory", "a step that Slurm killed", HOST, {}, "ask for more"),
     (
-        "State: OUT_OF_MEMORY (exit code 0)\nMemory Utilized: 15.50 GB\nMemory Efficiency: 96.9% of 16.00 GB",
+        ("srun: error: node1: task 0: Out Of Memory"),
+        "a step that Slurm killed",
+        HOST,
+        {},
+        "ask for more",
+    ),
+    (
+        (
+            "State: OUT_OF_MEMORY (exit code 0)\nMemory Utilized: 15.50 GB\nMemory Efficiency: "
+            "96.9% "
+            "of 16.00 GB"
+        ),
         "a job's memory limit",
         HOST,
         {"used": gib(15.5), "the limit": 16 * GIB},
@@ -3460,7 +4031,8 @@ TEXTS = (
         "split the data into",
     ),
     (
-        "Total size of serialized results of 16 tasks (1048.5 MiB) is bigger than spark.driver.maxResultSize "
+        "Total size of serialized results of 16 tasks (1048.5 MiB) is bigger than "
+        "spark.driver.maxResultSize "
         "(1024.0 MiB)",
         "Spark's limit of results",
         LIMITED,
@@ -3481,7 +4053,13 @@ TEXTS = (
         {},
         "a smaller resources.requests.memory",
     ),
-    ("ClientError: Please use an instance type with more memory", "SageMaker", HOST, {}, "an instance type"),
+    (
+        ("ClientError: Please use an instance type with more memory"),
+        "SageMaker",
+        HOST,
+        {},
+        "an instance type",
+    ),
     (
         "The kernel appears to have died. It will restart automatically.",
         "perhaps the cause of a dead notebook kernel",
@@ -3490,7 +4068,8 @@ TEXTS = (
         "run the code as a script",
     ),
     (
-        'Kokkos ERROR: Cuda memory space failed to allocate 2.5 GiB (label="neighbors"). The allocation '
+        'Kokkos ERROR: Cuda memory space failed to allocate 2.5 GiB (label="neighbors"). The '
+        "allocation "
         'using cudaMalloc() returned the error code "cudaErrorMemoryAllocation".',
         "Kokkos",
         FULL,
@@ -3498,7 +4077,13 @@ TEXTS = (
         "less work for each GPU",
     ),
     ("OPTIX_ERROR_DEVICE_OUT_OF_MEMORY in optixModuleCreate", "OptiX", FULL, {}, "a smaller scene"),
-    ('nrt_tensor_allocate status=4 message="Allocation Failure"', "Neuron", FULL, {}, "a smaller batch"),
+    (
+        ('nrt_tensor_allocate status=4 message="Allocation Failure"'),
+        "Neuron",
+        FULL,
+        {},
+        "a smaller batch",
+    ),
     (
         "RuntimeError: level_zero backend failed with error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)",
         "XPU's resources",
@@ -3507,7 +4092,8 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "used slow CUDNN algo without Workspace! Need memory: 32321295, available: 30998528\n Try to set "
+        "used slow CUDNN algo without Workspace! Need memory: 32321295, available: 30998528\n Try "
+        "to set "
         "subdivisions=64 in your cfg-file.\nCUDA Error: out of memory: Cannot allocate memory",
         "Darknet",
         FULL,
@@ -3522,7 +4108,8 @@ TEXTS = (
         "use less host memory",
     ),
     (
-        "System memory low at node with IP 1.2.3.4. Used memory (23.50GB) / total capacity (33.25GB) (0.7) "
+        "System memory low at node with IP 1.2.3.4. Used memory (23.50GB) / total capacity "
+        "(33.25GB) (0.7) "
         "exceeds threshold 0.7, killing latest task",
         "Ray",
         HOST,
@@ -3530,7 +4117,8 @@ TEXTS = (
         "fewer tasks or actors",
     ),
     (
-        "Total hbm usage >= 11.50G:\n    HLO temp 10.75G (1.2% utilization: Unpadded (140.25M) Padded "
+        "Total hbm usage >= 11.50G:\n    HLO temp 10.75G (1.2% utilization: Unpadded (140.25M) "
+        "Padded "
         "(10.75G), 0.0% fragmentation (0B))",
         "a padded array on a TPU",
         FULL,
@@ -3542,14 +4130,18 @@ TEXTS = (
         "give that array a last dimension of 128",
     ),
     (
-        "ResourceExhaustedError: Failed to allocate request for 64.00MiB (67108864B) on device ordinal 1",
+        (
+            "ResourceExhaustedError: Failed to allocate request for 64.00MiB (67108864B) on device "
+            "ordinal 1"
+        ),
         "XLA or JAX",
         FULL,
         {"tried": 64 * MIB, "device": 1},
         "a smaller batch",
     ),
     (
-        "mxnet.base.MXNetError: [17:13:00] src/operator/mxnet_op.h:576: Check failed: err == cudaSuccess "
+        "mxnet.base.MXNetError: [17:13:00] src/operator/mxnet_op.h:576: Check failed: err == "
+        "cudaSuccess "
         "(2 vs. "
         "0) Name: mxnet_generic_kernel ErrStr:out of memory",
         "MXNet",
@@ -3588,9 +4180,11 @@ TEXTS = (
         "tf.config.experimental.set_memory_growth",
     ),
     (
-        "[TensorRT] ERROR: Requested amount of memory (150994944 bytes) could not be allocated. There may "
+        "[TensorRT] ERROR: Requested amount of memory (150994944 bytes) could not be allocated. "
+        "There may "
         "not be enough free memory for allocation to succeed.\n[TensorRT] ERROR: "
-        "../rtSafe/WeightsPtr.cpp (92) - OutOfMemory Error in allocate: 0\n[TensorRT] ERROR: Out of memory "
+        "../rtSafe/WeightsPtr.cpp (92) - OutOfMemory Error in allocate: 0\n[TensorRT] ERROR: Out "
+        "of memory "
         "error during getBestTactic: [FULLY_CONNECTED #1]",
         "TensorRT",
         FULL,
@@ -3598,8 +4192,10 @@ TEXTS = (
         "a smaller workspace",
     ),
     (
-        "Ran out of memory in memory space hbm. Used 63.80G of 30.75G hbm. Exceeded hbm capacity by "
-        '33.05G.\n  Largest program allocations in hbm:\n\n  1. Size: 2.00G\n     Operator: op_name="a"\n'
+        "Ran out of memory in memory space hbm. Used 63.80G of 30.75G hbm. Exceeded hbm "
+        "capacity by "
+        "33.05G.\n  Largest program allocations in hbm:\n\n  1. Size: 2.00G\n     Operator: "
+        'op_name="a"\n'
         "     Shape: f32[32,4096,4096]{1,2,0:T(8,128)}\n     Unpadded size: 2.00G",
         "XLA on a TPU",
         FULL,
@@ -3613,8 +4209,10 @@ TEXTS = (
         "a smaller batch per core",
     ),
     (
-        "opencv/modules/core/src/cuda_info.cpp:74: error: (-217:Gpu API call) out of memory in function "
-        "'setDevice'\nopencv/modules/core/src/cuda_host_mem.cpp:95: error: (-217:Gpu API call) out of "
+        "opencv/modules/core/src/cuda_info.cpp:74: error: (-217:Gpu API call) out of memory in "
+        "function "
+        "'setDevice'\nopencv/modules/core/src/cuda_host_mem.cpp:95: error: (-217:Gpu API call) "
+        "out of "
         "memory in function 'allocate'",
         "OpenCV's pinned memory",
         HOST,
@@ -3645,7 +4243,8 @@ TEXTS = (
         "a higher resources.limits.memory",
     ),
     (
-        "[shard 0:stmt] seastar - Failed to allocate 174794 bytes\nUsed memory:   8G\nFree memory:   113M\n"
+        "[shard 0:stmt] seastar - Failed to allocate 174794 bytes\nUsed memory:   8G\nFree "
+        "memory:   113M\n"
         "Total memory:  8G",
         "Seastar",
         HOST,
@@ -3662,7 +4261,8 @@ TEXTS = (
     ),
     ("VK Error Code: ERROR_OUT_OF_DEVICE_MEMORY", "Vulkan", FULL, {}, "close other programs"),
     (
-        "[HAMI-core ERROR (pid:30 thread=140382094939712 allocator.c:53)]: Device 0 OOM 3171158016 / "
+        "[HAMI-core ERROR (pid:30 thread=140382094939712 allocator.c:53)]: Device 0 OOM "
+        "3171158016 / "
         "3145728000\nRuntimeError: CUDA error: unrecognized error code",
         "HAMi's limit of a container",
         LIMITED,
@@ -3670,7 +4270,8 @@ TEXTS = (
         "a larger share",
     ),
     (
-        "[HAMI-core ERROR (pid:1 thread=140160828682240 allocator.c:53)]: Device 0 OOM 18446744073707737660 "
+        "[HAMI-core ERROR (pid:1 thread=140160828682240 allocator.c:53)]: Device 0 OOM "
+        "18446744073707737660 "
         "/ 24146608128",
         "HAMi's wrong count",
         UNKNOWN,
@@ -3678,14 +4279,21 @@ TEXTS = (
         "restart the container",
     ),
     (
-        "[HAMI-core ERROR (pid:7 thread=140360328144640 allocator.c:115)]: cuMemoryAllocate failed res=2",
+        (
+            "[HAMI-core ERROR (pid:7 thread=140360328144640 allocator.c:115)]: cuMemoryAllocate "
+            "failed res=2"
+        ),
         "HAMi",
         FULL,
         {},
         "a smaller batch or model",
     ),
     (
-        "RuntimeError: FATAL ERROR :: MODULE:SYNHELPER workspace Allocation of size ::14493510400 failed!",
+        (
+            "RuntimeError: FATAL ERROR :: MODULE:SYNHELPER workspace Allocation of size "
+            "::14493510400 "
+            "failed!"
+        ),
         "Gaudi",
         FULL,
         {"tried": 14493510400},
@@ -3716,7 +4324,8 @@ TEXTS = (
         "a smaller batch, image or model",
     ),
     (
-        "systemd-oomd[702]: Killed /user.slice/app-code.scope due to memory used (65921351680) / total "
+        "systemd-oomd[702]: Killed /user.slice/app-code.scope due to memory used (65921351680) / "
+        "total "
         "(67252178944) and swap used (2145480704) / total (2147479552) being more than 90.00%",
         "systemd-oomd, because swap was full",
         HOST,
@@ -3729,7 +4338,8 @@ TEXTS = (
         "use less host memory",
     ),
     (
-        "failed qmaster enforced h_rt, h_cpu, or h_vmem limit because:\njob 1234.1 died through signal KILL "
+        "failed qmaster enforced h_rt, h_cpu, or h_vmem limit because:\njob 1234.1 died through "
+        "signal KILL "
         "(9)\nmaxvmem      16.021G",
         "a limit of Grid Engine",
         UNKNOWN,
@@ -3744,7 +4354,8 @@ TEXTS = (
         "`dmesg | grep -i kill`",
     ),
     (
-        "  self.gpudata = self.allocator(self.size * self.dtype.itemsize)\nMemoryError: cuMemAlloc failed: "
+        "  self.gpudata = self.allocator(self.size * self.dtype.itemsize)\nMemoryError: "
+        "cuMemAlloc failed: "
         "out "
         "of memory",
         "the CUDA driver",
@@ -3753,7 +4364,8 @@ TEXTS = (
         "a smaller batch, model or input",
     ),
     (
-        "RuntimeError: unable to mmap 23802932552 bytes from file <./flux1-dev.safetensors>: Cannot allocate "
+        "RuntimeError: unable to mmap 23802932552 bytes from file <./flux1-dev.safetensors>: "
+        "Cannot allocate "
         "memory (12)",
         "a mapping of a file",
         HOST,
@@ -3768,7 +4380,8 @@ TEXTS = (
         "load that library first",
     ),
     (
-        "Allocator (cuda_host_bfc) ran out of memory trying to allocate 9.16GiB.  Current allocation summary "
+        "Allocator (cuda_host_bfc) ran out of memory trying to allocate 9.16GiB.  Current "
+        "allocation summary "
         "follows.",
         "TensorFlow's pinned memory",
         HOST,
@@ -3776,7 +4389,8 @@ TEXTS = (
         "copy less at once",
     ),
     (
-        "Execution of replica 0 failed: RESOURCE_EXHAUSTED: Failed to load in-memory CUBIN (compiled for a "
+        "Execution of replica 0 failed: RESOURCE_EXHAUSTED: Failed to load in-memory CUBIN "
+        "(compiled for a "
         "different GPU?).: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
         "kernel code beside XLA's pool",
         FULL,
@@ -3818,12 +4432,16 @@ TEXTS = (
         (text, "an allocation of the program", HOST, figures, "a smaller batch, input or model")
         for text, figures in (
             (
-                "[enforce fail at alloc_cpu.cpp:114] DefaultCPUAllocator: can't allocate memory: you tried "
+                "[enforce fail at alloc_cpu.cpp:114] DefaultCPUAllocator: can't allocate memory: "
+                "you tried "
                 "to "
                 "allocate 8192 bytes. Error code 12 (Cannot allocate memory)",
                 {"tried": 8192},
             ),
-            ("$ Torch: not enough memory: you tried to allocate 24GB. Buy new RAM!", {"tried": 24 * GIB}),
+            (
+                ("$ Torch: not enough memory: you tried to allocate 24GB. Buy new RAM!"),
+                {"tried": 24 * GIB},
+            ),
             ("memory allocation of 4096 bytes failed", {"tried": 4096}),
             ("terminate called after throwing an instance of 'std::bad_alloc'", {}),
             ("OSError: [Errno 12] Cannot allocate memory", {}),
@@ -3835,7 +4453,13 @@ TEXTS = (
         (text, "a killed process", HOST, figures, "less host memory: fewer processes")
         for text, figures in (
             ("RuntimeError: DataLoader worker (pid 41) is killed by signal: Killed.", {}),
-            ("exitcode  : -9 (pid: 14750)\ntraceback : Signal 9 (SIGKILL) received by PID 14750", {}),
+            (
+                (
+                    "exitcode  : -9 (pid: 14750)\ntraceback : Signal 9 (SIGKILL) received by PID "
+                    "14750"
+                ),
+                {},
+            ),
             ("[launch.py:315:sigkill_handler] ['python'] exits with return code = -9", {}),
             ("subprocess.CalledProcessError: Command died with <Signals.SIGKILL: 9>.", {}),
             (" 31%|###    | 331/1063 [01:06<03:59,  3.06it/s]Killed\n$ ls", {}),
@@ -3868,7 +4492,10 @@ TEXTS = (
         "ask for more",
     ),
     (
-        "Job has gone over cgroup memory limit of 2048 megabytes. Last measured usage: 2050 megabytes.",
+        (
+            "Job has gone over cgroup memory limit of 2048 megabytes. Last measured usage: 2050 "
+            "megabytes."
+        ),
         "a job's memory limit",
         HOST,
         {"the limit": 2 * GIB, "process": 2050 * MIB},
@@ -3882,7 +4509,8 @@ TEXTS = (
         "`free -g` and `ulimit -n` while it runs",
     ),
     (
-        'File "C:\\Program Files (x86)\\Python36-32\\lib\\site-packages\\numpy\\lib\\format.py", line 5\n'
+        'File "C:\\Program Files (x86)\\Python36-32\\lib\\site-packages\\numpy\\lib\\format.py", '
+        "line 5\n"
         "MemoryError",
         "a 32-bit Python",
         HOST,
@@ -3890,21 +4518,38 @@ TEXTS = (
         "a 64-bit Python",
     ),
     *(
-        (text, "a notebook's session that ended", HOST, {"tried": 40 * GIB}, "a smaller batch or input")
+        (
+            text,
+            ("a notebook's session that ended"),
+            HOST,
+            {"tried": 40 * GIB},
+            "a smaller batch or input",
+        )
         for text in (
             "tcmalloc: large alloc 42949672960 bytes == 0x7f6ef822c000 @ 0x7f7a28081001\n^C",
-            "KernelRestarter: restarting kernel (1/5)\ntcmalloc: large alloc 42949672960 bytes == 0x7f88 @",
+            (
+                "KernelRestarter: restarting kernel (1/5)\ntcmalloc: large alloc 42949672960 "
+                "bytes == "
+                "0x7f88 @"
+            ),
         )
     ),
     *(
-        (text, "a large request of host memory", WARNING, {"tried": 6 * GIB}, "nothing, if the program goes")
+        (
+            text,
+            ("a large request of host memory"),
+            WARNING,
+            {"tried": 6 * GIB},
+            "nothing, if the program goes",
+        )
         for text in (
             "tcmalloc: large alloc 6442450944 bytes == 0x695ff4000 @ 0x7f6d5f840b6b",
             "cpu_allocator_impl.cc:81] Allocation of 6442450944 exceeds 10% of free system memory.",
         )
     ),
     (
-        "The node was low on resource: memory. Threshold quantity: 100Mi, available: 52Mi. Container train "
+        "The node was low on resource: memory. Threshold quantity: 100Mi, available: 52Mi. "
+        "Container train "
         "was using 29Gi, request is 8Gi, has larger consumption of memory.",
         "a pod that Kubernetes evicted",
         HOST,
@@ -3917,7 +4562,8 @@ TEXTS = (
         "request as much memory as the program needs",
     ),
     (
-        "UserWarning: This system does not have apparently enough memory to store the complete replay buffer "
+        "UserWarning: This system does not have apparently enough memory to store the complete "
+        "replay buffer "
         "48.00GB > 31.25GB",
         "a replay buffer",
         HOST,
@@ -3925,7 +4571,8 @@ TEXTS = (
         "a smaller buffer_size",
     ),
     (
-        "W1128 01:02:03.4 77 torch/_inductor/select_algorithm.py:99] [1/0] out of resource: shared memory, "
+        "W1128 01:02:03.4 77 torch/_inductor/select_algorithm.py:99] [1/0] out of resource: "
+        "shared memory, "
         "Required: 163840, Hardware limit: 101376. Reducing block sizes or `num_stages` may help.",
         "a kernel that torch.compile skipped",
         WARNING,
@@ -3954,17 +4601,26 @@ TEXTS = (
         # Ray names the kernel's killer as one of three causes: no text that it was.
         (text, "perhaps the cause of a dead Ray worker", UNKNOWN, {}, "`dmesg | grep -i kill`")
         for text in (
-            "(raylet) A worker died or was killed while executing a task by an unexpected system error. "
+            "(raylet) A worker died or was killed while executing a task by an unexpected system "
+            "error. "
             "There "
-            "are some potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high "
+            "are some potential root causes. (1) The process is killed by SIGKILL by OOM killer "
+            "due to high "
             "memory usage. (2) ray stop --force is called.",
             "ActorDiedError: The actor died unexpectedly before finishing this task.",
         )
     ),
     *(
-        (text, "perhaps the cause of a broken process pool", UNKNOWN, {}, "fewer processes, or less data")
+        (
+            text,
+            ("perhaps the cause of a broken process pool"),
+            UNKNOWN,
+            {},
+            "fewer processes, or less data",
+        )
         for text in (
-            "BrokenProcessPool: A process in the process pool was terminated abruptly while the future was "
+            "BrokenProcessPool: A process in the process pool was terminated abruptly while the "
+            "future was "
             "running",
             "BrokenProcessPool: A process in the executor was terminated abruptly",
             "A child process terminated abruptly, the process pool is not usable anymore",
@@ -3981,13 +4637,15 @@ TEXTS = (
         (text, "a NumPy array", HOST, figures, "smaller arrays (chunks, fewer")
         for text, figures in (
             (
-                "numpy.core._exceptions.MemoryError: Unable to allocate 3.50 GiB for an array with shape "
+                "numpy.core._exceptions.MemoryError: Unable to allocate 3.50 GiB for an array "
+                "with shape "
                 "(9,)",
                 {"tried": gib(3.5)},
             ),
             (
                 # NumPy's three digits end with a point; MLX's sentence ends with one too.
-                "MemoryError: Unable to allocate 412. GiB for an array with shape (7000, 79, 200000) and "
+                "MemoryError: Unable to allocate 412. GiB for an array with shape (7000, 79, "
+                "200000) and "
                 "data type float32",
                 {"tried": 412 * GIB, "shape": "(7000,79,200000)", "type": "float32"},
             ),
@@ -3996,15 +4654,21 @@ TEXTS = (
                 {"shape": "(26577,)", "type": "<u1847338"},
             ),
             (
-                "MemoryError: Unable to allocate array with shape (32768, 16384) and data type float64",
+                (
+                    "MemoryError: Unable to allocate array with shape (32768, 16384) and data type "
+                    "float64"
+                ),
                 {"tried": 4 * GIB, "shape": "(32768,16384)", "type": "float64"},
             ),
         )
     ),
     (
-        "TerminatedWorkerError: A worker process managed by the executor was unexpectedly terminated. This "
-        "could be caused by a segmentation fault while calling the function or by an excessive memory usage "
-        "causing the Operating System to kill the worker. The exit codes of the workers are {SIGKILL(-9)}",
+        "TerminatedWorkerError: A worker process managed by the executor was unexpectedly "
+        "terminated. This "
+        "could be caused by a segmentation fault while calling the function or by an excessive "
+        "memory usage "
+        "causing the Operating System to kill the worker. The exit codes of the workers are "
+        "{SIGKILL(-9)}",
         "a killed worker of joblib",
         HOST,
         {},
@@ -4023,7 +4687,8 @@ TEXTS = (
     ),
     (
         "gpu_async_0 cuMemAllocAsync failed to allocate 4096 bytes: RESOURCE_EXHAUSTED: : "
-        "CUDA_ERROR_OUT_OF_MEMORY: out of memory\n Reported by CUDA: Free memory/Total memory: 1024/65536\n"
+        "CUDA_ERROR_OUT_OF_MEMORY: out of memory\n Reported by CUDA: Free memory/Total memory: "
+        "1024/65536\n"
         "Stats: Limit:                      32768\nInUse:                      40960\n"
         "MaxInUse:                   49152",
         "TensorFlow's asynchronous allocator",
@@ -4032,7 +4697,8 @@ TEXTS = (
         "stop the other processes",
     ),
     (
-        "OutOfMemoryException: Out of Memory Error: failed to pin block of size 256.0 KiB (7.5 MiB/8.0 MiB "
+        "OutOfMemoryException: Out of Memory Error: failed to pin block of size 256.0 KiB (7.5 "
+        "MiB/8.0 MiB "
         "used)",
         "DuckDB's limit",
         LIMITED,
@@ -4040,7 +4706,10 @@ TEXTS = (
         "a higher memory_limit",
     ),
     (
-        "earlyoom[1460]: mem avail:    56 of 15881 MiB ( 0.35%), swap free: 2555 of 4095 MiB (62.38%)",
+        (
+            "earlyoom[1460]: mem avail:    56 of 15881 MiB ( 0.35%), swap free: 2555 of 4095 MiB "
+            "(62.38%)"
+        ),
         "a report of earlyoom",
         UNKNOWN,
         {},
@@ -4054,7 +4723,8 @@ TEXTS = (
         "a larger --swap-space",
     ),
     (
-        "[w cuda_device_allocator.cc:30] Unable to alloc cuda device memory, use unify memory instead. This "
+        "[w cuda_device_allocator.cc:30] Unable to alloc cuda device memory, use unify memory "
+        "instead. This "
         "may cause low performance.",
         "Jittor",
         WARNING,
@@ -4069,7 +4739,8 @@ TEXTS = (
         "a smaller",
     ),
     (
-        "bfc_allocator.cc:271] Ran out of memory trying to allocate 2.0KiB.  See logs for memory state.\n"
+        "bfc_allocator.cc:271] Ran out of memory trying to allocate 2.0KiB.  See logs for memory "
+        "state.\n"
         "[[Node: zeros = Const[value=Tensor<type: float shape: [512] values: 0 0 0...>]()]]",
         "TensorFlow",
         FULL,
@@ -4088,7 +4759,10 @@ TEXTS = (
         for text in (
             "Prediction on device was unsuccessful, probably due to a lack of memory.",
             "It is likely that you have unsufficient RAM.",
-            "MemoryError: The current model can't be trained on this hardware with these parameters.",
+            (
+                "MemoryError: The current model can't be trained on this hardware with these "
+                "parameters."
+            ),
         )
     ),
     (
@@ -4099,7 +4773,10 @@ TEXTS = (
         "nothing, if the run goes on",
     ),
     (
-        "DatabaseError: out of shared memory\nHINT:  You might need to increase max_locks_per_transaction.",
+        (
+            "DatabaseError: out of shared memory\nHINT:  You might need to increase "
+            "max_locks_per_transaction."
+        ),
         "PostgreSQL's table of locks",
         OTHER_MEMORY,
         {},
@@ -4113,16 +4790,19 @@ TEXTS = (
         "a larger maxmemory",
     ),
     (
-        "[parent] Data too large, data for [<http_request>] would be [2055000000/1.9gb], which is larger "
+        "[parent] Data too large, data for [<http_request>] would be [2055000000/1.9gb], which is "
+        "larger "
         "than "
-        "the limit of [2040109465/1.8gb], real usage: [2054999000/1.9gb], new bytes reserved: [1000/1000b]",
+        "the limit of [2040109465/1.8gb], real usage: [2054999000/1.9gb], new bytes reserved: "
+        "[1000/1000b]",
         "Elasticsearch's limit",
         LIMITED,
         {"needed": 2055000000, "the limit": 2040109465, "used": 2054999000},
         "a larger heap",
     ),
     (
-        "CircuitBreakingException: [parent] Data too large, data for [<transport_request>] would be larger "
+        "CircuitBreakingException: [parent] Data too large, data for [<transport_request>] would "
+        "be larger "
         "than limit of [1491035750/1.3gb]",
         "Elasticsearch's limit",
         LIMITED,
@@ -4138,7 +4818,8 @@ TEXTS = (
         "look at the first error in the log",
     ),
     (
-        "RuntimeError: Resource exhausted: Failed to allocate request for 30.12GiB (32341200016B) on device "
+        "RuntimeError: Resource exhausted: Failed to allocate request for 30.12GiB (32341200016B) "
+        "on device "
         "ordinal 0",
         "XLA or JAX",
         UNKNOWN,
@@ -4153,8 +4834,10 @@ TEXTS = (
         "`dmesg | grep -i kill` on the host, and `docker inspect`",
     ),
     (
-        "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-01T00:00:00 DUE TO TIME LIMIT ***\n"
-        "Requeued job 12\nepoch 1\n/var/spool/slurmd/job12/slurm_script: line 9: 4242 Killed   python a.py",
+        "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-01T00:00:00 DUE TO TIME LIMIT "
+        "***\n"
+        "Requeued job 12\nepoch 1\n/var/spool/slurmd/job12/slurm_script: line 9: 4242 Killed   "
+        "python a.py",
         "a killed process",
         HOST,
         {},
@@ -4169,7 +4852,8 @@ TEXTS = (
         "use less host memory",
     ),
     (
-        "MemoryError: Unable to allocate 7.91 GiB for an array with shape (1396913, 190, 4) and data type "
+        "MemoryError: Unable to allocate 7.91 GiB for an array with shape (1396913, 190, 4) and "
+        "data type "
         "float64\n\n40GB of memory",
         "a NumPy array",
         HOST,
@@ -4177,14 +4861,18 @@ TEXTS = (
         "smaller arrays",
     ),
     (
-        'ERROR: out of memory\nDETAIL:  Failed on request of size 134217728 in memory context "ExprContext".',
+        (
+            "ERROR: out of memory\nDETAIL:  Failed on request of size 134217728 in memory context "
+            '"ExprContext".'
+        ),
         "PostgreSQL's memory",
         HOST,
         {"tried": 128 * MIB},
         "fewer connections and queries",
     ),
     (
-        "{ [Error: out of memory] severity: 'ERROR', code: '53200', detail: 'Failed on request of size 16.' "
+        "{ [Error: out of memory] severity: 'ERROR', code: '53200', detail: 'Failed on request of "
+        "size 16.' "
         "}",
         "PostgreSQL's memory",
         HOST,
@@ -4199,7 +4887,8 @@ TEXTS = (
         "smaller values or results",
     ),
     (
-        "Code: 241. DB::Exception: Memory limit (total) exceeded: would use 118.25 GiB (attempt to allocate "
+        "Code: 241. DB::Exception: Memory limit (total) exceeded: would use 118.25 GiB (attempt "
+        "to allocate "
         "chunk of 0 bytes), maximum: 115.25 GiB. OvercommitTracker decision: none.",
         "ClickHouse's limit",
         LIMITED,
@@ -4207,7 +4896,8 @@ TEXTS = (
         "for a query, max_bytes_before_external_group_by",
     ),
     (
-        "Code: 241. DB::Exception: (total) memory limit exceeded: would use 2.25 GiB (attempt to allocate "
+        "Code: 241. DB::Exception: (total) memory limit exceeded: would use 2.25 GiB (attempt to "
+        "allocate "
         "chunk "
         "of 4624776 bytes), current RSS 63.00 GiB, maximum: 60.00 GiB.",
         "ClickHouse's limit",
@@ -4216,7 +4906,8 @@ TEXTS = (
         "for a query, max_bytes_before_external_group_by",
     ),
     (
-        "DB::Exception: Query memory limit exceeded: would use 9.50 GiB (attempt to allocate chunk of 4.00 "
+        "DB::Exception: Query memory limit exceeded: would use 9.50 GiB (attempt to allocate "
+        "chunk of 4.00 "
         "MiB "
         "bytes), maximum: 9.25 GiB. (MEMORY_LIMIT_EXCEEDED)",
         "ClickHouse's limit",
@@ -4261,7 +4952,8 @@ TEXTS = (
         "fewer jobs at once",
     ),
     (
-        "error: could not compile `a`\n  process didn't exit successfully: `rustc --crate-name a -C lto=fat` "
+        "error: could not compile `a`\n  process didn't exit successfully: `rustc --crate-name a "
+        "-C lto=fat` "
         "(signal: 9, SIGKILL: kill)",
         "a killed compiler",
         HOST,
@@ -4305,7 +4997,10 @@ TEXTS = (
         "fewer MPI ranks and threads",
     ),
     (
-        "ERROR: out of memory in /opt/relion/src/acc/acc_projector_impl.h at line 74 (error-code 2)",
+        (
+            "ERROR: out of memory in /opt/relion/src/acc/acc_projector_impl.h at line 74 "
+            "(error-code 2)"
+        ),
         "RELION",
         FULL,
         {},
@@ -4328,7 +5023,8 @@ TEXTS = (
         "fewer encodings at once",
     ),
     (
-        "nvenc : Error on nvEncOpenEncodeSessionEx: 10 (NVENC indicates that the API call failed because it "
+        "nvenc : Error on nvEncOpenEncodeSessionEx: 10 (NVENC indicates that the API call failed "
+        "because it "
         "was "
         "unable to allocate enough memory to perform the requested operation.)",
         "NVENC",
@@ -4352,7 +5048,8 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "tinygrad/runtime/ops_amd.py\nMemoryError: Cannot allocate 122341986304 bytes: no memory is "
+        "tinygrad/runtime/ops_amd.py\nMemoryError: Cannot allocate 122341986304 bytes: no "
+        "memory is "
         "available.",
         "tinygrad",
         UNKNOWN,
@@ -4374,7 +5071,8 @@ TEXTS = (
         "a smaller or more strongly quantized model",
     ),
     (
-        "E RKNN: failed to convert handle(1020) to fd, ret: -1, errno: 24, errstr: Too many open files\n"
+        "E RKNN: failed to convert handle(1020) to fd, ret: -1, errno: 24, errstr: Too many open "
+        "files\n"
         "E RKNN: failed to malloc npu memory, size: 80, flags: 0xa",
         "files that are open, beside Rockchip's NPU",
         OTHER_MEMORY,
@@ -4393,7 +5091,8 @@ TEXTS = (
         (text, "MongoDB's limit of a stage", LIMITED, figures, "an index that gives the order")
         for text, figures in (
             (
-                "MongoError: Sort exceeded memory limit of 104857600 bytes, but did not opt in to external "
+                "MongoError: Sort exceeded memory limit of 104857600 bytes, but did not opt in to "
+                "external "
                 "sorting.",
                 {"the limit": 104857600},
             ),
@@ -4402,7 +5101,8 @@ TEXTS = (
                 {"the limit": 33554432},
             ),
             (
-                "Overflow sort stage buffered data usage of 33569579 bytes exceeds internal limit of "
+                "Overflow sort stage buffered data usage of 33569579 bytes exceeds internal "
+                "limit of "
                 "33554432 "
                 "bytes",
                 {"used": 33569579, "the limit": 33554432},
@@ -4410,7 +5110,8 @@ TEXTS = (
         )
     ),
     (
-        "PHP Fatal error:  Allowed memory size of 1610612736 bytes exhausted (tried to allocate 134217736 "
+        "PHP Fatal error:  Allowed memory size of 1610612736 bytes exhausted (tried to allocate "
+        "134217736 "
         "bytes) in a.php on line 84",
         "PHP's limit",
         LIMITED,
@@ -4434,7 +5135,8 @@ TEXTS = (
         "a newer release of that package",
     ),
     (
-        '  File "multiprocessing/synchronize.py", line 162, in __init__\n    SemLock.__init__(self, '
+        '  File "multiprocessing/synchronize.py", line 162, in __init__\n    '
+        "SemLock.__init__(self, "
         "SEMAPHORE, 1, 1, ctx=ctx)\nOSError: [Errno 28] No space left on device",
         "/dev/shm",
         HOST,
@@ -4442,7 +5144,8 @@ TEXTS = (
         "a larger --shm-size",
     ),
     (
-        "ResourceExhaustedError: OOM when allocating tensor of shape [3,3,512,1024] and type float\n"
+        "ResourceExhaustedError: OOM when allocating tensor of shape [3,3,512,1024] and type "
+        "float\n"
         '[[Node: conv/w/Adam_1/Initializer/zeros = Const[_device="/device:GPU:0"]()]]',
         "a variable of TensorFlow",
         FULL,
@@ -4450,9 +5153,11 @@ TEXTS = (
         "stop the other processes",
     ),
     (
-        "Limit:  37363712\nInUse:  6309376\nMaxInUse:  15738368\nResource exhausted: OOM when allocating "
+        "Limit:  37363712\nInUse:  6309376\nMaxInUse:  15738368\nResource exhausted: OOM when "
+        "allocating "
         "tensor "
-        "with shape[3,3,512,1024] and type float on /job:localhost/device:GPU:0 by allocator GPU_0_bfc",
+        "with shape[3,3,512,1024] and type float on /job:localhost/device:GPU:0 by allocator "
+        "GPU_0_bfc",
         "TensorFlow's small pool",
         FULL,
         {
@@ -4467,7 +5172,8 @@ TEXTS = (
         "stop the other processes",
     ),
     (
-        "external/org_tensorflow/tensorflow/core/common_runtime/bfc_allocator.cc:479] Allocator (GPU_0_bfc) "
+        "external/org_tensorflow/tensorflow/core/common_runtime/bfc_allocator.cc:479] Allocator "
+        "(GPU_0_bfc) "
         "ran "
         "out of memory trying to allocate 2.00GiB (rounded to 2147483648)requested by "
         "op\nRESOURCE_EXHAUSTED: "
@@ -4485,12 +5191,19 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "legacy_allocator.cc:200] Cannot allocate 382.812500MB in GPU 0, available 177.562500MB total "
+        "legacy_allocator.cc:200] Cannot allocate 382.812500MB in GPU 0, available 177.562500MB "
+        "total "
         "11996954624 "
         "GpuMinChunkSize 256.000000B GPU memory used: 10.250000GB",
         "Paddle",
         FULL,
-        {"device": 0, "tried": 401408000, "free": 186187776, "total": 11996954624, "used": int(10.25 * GIB)},
+        {
+            "device": 0,
+            "tried": 401408000,
+            "free": 186187776,
+            "total": 11996954624,
+            "used": int(10.25 * GIB),
+        },
         "a smaller batch",
     ),
     (
@@ -4502,7 +5215,10 @@ TEXTS = (
         "stop the other processes",
     ),
     (
-        "radv/amdgpu: Not enough memory for command submission.\nvk::Queue::submit: ErrorDeviceLost",
+        (
+            "radv/amdgpu: Not enough memory for command submission.\nvk::Queue::submit: "
+            "ErrorDeviceLost"
+        ),
         "AMD's Vulkan driver",
         FULL,
         {},
@@ -4548,7 +5264,10 @@ TEXTS = (
         "less work for each GPU",
     ),
     (
-        "##[error]The runner has received a shutdown signal.\n##[error]Process completed with exit code 137.",
+        (
+            "##[error]The runner has received a shutdown signal.\n##[error]Process completed with "
+            "exit code 137."
+        ),
         "a process that was perhaps stopped",
         UNKNOWN,
         {},
@@ -4562,13 +5281,22 @@ TEXTS = (
         "look at the shapes",
     ),
     (
-        "Unhandled exception. System.OutOfMemoryException: Array dimensions exceeded supported range.",
+        (
+            "Unhandled exception. System.OutOfMemoryException: Array dimensions exceeded supported "
+            "range."
+        ),
         "a .NET array",
         LIMITED,
         {},
         "split the data",
     ),
-    ("RangeError: Array buffer allocation failed", "a buffer of JavaScript", HOST, {}, "smaller buffers"),
+    (
+        ("RangeError: Array buffer allocation failed"),
+        "a buffer of JavaScript",
+        HOST,
+        {},
+        "smaller buffers",
+    ),
     (
         "SparkException: Not enough memory to build and broadcast the table to all worker nodes.",
         "Spark's broadcast",
@@ -4577,7 +5305,10 @@ TEXTS = (
         "spark.sql.autoBroadcastJoinThreshold=-1",
     ),
     (
-        "org.apache.spark.memory.SparkOutOfMemoryError: Unable to acquire 1073741824 bytes of memory, got 0",
+        (
+            "org.apache.spark.memory.SparkOutOfMemoryError: Unable to acquire 1073741824 bytes of "
+            "memory, got 0"
+        ),
         "Spark's memory of a task",
         HOST,
         {"tried": GIB, "available": 0},
@@ -4593,9 +5324,11 @@ TEXTS = (
     ),
     *(
         (
-            "TerminatedWorkerError: A worker process managed by the executor was unexpectedly terminated. "
+            "TerminatedWorkerError: A worker process managed by the executor was unexpectedly "
+            "terminated. "
             "This "
-            "could be caused by a segmentation fault while calling the function or by an excessive memory "
+            "could be caused by a segmentation fault while calling the function or by an "
+            "excessive memory "
             "usage "
             f"causing the Operating System to kill the worker.{codes}",
             kind,
@@ -4614,7 +5347,8 @@ TEXTS = (
         )
     ),
     (
-        "Reason: Evicted\nMessage: The node was low on resource: ephemeral-storage. Container web was using "
+        "Reason: Evicted\nMessage: The node was low on resource: ephemeral-storage. Container web "
+        "was using "
         "34260Ki, which exceeds its request of 0.",
         "a pod evicted for its disk",
         OTHER_MEMORY,
@@ -4629,7 +5363,8 @@ TEXTS = (
         "fewer MPI ranks",
     ),
     (
-        "Limit:  8716288\nInUse:  8017152\nMaxInUse:  8458496\nResource exhausted: OOM when allocating "
+        "Limit:  8716288\nInUse:  8017152\nMaxInUse:  8458496\nResource exhausted: OOM when "
+        "allocating "
         "tensor "
         'of shape [1,399,532,3] and type float\n[[Node: mul = Const[_device="/device:GPU:0"]()]]',
         "TensorFlow's small pool",
@@ -4654,7 +5389,8 @@ TEXTS = (
     ),
     # What a warning asked for is not what failed.
     (
-        "OOM when allocating tensor with shape[123008,500]\nAllocator (GPU_0_bfc) ran out of memory trying "
+        "OOM when allocating tensor with shape[123008,500]\nAllocator (GPU_0_bfc) ran out of "
+        "memory trying "
         "to "
         "allocate 84.60MiB. The caller indicates that this is not a failure, but may mean",
         "TensorFlow",
@@ -4670,7 +5406,8 @@ TEXTS = (
         "fewer DataLoader workers",
     ),
     (
-        "2026-04-09-21:56:40 Memory_Allocation_Failure(EL0004): Failed to allocate memory requested by GE "
+        "2026-04-09-21:56:40 Memory_Allocation_Failure(EL0004): Failed to allocate memory "
+        "requested by GE "
         "module.",
         "the Ascend driver",
         FULL,
@@ -4692,7 +5429,8 @@ TEXTS = (
         "SET memory_limit",
     ),
     (
-        "Out of Memory Error: Failed to change memory limit to 128000000: could not free up enough memory "
+        "Out of Memory Error: Failed to change memory limit to 128000000: could not free up "
+        "enough memory "
         "for "
         "the new limit",
         "DuckDB's limit",
@@ -4701,7 +5439,10 @@ TEXTS = (
         "a higher memory_limit",
     ),
     (
-        "used_memory:15772568\nmaxmemory:20971520\nOOM command not allowed when used memory > 'maxmemory'.",
+        (
+            "used_memory:15772568\nmaxmemory:20971520\nOOM command not allowed when used memory > "
+            "'maxmemory'."
+        ),
         "Redis's limit",
         LIMITED,
         {"used": 15772568, "the limit": 20971520},
@@ -4724,25 +5465,40 @@ TEXTS = (
         "the release of ROCm or CUDA",
     ),
     (
-        "WARNING: CUDA memory allocation failed; attempting to free up memory...\n... running a quick GC\n"
-        "Effective GPU memory usage: 99.55% (11.500 GiB/11.750 GiB)\nMemory pool usage: 8.500 GiB (10.500 "
+        "WARNING: CUDA memory allocation failed; attempting to free up memory...\n... running a "
+        "quick GC\n"
+        "Effective GPU memory usage: 99.55% (11.500 GiB/11.750 GiB)\nMemory pool usage: 8.500 GiB "
+        "(10.500 "
         "GiB "
         "reserved)",
         "a warning of CUDA.jl",
         WARNING,
-        {"used": gib(11.5), "total": gib(11.75), "allocated": gib(8.5), "held by the pool": gib(10.5)},
+        {
+            "used": gib(11.5),
+            "total": gib(11.75),
+            "allocated": gib(8.5),
+            "held by the pool": gib(10.5),
+        },
         "nothing",
     ),
     ("Err: hipHostRegister failed with code: 2.", "pinned memory of HIP", UNKNOWN, {}, "pin less"),
     (
-        "Device was lost during reload. This can happen due to insufficient memory or other GPU constraints.",
+        (
+            "Device was lost during reload. This can happen due to insufficient memory or other "
+            "GPU "
+            "constraints."
+        ),
         "a lost device of WebGPU",
         UNKNOWN,
         {},
         "a smaller or more strongly quantized model",
     ),
     (
-        "ERROR: oom: Memory cgroup out of memory: killed 1 task on n7.\nERROR: oom: memory.peak = 1.5G",
+        (
+            "ERROR: oom: Memory cgroup out of memory: killed 1 task on n7.\nERROR: oom: "
+            "memory.peak = "
+            "1.5G"
+        ),
         "a control group's limit",
         HOST,
         {"used": gib(1.5)},
@@ -4756,7 +5512,10 @@ TEXTS = (
         "a smaller batch",
     ),
     (
-        "[torch_memory_saver.cpp] CUresult error  result=2 file=torch_memory_saver.cpp func=cu_mem_create",
+        (
+            "[torch_memory_saver.cpp] CUresult error  result=2 file=torch_memory_saver.cpp "
+            "func=cu_mem_create"
+        ),
         "the CUDA driver",
         FULL,
         {},
@@ -4771,7 +5530,11 @@ TEXTS = (
     ),
     *(
         (
-            f"Memory limit of {limit} exceeded with {used} used. Consider increasing the memory limit",
+            (
+                f"Memory limit of {limit} exceeded with {used} used. Consider increasing the "
+                f"memory "
+                f"limit"
+            ),
             "Cloud Run's limit",
             HOST,
             {"the limit": n_limit * MIB, "used": n_used * MIB},
@@ -4783,7 +5546,8 @@ TEXTS = (
         )
     ),
     (
-        "heroku[w.1]: Error R14 (Memory quota exceeded)\nheroku[w.1]: Process running mem=1214M(237.2%)\n"
+        "heroku[w.1]: Error R14 (Memory quota exceeded)\nheroku[w.1]: Process running "
+        "mem=1214M(237.2%)\n"
         "heroku[w.1]: Error R15 (Memory quota vastly exceeded)\nProcess exited with status 137",
         "Heroku's limit",
         HOST,
@@ -4791,21 +5555,31 @@ TEXTS = (
         "fewer processes",
     ),
     (
-        "heroku[w.1]: Process running mem=807M(157.7%)\nheroku[w.1]: Error R14 (Memory quota exceeded)",
+        (
+            "heroku[w.1]: Process running mem=807M(157.7%)\nheroku[w.1]: Error R14 (Memory quota "
+            "exceeded)"
+        ),
         "a warning of Heroku",
         WARNING,
         {"used": 807 * MIB},
         "fewer processes",
     ),
     (
-        "max virtual memory areas vm.max_map_count [65530] is too low, increase to at least [262144]",
+        (
+            "max virtual memory areas vm.max_map_count [65530] is too low, increase to at least "
+            "[262144]"
+        ),
         "the number of mappings",
         OTHER_MEMORY,
         {},
         "`sudo sysctl",
     ),
     (
-        'Exception: java.lang.OutOfMemoryError thrown from the UncaughtExceptionHandler in thread "q-22"',
+        (
+            "Exception: java.lang.OutOfMemoryError thrown from the UncaughtExceptionHandler in "
+            "thread "
+            '"q-22"'
+        ),
         "Java, without its reason",
         HOST,
         {},
@@ -4833,7 +5607,9 @@ def test_a_text_has_its_kind_its_cause_all_its_figures_and_the_first_remedy(row)
     assert (found.kind, found.cause, found.verdict) == (kind, cause, None)
     assert found.meaning
     assert found.next_step.startswith(remedy)
-    assert found.message == OomMessage(device=figures.get("device"), tried_bytes=figures.get("tried"))
+    assert found.message == OomMessage(
+        device=figures.get("device"), tried_bytes=figures.get("tried")
+    )
     others = {name: value for name, value in figures.items() if name not in ("device", "tried")}
     assert {figure.noun: figure.value for figure in found.figures} == {
         NOUNS.get(name, name): value for name, value in others.items()
@@ -4843,8 +5619,8 @@ def test_a_text_has_its_kind_its_cause_all_its_figures_and_the_first_remedy(row)
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        # torch's own words: "It is possible that dataloader's workers are out of shared memory"; a file that
-        # was cut while it is mapped ends with the same signal.
+        # torch's own words: "It is possible that dataloader's workers are out of shared memory"; a
+        # file that was cut while it is mapped ends with the same signal.
         ("DataLoader worker (pid 7) is killed by signal: Bus error.", "which is most likely full"),
         # Other processes, or cached memory in pieces, end in the same words.
         ("RuntimeError: cuda runtime error (2) : out of memory", "does not say what holds it"),
@@ -4855,13 +5631,17 @@ def test_what_a_text_does_not_prove_is_not_said_as_certain(text, words):
 
 
 def test_a_memory_error_of_python_without_words_ends_a_text():
-    found = explain_message("merge.py in get_result(self)\n    return op.get_result()\nMemoryError: \n")
+    found = explain_message(
+        "merge.py in get_result(self)\n    return op.get_result()\nMemoryError: \n"
+    )
     assert (found.kind, found.cause) == ("an allocation of the program", HOST)
 
 
 def test_patterns_have_no_capital_letter_which_would_never_match():
     kinds = (ALLOCATOR, *MESSAGE_KINDS)
-    patterns = [text for kind in kinds for text in (*kind.seen, *kind.needs, *kind.unless, *kind.also)]
+    patterns = [
+        text for kind in kinds for text in (*kind.seen, *kind.needs, *kind.unless, *kind.also)
+    ]
     patterns += [row[0] for row in (*WORDS, *PHASES)]
     assert [text for text in patterns if re.search(r"(?<!\\)(?<!\(\?)[A-Z]", text)] == []
 

@@ -6,8 +6,10 @@ from snapconv.answers.oom.message import explain_message
 from snapconv.writers.text.oom import message_lines
 
 MESSAGE = (
-    "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which "
-    "512.00 MiB is free. Of the allocated memory 6.50 GiB is allocated by PyTorch, with 256.00 MiB allocated "
+    "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB of "
+    "which "
+    "512.00 MiB is free. Of the allocated memory 6.50 GiB is allocated by PyTorch, with 256.00 "
+    "MiB allocated "
     "in private pools (e.g., CUDA Graphs), and 300.00 MiB is reserved by PyTorch but unallocated."
 )
 
@@ -15,7 +17,10 @@ MESSAGE = (
 @pytest.mark.parametrize(
     ("before", "words"),
     [
-        ("model takes 5.20GiB; the cache takes 1.10 GB", "model takes 5.20GiB; the cache takes 1.10 GB"),
+        (
+            ("model takes 5.20GiB; the cache takes 1.10 GB"),
+            "model takes 5.20GiB; the cache takes 1.10 GB",
+        ),
         ("arena of 268435456 bytes, 4,096 KB a page", "arena of 268435456 bytes, 4,096 KB a page"),
         ("INFO 02-26 09:54:05 [worker.py:267] cache: 3.5 GB", "cache: 3.5 GB"),
         (

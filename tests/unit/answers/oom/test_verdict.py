@@ -25,33 +25,65 @@ TOTAL = FULL.reserved_bytes + 50 * MIB
     ("fields", "cause", "words"),
     [
         ({}, "full", "full: 100.00 MiB more were needed, 50.00 MiB were free on the device"),
-        # From the 50 MiB that are missing and 128 MiB on, which every program has; or from a twentieth of
-        # what is reserved on, where that is less.
+        # From the 50 MiB that are missing and 128 MiB on, which every program has; or from a
+        # twentieth of what is reserved on, where that is less.
         ({"here": FreePieces(177 * MIB, 20, 30 * MIB)}, "full", "full: "),
-        ({"here": FreePieces(178 * MIB, 20, 30 * MIB)}, "fragmented", "178.00 MiB are reserved and free"),
+        (
+            {"here": FreePieces(178 * MIB, 20, 30 * MIB)},
+            "fragmented",
+            ("178.00 MiB are reserved and free"),
+        ),
         ({"here": FreePieces(63 * MIB, 9, MIB), "reserved_bytes": 1280 * MIB}, "full", "full: "),
-        ({"here": FreePieces(64 * MIB, 9, MIB), "reserved_bytes": 1280 * MIB}, "fragmented", "64.00 MiB are"),
-        ({"here": FreePieces(3277 * MIB, 90, 50 * MIB), "reserved_bytes": 78 * GIB}, "fragmented", ""),
+        (
+            {"here": FreePieces(64 * MIB, 9, MIB), "reserved_bytes": 1280 * MIB},
+            "fragmented",
+            "64.00 MiB are",
+        ),
+        (
+            {"here": FreePieces(3277 * MIB, 90, 50 * MIB), "reserved_bytes": 78 * GIB},
+            "fragmented",
+            "",
+        ),
         # Of a large device so little is no cause: 1 GiB of 78 GiB in pieces.
         ({"here": FreePieces(GIB, 90, 50 * MIB), "reserved_bytes": 78 * GIB}, "full", ""),
-        ({"block_bytes": 2 * GIB, "segment_bytes": 2 * GIB, "here": FreePieces(GIB, 9, MIB)}, "full", ""),
+        (
+            {"block_bytes": 2 * GIB, "segment_bytes": 2 * GIB, "here": FreePieces(GIB, 9, MIB)},
+            "full",
+            "",
+        ),
         # Enough only together with what is free on the device.
-        ({"block_bytes": GIB, "segment_bytes": GIB, "here": FreePieces(GIB - MIB, 9, MIB)}, "fragmented", ""),
+        (
+            {"block_bytes": GIB, "segment_bytes": GIB, "here": FreePieces(GIB - MIB, 9, MIB)},
+            "fragmented",
+            "",
+        ),
         # From 2 GiB, and what is missing, on; of fragmentation and memory outside the larger one.
         ({"device_total_bytes": TOTAL + 2 * GIB}, "full", ""),
-        ({"device_total_bytes": TOTAL + 2150 * MIB}, "held outside torch", "2.10 GiB of the device"),
+        (
+            {"device_total_bytes": TOTAL + 2150 * MIB},
+            "held outside torch",
+            "2.10 GiB of the device",
+        ),
         ({"here": PIECES, "device_total_bytes": TOTAL + 4 * GIB}, "fragmented", ""),
         ({"here": PIECES, "device_total_bytes": TOTAL + 6 * GIB}, "held outside torch", ""),
         ({"device_free_bytes": 100 * MIB}, "not known", "the cause is not in the file"),
         ({"allowed_bytes": FULL.reserved_bytes + 99 * MIB}, "limited", "stopped by the limit"),
         ({"allowed_bytes": FULL.reserved_bytes + 100 * MIB}, "full", ""),
         ({"elsewhere": PIECE}, "wrong pool or stream", "a free block of 100.00 MiB"),
-        ({"here": PIECE, "splits_below": 64 * MIB}, "kept for larger requests", "max_split_size_mb"),
+        (
+            {"here": PIECE, "splits_below": 64 * MIB},
+            "kept for larger requests",
+            "max_split_size_mb",
+        ),
         ({"here": PIECE}, "not known", "could have served it"),
         # Free segments of private pools.
         ({"returnable_bytes": 50 * MIB}, "wrong pool or stream", "50.00 MiB in free segments"),
         ({"returnable_bytes": 49 * MIB}, "full", ""),
-        ({"device_total_bytes": 90 * MIB, "device_free_bytes": 90 * MIB}, "larger than the device", ""),
+        (
+            {"device_total_bytes": 90 * MIB, "device_free_bytes": 90 * MIB},
+            "larger than the device",
+            "",
+        ),
     ],
 )
 def test_every_cause_has_its_threshold_and_its_sentence(fields, cause, words):
@@ -61,8 +93,13 @@ def test_every_cause_has_its_threshold_and_its_sentence(fields, cause, words):
 
 
 @pytest.mark.parametrize(("n_bytes", "is_named"), [(100 * MIB - 1, False), (100 * MIB, True)])
-def test_a_pool_with_as_much_free_as_was_needed_is_named_though_no_piece_would_do(n_bytes, is_named):
-    fields = {"elsewhere": FreePieces(n_bytes, 9, 20 * MIB), "other_pool": "the private pool (1, 0)"}
+def test_a_pool_with_as_much_free_as_was_needed_is_named_though_no_piece_would_do(
+    n_bytes, is_named
+):
+    fields = {
+        "elsewhere": FreePieces(n_bytes, 9, 20 * MIB),
+        "other_pool": "the private pool (1, 0)",
+    }
     verdict = decide_oom(replace(FULL, **fields, other_pool_bytes=n_bytes))
     said = "; 100.00 MiB are free in the private pool (1, 0), which this request cannot use"
     assert (verdict.cause, verdict.sentence.endswith(said)) == ("full", is_named)
