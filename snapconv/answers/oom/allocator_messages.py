@@ -30,8 +30,7 @@ NEXT_STEPS = {
     OomCause.TOO_LARGE: f"make this one request smaller: {SHAPES}; if they are as intended, a "
     "smaller batch, shorter sequences or smaller images",
     OomCause.UNKNOWN: "run it again with `{backend.monitor}` beside it, which shows what other "
-    "programs "
-    "hold; if this one holds the memory, {less}; {backend.watch}",
+    "programs hold; if this one holds the memory, {less}; {backend.watch}",
 }
 # Where the request is larger than all that torch holds beside it.
 ONE_REQUEST = (
@@ -48,47 +47,40 @@ LARGE_REQUEST = (
 # one.
 OUTSIDE_TOO = (
     "{less}; stop the other programs that `{backend.monitor}` shows, also those of the desktop: a "
-    "quarter of "
-    "the device or more is not torch's; {backend.watch}"
+    "quarter of the device or more is not torch's; {backend.watch}"
 )
 # Where it is also larger than a device that shares the host's memory.
 LARGER_THAN_OWN = (
     "make the request smaller: it is larger than the device's own memory, and what is free "
-    "includes the "
-    f"host's; {SHAPES}"
+    f"includes the host's; {SHAPES}"
 )
 # Where nothing else of the process can have it: the rest is of a library in the same process.
 SAME_PROCESS = (
     "limit the other library in this process: JAX (XLA_PYTHON_CLIENT_PREALLOCATE=false), "
-    "TensorFlow "
-    "(set_memory_growth), CuPy, or a server's own pool"
+    "TensorFlow (set_memory_growth), CuPy, or a server's own pool"
 )
 # Of a table in which much more was active than allocated.
 WAITED = (
     "wait for the other stream's work before a buffer is dropped, or use one stream; before torch "
-    "2.8 "
-    "TORCH_NCCL_AVOID_RECORD_STREAMS=1 for what NCCL uses"
+    "2.8 TORCH_NCCL_AVOID_RECORD_STREAMS=1 for what NCCL uses"
 )
 # Releases before 2.1 have no expandable segments; those before 1.10, of which the oldest have words
 # of their own, have no setting at all.
 BEFORE_EXPANDABLE = (
     "set {backend.variable}=max_split_size_mb:128 if this torch is 1.10 or newer; else {less}. It "
-    "is older "
-    "than 2.1, from which expandable_segments:True is better"
+    "is older than 2.1, from which expandable_segments:True is better"
 )
 BEFORE_SETTINGS = (
     "{less}; this torch is older than 1.4 and has no setting against it, newer ones (from 2.1) "
-    "have "
-    "expandable_segments:True"
+    "have expandable_segments:True"
 )
 # Intel's drivers allow no larger block on many devices; torch does not say so.
 LARGE_BLOCK = (
     "not allocate memory block with size larger than 4 ?gb",
     OomCause.LIMIT,
     (
-        "one block is larger than the 4 GiB that Intel's driver allows on many devices, "
-        "whatever is "
-        "free"
+        "one block is larger than the 4 GiB that Intel's driver allows on many devices, whatever "
+        "is free"
     ),
     "smaller tensors: a smaller batch, or the work in pieces",
 )
@@ -126,8 +118,7 @@ WORDS = (
 )
 MPS_LIMIT = (
     "a smaller batch, image, sequence or model; a higher PYTORCH_MPS_HIGH_WATERMARK_RATIO may "
-    "make the "
-    "system fail, as torch warns"
+    "make the system fail, as torch warns"
 )
 # Where most of what counts against the limit is no tensor of torch's.
 MPS_OTHER = (
@@ -163,15 +154,13 @@ PHASES = (
         r"occurred when executing \w{0,40}load(?:er|model)?\w{0,20}:|"
         r"loading checkpoint shards:\d{1,2}%(?!.{0,8000}?shards:100%)",
         "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs or the "
-        "CPU: a smaller "
-        "batch does not help while weights are loaded",
+        "CPU: a smaller batch does not help while weights are loaded",
     ),
     (
         r"optim\w{0,12}[/\\]\w{1,40}" + _IN + r"(?:step|_init_group|_single|_multi|_fused|"
         r"\w{1,20}adam)|in initialize_optimizer_states",
         "an optimizer with smaller states (8 bits), or sharded ones (FSDP, ZeRO): a smaller batch "
-        "does not "
-        "make states smaller",
+        "does not make states smaller",
     ),
     (
         _IN + r"(?:backward|_engine_run_backward)|run_backward\(",
@@ -186,9 +175,8 @@ PHASES = (
     (
         _IN + r"(?:nested_concat|torch_pad_and_concatenate)|preds_host=",
         "eval_accumulation_steps=20 in TrainingArguments, which moves predictions to the CPU, or "
-        "fewer of "
-        "them (preprocess_logits_for_metrics): a smaller batch does not help where an evaluation "
-        "keeps all",
+        "fewer of them (preprocess_logits_for_metrics): a smaller batch does not help where an "
+        "evaluation keeps all",
     ),
     (
         _IN + r"(?:generate(?!_)|_sample(?!_)|_?beam_search|_?greedy_search|_prefill)",

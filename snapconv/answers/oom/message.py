@@ -665,16 +665,15 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
     if private and allocated:
         yield (
             f"torch's {format_bytes(allocated + private)} includes {format_bytes(private)} free "
-            f"in private "
-            "pools"
+            "in private pools"
         )
     if whole is not None and free > whole:
         yield "more is free than the device has: it shares the host's memory, and torch counts both"
     elif whole is not None and max(reserved, allocated) + free > whole + _ROUNDING_BYTES:
         yield (
             "torch's memory and the free memory add up to more than the device has: the driver "
-            "moved some to "
-            "the host's memory (Windows), or the figures are from two moments or were changed"
+            "moved some to the host's memory (Windows), or the figures are from two moments or "
+            "were changed"
         )
     cached = reserved - allocated - private
     if allocated and min(cached, free) > tried:
@@ -695,14 +694,12 @@ def _summary_notes(summary: MemorySummary) -> Iterator[str]:
     if summary.n_retries > summary.n_ooms:
         yield (
             f"torch emptied its cache {counted(summary.n_retries, 'time')} to serve a request: "
-            f"the device "
-            f"was nearly full, which is slow"
+            "the device was nearly full, which is slow"
         )
     if summary.has_waited:
         yield (
             f"when most was active, at least {format_bytes(summary.waited_bytes)} were freed and "
-            f"waited for "
-            "another stream (record_stream)"
+            "waited for another stream (record_stream)"
         )
     if (summary.partly_used_bytes or 0) >= _LEAST_NOTABLE * (summary.reserved_bytes or 1):
         yield (

@@ -16,8 +16,7 @@ from snapconv.answers.oom.verdict import OomCause
 _LEAVE_ROOM = "leave room: a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9)"
 _STOP_OTHERS = (
     "stop the other processes that `nvidia-smi` shows, also those of earlier runs; else a smaller "
-    "batch, "
-    "input or model"
+    "batch, input or model"
 )
 # Words of torch and of what Python raises for it: a text without them may be of any program.
 _OF_TORCH = (
@@ -32,9 +31,8 @@ _OUT_OF_MEMORY = r"out of memory|(?<!you)tried to allocate \d"
 # Where neither the program nor its memory is known.
 _LESS_OF_ANY = (
     "use less at once: a smaller batch, input, context or model; `nvidia-smi` and `free -g` while "
-    "it runs "
-    "show whether the GPU's memory or the host's is full, and the lines above in the log may "
-    "say why"
+    "it runs show whether the GPU's memory or the host's is full, and the lines above in the log "
+    "may say why"
 )
 _NOT_OF_GPU = "(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)"
 _FAILURE = (
@@ -97,8 +95,7 @@ _FIRST_ATTEMPT = (
 )
 _SKIPPED_KERNEL = (
     "a warning: torch.compile tries several kernels, leaves out the one that needs too much, and "
-    "goes on "
-    "with the others"
+    "goes on with the others"
 )
 _NOT_AUTOTUNED = (
     "nothing, if the run goes on; without mode='max-autotune' torch tries no other kernels"
@@ -139,9 +136,8 @@ _KINDS = (
         "vLLM's sleep-mode pool",
         seen=(r"cuda error: out of memory at \S{0,200}cumem_allocator",),
         means="vLLM's pool for weights and KV cache (cumem_allocator) got no memory from the "
-        "driver: "
-        "they do not fit, or another process, often a trainer on the same GPU, still holds "
-        "memory",
+        "driver: they do not fit, or another process, often a trainer on the same GPU, still "
+        "holds memory",
         next_step=(
             "free what other processes hold (`nvidia-smi`), or lower --gpu-memory-utilization"
         ),
@@ -182,8 +178,8 @@ _KINDS = (
         means="after the weights and a trial run, vLLM's share of the GPU has too little left for "
         "the KV cache",
         next_step=(
-            "raise --gpu-memory-utilization, or lower --max-model-len; else quantize or use "
-            "more GPUs"
+            "raise --gpu-memory-utilization, or lower --max-model-len; else quantize or use more "
+            "GPUs"
         ),
         exact="--max-model-len {fits} fits; for longer sequences raise --gpu-memory-utilization, "
         "quantize, or use more GPUs",
@@ -198,11 +194,10 @@ _KINDS = (
             ),
         ),
         means="one image, video or audio has more tokens than vLLM's cache for them, whose size "
-        "is fixed at "
-        "the start: no memory ran out",
+        "is fixed at the start: no memory ran out",
         next_step="a smaller input, such as fewer pixels (--mm-processor-kwargs); or a larger "
-        "cache: "
-        "--max-num-batched-tokens above the item's length, or its sizes in --limit-mm-per-prompt",
+        "cache: --max-num-batched-tokens above the item's length, or its sizes in "
+        "--limit-mm-per-prompt",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -214,8 +209,7 @@ _KINDS = (
             ),
         ),
         means="each sequence needs a block of the Mamba cache, and vLLM's share of the GPU has "
-        "room for "
-        "fewer blocks than --max-num-seqs",
+        "room for fewer blocks than --max-num-seqs",
         next_step="lower --max-num-seqs, or raise --gpu-memory-utilization",
         exact="--max-num-seqs {blocks} fits; for more sequences raise --gpu-memory-utilization",
         cause=OomCause.LIMIT,
@@ -225,11 +219,9 @@ _KINDS = (
         level=2,
         seen=("preempted .{0,60}?because there is not enough kv cache space",),
         means="a warning: the KV cache is full; vLLM preempts requests and computes them again "
-        "later, which "
-        "is slower",
+        "later, which is slower",
         next_step="nothing, where it is rare; else raise --gpu-memory-utilization, or lower "
-        "--max-num-seqs "
-        "or --max-model-len",
+        "--max-num-seqs or --max-model-len",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -248,8 +240,7 @@ _KINDS = (
         level=2,
         seen=("possibly too large swap space. <needed> out of the <machine> total cpu memory",),
         means="a warning: --swap-space, which vLLM takes once for each GPU, asks for a large part "
-        "of the "
-        "host's memory",
+        "of the host's memory",
         next_step="nothing, if the server starts; else a smaller --swap-space (GiB for each GPU)",
         cause=OomCause.WARNING,
     ),
@@ -258,11 +249,9 @@ _KINDS = (
         backend="host",
         seen=("lack of cpu swap space",),
         means="vLLM's swap space, its pool in host memory for sequences that the KV cache has no "
-        "room for, "
-        "is full (this is not the system's swap)",
+        "room for, is full (this is not the system's swap)",
         next_step="a larger --swap-space (GiB for each GPU), or fewer or shorter sequences "
-        "(--max-num-seqs, "
-        "--max-model-len)",
+        "(--max-num-seqs, --max-model-len)",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -381,8 +370,7 @@ _KINDS = (
             ),
         ),
         means="a warning: the KV cache is full; SGLang retracts requests and computes them again "
-        "later, "
-        "which is slower",
+        "later, which is slower",
         next_step="nothing, where it is rare; else --schedule-conservativeness 1.3, a lower "
         "--max-running-requests, or a higher --mem-fraction-static",
         cause=OomCause.WARNING,
@@ -405,8 +393,7 @@ _KINDS = (
         means="the trial run with as many tokens at once as the server allows does not fit beside "
         "the weights",
         next_step="lower --max-batch-prefill-tokens (and --max-batch-total-tokens), quantize, or "
-        "use "
-        "more GPUs",
+        "use more GPUs",
         exact="lower --max-batch-prefill-tokens (or --max-batch-total-tokens) below {length}, "
         "quantize, or use more GPUs",
         leads=True,
@@ -424,8 +411,7 @@ _KINDS = (
         ),
         means="a part of the executor did not fit beside those that were created before",
         next_step="lower free_gpu_memory_fraction of the KV cache "
-        "(kv_cache_free_gpu_mem_fraction in "
-        "Triton), max_num_tokens or max_batch_size",
+        "(kv_cache_free_gpu_mem_fraction in Triton), max_num_tokens or max_batch_size",
     ),
     MessageKind(
         "LMDeploy's start",
@@ -442,8 +428,8 @@ _KINDS = (
         needs=(r"\[tm\]\[\w{4,8}\] cuda runtime error: out of memory",),
         means="TurboMind, LMDeploy's engine, got no memory for the weights",
         next_step=(
-            "a quantized model or more GPUs (--tp); stop the other processes that "
-            "`nvidia-smi` shows"
+            "a quantized model or more GPUs (--tp); stop the other processes that `nvidia-smi` "
+            "shows"
         ),
     ),
     MessageKind(
@@ -451,8 +437,7 @@ _KINDS = (
         seen=(r"\[tm\]\[\w{4,8}\] cuda runtime error: out of memory",),
         means="TurboMind, LMDeploy's engine, got no memory for its weights, its KV cache or a step",
         next_step="lower cache_max_entry_count (--cache-max-entry-count) where the KV cache or a "
-        "step did "
-        "not fit; while weights are loaded, a quantized model or more GPUs (--tp)",
+        "step did not fit; while weights are loaded, a quantized model or more GPUs (--tp)",
     ),
     MessageKind(
         "TensorRT's limit of the workspace",
@@ -464,8 +449,8 @@ _KINDS = (
         ),
         also=(r"allocating (?P<tried>\d{1,20})-byte buffer",),
         means=(
-            "no tactic of a layer fits into the workspace that TensorRT may use, or into what "
-            "is free"
+            "no tactic of a layer fits into the workspace that TensorRT may use, or into what is "
+            "free"
         ),
         next_step="a larger limit (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, …); "
         "trt_max_workspace_size in ONNX Runtime), smaller shapes, or a GPU with more memory",
@@ -481,8 +466,7 @@ _KINDS = (
             "loaded"
         ),
         next_step="stop the other processes that `nvidia-smi` shows, load fewer engines at once, "
-        "or build "
-        "this one for smaller shapes",
+        "or build this one for smaller shapes",
     ),
     MessageKind(
         "a build of TensorRT-LLM",
@@ -494,11 +478,10 @@ _KINDS = (
         ),
         also=(r"requested amount of gpu memory \(<tried>",),
         means="TensorRT got no memory while TensorRT-LLM built an engine: the weights of the "
-        "model that is "
-        "read may stand on the GPU beside the engine's, and what other processes hold",
+        "model that is read may stand on the GPU beside the engine's, and what other processes "
+        "hold",
         next_step="fewer weights for each GPU (a larger --tp_size, or weights of 8 or 4 bits), or "
-        "the "
-        "model's weights on the CPU while the engine is built; stop the other processes that "
+        "the model's weights on the CPU while the engine is built; stop the other processes that "
         "`nvidia-smi` shows; a smaller max_batch_size or max_input_len",
     ),
     MessageKind(
@@ -530,8 +513,8 @@ _KINDS = (
             r"insufficient memory on requested size of (?P<tried>\d{7,20})",
         ),
         means=(
-            "TensorRT got no memory for an engine's weights, its activations or the workspace "
-            "of a tactic"
+            "TensorRT got no memory for an engine's weights, its activations or the workspace of "
+            "a tactic"
         ),
         next_step="a smaller workspace "
         "(config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, …)) while "
@@ -585,22 +568,18 @@ _KINDS = (
             r"failed \(cuda out of memory\) to predict batch of size <sequences>",
         ),
         means="ESMFold ran out of GPU memory and skipped this sequence or batch; its need grows "
-        "with the "
-        "square of the sequence length, and the text does not say what else held memory",
+        "with the square of the sequence length, and the text does not say what else held memory",
         next_step="--chunk-size 64 (or 32) for a long sequence, a lower --max-tokens-per-batch "
-        "for a batch; "
-        "else --cpu-offload; `nvidia-smi` shows what other processes hold",
+        "for a batch; else --cpu-offload; `nvidia-smi` shows what other processes hold",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "a model that was dispatched to the CPU",
         seen=("some modules are dispatched on the cpu or the disk",),
         means="the weights do not fit on the GPUs, so that device_map put a part of them on the "
-        "CPU "
-        "or the disk, which this quantization does not allow",
+        "CPU or the disk, which this quantization does not allow",
         next_step="free what other processes or models hold on the GPU (`nvidia-smi`), use a "
-        "smaller "
-        "model, or llm_int8_enable_fp32_cpu_offload=True with a device_map of your own",
+        "smaller model, or llm_int8_enable_fp32_cpu_offload=True with a device_map of your own",
     ),
     MessageKind(
         "ExLlama",
@@ -621,8 +600,7 @@ _KINDS = (
             r"faiss.{0,400}?failed to cudamalloc <tried>",
         ),
         means="the index, or FAISS's temporary memory (by default up to 1.5 GiB), does not fit "
-        "into what is "
-        "free on the GPU",
+        "into what is free on the GPU",
         next_step="a smaller index (float16, PQ), or shard it over GPUs; less temporary memory "
         "(StandardGpuResources.setTempMemory())",
     ),
@@ -631,8 +609,7 @@ _KINDS = (
         seen=(r"faiss.{0,200}?initializefordevice(?!.{0,300}cudahostalloc).{0,200}?out of memory",),
         means="the GPU was full when FAISS started on it",
         next_step="stop the other processes that `nvidia-smi` shows; torch.cuda.empty_cache() "
-        "before, where "
-        "torch shares the GPU",
+        "before, where torch shares the GPU",
     ),
     MessageKind(
         "NCCL beside vLLM",
@@ -644,10 +621,8 @@ _KINDS = (
         unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf",),
         also=("failed to cuda (?:host )?[cm]alloc(?: async)? <tried>",),
         means="NCCL allocates its buffers outside torch's allocator, and vLLM's share of the "
-        "GPU, or "
-        "another process, had left too little; if another error stands before it in the log, that "
-        "one is "
-        "likely the cause",
+        "GPU, or another process, had left too little; if another error stands before it in the "
+        "log, that one is likely the cause",
         next_step=(
             "lower --gpu-memory-utilization; stop the other processes that `nvidia-smi` shows"
         ),
@@ -661,8 +636,7 @@ _KINDS = (
         ),
         also=("failed to cuda (?:host )?[cm]alloc(?: async)? <tried>",),
         means="NCCL allocates its buffers outside torch's allocator when a communicator first "
-        "works, "
-        "and the GPU was full",
+        "works, and the GPU was full",
         next_step=f"{_LEAVE_ROOM}; or start NCCL early, by a barrier before the model is built",
     ),
     MessageKind(
@@ -671,8 +645,7 @@ _KINDS = (
         means="CUDA out of memory: torch asked NVML for the figures of its message, and failed at "
         "that (MIG slices, Jetson, WSL, containers without NVML)",
         next_step="a smaller batch or smaller inputs, as for any CUDA out of memory; free what "
-        "other "
-        "processes hold (`nvidia-smi`, on Jetson `tegrastats`)",
+        "other processes hold (`nvidia-smi`, on Jetson `tegrastats`)",
     ),
     MessageKind(
         "Jetson's memory",
@@ -682,8 +655,7 @@ _KINDS = (
         ),
         means="the memory that the CPU and the GPU of a Jetson share ran out",
         next_step="close other programs, use a smaller model or batch, or add swap; `tegrastats` "
-        "shows "
-        "the memory",
+        "shows the memory",
     ),
     MessageKind(
         "a GPU library of a program",
@@ -691,8 +663,7 @@ _KINDS = (
         seen=_LIBRARY_CALLS,
         unless=_OF_TORCH,
         means="most often a library (cuBLAS, cuDNN, cuFFT, …) got no memory for its handle or its "
-        "workspace: "
-        "the program, or another, had left nearly nothing; else an earlier error",
+        "workspace: the program, or another, had left nearly nothing; else an earlier error",
         next_step=_STOP_OTHERS,
     ),
     MessageKind(
@@ -705,8 +676,7 @@ _KINDS = (
             "rocblas_create_handle",
         ),
         means="most often memory ran out as the library made its handle, outside torch's "
-        "allocator; "
-        "else an earlier error, such as an index out of range",
+        "allocator; else an earlier error, such as an index out of range",
         next_step=f"{_LEAVE_ROOM}; if the GPU is not full, rerun with CUDA_LAUNCH_BLOCKING=1",
     ),
     MessageKind(
@@ -730,21 +700,17 @@ _KINDS = (
         ),
         also=("memory usage: <free> free, <total> total",),
         means="most often the workspace of no algorithm fits into what is free on the GPU; else "
-        "the "
-        "cuDNN that is installed does not fit the GPU or this program",
+        "the cuDNN that is installed does not fit the GPU or this program",
         next_step="a smaller batch or input, or free what other processes hold (`nvidia-smi`); if "
-        "the "
-        "GPU is not full, reinstall the cuDNN that your torch, TensorFlow or JAX asks for",
+        "the GPU is not full, reinstall the cuDNN that your torch, TensorFlow or JAX asks for",
     ),
     MessageKind(
         "WSL's driver",
         seen=(r"dxgkio_make_resident: ioctl failed: -12",),
         means="Windows could not keep more memory of the GPU for WSL, which may use less than "
-        "nvidia-smi "
-        "shows as free",
+        "nvidia-smi shows as free",
         next_step="less memory for the program (a smaller batch; --gpu-memory-utilization in "
-        "vLLM), and "
-        "close programs of Windows that use the GPU",
+        "vLLM), and close programs of Windows that use the GPU",
     ),
     MessageKind(
         "pinned memory",
@@ -756,8 +722,7 @@ _KINDS = (
             r"(?:cuda runtime err(?:or)? ?:?\(2\)|thcudacheck fail).{0,200}?hostallocator",
         ),
         means="no host memory could be pinned: the machine's memory, not the GPU's, or the "
-        "limit of "
-        "locked memory",
+        "limit of locked memory",
         next_step="pin_memory=False, or a smaller batch; `ulimit -l` and `free -g` show the limits",
         cause=OomCause.HOST,
     ),
@@ -773,25 +738,20 @@ _KINDS = (
             r"physx \w{1,20}: failed to allocate pinned memory",
         ),
         means="the driver pinned no more memory of the host, whatever the GPU has free; under WSL "
-        "the limit "
-        "is low",
+        "the limit is low",
         next_step="`free -g` and `ulimit -l` show what is short: free memory of the host, or "
-        "raise the "
-        "limit; a smaller batch, and fewer elements that are prefetched; under WSL more memory= in "
-        ".wslconfig",
+        "raise the limit; a smaller batch, and fewer elements that are prefetched; under WSL more "
+        "memory= in .wslconfig",
         cause=OomCause.HOST,
     ),
     MessageKind(
         "a copy to the GPU in TensorFlow",
         seen=("dst tensor is not initialized",),
         means="most often the GPU had no memory left for a tensor that TensorFlow copied to it: "
-        "this "
-        "program or another process has filled it",
+        "this program or another process has filled it",
         next_step="a smaller batch or model, or data that stays on the CPU (tf.data); stop the "
-        "other "
-        "processes that `nvidia-smi` shows; set_memory_growth(gpu, True) where another program "
-        "shares the "
-        "GPU",
+        "other processes that `nvidia-smi` shows; set_memory_growth(gpu, True) where another "
+        "program shares the GPU",
     ),
     MessageKind(
         "TensorFlow's CPU memory",
@@ -815,8 +775,7 @@ _KINDS = (
         ),
         unless=("gpu|cpu:|dml:|xpu:|cuda|nvidia|[gr]tx",),
         means="TensorFlow's own allocator found no memory: the text does not say whether of the "
-        "GPU or of "
-        "the host",
+        "GPU or of the host",
         next_step=(
             "a smaller batch; `nvidia-smi` and `free -g` show which memory fills while it runs"
         ),
@@ -835,12 +794,10 @@ _KINDS = (
             "(?:cuda_|gpu_|xla_gpu_)host_bfc",
         ),
         means="TensorFlow got no pinned host memory, which it needs to copy tensors to the GPU; "
-        "the GPU's "
-        "own memory did not run out",
+        "the GPU's own memory did not run out",
         next_step="copy less at once (a smaller batch; large constants and variables in parts); "
         "TF_GPU_HOST_MEM_LIMIT_IN_MB sets TensorFlow's own limit; `free -g` shows the host's "
-        "memory while "
-        "it runs",
+        "memory while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -858,12 +815,10 @@ _KINDS = (
             "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
         ),
         means="TensorFlow's own pool on the GPU is very small: it found little free memory when "
-        "it started, "
-        "because other programs had it (on a Jetson, also those that run on the CPU), or a limit "
-        "was set",
+        "it started, because other programs had it (on a Jetson, also those that run on the CPU), "
+        "or a limit was set",
         next_step="stop the other processes that `nvidia-smi` shows (on a Jetson, close other "
-        "programs, the "
-        "desktop too) before TensorFlow starts; else a larger memory_limit or "
+        "programs, the desktop too) before TensorFlow starts; else a larger memory_limit or "
         "per_process_gpu_memory_fraction, where one is set",
     ),
     MessageKind(
@@ -878,11 +833,9 @@ _KINDS = (
             "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
         ),
         means="TensorFlow's own allocator found no memory for a variable, a weight or what the "
-        "optimizer "
-        "keeps for one, as it was made: the batch plays no part",
+        "optimizer keeps for one, as it was made: the batch plays no part",
         next_step="stop the other processes that `nvidia-smi` shows; else a smaller model, or an "
-        "optimizer "
-        "that keeps less (Adam keeps two more of each weight, SGD none)",
+        "optimizer that keeps less (Adam keeps two more of each weight, SGD none)",
     ),
     MessageKind(
         "TensorFlow",
@@ -919,20 +872,18 @@ _KINDS = (
         seen=(r"(?:failed to create|could not create) cu(?:blas|dnn|solver|sparse)\w{0,3} handle",),
         also=("memory usage: <free> free, <total> total",),
         means="most often a GPU library found no memory for its handle, because TensorFlow takes "
-        "almost all "
-        "of a GPU at its start or another process holds it; rarely the library's version does not "
-        "match the "
-        "driver",
+        "almost all of a GPU at its start or another process holds it; rarely the library's "
+        "version does not match the driver",
         next_step="tf.config.experimental.set_memory_growth(gpu, True) (allow_growth in "
-        "TensorFlow 1), so "
-        "that TensorFlow leaves room; stop the other processes that `nvidia-smi` shows",
+        "TensorFlow 1), so that TensorFlow leaves room; stop the other processes that "
+        "`nvidia-smi` shows",
     ),
     MessageKind(
         "a warning of TensorFlow",
         level=2,
         seen=(
-            "ran out of memory trying to allocate <tried>.{0,60}?the caller indicates that "
-            "this is not a failure",
+            "ran out of memory trying to allocate <tried>.{0,60}?the caller indicates that this "
+            "is not a failure",
         ),
         means="a warning: TensorFlow goes on with a slower algorithm that needs less memory",
         next_step="nothing, unless an error follows; a smaller batch makes it faster",
@@ -942,12 +893,10 @@ _KINDS = (
         "a wrong size at TensorFlow's start",
         seen=(r"failed to allocate \d{2,5}(?:\.\d{1,2})?tib? \(<tried>\) from device",),
         means="TensorFlow or JAX asked for more than any GPU has: it read the size of the GPU's "
-        "memory "
-        "wrongly, most often because its build does not fit the driver or the release of ROCm or "
-        "CUDA",
+        "memory wrongly, most often because its build does not fit the driver or the release of "
+        "ROCm or CUDA",
         next_step="the release of ROCm or CUDA, and the driver, that this TensorFlow was built "
-        "for; else a "
-        "limit of its own (memory_limit in tf.config.LogicalDeviceConfiguration)",
+        "for; else a limit of its own (memory_limit in tf.config.LogicalDeviceConfiguration)",
         cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
@@ -962,12 +911,10 @@ _KINDS = (
         ),
         unless=("failed to allocate request for",),
         means="TensorFlow or JAX asked the driver for its pool, or to enlarge it, and the GPU had "
-        "less "
-        "left, most often because other processes hold memory: it then takes a smaller pool, or "
-        "stops",
+        "less left, most often because other processes hold memory: it then takes a smaller pool, "
+        "or stops",
         next_step="stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, "
-        "True) in "
-        "TensorFlow, XLA_PYTHON_CLIENT_MEM_FRACTION in JAX",
+        "True) in TensorFlow, XLA_PYTHON_CLIENT_MEM_FRACTION in JAX",
     ),
     MessageKind(
         "TensorFlow's start",
@@ -977,8 +924,8 @@ _KINDS = (
             r"failed to allocate (?P<tried>[\d.]{1,9}[kmgt]) from device: hip_?error",
         ),
         means="TensorFlow asked the driver for its pool, or to enlarge it, and the GPU had less "
-        "left, most "
-        "often because other processes hold memory: it then takes a smaller pool, or stops",
+        "left, most often because other processes hold memory: it then takes a smaller pool, or "
+        "stops",
         next_step=(
             "stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, True)"
         ),
@@ -999,11 +946,9 @@ _KINDS = (
             r"program requirement: (?P<needed>[\d.]{1,12}[kmgt]?)",
         ),
         means="a program needs its memory in one piece, and the free memory (HBM) is in several: "
-        "the largest "
-        "that can be reserved is smaller",
+        "the largest that can be reserved is smaller",
         next_step="a smaller batch per core, jax.checkpoint (remat), or fewer arrays kept between "
-        "steps; or "
-        "shard the model over more cores",
+        "steps; or shard the model over more cores",
         cause=OomCause.FRAGMENTED,
     ),
     MessageKind(
@@ -1036,13 +981,11 @@ _KINDS = (
             r"\. that was not possible\. there are (?P<free>[\d.]{1,12}[kmgtb]?) free",
         ),
         means="the program needs more than the TPU's memory (HBM), and half or more of its "
-        "largest array, "
-        "or of all its arrays, is padding: a TPU pads the last two dimensions of an array to "
-        "multiples of 8 "
-        "and 128 (of 32-bit numbers)",
+        "largest array, or of all its arrays, is padding: a TPU pads the last two dimensions of "
+        "an array to multiples of 8 and 128 (of 32-bit numbers)",
         next_step="give that array a last dimension of 128 or more (reshape or transpose it, "
-        "merge small "
-        "dimensions); else a smaller batch per core, or shard the model over more cores",
+        "merge small dimensions); else a smaller batch per core, or shard the model over more "
+        "cores",
     ),
     MessageKind(
         "XLA on a TPU",
@@ -1098,12 +1041,10 @@ _KINDS = (
             "total fragmentation: <gaps>",
         ),
         means="XLA's own allocator found no memory for a program that it had compiled: JAX's pool "
-        "is 75 % "
-        "of a GPU by default",
+        "is 75 % of a GPU by default",
         next_step="compare what it needs with the GPU: if that is nearly all, a smaller batch, or "
         "jax.checkpoint (remat); if far less, stop what else holds the memory (`nvidia-smi`; "
-        "arrays of "
-        "earlier steps)",
+        "arrays of earlier steps)",
     ),
     MessageKind(
         "TensorFlow's asynchronous allocator",
@@ -1114,20 +1055,18 @@ _KINDS = (
             "(?<!max)inuse: <used>",
         ),
         means=(
-            "the GPU had less memory left than TensorFlow requested; this process and others "
-            "hold the rest"
+            "the GPU had less memory left than TensorFlow requested; this process and others hold "
+            "the rest"
         ),
         next_step="stop the other processes that `nvidia-smi` shows; else a smaller batch or "
-        "model, or run "
-        "on the CPU (CUDA_VISIBLE_DEVICES=-1)",
+        "model, or run on the CPU (CUDA_VISIBLE_DEVICES=-1)",
     ),
     MessageKind(
         "Jittor",
         seen=("unable to alloc cuda device memory, use unify memory instead",),
         means="a warning: the GPU is full, and Jittor uses host memory instead, which is slow",
         next_step="a smaller model or batch, or half precision; stop the other processes that "
-        "`nvidia-smi` "
-        "shows",
+        "`nvidia-smi` shows",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -1142,8 +1081,8 @@ _KINDS = (
             "the inputs and outputs of a compiled program are larger than the GPU, whatever is free"
         ),
         next_step="smaller inputs and outputs: a smaller batch, the work in pieces, or results "
-        "that are "
-        "summed up inside the compiled function instead of all kept (fewer samples, thinning)",
+        "that are summed up inside the compiled function instead of all kept (fewer samples, "
+        "thinning)",
         cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
@@ -1155,12 +1094,10 @@ _KINDS = (
             r"(?P<tried>\d{1,4})bytes",
         ),
         means="XLA got no memory even for a few bytes: all of it was in use before, by this "
-        "program or by "
-        "others, or the allocator failed for another reason, such as a build that does not fit "
-        "the machine",
+        "program or by others, or the allocator failed for another reason, such as a build that "
+        "does not fit the machine",
         next_step="`jax.devices()` and `nvidia-smi` (`free -g` on the CPU) before the program "
-        "runs: if the "
-        "memory is full, stop what holds it; else another release of jaxlib",
+        "runs: if the memory is full, stop what holds it; else another release of jaxlib",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -1181,8 +1118,7 @@ _KINDS = (
             "of the GPU"
         ),
         next_step="`jax.devices()` shows where it computes: smaller arrays or a smaller batch, or "
-        "more "
-        "memory for the job where that is the CPU",
+        "more memory for the job where that is the CPU",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -1211,8 +1147,7 @@ _KINDS = (
         ),
         means="XLA's own allocator found no memory: JAX's pool is 75 % of a GPU by default",
         next_step="a smaller batch, or jax.checkpoint (remat); "
-        "XLA_PYTHON_CLIENT_PREALLOCATE=false where "
-        "another program shares the GPU",
+        "XLA_PYTHON_CLIENT_PREALLOCATE=false where another program shares the GPU",
     ),
     MessageKind(
         "ONNX Runtime's limit",
@@ -1225,11 +1160,9 @@ _KINDS = (
         "Triton's pool of GPU memory",
         seen=("failed to allocate cuda memory with byte size <tried> on gpu <device>",),
         means="a warning: Triton's pool for passing tensors (64 MiB on each GPU by default) is "
-        "full, and "
-        "Triton uses host memory instead, which is slower",
+        "full, and Triton uses host memory instead, which is slower",
         next_step="a larger pool: tritonserver --cuda-memory-pool-byte-size=0:268435456 (the "
-        "GPU's number "
-        "and the bytes)",
+        "GPU's number and the bytes)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -1238,13 +1171,10 @@ _KINDS = (
         level=2,
         seen=("unable to allocate pinned system memory, pinned memory pool will not be available",),
         means="a warning: the driver gave Triton no pinned memory of the host, and Triton goes on "
-        "without. "
-        "The words after it say why: often the container has no GPU or an old driver, or a "
-        "virtual GPU does "
-        "not support it; only `out of memory` there would be a lack of memory",
+        "without. The words after it say why: often the container has no GPU or an old driver, or "
+        "a virtual GPU does not support it; only `out of memory` there would be a lack of memory",
         next_step="nothing, if the models load and run; else `nvidia-smi` in the container shows "
-        "whether it "
-        "has the GPU (docker run --gpus all) and which driver",
+        "whether it has the GPU (docker run --gpus all) and which driver",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -1253,8 +1183,7 @@ _KINDS = (
         seen=("failed to allocate pinned system memory, falling back",),
         also=("failed to allocate <tried> of pinned",),
         means="a warning: Triton's pool of pinned memory for passing tensors (256 MiB by default) "
-        "is full, "
-        "and Triton uses memory that is not pinned, which is slower",
+        "is full, and Triton uses memory that is not pinned, which is slower",
         next_step="a larger pool: tritonserver --pinned-memory-pool-byte-size=1073741824 (bytes)",
         cause=OomCause.WARNING,
     ),
@@ -1264,9 +1193,8 @@ _KINDS = (
         seen=("failed to allocate memory for requested buffer of size <tried>",),
         needs=(r"requested buffer of size \d{14,16}(?!\d)",),
         means="a node of ONNX Runtime asked for more than any device has: its size was computed "
-        "wrongly, "
-        "because an input has a shape that the model does not expect, or because threads share "
-        "one session",
+        "wrongly, because an input has a shape that the model does not expect, or because threads "
+        "share one session",
         next_step="one session for each thread; check the shapes of the inputs",
         cause=OomCause.TOO_LARGE,
     ),
@@ -1274,15 +1202,12 @@ _KINDS = (
         "a session of ONNX Runtime",
         seen=(
             "exception during initialization: .{0,400}?failed to allocate memory for requested "
-            "buffer of "
-            "size <tried>",
+            "buffer of size <tried>",
         ),
         means="ONNX Runtime got no memory for the weights of the model, as it made the session: "
-        "of the GPU, "
-        "where the session runs there, else of the machine",
+        "of the GPU, where the session runs there, else of the machine",
         next_step="a smaller or quantized model, or fewer sessions on this GPU (fewer instances "
-        "in Triton); "
-        "stop the other processes that `nvidia-smi` shows",
+        "in Triton); stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "cuBLAS or cuDNN in ONNX Runtime or CNTK",
@@ -1292,11 +1217,9 @@ _KINDS = (
             "gpu=<device>",
         ),
         means="most often cuBLAS or cuDNN got no GPU memory, because the arena of ONNX Runtime or "
-        "CNTK, or "
-        "another process, holds it",
+        "CNTK, or another process, holds it",
         next_step="a smaller model, batch or input, or fewer sessions and threads on this GPU; "
-        "stop the "
-        "other processes that `nvidia-smi` shows",
+        "stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "CNTK",
@@ -1316,11 +1239,10 @@ _KINDS = (
         # The layout of its kernels for CPUs.
         needs=("nchwc",),
         means="ONNX Runtime's arena got no memory of the machine for a node that runs on the CPU, "
-        "or a limit "
-        "of the process, the job or the container was reached",
+        "or a limit of the process, the job or the container was reached",
         next_step="a smaller image or batch, or fewer requests at once; "
-        "enable_cpu_mem_arena=False in "
-        "SessionOptions keeps less between runs; `free -g` while it runs",
+        "enable_cpu_mem_arena=False in SessionOptions keeps less between runs; `free -g` while it "
+        "runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -1333,8 +1255,7 @@ _KINDS = (
             "the host"
         ),
         next_step="a smaller batch or input, or fewer threads and sessions at once; `nvidia-smi` "
-        "and "
-        "`free -g` show which memory fills while it runs",
+        "and `free -g` show which memory fills while it runs",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -1351,27 +1272,21 @@ _KINDS = (
         seen=("cuda failure 2: out of memory ; gpu=<device>",),
         unless=("failed to allocate memory for requested buffer of size <tried>",),
         means="a call of ONNX Runtime to CUDA got no memory of the GPU: for a tensor, a stream, "
-        "or a library "
-        "such as cuDNN",
+        "or a library such as cuDNN",
         next_step="fewer sessions and threads on the GPU at once, or a smaller batch or input; "
-        "stop the other "
-        "processes that `nvidia-smi` shows; gpu_mem_limit and "
-        "arena_extend_strategy=kSameAsRequested keep "
-        "ONNX Runtime's arena small",
+        "stop the other processes that `nvidia-smi` shows; gpu_mem_limit and "
+        "arena_extend_strategy=kSameAsRequested keep ONNX Runtime's arena small",
     ),
     MessageKind(
         "ND4J",
         backend="host",
         seen=(r"can't allocate \[host\] memory: (?P<tried>\d{1,20})",),
         means="ND4J, on which DL4J stands, got no memory of the host outside Java's heap: the "
-        "machine's memory, "
-        "the limit of such memory, or what CUDA can pin is used up; or an earlier error has left "
-        "CUDA unusable",
+        "machine's memory, the limit of such memory, or what CUDA can pin is used up; or an "
+        "earlier error has left CUDA unusable",
         next_step="a higher limit (-Dorg.bytedeco.javacpp.maxbytes=8G, and maxphysicalbytes above "
-        "it), where "
-        "`free -g` shows room; else fewer threads and models at once, or a smaller batch. Look "
-        "for an earlier "
-        "error of CUDA in the log",
+        "it), where `free -g` shows room; else fewer threads and models at once, or a smaller "
+        "batch. Look for an earlier error of CUDA in the log",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -1396,8 +1311,7 @@ _KINDS = (
         "HAMi's wrong count",
         seen=(r"device \d{1,3} oom 1844674407\d{10} ?/ ?(?P<limit>\d{7,20})(?!\d)",),
         means="HAMi, which shares a GPU among containers, counted the memory in use wrongly, as a "
-        "negative "
-        "number: the GPU may have had enough",
+        "negative number: the GPU may have had enough",
         next_step=(
             "restart the container, and update HAMi; CUDA_DISABLE_CONTROL=true turns its limit off"
         ),
@@ -1407,8 +1321,7 @@ _KINDS = (
         "HAMi's limit of a container",
         seen=(r"device \d{1,3} oom (?P<needed>\d{7,15}) ?/ ?(?P<limit>\d{7,15})(?!\d)",),
         means="HAMi, which shares a GPU among containers, refused the request: with it the "
-        "container would "
-        "hold more than its share, whatever the GPU has free",
+        "container would hold more than its share, whatever the GPU has free",
         next_step=(
             "a larger share (nvidia.com/gpumem in the pod's limits), or a smaller batch or model"
         ),
@@ -1418,11 +1331,10 @@ _KINDS = (
         "HAMi",
         seen=(r"cumemoryallocate failed res=2(?!\d)",),
         means="the driver had no memory for a container under HAMi, which shares a GPU among "
-        "containers: "
-        "others may hold it if their shares add up to more than the GPU",
+        "containers: others may hold it if their shares add up to more than the GPU",
         next_step=(
-            "a smaller batch or model; stop the other containers on the GPU (`nvidia-smi` "
-            "on the node)"
+            "a smaller batch or model; stop the other containers on the GPU (`nvidia-smi` on the "
+            "node)"
         ),
     ),
     MessageKind(
@@ -1434,8 +1346,7 @@ _KINDS = (
             ),
         ),
         means="CuPy's pool has a limit, and what it holds plus this request is more; freed blocks "
-        "stay in "
-        "the pool and count. If the sum is below the limit, the GPU was full",
+        "stay in the pool and count. If the sum is below the limit, the GPU was full",
         next_step="cupy.get_default_memory_pool().free_all_blocks() before large arrays, or a "
         "higher limit "
         "(set_limit(), CUPY_GPU_MEMORY_LIMIT); else smaller arrays",
@@ -1448,8 +1359,7 @@ _KINDS = (
             r"out of memory to allocate <tried> \(total <pool_and_request>\)",
         ),
         means="CuPy's pool got no memory from the driver: the request is larger than what the GPU "
-        "has, or "
-        "CuPy's arrays or torch's cache on the same GPU hold it",
+        "has, or CuPy's arrays or torch's cache on the same GPU hold it",
         next_step="smaller arrays, or cupy.get_default_memory_pool().free_all_blocks() first; "
         "torch.cuda.empty_cache() where torch shares the GPU",
     ),
@@ -1463,8 +1373,7 @@ _KINDS = (
         ),
         means="Theano got no GPU memory for one more array",
         next_step="a smaller batch (in validation too) or a smaller model; stop the other "
-        "processes that "
-        "`nvidia-smi` shows",
+        "processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "Kokkos",
@@ -1479,8 +1388,7 @@ _KINDS = (
         needs=("cudamalloc|cudaerrormemoryallocation|hipmalloc|hiperroroutofmemory",),
         means="a program built on Kokkos, such as LAMMPS, got no GPU memory for an array",
         next_step="less work for each GPU (fewer atoms or cells, more GPUs or nodes), or fewer "
-        "MPI ranks on "
-        "each GPU; stop the other processes that `nvidia-smi` shows",
+        "MPI ranks on each GPU; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "OptiX",
@@ -1491,8 +1399,7 @@ _KINDS = (
         ),
         means="OptiX got no GPU memory for the scene, its acceleration structures or a context",
         next_step="a smaller scene: smaller textures, fewer instances; stop the other processes "
-        "that "
-        "`nvidia-smi` shows, or use another GPU",
+        "that `nvidia-smi` shows, or use another GPU",
     ),
     MessageKind(
         "OpenMM",
@@ -1513,8 +1420,8 @@ _KINDS = (
         ),
         also=("largestcontinuousfreespace: <largest>", "totalfreespace: <available>"),
         means=(
-            "RELION's pool on the GPU had no room for one more array; particles that align "
-            "badly need more"
+            "RELION's pool on the GPU had no room for one more array; particles that align badly "
+            "need more"
         ),
         next_step="fewer MPI ranks and threads (--j) on each GPU, fewer classes, a smaller box "
         "or more binning; stop the other processes that `nvidia-smi` shows",
@@ -1536,8 +1443,7 @@ _KINDS = (
         seen=(r"mvs[/\\]\w{1,30}\.(?:h|cu|cuh):\d{1,5} ?- ?out of memory",),
         means="COLMAP's dense stereo got no GPU memory for the images and depth maps of one view",
         next_step="smaller images (--PatchMatchStereo.max_image_size 2000); stop the other "
-        "processes that "
-        "`nvidia-smi` shows",
+        "processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "NVENC",
@@ -1554,8 +1460,8 @@ _KINDS = (
         means="NVENC, the GPU's video encoder, opened no session or buffer: drivers of GeForce "
         "cards allow a few sessions at once, whatever memory is free; else GPU memory is full",
         next_step="fewer encodings at once, also those of other programs; fewer surfaces "
-        "(-surfaces 8 in "
-        "FFmpeg) or smaller pictures; `nvidia-smi` shows whether GPU memory is full",
+        "(-surfaces 8 in FFmpeg) or smaller pictures; `nvidia-smi` shows whether GPU memory is "
+        "full",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -1613,8 +1519,7 @@ _KINDS = (
         seen=("insufficient memory on accelerator",),
         means="LAMMPS's GPU package got no GPU memory for its atoms and neighbor lists",
         next_step="fewer atoms for each GPU (more GPUs or nodes), a shorter cutoff, or fewer MPI "
-        "ranks on "
-        "each GPU; stop the other processes that `nvidia-smi` shows",
+        "ranks on each GPU; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "Darknet",
@@ -1626,8 +1531,7 @@ _KINDS = (
         also=("need memory: <needed>, available: <available>",),
         means="Darknet got no GPU memory for the network",
         next_step="larger subdivisions= in the .cfg file (fewer images at once), or a smaller "
-        "width= and "
-        "height=; stop the other processes that `nvidia-smi` shows",
+        "width= and height=; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "Caffe",
@@ -1638,40 +1542,33 @@ _KINDS = (
         ),
         means="Caffe got no GPU memory for the blobs of the network",
         next_step="a smaller batch_size or image in the .prototxt (iter_size in the solver makes "
-        "up for a "
-        "smaller batch); stop the other processes that `nvidia-smi` shows",
+        "up for a smaller batch); stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "AMD's Vulkan driver",
         seen=("not enough memory for command submission",),
         means="the driver of an AMD GPU could not make all that a piece of work needs resident: "
-        "the GPU's "
-        "memory and the part of the machine's that it may use (GTT) are full; the lost device "
-        "comes of that",
+        "the GPU's memory and the part of the machine's that it may use (GTT) are full; the lost "
+        "device comes of that",
         next_step="use less on the GPU: a smaller model, batch, context or image, or fewer layers "
-        "on it; "
-        "close other programs that use the GPU",
+        "on it; close other programs that use the GPU",
     ),
     MessageKind(
         "a lost device of WebGPU",
         seen=(r"device was lost(?: during reload)?\. this can happen due to insufficient memory",),
         means="the browser lost the GPU: its memory ran out, or the driver stopped or reset it; "
-        "the program "
-        "cannot tell which",
+        "the program cannot tell which",
         next_step="a smaller or more strongly quantized model, or a shorter context; close other "
-        "tabs and "
-        "programs that use the GPU; if little is in use, a newer driver or browser",
+        "tabs and programs that use the GPU; if little is in use, a newer driver or browser",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "Vulkan's limit of allocations",
         seen=(r"vkallocatememory failed -10(?!\d)",),
         means="the program holds as many allocations as the Vulkan driver allows (often 4096), "
-        "however much "
-        "memory is free",
+        "however much memory is free",
         next_step="a smaller tile (-t in the command-line programs of ncnn) or image; else a "
-        "newer release "
-        "of the program or the driver",
+        "newer release of the program or the driver",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -1690,8 +1587,7 @@ _KINDS = (
             "the model"
         ),
         next_step="a smaller tile (-t in the command-line programs), fewer threads (-j), a "
-        "smaller image, "
-        "or another GPU (-g)",
+        "smaller image, or another GPU (-g)",
     ),
     MessageKind(
         "Paddle's CPU memory",
@@ -1711,8 +1607,7 @@ _KINDS = (
             r"(?P<tried>\d{7,15}) > (?:available: )?(?P<free>\d{1,15})",
         ),
         means="Paddle asked for its share of the GPU (FLAGS_fraction_of_gpu_memory_to_use, 92 % "
-        "by default), "
-        "or to enlarge it, and less was free: other processes hold the rest",
+        "by default), or to enlarge it, and less was free: other processes hold the rest",
         next_step="stop the other processes that `nvidia-smi` shows; or a smaller "
         "FLAGS_fraction_of_gpu_memory_to_use, or FLAGS_allocator_strategy=auto_growth",
     ),
@@ -1739,8 +1634,8 @@ _KINDS = (
         "MLX's buffer",
         backend="MPS",
         seen=(
-            "attempting to allocate <tried> which is greater than the maximum allowed buffer "
-            "size of <allowed>",
+            "attempting to allocate <tried> which is greater than the maximum allowed buffer size "
+            "of <allowed>",
         ),
         means="one array is larger than Metal's largest buffer, whatever is free",
         next_step=(
@@ -1755,16 +1650,13 @@ _KINDS = (
         seen=(
             (
                 "with a model that requires <needed> which is close to the maximum recommended "
-                "size "
-                "of <allowed>"
+                "size of <allowed>"
             ),
         ),
         means="a warning: the model needs nearly all of the memory that macOS recommends for the "
-        "GPU, which "
-        "makes it slow",
+        "GPU, which makes it slow",
         next_step="nothing, if it is fast enough; else a more strongly quantized model, or a "
-        "higher limit "
-        "(`sudo sysctl iogpu.wired_limit_mb=N`)",
+        "higher limit (`sudo sysctl iogpu.wired_limit_mb=N`)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -1796,9 +1688,8 @@ _KINDS = (
             r"\(allocated: <used>, free: <available>, largest free block: <largest>",
         ),
         means="no bank of the device's memory had a free block for its part of the buffer: it is "
-        "full, what is "
-        "free is in pieces, or the part is larger than a bank (each figure but the request is of "
-        "one bank)",
+        "full, what is free is in pieces, or the part is larger than a bank (each figure but the "
+        "request is of one bank)",
         next_step=(
             "smaller tensors: a smaller batch, image or sequence, or the model over more devices"
         ),
@@ -1822,11 +1713,9 @@ _KINDS = (
             r"physx.{0,80}?with error 700.{0,4000}?failed to allocate pinned memory",
         ),
         means="no memory ran out: an earlier kernel used an address that is not its own, and the "
-        "next call, "
-        "an allocation, reports it",
+        "next call, an allocation, reports it",
         next_step="rerun with CUDA_LAUNCH_BLOCKING=1, which shows the kernel; try a newer release "
-        "of the "
-        "library",
+        "of the library",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -1873,12 +1762,11 @@ _KINDS = (
         ),
         unless=("rmm|cudf|cuml|rapids|xgboost|on worker \\d|free memory: ",),
         means="Thrust, a CUDA library that extensions of torch use (point clouds, Gaussian "
-        "splatting), got "
-        "no GPU memory from the driver, outside torch's allocator; host memory did not run out",
+        "splatting), got no GPU memory from the driver, outside torch's allocator; host memory "
+        "did not run out",
         next_step="fewer points, smaller images or a smaller batch at once; stop the other "
-        "processes that "
-        "`nvidia-smi` shows; torch.cuda.set_per_process_memory_fraction(0.9) makes torch leave "
-        "room",
+        "processes that `nvidia-smi` shows; torch.cuda.set_per_process_memory_fraction(0.9) makes "
+        "torch leave room",
     ),
     MessageKind(
         "RAPIDS",
@@ -1903,11 +1791,9 @@ _KINDS = (
             r"memory pool usage: <allocated> \(<pool> reserved\)",
         ),
         means="a warning: the GPU was full, and CUDA.jl frees what Julia's garbage collector "
-        "finds to be no "
-        "longer in use, which is slow; it goes on where that is enough",
+        "finds to be no longer in use, which is slow; it goes on where that is enough",
         next_step="nothing, if it is fast enough; else CUDA.unsafe_free!() for arrays no longer "
-        "needed, or "
-        "smaller arrays",
+        "needed, or smaller arrays",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -1943,8 +1829,7 @@ _KINDS = (
         seen=(
             "memory isn't enough and alloc failed.{0,160}?alloc size: <tried>",
             "totalusedmemstatistics: <used> plus .{0,80}? plus alloc size: <tried> is more than "
-            "total mem "
-            "size: <total>",
+            "total mem size: <total>",
             "memory isn't enough and alloc failed",
         ),
         means="the device's memory ran out",
@@ -1960,11 +1845,9 @@ _KINDS = (
         "Numba",
         seen=(r"call to cu\w{3,40} results in cuda_error_out_of_memory",),
         means="Numba got no memory from the driver: its arrays, or a pool of another library "
-        "(RMM, CuPy, "
-        "torch), hold it, or another process does",
+        "(RMM, CuPy, torch), hold it, or another process does",
         next_step="less data at once, and free the pools of other libraries; stop the other "
-        "processes that "
-        "`nvidia-smi` shows",
+        "processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "MXNet's CPU memory",
@@ -1972,8 +1855,7 @@ _KINDS = (
         seen=("failed to allocate cpu memory",),
         means="MXNet got no memory of the machine, not of the GPU",
         next_step="smaller images or a smaller batch, or fewer processes and workers; `free -g` "
-        "while it "
-        "runs",
+        "while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -1994,11 +1876,9 @@ _KINDS = (
             ("device setup failed for decoder .{0,60}?memory|failed to create specified hw device"),
         ),
         means="FFmpeg could not set up the decoder, and says so for several causes: a full GPU, a "
-        "GPU that "
-        "is not visible, or a library of the driver that is missing",
+        "GPU that is not visible, or a library of the driver that is missing",
         next_step="`nvidia-smi` shows whether the GPU is visible and full; `ffmpeg -v debug` "
-        "shows the "
-        "first error; else decode on the CPU",
+        "shows the first error; else decode on the CPU",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -2010,12 +1890,10 @@ _KINDS = (
             r"cuda_host_mem\.cpp:\d{1,5}: error: \(-217[^()]{0,20}\) out of memory",
         ),
         means="OpenCV's CUDA module got no pinned host memory, whatever the GPU has free; under "
-        "WSL the "
-        "limit is low. If the text also says that a device could not be set, the GPU may be "
-        "full too",
+        "WSL the limit is low. If the text also says that a device could not be set, the GPU may "
+        "be full too",
         next_step="fewer or smaller pinned buffers (HostMem), fewer processes; `free -g` and "
-        "`nvidia-smi` "
-        "show which memory is full; under WSL more memory= in .wslconfig",
+        "`nvidia-smi` show which memory is full; under WSL more memory= in .wslconfig",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2025,11 +1903,9 @@ _KINDS = (
             r"\(-217[^()]{0,20}\) out of memory",
         ),
         means="OpenCV's CUDA module got no memory: images that are still held (GpuMat), or "
-        "another process, "
-        "fill the GPU; rarely it is pinned memory of the host",
+        "another process, fill the GPU; rarely it is pinned memory of the host",
         next_step="release each GpuMat that is no longer needed, or smaller images; stop the "
-        "other processes "
-        "that `nvidia-smi` shows",
+        "other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "Blender, after another error",
@@ -2051,11 +1927,9 @@ _KINDS = (
             "system is out of gpu (?:and shared host )?memory",
         ),
         means="the scene, with its textures, does not fit into what is free on the GPU (newer "
-        "releases also "
-        "use memory of the host, which is full then)",
+        "releases also use memory of the host, which is full then)",
         next_step="a smaller scene: smaller textures, less subdivision (Simplify); close other "
-        "programs that "
-        "use the GPU; or render on the CPU",
+        "programs that use the GPU; or render on the CPU",
     ),
     MessageKind(
         "Warp",
@@ -2067,11 +1941,9 @@ _KINDS = (
         "CTranslate2",
         seen=("cuda failed with error out of memory",),
         means="CTranslate2 (faster-whisper) allocates outside torch's allocator, and the driver "
-        "refused "
-        "memory: most often the GPU was full",
+        "refused memory: most often the GPU was full",
         next_step='compute_type="int8", a smaller model, beam size or batch; stop the other '
-        "processes "
-        "that `nvidia-smi` shows; if the GPU is not full, CT2_CUDA_ALLOCATOR=cub_caching",
+        "processes that `nvidia-smi` shows; if the GPU is not full, CT2_CUDA_ALLOCATOR=cub_caching",
     ),
     MessageKind(
         "one buffer of stable-diffusion.cpp",
@@ -2081,8 +1953,7 @@ _KINDS = (
         also=(r"device memory allocation of size <tried> failed",),
         means="one buffer is larger than Vulkan's driver allows, whatever is free",
         next_step="--vae-tiling, or a smaller image; where weights are loaded, a more strongly "
-        "quantized "
-        "model; or a newer release",
+        "quantized model; or a newer release",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -2099,8 +1970,7 @@ _KINDS = (
         needs=(r"stable-diffusion\.cpp|ggml_extend\.hpp",),
         also=(r"pool\[\d\]: alloc of <tried> failed",),
         means="the driver refused a buffer for the weights or for a step of stable-diffusion.cpp "
-        "(text "
-        "encoder, diffusion model or VAE)",
+        "(text encoder, diffusion model or VAE)",
         next_step="--vae-tiling where it decodes the image, --diffusion-fa while it samples, "
         "--offload-to-cpu or a more strongly quantized model for the weights; or a smaller image",
     ),
@@ -2116,8 +1986,7 @@ _KINDS = (
         needs=(r"whisper_(?:init|model|backend|kv|full|sched)\w{0,30}:|whisper-(?:cli|server)",),
         means="the driver refused a buffer for the model, its KV cache or a step of whisper.cpp",
         next_step="a smaller or quantized model, or the CPU (--no-gpu); stop the other programs "
-        "that "
-        "`nvidia-smi` shows",
+        "that `nvidia-smi` shows",
     ),
     MessageKind(
         "llama.cpp's KV cache",
@@ -2129,8 +1998,7 @@ _KINDS = (
             "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
         ),
         means="the weights fit on the GPU, but the KV cache, which grows with the context, does "
-        "not "
-        "fit beside them",
+        "not fit beside them",
         next_step="a shorter context (-c), or a quantized cache (-ctk q8_0 -ctv q8_0, with -fa)",
     ),
     MessageKind(
@@ -2144,8 +2012,7 @@ _KINDS = (
         ),
         means="an rpc-server of llama.cpp has too little memory for its share of the weights",
         next_step="a smaller share for it (--tensor-split), more servers, or fewer layers "
-        "(--n-gpu-layers); "
-        "the server's own log says which memory it lacked",
+        "(--n-gpu-layers); the server's own log says which memory it lacked",
     ),
     MessageKind(
         "llama.cpp's weights",
@@ -2162,8 +2029,7 @@ _KINDS = (
         ),
         means="the model's weights do not fit on the GPU",
         next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a model with a "
-        "smaller "
-        "quantization",
+        "smaller quantization",
     ),
     MessageKind(
         "a second try of llama.cpp",
@@ -2178,11 +2044,9 @@ _KINDS = (
             "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
         ),
         means="a warning: the compute buffers with copies for pipeline parallelism did not fit, "
-        "and "
-        "llama.cpp tries again without the copies",
+        "and llama.cpp tries again without the copies",
         next_step="nothing, if the model loads; else a smaller batch (-ub), or fewer layers on "
-        "the GPU "
-        "(--n-gpu-layers)",
+        "the GPU (--n-gpu-layers)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -2197,11 +2061,9 @@ _KINDS = (
             "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
         ),
         means="the weights and the KV cache fit on the GPU, but the compute buffers, which grow "
-        "with "
-        "the batch, do not fit beside them",
+        "with the batch, do not fit beside them",
         next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a smaller "
-        "batch (-ub; "
-        "num_batch in Ollama)",
+        "batch (-ub; num_batch in Ollama)",
     ),
     MessageKind(
         "llama.cpp's KV cache",
@@ -2209,8 +2071,7 @@ _KINDS = (
         level=1,
         seen=("failed to allocate (?:the )?kv cache",),
         means="the KV cache, which grows with the context, does not fit beside the weights, in "
-        "GPU memory "
-        "or in host memory",
+        "GPU memory or in host memory",
         next_step="a shorter context (-c), or a quantized cache (-ctk q8_0 -ctv q8_0, with -fa)",
     ),
     MessageKind(
@@ -2223,8 +2084,8 @@ _KINDS = (
         also=(r"device memory allocation of size <tried> failed",),
         means="one buffer is larger than Vulkan's driver allows, whatever is free",
         next_step=(
-            "fewer layers on the GPU (--n-gpu-layers), a shorter context (-c) or a smaller "
-            "batch (-ub)"
+            "fewer layers on the GPU (--n-gpu-layers), a shorter context (-c) or a smaller batch "
+            "(-ub)"
         ),
         cause=OomCause.LIMIT,
     ),
@@ -2233,11 +2094,9 @@ _KINDS = (
         backend="MPS",
         seen=("buffer '[^']{1,40}' size <tried> is larger than buffer maximum of <allowed>",),
         means="one buffer is larger than Metal's largest, whatever is free: older releases of "
-        "llama.cpp put "
-        "all weights into one",
+        "llama.cpp put all weights into one",
         next_step="a newer llama.cpp; else a smaller or more strongly quantized model, or fewer "
-        "layers on "
-        "the GPU (--n-gpu-layers)",
+        "layers on the GPU (--n-gpu-layers)",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -2250,11 +2109,10 @@ _KINDS = (
         ),
         needs=("ggml.{0,4}sycl|llama|gguf",),
         means="Intel's driver refused memory: the model does not fit on the GPU or into the "
-        "host's memory "
-        "that belongs to it, or one block is larger than the driver allows (4 GiB on some)",
+        "host's memory that belongs to it, or one block is larger than the driver allows (4 GiB "
+        "on some)",
         next_step="fewer layers on the GPU (--n-gpu-layers), a smaller model or a shorter context "
-        "(-c); "
-        "UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1 allows blocks of more than 4 GiB",
+        "(-c); UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1 allows blocks of more than 4 GiB",
     ),
     MessageKind(
         "MLC's start",
@@ -2264,13 +2122,11 @@ _KINDS = (
             r"size \(<weights>\) and temporary buffer size \(<temporary>\)",
         ),
         means="MLC's share of the GPU (gpu_memory_utilization, 0.85 by default) has no room for a "
-        "KV cache "
-        "beside the weights and the buffers; if these add up to less, the KV cache's sizes in the "
-        "model's "
-        "configuration are the cause",
+        "KV cache beside the weights and the buffers; if these add up to less, the KV cache's "
+        "sizes in the model's configuration are the cause",
         next_step="a larger gpu_memory_utilization or a more strongly quantized model; or, in "
-        "`mlc_llm "
-        "gen_config`, more GPUs (--tensor-parallel-shards) or a smaller --prefill-chunk-size",
+        "`mlc_llm gen_config`, more GPUs (--tensor-parallel-shards) or a smaller "
+        "--prefill-chunk-size",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -2284,11 +2140,9 @@ _KINDS = (
         "Ollama's layers",
         seen=("memory layout cannot be allocated(?: with num_gpu = <layers>)?",),
         means="the layers that num_gpu puts on the GPUs do not fit there, or the rest of the "
-        "model does not "
-        "fit into host memory",
+        "model does not fit into host memory",
         next_step="leave num_gpu out, or set a smaller one; a shorter context (num_ctx), or a "
-        "smaller "
-        "model; `ollama ps` shows the other loaded models",
+        "smaller model; `ollama ps` shows the other loaded models",
     ),
     MessageKind(
         "Ollama making room for a model",
@@ -2298,34 +2152,28 @@ _KINDS = (
             "gpu vram usage didn't recover within timeout",
         ),
         means="a warning: Ollama unloads another model to make room, or the memory of an unloaded "
-        "model "
-        "became free later than it expected",
+        "model became free later than it expected",
         next_step="nothing, if the model loads; else OLLAMA_MAX_LOADED_MODELS=1, or stop the "
-        "other programs "
-        "that `nvidia-smi` shows",
+        "other programs that `nvidia-smi` shows",
         cause=OomCause.WARNING,
     ),
     MessageKind(
         "cuBLAS in llama.cpp",
         seen=("cuda error: the resource allocation failed",),
         means="cuBLAS got no memory for its handle or workspace: the model, its KV cache or "
-        "another program "
-        "left almost no GPU memory",
+        "another program left almost no GPU memory",
         next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a shorter "
-        "context (-c; "
-        "num_ctx in Ollama)",
+        "context (-c; num_ctx in Ollama)",
     ),
     MessageKind(
         "llama.cpp's automatic fit",
         level=2,
         seen=("failed to fit params to (?:free)? device memory",),
         means="a warning: llama.cpp could not choose settings that fit on the GPU, often because "
-        "the "
-        "command line already sets one that it would choose; it goes on with the settings as "
+        "the command line already sets one that it would choose; it goes on with the settings as "
         "they are",
         next_step="nothing, if the model loads; else leave out --n-gpu-layers and --tensor-split, "
-        "or use a "
-        "shorter context (-c)",
+        "or use a shorter context (-c)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -2334,11 +2182,9 @@ _KINDS = (
         seen=(r"failed to mlock (?P<tried>\d{1,20})-byte buffer",),
         unless=("malloc failed|failed to allocate|out of memory|unable to allocate|bad_alloc",),
         means="a warning: the model is larger than the limit of locked memory, so the system may "
-        "swap parts "
-        "of it out",
+        "swap parts of it out",
         next_step="nothing, if it is fast enough; else raise the limit (`ulimit -l unlimited` "
-        "before the "
-        "start), or leave out --mlock",
+        "before the start), or leave out --mlock",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -2347,11 +2193,9 @@ _KINDS = (
         level=2,
         seen=("cannot allocate <tried> directly in ram",),
         means="a warning: distributed-llama could not lock this buffer in the machine's memory "
-        "(mlock), and "
-        "uses memory that may be swapped out",
+        "(mlock), and uses memory that may be swapped out",
         next_step="nothing, if it is fast enough; else raise the limit (`ulimit -l unlimited` "
-        "before the "
-        "start)",
+        "before the start)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -2363,10 +2207,8 @@ _KINDS = (
             "Ollama's runner ended, and its exit status does not say why: memory, or something else"
         ),
         next_step="look for the first error above in the server's log (`journalctl -u ollama`); "
-        "without one, "
-        "a smaller model, a shorter context (num_ctx) or fewer layers on the GPU (num_gpu) shows "
-        "whether it "
-        "was memory",
+        "without one, a smaller model, a shorter context (num_ctx) or fewer layers on the GPU "
+        "(num_gpu) shows whether it was memory",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -2381,9 +2223,8 @@ _KINDS = (
             "its log"
         ),
         next_step="read the server's log (`journalctl -u ollama`, on macOS and Windows "
-        "server.log); if memory "
-        "is short there, a shorter context (num_ctx), a smaller model, or fewer layers on the GPU "
-        "(num_gpu)",
+        "server.log); if memory is short there, a shorter context (num_ctx), a smaller model, or "
+        "fewer layers on the GPU (num_gpu)",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -2395,8 +2236,7 @@ _KINDS = (
         ),
         means="the GPU's memory ran out, or one buffer is larger than its driver allows",
         next_step="a smaller batch (-ub), a shorter context (-c; num_ctx in Ollama) or fewer "
-        "layers on the "
-        "GPU (--n-gpu-layers; num_gpu in Ollama)",
+        "layers on the GPU (--n-gpu-layers; num_gpu in Ollama)",
     ),
     MessageKind(
         "llama.cpp's KV slots",
@@ -2407,11 +2247,9 @@ _KINDS = (
         ),
         unless=(r"malloc failed|failed to allocate (?:\w{1,12} buffer|compute)",),
         means="the KV cache of llama.cpp has no room for more tokens: neither the GPU nor the "
-        "machine's "
-        "memory is full",
+        "machine's memory is full",
         next_step="a longer context (-c; num_ctx in Ollama) or shorter prompts, or fewer requests "
-        "at once "
-        "(-np; OLLAMA_NUM_PARALLEL)",
+        "at once (-np; OLLAMA_NUM_PARALLEL)",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -2426,11 +2264,9 @@ _KINDS = (
             r"ggml_new_\w{1,16}: not enough space in the (?:context's|scratch) memory pool",
         ),
         means="a pool of fixed size, in which ggml keeps its graph, was too small: neither the "
-        "GPU nor the "
-        "machine's memory is full",
+        "GPU nor the machine's memory is full",
         next_step="a newer release of the program, which computes the size of that pool; else a "
-        "smaller "
-        "image, batch or context",
+        "smaller image, batch or context",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -2460,12 +2296,10 @@ _KINDS = (
             "capacity: <total>",
         ),
         means="the driver refused a buffer: the model's weights, its KV cache, its compute "
-        "buffers and what "
-        "its kernels need do not fit on the GPU, or one buffer is larger than an integrated GPU "
-        "allows",
+        "buffers and what its kernels need do not fit on the GPU, or one buffer is larger than an "
+        "integrated GPU allows",
         next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), a shorter context "
-        "(-c; "
-        "num_ctx in Ollama) or a smaller batch (-ub)",
+        "(-c; num_ctx in Ollama) or a smaller batch (-ub)",
     ),
     MessageKind(
         "a warning of llama.cpp on a Mac",
@@ -2477,8 +2311,7 @@ _KINDS = (
             "fail later"
         ),
         next_step="a smaller or more strongly quantized model, a shorter context (-c), or fewer "
-        "layers on "
-        "the GPU (--n-gpu-layers)",
+        "layers on the GPU (--n-gpu-layers)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -2499,11 +2332,9 @@ _KINDS = (
         backend="host",
         seen=("mem_buffer ?!= ?null",),
         means="ggml's malloc failed: most likely the machine's memory ran out; else a size was "
-        "computed "
-        "wrongly",
+        "computed wrongly",
         next_step="a smaller or more strongly quantized model, a shorter context (-c) or a "
-        "smaller image; "
-        "`free -g` while it runs; or a newer release of the program",
+        "smaller image; `free -g` while it runs; or a newer release of the program",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2530,11 +2361,10 @@ _KINDS = (
         ),
         also=("(?:requires approximately|estimate it will take) <estimated>",),
         means="LM Studio estimated that the model with its context needs more memory than the "
-        "machine can "
-        "give, and refused to load it: no memory ran out",
+        "machine can give, and refused to load it: no memory ran out",
         next_step="a shorter context, fewer layers on the GPU or a smaller quantization; if the "
-        "estimate is "
-        "wrong, relax the model loading guardrails in LM Studio's settings, or try a newer release",
+        "estimate is wrong, relax the model loading guardrails in LM Studio's settings, or try a "
+        "newer release",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -2549,8 +2379,7 @@ _KINDS = (
             "the model does not fit into the machine's memory, with what fits on the GPU taken off"
         ),
         next_step="a smaller or more strongly quantized model, or a shorter context (num_ctx); "
-        "close "
-        "other programs",
+        "close other programs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2563,8 +2392,8 @@ _KINDS = (
         ),
         unless=("forge",),
         means=(
-            "ComfyUI caught torch's out of memory, and shows no figures where cudaMallocAsync "
-            "has none"
+            "ComfyUI caught torch's out of memory, and shows no figures where cudaMallocAsync has "
+            "none"
         ),
         next_step="a smaller image, fewer frames or a quantized model; start with --lowvram",
         leads=True,
@@ -2574,30 +2403,25 @@ _KINDS = (
         level=1,
         seen=(r"allocation on device(?! ?\d| ?would)",),
         means="torch found no memory on the GPU; with the driver's allocator (cudaMallocAsync), "
-        "its message "
-        "has no figures",
+        "its message has no figures",
         next_step="a smaller image, a smaller factor of an upscaler, or fewer images or frames at "
-        "once; stop "
-        "the other programs that `nvidia-smi` shows",
+        "once; stop the other programs that `nvidia-smi` shows",
         leads=True,
     ),
     MessageKind(
         "a CUDA call in ComfyUI",
         seen=(r"exception during processing ?!{0,3} cuda error: out of memory",),
         means="a CUDA call outside torch's allocator got no memory: of the GPU, or of the host, "
-        "where "
-        "ComfyUI pins memory for weights that it keeps off the GPU",
+        "where ComfyUI pins memory for weights that it keeps off the GPU",
         next_step="a smaller image, fewer frames or a quantized model; start with --lowvram, or "
-        "with "
-        "--disable-pinned-memory where the machine's memory is nearly full",
+        "with --disable-pinned-memory where the machine's memory is nearly full",
     ),
     MessageKind(
         "frames of a video in ComfyUI",
         backend="host",
         seen=(r"memory limit hit after loading <frames> frames",),
         means="a node that loads videos stopped before the frames would fill the machine's free "
-        "memory and "
-        "swap, or its own memory_limit_mb",
+        "memory and swap, or its own memory_limit_mb",
         next_step="fewer frames (frame_load_cap, select_every_nth), smaller ones (custom_width, "
         "custom_height), or batches (the Meta Batch Manager of VideoHelperSuite); more memory or "
         "swap",
@@ -2628,8 +2452,8 @@ _KINDS = (
         seen=(r"cumemcreate cuda_error_out_of_memory \(may not be an issue",),
         means="a warning: the driver refused memory, and torch may empty its cache and ask again",
         next_step=(
-            "nothing, unless an error follows; then a smaller share for the server beside "
-            "the trainer"
+            "nothing, unless an error follows; then a smaller share for the server beside the "
+            "trainer"
         ),
         cause=OomCause.WARNING,
     ),
@@ -2643,12 +2467,10 @@ _KINDS = (
             r"gfx(?:90c|103[56]|1103|115[0-3])(?!\d).{0,3000}?hip out of memory\.",
         ),
         means="most likely an APU, whose memory is a part of the host's: what the firmware "
-        "reserves for it "
-        "(UMA frame buffer) and what Linux lets it share (ttm.pages_limit)",
+        "reserves for it (UMA frame buffer) and what Linux lets it share (ttm.pages_limit)",
         next_step="give the GPU more of the host's memory: a larger UMA frame buffer in the "
-        "firmware "
-        "(BIOS), or on Linux a higher ttm.pages_limit (`amd-ttm --set GB`); else a smaller model "
-        "or batch",
+        "firmware (BIOS), or on Linux a higher ttm.pages_limit (`amd-ttm --set GB`); else a "
+        "smaller model or batch",
         leads=True,
     ),
     MessageKind(
@@ -2671,11 +2493,10 @@ _KINDS = (
         ),
         needs=(_OUT_OF_MEMORY,),
         means="the model with what a step needs is larger than what is free, and Forge keeps a "
-        "part of it in "
-        "the machine's memory: what then did not fit may also be memory that Forge pins there",
+        "part of it in the machine's memory: what then did not fit may also be memory that Forge "
+        "pins there",
         next_step="a smaller or more strongly quantized model, or a lower GPU Weights; with Swap "
-        "Location "
-        "`Shared`, try `CPU`",
+        "Location `Shared`, try `CPU`",
         leads=True,
     ),
     MessageKind(
@@ -2687,12 +2508,10 @@ _KINDS = (
             r"<needed> free, have: ?<available> free)?",
         ),
         means="the attention of one step does not fit on the GPU, even in 64 parts: the program "
-        "(a web UI or "
-        "ComfyUI with split attention) stopped before torch's allocator was asked",
+        "(a web UI or ComfyUI with split attention) stopped before torch's allocator was asked",
         next_step="a smaller image: the message names the largest size; or attention that needs "
-        "less "
-        "memory (--xformers or --opt-sdp-attention in AUTOMATIC1111's web UI), and --medvram or "
-        "--lowvram",
+        "less memory (--xformers or --opt-sdp-attention in AUTOMATIC1111's web UI), and --medvram "
+        "or --lowvram",
     ),
     MessageKind(
         "weights in vLLM",
@@ -2713,8 +2532,7 @@ _KINDS = (
         ),
         means="it was loading the weights",
         next_step="load the weights in fewer bytes (a quantized model, --dtype), or spread them "
-        "over more "
-        "GPUs (--tensor-parallel-size)",
+        "over more GPUs (--tensor-parallel-size)",
         leads=True,
     ),
     MessageKind(
@@ -2730,8 +2548,7 @@ _KINDS = (
         unless=("sglang",),
         means="it was loading the weights",
         next_step="load the weights in fewer bytes (a quantized model, --dtype), or spread them "
-        "over more "
-        "GPUs (--tensor-parallel-size)",
+        "over more GPUs (--tensor-parallel-size)",
         leads=True,
     ),
     MessageKind(
@@ -2747,8 +2564,7 @@ _KINDS = (
         ),
         means="it was loading the weights",
         next_step="load the weights in fewer bytes (a quantized model, --quantization fp8), or "
-        "spread them "
-        "over more GPUs (--tp)",
+        "spread them over more GPUs (--tp)",
         leads=True,
     ),
     MessageKind(
@@ -2757,8 +2573,7 @@ _KINDS = (
         needs=(_OUT_OF_MEMORY,),
         means="beside the weights, the activations of the largest step did not fit",
         next_step="a smaller step: lower --max-num-batched-tokens or --max-num-seqs; else "
-        "quantize, or use "
-        "more GPUs (--tensor-parallel-size)",
+        "quantize, or use more GPUs (--tensor-parallel-size)",
         leads=True,
     ),
     MessageKind(
@@ -2789,8 +2604,7 @@ _KINDS = (
             "than it left"
         ),
         next_step="lower --gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs; "
-        "while weights "
-        "are loaded, a quantized model or more GPUs (--tensor-parallel-size)",
+        "while weights are loaded, a quantized model or more GPUs (--tensor-parallel-size)",
         leads=True,
     ),
     MessageKind(
@@ -2800,12 +2614,11 @@ _KINDS = (
         needs=(_OUT_OF_MEMORY,),
         unless=(r"verl[/\\]",),
         means=(
-            "SGLang's static share of the GPU holds weights and KV cache; a step needs more "
-            "than it left"
+            "SGLang's static share of the GPU holds weights and KV cache; a step needs more than "
+            "it left"
         ),
         next_step="lower --mem-fraction-static, --chunked-prefill-size or --max-running-requests; "
-        "while "
-        "weights are loaded, a quantized model or more GPUs (--tp)",
+        "while weights are loaded, a quantized model or more GPUs (--tp)",
         leads=True,
     ),
     MessageKind(
@@ -2824,11 +2637,9 @@ _KINDS = (
         seen=(r"lmdeploy[/\\](?:pytorch|turbomind|serve|cli|messages|api|archs)",),
         needs=(_OUT_OF_MEMORY,),
         means="LMDeploy's KV cache takes a share of what the weights leave free, and a step needs "
-        "more than "
-        "the rest",
+        "more than the rest",
         next_step="lower cache_max_entry_count (--cache-max-entry-count) or "
-        "max_prefill_token_num; while "
-        "weights are loaded, a quantized model or more GPUs (--tp)",
+        "max_prefill_token_num; while weights are loaded, a quantized model or more GPUs (--tp)",
         leads=True,
     ),
     MessageKind(
@@ -2843,9 +2654,8 @@ _KINDS = (
         needs=(_OUT_OF_MEMORY,),
         means="the weights, the KV cache or a step of TensorRT-LLM did not fit",
         next_step="lower free_gpu_memory_fraction of the KV cache "
-        "(--kv_cache_free_gpu_memory_fraction), "
-        "max_num_tokens or max_batch_size; while weights are loaded, a quantized model or more "
-        "GPUs",
+        "(--kv_cache_free_gpu_memory_fraction), max_num_tokens or max_batch_size; while weights "
+        "are loaded, a quantized model or more GPUs",
         leads=True,
     ),
     MessageKind(
@@ -2853,8 +2663,7 @@ _KINDS = (
         seen=(r"insufficient gpu memory to load model\. aborting",),
         means="InvokeAI caught torch's out of memory while it moved a model to the GPU",
         next_step="enable_partial_loading: true in invokeai.yaml, or a smaller or quantized "
-        "model; stop the "
-        "other programs that `nvidia-smi` shows",
+        "model; stop the other programs that `nvidia-smi` shows",
         leads=True,
     ),
     MessageKind(
@@ -2863,12 +2672,11 @@ _KINDS = (
         seen=(r"invokeai[/\\]|\[invokeai\]::",),
         needs=(_OUT_OF_MEMORY,),
         means=(
-            "InvokeAI's model cache leaves too little GPU memory for the intermediate results "
-            "of a step"
+            "InvokeAI's model cache leaves too little GPU memory for the intermediate results of "
+            "a step"
         ),
         next_step="enable_partial_loading: true and a larger device_working_mem_gb (3 by "
-        "default) in "
-        "invokeai.yaml; or a smaller image",
+        "default) in invokeai.yaml; or a smaller image",
         leads=True,
     ),
     MessageKind(
@@ -2893,8 +2701,7 @@ _KINDS = (
         unless=(r"in train\w{0,20}|train_\w{1,20}\.py|in _?decode",),
         means="the models and the intermediate results of a step have to fit on the GPU together",
         next_step="a smaller image or batch; start AUTOMATIC1111's web UI with --medvram "
-        "(--lowvram on a "
-        "small GPU); in Forge, lower GPU Weights",
+        "(--lowvram on a small GPU); in Forge, lower GPU Weights",
         leads=True,
     ),
     MessageKind(
@@ -2941,11 +2748,9 @@ _KINDS = (
             r"failed to allocate memory for tensor\(.{1,120}?because no memory is available",
         ),
         means="LMCache's own pool for KV caches, most often the one in host memory, has no room "
-        "for more: "
-        "neither the GPU nor the machine's memory is full",
+        "for more: neither the GPU nor the machine's memory is full",
         next_step="a larger pool (LMCACHE_MAX_LOCAL_CPU_SIZE, in GB for each worker), or fewer "
-        "requests at "
-        "once; a newer LMCache where the pool never empties",
+        "requests at once; a newer LMCache where the pool never empties",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -2960,11 +2765,9 @@ _KINDS = (
         needs=(_OUT_OF_MEMORY,),
         unless=(r"in train\w{0,20}|train_\w{1,20}\.py|optimizer|epoch\W{0,2}\d|ggml|llama_",),
         means="the program says that it could not load the model: the weights did not fit into "
-        "what was "
-        "free, of the GPU or, where they pass through it, of the machine",
+        "what was free, of the GPU or, where they pass through it, of the machine",
         next_step="a smaller model, or weights in fewer bytes (bf16, 8 or 4 bits); a part of them "
-        "on the CPU "
-        "or another GPU; a smaller batch does not help while weights are loaded",
+        "on the CPU or another GPU; a smaller batch does not help while weights are loaded",
         cause=OomCause.UNKNOWN,
         leads=True,
     ),
@@ -2974,8 +2777,7 @@ _KINDS = (
         seen=("model actor is out of memory",),
         means="Xinference stopped the model's process because torch ran out of GPU memory",
         next_step="fewer models on this GPU, a quantized model, or shorter and fewer requests at "
-        "once; "
-        "`xinference terminate` stops a model",
+        "once; `xinference terminate` stops a model",
         leads=True,
     ),
     MessageKind(
@@ -2993,8 +2795,7 @@ _KINDS = (
             "together"
         ),
         next_step="a model quantized to 8 or 4 bits, a shorter context or prompt, or a part of "
-        "the layers "
-        "on the CPU or another GPU",
+        "the layers on the CPU or another GPU",
         leads=True,
     ),
     MessageKind(
@@ -3019,8 +2820,7 @@ _KINDS = (
         "text-generation-inference's KV cache",
         seen=("out of available cache blocks: asked <pages>, only <free_slots> free",),
         means="text-generation-inference's pool of blocks for the KV cache is full: its router "
-        "let in more "
-        "requests than the server has blocks for",
+        "let in more requests than the server has blocks for",
         next_step="a newer release, in which the router counts the blocks itself; else lower "
         "--max-batch-total-tokens or --max-batch-prefill-tokens",
         cause=OomCause.LIMIT,
@@ -3044,8 +2844,7 @@ _KINDS = (
         needs=(_OUT_OF_MEMORY,),
         means="the weights, the KV cache or a step of this server did not fit",
         next_step="lower --max-batch-prefill-tokens or --max-batch-total-tokens; while weights "
-        "are loaded, "
-        "--quantize or more GPUs (--num-shard)",
+        "are loaded, --quantize or more GPUs (--num-shard)",
         leads=True,
     ),
     MessageKind(
@@ -3055,11 +2854,9 @@ _KINDS = (
             "jax pre-?allocating too much device memory",
         ),
         means="JAX takes most of the GPU at its start, and CUDA or a library found no memory "
-        "beside that "
-        "pool for its code; or another process holds the rest",
+        "beside that pool for its code; or another process holds the rest",
         next_step="XLA_PYTHON_CLIENT_MEM_FRACTION=0.6, or XLA_PYTHON_CLIENT_PREALLOCATE=false; "
-        "stop the "
-        "other processes that `nvidia-smi` shows",
+        "stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "the CUDA driver",
@@ -3075,8 +2872,7 @@ _KINDS = (
         ),
         unless=("failed to allocate request for",),
         means="the driver refused memory: the GPU is full, or a context or a kernel did not fit; "
-        "in a torch "
-        "program with expandable segments, no page was left",
+        "in a torch program with expandable segments, no page was left",
         next_step=(
             "a smaller batch, model or input; stop the other processes that `nvidia-smi` shows"
         ),
@@ -3086,8 +2882,7 @@ _KINDS = (
         seen=(r"cuda runtime err(?:or)? ?:?\(2\)|thcudacheck fail \S{0,200}error=2",),
         unless=("hostallocator",),
         means="torch up to 1.0, or Torch for Lua, writes this when its allocator finds no memory "
-        "on the GPU; "
-        "the text does not say what holds it",
+        "on the GPU; the text does not say what holds it",
         next_step="a smaller batch or model; `nvidia-smi` shows what other processes hold",
     ),
     MessageKind(
@@ -3116,11 +2911,10 @@ _KINDS = (
             r"hiperroroutofmemory\S{0,120}?hiphost(?:register|malloc)",
         ),
         means="the driver could not pin memory of the host: the machine's memory, or what may be "
-        "locked of "
-        "it, is used up, or the address was not valid; the GPU's own memory did not run out",
+        "locked of it, is used up, or the address was not valid; the GPU's own memory did not run "
+        "out",
         next_step="pin less at once; `free -g` and `ulimit -l` while it runs; check the pointer "
-        "and the size "
-        "that the program passes",
+        "and the size that the program passes",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -3149,13 +2943,10 @@ _KINDS = (
         ),
         means="a CUDA call outside torch's allocator got no memory: at the start of a process its "
         "context (the GPU is already full), later a library, a kernel, a program without torch, "
-        "or pinned "
-        "memory of the host, whatever the GPU has free",
+        "or pinned memory of the host, whatever the GPU has free",
         next_step="stop the other processes that `nvidia-smi` shows, also those of earlier runs; "
-        "else a "
-        "smaller batch, model or input (torch.cuda.set_per_process_memory_fraction(0.9) makes "
-        "torch leave "
-        "room)",
+        "else a smaller batch, model or input (torch.cuda.set_per_process_memory_fraction(0.9) "
+        "makes torch leave room)",
     ),
     MessageKind(
         "Intel's limit of a block",
@@ -3164,8 +2955,8 @@ _KINDS = (
         seen=("current platform can ?not allocate memory block with size larger than 4 ?gb",),
         also=(r"allocate <tried> ?(?:\(gpu|\. gpu)",),
         means=(
-            "one tensor is larger than the 4 GiB that Intel's driver allows for a block, "
-            "whatever is free"
+            "one tensor is larger than the 4 GiB that Intel's driver allows for a block, whatever "
+            "is free"
         ),
         next_step="smaller tensors: a smaller batch, or the work in pieces",
         cause=OomCause.LIMIT,
@@ -3179,11 +2970,10 @@ _KINDS = (
             r"backend failed with error: 40(?!\d)|backend returns: ?40(?!\d)",
         ),
         means="Intel's driver lacked a resource: most often GPU memory (the GPU is full, or one "
-        "block is "
-        "larger than the driver allows: 4 GiB on some GPUs), else a kernel or the driver failed",
+        "block is larger than the driver allows: 4 GiB on some GPUs), else a kernel or the driver "
+        "failed",
         next_step="a smaller batch, or smaller blocks; `xpu-smi` shows other processes; if little "
-        "is in "
-        "use, a newer driver and torch",
+        "is in use, a newer driver and torch",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -3194,8 +2984,7 @@ _KINDS = (
             "level_zero backend failed with error: 39",
         ),
         means="Intel's driver refused memory: the GPU is full, one block is larger than the driver "
-        "allows (4 GiB on some), or an integrated GPU has used up its share of the host's "
-        "memory",
+        "allows (4 GiB on some), or an integrated GPU has used up its share of the host's memory",
         next_step="a smaller batch, or smaller blocks; `xpu-smi` for other processes",
     ),
     MessageKind(
@@ -3217,8 +3006,7 @@ _KINDS = (
             r"\(\w{8}|kiogpucommandbuffercallbackerror(?:impactinginteractivity|timeout)",
         ),
         means="no memory ran out: macOS stopped a GPU command that took too long, because the "
-        "screen needed "
-        "the GPU",
+        "screen needed the GPU",
         next_step="less work in one command (a shorter prompt, smaller steps of the prompt, a "
         "smaller batch), and fewer other programs that draw; else a newer release of the program",
         cause=OomCause.OTHER_MEMORY,
@@ -3229,11 +3017,9 @@ _KINDS = (
         level=2,
         seen=("kiogpucommandbuffercallbackerrorsubmissionsignored",),
         means="macOS ignored this GPU command because earlier ones of the process had failed: the "
-        "first "
-        "error above says why, which may be memory",
+        "first error above says why, which may be memory",
         next_step="look for the first `[METAL]` or `IOGPU` error in the log; none: a newer "
-        "release of the "
-        "program, or a smaller model or context",
+        "release of the program, or a smaller model or context",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -3254,11 +3040,9 @@ _KINDS = (
         level=1,
         seen=("(?<!result_)error_?out_?of_?host_?memory",),
         means="Vulkan's driver got no memory of the host, or met a limit of the process (open "
-        "files, "
-        "mappings), or failed for another reason: drivers use this word for several",
+        "files, mappings), or failed for another reason: drivers use this word for several",
         next_step="`free -g` and `ulimit -n` while it runs; else the releases of the driver and "
-        "the program "
-        "that belong together",
+        "the program that belong together",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -3284,8 +3068,8 @@ _KINDS = (
             ),
         ),
         means="node-llama-cpp estimated that the KV cache and the compute buffers of this context "
-        "do not fit "
-        "beside the weights into what the GPU has free, and did not try: no memory ran out",
+        "do not fit beside the weights into what the GPU has free, and did not try: no memory ran "
+        "out",
         next_step=(
             'a smaller contextSize, or "auto"; fewer sequences, fewer gpuLayers, or a smaller model'
         ),
@@ -3301,8 +3085,7 @@ _KINDS = (
             ),
         ),
         means="node-llama-cpp estimated that the KV cache and the compute buffers of this context "
-        "do not fit "
-        "into what the machine has free, and did not try: no memory ran out",
+        "do not fit into what the machine has free, and did not try: no memory ran out",
         next_step='a smaller contextSize, or "auto"; fewer sequences, or a smaller model',
         cause=OomCause.HOST,
     ),
@@ -3310,23 +3093,20 @@ _KINDS = (
         "PowerInfer's budget",
         seen=("vram_allocated_bytes < vram_capacity",),
         means=(
-            "the layers that PowerInfer always puts on the GPU are larger than its budget of "
-            "GPU memory"
+            "the layers that PowerInfer always puts on the GPU are larger than its budget of GPU "
+            "memory"
         ),
         next_step="a larger --vram-budget, where the GPU has more free, or a smaller model; "
-        "releases of 2023 "
-        "also stopped here by mistake",
+        "releases of 2023 also stopped here by mistake",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
         "LightGBM on OpenCL",
         seen=(r"compute::opencl_error\S{0,40}memory object allocation failure",),
         means="one buffer of the data is larger than OpenCL allows on this device (often a "
-        "quarter of "
-        "its memory), or the device is full",
+        "quarter of its memory), or the device is full",
         next_step='fewer bins (max_bin=63) or less data on the GPU; or device_type="cuda", which '
-        "does not "
-        "use OpenCL",
+        "does not use OpenCL",
     ),
     MessageKind(
         "OpenVINO on the GPU",
@@ -3339,11 +3119,9 @@ _KINDS = (
         ),
         unless=("performance might drop due to memory swap",),
         means="what OpenVINO already holds and this request are more than the GPU has, or one "
-        "buffer is "
-        "larger than its driver allows",
+        "buffer is larger than its driver allows",
         next_step="weights in fewer bytes (int8 or int4), a smaller batch or a shorter context, "
-        "or fewer "
-        "models on this GPU",
+        "or fewer models on this GPU",
     ),
     MessageKind(
         "OpenVINO beyond the GPU's memory",
@@ -3356,30 +3134,25 @@ _KINDS = (
         ),
         needs=("performance might drop due to memory swap",),
         means="a warning: OpenVINO takes more than the GPU has, Windows moves some of it to the "
-        "machine's "
-        "memory, and the model may become slow",
+        "machine's memory, and the model may become slow",
         next_step="nothing, if it is fast enough; else weights in fewer bytes (int8 or int4), a "
-        "smaller "
-        "batch or a shorter context",
+        "smaller batch or a shorter context",
         cause=OomCause.WARNING,
     ),
     MessageKind(
         "OpenVINO GenAI's KV cache",
         seen=("got unfinished generationstatus",),
         means="OpenVINO GenAI gave up a generation, most often because the prompt and its answer "
-        "did not fit "
-        "into the pool of its KV cache (cache_size): no memory ran out",
+        "did not fit into the pool of its KV cache (cache_size): no memory ran out",
         next_step="a larger cache_size in SchedulerConfig (GB; --cache_size in OpenVINO Model "
-        "Server), or a "
-        "shorter prompt",
+        "Server), or a shorter prompt",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "a buffer of OpenVINO",
         seen=(
             "exceeded max size of memory object allocation: requested <tried>, but max alloc size "
-            "supported "
-            "by device is <limit>",
+            "supported by device is <limit>",
         ),
         means="one buffer is larger than the GPU's driver allows, whatever is free",
         next_step="a smaller batch or a shorter context, or lower precision; or, in a new release, "
@@ -3397,11 +3170,10 @@ _KINDS = (
             ),
         ),
         means="OpenCL's driver got no host memory, or failed for another reason, such as no "
-        "usable device: "
-        "it reports several causes with this error",
+        "usable device: it reports several causes with this error",
         next_step=(
-            "`clinfo` shows whether the driver works; `free -g` shows the host's memory "
-            "while it runs"
+            "`clinfo` shows whether the driver works; `free -g` shows the host's memory while it "
+            "runs"
         ),
         cause=OomCause.UNKNOWN,
     ),
@@ -3409,11 +3181,9 @@ _KINDS = (
         "OpenCL's resources",
         seen=("(?:cl_|: )out_of_resources|out of gpu resources",),
         means="the OpenCL driver lacked a resource: often GPU memory; else a kernel was too "
-        "large, took too "
-        "long or failed",
+        "large, took too long or failed",
         next_step="use less memory: a smaller batch, image or context, lower precision, fewer "
-        "programs on "
-        "this GPU; if little is in use, a newer driver",
+        "programs on this GPU; if little is in use, a newer driver",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -3430,8 +3200,8 @@ _KINDS = (
             r"aclrt(?:hostregister|mallochost)\S{0,200}?(?:207001|register ptr failed)",
         ),
         means=(
-            "the driver of the NPU could not pin that much memory of the host for it: memory "
-            "may be free"
+            "the driver of the NPU could not pin that much memory of the host for it: memory may "
+            "be free"
         ),
         next_step="pin less: a smaller cache in the machine's memory (max_local_cpu_size in "
         "LMCache), or fewer processes that pin; `ulimit -l` and the job's memory limit",
@@ -3448,8 +3218,7 @@ _KINDS = (
             "error code (?:is )?207001",
         ),
         means="the NPU's driver refused memory: another process has it, or operators outside "
-        "torch's "
-        "allocator",
+        "torch's allocator",
         next_step="stop the other processes that `npu-smi info` shows; else a smaller batch",
     ),
     MessageKind(
@@ -3480,8 +3249,7 @@ _KINDS = (
             "resources?: (?:threads| registers)",
         ),
         means="a kernel needs more shared memory or registers of one multiprocessor than it has: "
-        "the "
-        "GPU's memory is not full",
+        "the GPU's memory is not full",
         next_step="a smaller block size or fewer stages (num_stages) of the kernel; often a newer "
         "release of the library has settings for this GPU",
         cause=OomCause.OTHER_MEMORY,
@@ -3524,13 +3292,10 @@ _KINDS = (
             r">: cannot allocate memory",
         ),
         means="the kernel refused to map a file of weights, which is larger than the memory and "
-        "swap that "
-        "may be committed (vm.overcommit_memory, `ulimit -v`, a job's limit), although only parts "
-        "of it are "
-        "read at once",
+        "swap that may be committed (vm.overcommit_memory, `ulimit -v`, a job's limit), although "
+        "only parts of it are read at once",
         next_step="more swap, or `sysctl -w vm.overcommit_memory=1`; smaller files (shards, or a "
-        "quantized "
-        "model), or a newer release of the program that loads them",
+        "quantized model), or a newer release of the program that loads them",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3538,12 +3303,10 @@ _KINDS = (
         backend="host",
         seen=("unable to mmap <tried> from file .{0,120}?: cannot allocate memory",),
         means="the kernel refused a mapping: the machine's memory ran out, or the process has as "
-        "many "
-        "mappings as vm.max_map_count allows, of which each shared tensor is one: not the GPU's "
-        "memory",
+        "many mappings as vm.max_map_count allows, of which each shared tensor is one: not the "
+        "GPU's memory",
         next_step="fewer or larger shared tensors (fewer DataLoader workers, a smaller "
-        "prefetch_factor), or "
-        "`sysctl -w vm.max_map_count=262144`; `free -g` while it runs",
+        "prefetch_factor), or `sysctl -w vm.max_map_count=262144`; `free -g` while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3551,11 +3314,9 @@ _KINDS = (
         level=1,
         seen=("unable to open shared memory object",),
         means="a process could not open a tensor that another shared with it: most often the "
-        "limit of "
-        "open files, else a full /dev/shm; not the GPU's memory",
+        "limit of open files, else a full /dev/shm; not the GPU's memory",
         next_step='torch.multiprocessing.set_sharing_strategy("file_system"), or a higher `ulimit '
-        "-n`; "
-        "`df -h /dev/shm` shows whether that is full",
+        "-n`; `df -h /dev/shm` shows whether that is full",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -3579,12 +3340,10 @@ _KINDS = (
             ),
         ),
         means="PostgreSQL's table of locks, which has a fixed size, is full: no memory of the "
-        "machine ran "
-        "out",
+        "machine ran out",
         next_step="a larger max_locks_per_transaction (or max_pred_locks_per_transaction, if the "
-        "hint names "
-        "it) in postgresql.conf, and a restart; or fewer tables, partitions or savepoints in one "
-        "transaction",
+        "hint names it) in postgresql.conf, and a restart; or fewer tables, partitions or "
+        "savepoints in one transaction",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -3603,12 +3362,10 @@ _KINDS = (
             "model instance .{1,80}?because it run out of shared memory",
         ),
         means="Triton's Python backend passes tensors through /dev/shm, which is most likely "
-        "full: host "
-        "memory, not the GPU's",
+        "full: host memory, not the GPU's",
         next_step="a larger --shm-size (docker), or a larger /dev/shm of the pod: 64 MiB or more "
-        "for each "
-        "instance of a Python model, and room for its largest tensors; fewer instances or smaller "
-        "batches",
+        "for each instance of a Python model, and room for its largest tensors; fewer instances "
+        "or smaller batches",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3628,8 +3385,7 @@ _KINDS = (
             "killed by signal: bus error",
         ),
         means="DataLoader workers or NCCL pass data through /dev/shm, which is most likely full: "
-        "host "
-        "memory, not the GPU's",
+        "host memory, not the GPU's",
         next_step="a larger --shm-size (docker), or fewer workers",
         cause=OomCause.HOST,
     ),
@@ -3642,12 +3398,11 @@ _KINDS = (
             r"signal 7 \(?sigbus|\(sigbus\)|bus error \(core dumped\)",
         ),
         means=(
-            "most often /dev/shm, by which processes of one machine pass data (NCCL, "
-            "DataLoader), is full"
+            "most often /dev/shm, by which processes of one machine pass data (NCCL, DataLoader), "
+            "is full"
         ),
         next_step="a larger --shm-size (docker) or a volume of memory on /dev/shm (Kubernetes); "
-        "`df "
-        "/dev/shm` shows it",
+        "`df /dev/shm` shows it",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3684,8 +3439,7 @@ _KINDS = (
         seen=("the node was low on resource: (?:ephemeral-storage|inodes)",),
         means="Kubernetes ended the pod because its node's disk was nearly full: no memory ran out",
         next_step="fewer or smaller files in the container and its emptyDir volumes (checkpoints, "
-        "caches, "
-        "logs), a volume for them, or a request (resources.requests.ephemeral-storage)",
+        "caches, logs), a volume for them, or a request (resources.requests.ephemeral-storage)",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -3703,8 +3457,7 @@ _KINDS = (
             "GPU's"
         ),
         next_step="request as much memory as the program needs (resources.requests.memory, with "
-        "the limit "
-        "equal to it), or use less: fewer DataLoader workers, a smaller prefetch_factor",
+        "the limit equal to it), or use less: fewer DataLoader workers, a smaller prefetch_factor",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3712,8 +3465,7 @@ _KINDS = (
         backend="host",
         seen=("enough memory to store the complete replay buffer <needed> > <available>",),
         means="a warning: the replay buffer of Stable-Baselines3 will not fit into the machine's "
-        "memory when "
-        "it is full",
+        "memory when it is full",
         next_step=(
             "a smaller buffer_size, or optimize_memory_usage=True; smaller or uint8 observations"
         ),
@@ -3754,8 +3506,7 @@ _KINDS = (
             r"(?:restarting kernel|kernel [\w-]{36} restarted).{0,4000}?large alloc <tried>",
         ),
         means="the session ended after a large request of host memory: most likely it had used up "
-        "its "
-        "memory, not the GPU's",
+        "its memory, not the GPU's",
         next_step=(
             "a smaller batch or input, data that is read in pieces, or a session with more memory"
         ),
@@ -3770,11 +3521,9 @@ _KINDS = (
             r"allocation of <tried> exceeds \d{1,3}% of (?:free)? system memory",
         ),
         means="a warning: one request is a large part of the machine's memory; it is a failure "
-        "only where "
-        "the program ends after it",
+        "only where the program ends after it",
         next_step="nothing, if the program goes on; else a smaller batch or input, or a machine "
-        "with more "
-        "memory",
+        "with more memory",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -3809,8 +3558,7 @@ _KINDS = (
             "used up"
         ),
         next_step="a larger page file (system settings), or fewer DataLoader workers, each of "
-        "which "
-        "loads torch's libraries",
+        "which loads torch's libraries",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3822,11 +3570,9 @@ _KINDS = (
         ),
         also=(r"maxvmem ?(?:=|:)?(?P<address_space>[\d.]{1,12}[kmgt])",),
         means="the scheduler killed the job at one of its limits: of time, or of host memory (not "
-        "the "
-        "GPU's) if maxvmem is near h_vmem",
+        "the GPU's) if maxvmem is near h_vmem",
         next_step="`qacct -j JOB` shows the time and maxvmem; ask for more of what is near its "
-        "limit (-l "
-        "h_rt= for time, -l h_vmem= for each slot's memory)",
+        "limit (-l h_rt= for time, -l h_vmem= for each slot's memory)",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -3866,9 +3612,7 @@ _KINDS = (
             "the job used more host memory than it had requested from the scheduler: not the GPU's"
         ),
         next_step='ask for more (--mem in Slurm, -M and -R "rusage[mem=…]" in LSF, -l mem= in '
-        "PBS), or "
-        "use less: "
-        "fewer processes or DataLoader workers, less data at once",
+        "PBS), or use less: fewer processes or DataLoader workers, less data at once",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3881,8 +3625,8 @@ _KINDS = (
         means="a process of PostgreSQL got no memory: the machine's is used up, or a limit is "
         "reached (of its container, `ulimit -v`, or vm.overcommit_memory=2)",
         next_step="fewer connections and queries at once, or a smaller work_mem "
-        "(maintenance_work_mem for "
-        "vacuum and indexes); or more memory; PostgreSQL's log lists what each memory context held",
+        "(maintenance_work_mem for vacuum and indexes); or more memory; PostgreSQL's log lists "
+        "what each memory context held",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3892,8 +3636,8 @@ _KINDS = (
         means="PostgreSQL refuses a request of 1 GiB or more, whatever memory is free: one value "
         "or a list in the query is too large, or stored data is damaged",
         next_step="smaller values or results (split large texts, bytea and arrays, aggregate "
-        "fewer rows); if "
-        "the query only reads stored rows, look for damage: `pg_dump -t TABLE`, and amcheck",
+        "fewer rows); if the query only reads stored rows, look for damage: `pg_dump -t TABLE`, "
+        "and amcheck",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -3904,12 +3648,11 @@ _KINDS = (
             "innodb: (?:fatal error: )?cannot allocate memory for the buffer pool",
         ),
         means=(
-            "MySQL or MariaDB got no memory of the machine for InnoDB's buffer pool, and does "
-            "not start"
+            "MySQL or MariaDB got no memory of the machine for InnoDB's buffer pool, and does not "
+            "start"
         ),
         next_step="a smaller innodb_buffer_pool_size, fewer other programs, or more memory or "
-        "swap; "
-        "`free -g` shows what is free",
+        "swap; `free -g` shows what is free",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3922,11 +3665,9 @@ _KINDS = (
             r"exceeded memory limit for \$group|queryexceededmemorylimitnodiskuseallowed",
         ),
         means="a sort or a group of MongoDB needed more than MongoDB allows one stage, and was "
-        "not allowed "
-        "to use the disk: the machine's memory is not full",
+        "not allowed to use the disk: the machine's memory is not full",
         next_step="an index that gives the order, or allowDiskUse: true (the default from MongoDB "
-        "6.0); or "
-        "fewer documents and fields before the sort ($match, $project, $limit)",
+        "6.0); or fewer documents and fields before the sort ($match, $project, $limit)",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -3957,8 +3698,7 @@ _KINDS = (
             "machine has"
         ),
         next_step="larger values of org.gradle.jvmargs in gradle.properties (-Xmx, "
-        "-XX:MaxMetaspaceSize), or "
-        "fewer workers at once (--max-workers)",
+        "-XX:MaxMetaspaceSize), or fewer workers at once (--max-workers)",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3966,8 +3706,7 @@ _KINDS = (
         backend="host",
         seen=("unsupported system page size",),
         means="a package has jemalloc for smaller memory pages than this machine's (16 or 64 KiB "
-        "on some ARM "
-        "machines), so that every allocation fails: no memory ran out",
+        "on some ARM machines), so that every allocation fails: no memory ran out",
         next_step="a newer release of that package, or one that is built on this machine "
         "(JEMALLOC_SYS_WITH_LG_PAGE=16 for programs in Rust)",
         cause=OomCause.OTHER_MEMORY,
@@ -3989,8 +3728,8 @@ _KINDS = (
             r"|memory_limit_exceeded)",
         ),
         means=(
-            "ClickHouse reached one of its own limits: of the server ('total'), of a query or "
-            "of a user"
+            "ClickHouse reached one of its own limits: of the server ('total'), of a query or of "
+            "a user"
         ),
         next_step="for a query, max_bytes_before_external_group_by and "
         "max_bytes_before_external_sort (it then uses the disk), or a larger max_memory_usage; "
@@ -4003,11 +3742,9 @@ _KINDS = (
         seen=("oom command not allowed when used memory > ?['\u2019]?maxmemory",),
         also=(r"used_memory: ?(?P<used>\d{1,15})", r"maxmemory: ?(?P<limit>[1-9]\d{3,15})"),
         means="Redis holds as much data as its own limit, maxmemory, allows, and its policy found "
-        "nothing to "
-        "delete: the machine's memory is not full",
+        "nothing to delete: the machine's memory is not full",
         next_step="a larger maxmemory, or a maxmemory-policy that deletes old keys (allkeys-lru); "
-        "`redis-cli "
-        "INFO memory` shows both, and what is used",
+        "`redis-cli INFO memory` shows both, and what is used",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -4028,8 +3765,7 @@ _KINDS = (
         ),
         also=(r"bytes_wanted\W{1,4}(?P<needed>\d{1,15})", r"bytes_limit\W{1,4}(?P<limit>\d{1,15})"),
         means="a circuit breaker of Elasticsearch (or OpenSearch) refused the request, which "
-        "would have used "
-        "more of Java's heap than its limit: the machine's memory is not full",
+        "would have used more of Java's heap than its limit: the machine's memory is not full",
         next_step="a larger heap (-Xms and -Xmx, up to half of the machine's memory), or less at "
         "once: smaller bulk requests, fewer buckets in aggregations, fewer shards; `GET "
         "_nodes/stats/breaker` shows which breaker is full",
@@ -4040,11 +3776,9 @@ _KINDS = (
         backend="host",
         seen=("unable to create (?:new )?native thread",),
         means="the system let Java create no more threads: most often because of a limit of "
-        "processes, else "
-        "because memory for their stacks ran out; Java's heap is not full",
+        "processes, else because memory for their stacks ran out; Java's heap is not full",
         next_step="a higher limit of processes (`ulimit -u`, docker's --pids-limit), or fewer "
-        "threads; a "
-        "smaller heap (-Xmx) leaves more memory for stacks",
+        "threads; a smaller heap (-Xmx) leaves more memory for stacks",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -4077,11 +3811,10 @@ _KINDS = (
             "sparkoutofmemoryerror",
         ),
         means="a task of Spark got no more of the part of the executor's heap that its tasks "
-        "share, whatever "
-        "memory the machine has",
+        "share, whatever memory the machine has",
         next_step="more and smaller partitions (spark.sql.shuffle.partitions, and look for one "
-        "that is much "
-        "larger), fewer tasks at once (spark.executor.cores), or a larger spark.executor.memory",
+        "that is much larger), fewer tasks at once (spark.executor.cores), or a larger "
+        "spark.executor.memory",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4092,8 +3825,7 @@ _KINDS = (
             r"spark\.driver\.maxresultsize=(?P<limit>\d{1,15})",
         ),
         means="a table that a join was to send to all executors is larger than Spark estimated, "
-        "and than it "
-        "lets the driver collect: no memory ran out",
+        "and than it lets the driver collect: no memory ran out",
         next_step="spark.sql.autoBroadcastJoinThreshold=-1 (and no broadcast hint); else a larger "
         "spark.driver.maxResultSize, with a larger spark.driver.memory",
         cause=OomCause.LIMIT,
@@ -4110,8 +3842,7 @@ _KINDS = (
             "ran out"
         ),
         next_step="collect less (write the results to files, or aggregate them first); else a "
-        "larger "
-        "spark.driver.maxResultSize, with a larger spark.driver.memory",
+        "larger spark.driver.maxResultSize, with a larger spark.driver.memory",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -4122,8 +3853,7 @@ _KINDS = (
             "more threads called OpenBLAS than it was built for: the machine's memory is not full"
         ),
         next_step="OPENBLAS_NUM_THREADS=1 (or another small number) before the program, or fewer "
-        "processes "
-        "and threads",
+        "processes and threads",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -4131,12 +3861,11 @@ _KINDS = (
         backend="host",
         seen=(r"nodes? (?:is|are) available: .{0,160}?insufficient memory",),
         means=(
-            "Kubernetes did not start the pod: it requests more memory than any node has left "
-            "for requests"
+            "Kubernetes did not start the pod: it requests more memory than any node has left for "
+            "requests"
         ),
         next_step="a smaller resources.requests.memory, a larger node, or stop other pods; "
-        "`kubectl "
-        "describe nodes` shows what pods have requested",
+        "`kubectl describe nodes` shows what pods have requested",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -4154,11 +3883,9 @@ _KINDS = (
         level=2,
         seen=(r"java\.lang\.outofmemoryerror(?!:)",),
         means="a Java program ran out of memory: most often its heap is full, whatever memory the "
-        "machine "
-        "has; the text does not say which memory it was",
+        "machine has; the text does not say which memory it was",
         next_step="the first OutOfMemoryError in the log says which (`Java heap space`, "
-        "`Metaspace`, "
-        "threads): for the heap a larger one (-Xmx), or less data at once",
+        "`Metaspace`, threads): for the heap a larger one (-Xmx), or less data at once",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4167,8 +3894,7 @@ _KINDS = (
         seen=("outofmemoryerror: (?:java heap space|gc overhead limit exceeded|metaspace)",),
         means="the heap of a Java program is full, whatever memory the machine has",
         next_step="a larger heap (-Xmx; spark.driver.memory or spark.executor.memory in Spark), "
-        "or less data "
-        "at once",
+        "or less data at once",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4176,11 +3902,9 @@ _KINDS = (
         level=2,
         seen=("as the maximum reservable memory has been reached",),
         means="mmgp, the offloader of Wan2GP, could not pin more host memory for the weights that "
-        "it keeps "
-        "there: copies to the GPU are slower, but nothing fails",
+        "it keeps there: copies to the GPU are slower, but nothing fails",
         next_step="nothing, unless an error follows; then a smaller --perc-reserved-mem-max, or a "
-        "profile "
-        "that keeps less in the machine's memory",
+        "profile that keeps less in the machine's memory",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -4188,8 +3912,7 @@ _KINDS = (
         seen=("device out of memory:101",),
         also=("native alloc for size <tried>",),
         means="ArrayFire's memory manager (Flashlight, wav2letter) got no device memory, even "
-        "after it had "
-        "freed its cache",
+        "after it had freed its cache",
         next_step="a smaller batch, shorter audio or a smaller beam; stop the other processes that "
         "`nvidia-smi` shows; af::deviceGC() frees ArrayFire's cache",
     ),
@@ -4199,13 +3922,10 @@ _KINDS = (
         level=1,
         seen=("hsa_status_error_out_of_resources",),
         means="ROCm's runtime lacked a resource: memory, queues, signals, threads, or permission "
-        "to open "
-        "/dev/kfd; at hsa_init or in rocminfo it is rarely memory",
+        "to open /dev/kfd; at hsa_init or in rocminfo it is rarely memory",
         next_step="`rocm-smi --showmeminfo vram` and `free -g` show whether memory is full while "
-        "it runs; "
-        "if it fails at its start, check `ulimit -u`, `dmesg`, that the user is in the groups "
-        "render and "
-        "video, and that the process loads one HSA runtime only",
+        "it runs; if it fails at its start, check `ulimit -u`, `dmesg`, that the user is in the "
+        "groups render and video, and that the process loads one HSA runtime only",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -4214,11 +3934,10 @@ _KINDS = (
         seen=(r"cumemaddressreserve ?\([^()]{0,120}\)",),
         needs=("out_?of_?memory",),
         means="the driver had no free range of GPU addresses, which is not memory: llama.cpp "
-        "reserves 32 "
-        "GiB of them for each pool, tiny-cuda-nn (NeRF programs) as many as the GPU has memory",
+        "reserves 32 GiB of them for each pool, tiny-cuda-nn (NeRF programs) as many as the GPU "
+        "has memory",
         next_step="build llama.cpp with -DGGML_CUDA_NO_VMM=ON; run fewer models and GPU programs "
-        "at once; "
-        "`ulimit -v unlimited` before the start; or a newer driver",
+        "at once; `ulimit -v unlimited` before the start; or a newer driver",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -4226,11 +3945,9 @@ _KINDS = (
         # The \t of a path of Windows was taken for a tab.
         seen=(r"iny-cuda-nn\S{0,40}?gpu_memory\.h.{0,200}?out_?of_?memory",),
         means="tiny-cuda-nn (instant-ngp, NeRF programs) got no GPU memory from the driver: it "
-        "allocates "
-        "outside torch's allocator, and instant-ngp keeps all training images on the GPU",
+        "allocates outside torch's allocator, and instant-ngp keeps all training images on the GPU",
         next_step="fewer or smaller images, a smaller hash table (log2_hashmap_size), batch or "
-        "mesh "
-        "resolution; stop the other processes that `nvidia-smi` shows",
+        "mesh resolution; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "a new process",
@@ -4244,12 +3961,10 @@ _KINDS = (
             r"_execute_child.{0,400}?\[errno 12\] cannot allocate memory",
         ),
         means="the kernel refused to copy the process (fork): host memory (not the GPU's), or "
-        "what the "
-        "kernel may commit of it, is used up",
+        "what the kernel may commit of it, is used up",
         next_step="fewer DataLoader workers (num_workers=0 starts none) or other processes, or "
-        "start them "
-        "before the large data is read; else more memory or swap; `free -g` shows the memory "
-        "while it runs",
+        "start them before the large data is read; else more memory or swap; `free -g` shows the "
+        "memory while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4262,8 +3977,7 @@ _KINDS = (
         ),
         means="host memory (not the GPU's), or a limit of the process, has no room for one array",
         next_step="smaller arrays (chunks, fewer columns), smaller types (float32, int32, "
-        "category), or "
-        "more memory for the job; `free -g` shows the memory while it runs",
+        "category), or more memory for the job; `free -g` shows the memory while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4275,8 +3989,7 @@ _KINDS = (
             r"(?P<tried>\d{12,20}bytes)",
         ),
         means="one request of more than 100 GB, which is more than most machines have: data that "
-        "is taken in "
-        "one piece, or a size that was computed wrongly",
+        "is taken in one piece, or a size that was computed wrongly",
         next_step=f"{SHAPES}; if they are as intended, process the data in parts, or keep it in a "
         f"file that "
         "is mapped (numpy.memmap)",
@@ -4288,11 +4001,9 @@ _KINDS = (
         level=1,
         seen=("cpuallocator: not enough memory: you tried to allocate <tried>",),
         means="torch on Windows (or Android) got no memory on the CPU: the machine's memory and "
-        "its page "
-        "file are used up, not the GPU's memory",
+        "its page file are used up, not the GPU's memory",
         next_step="a larger page file (system settings), or close other programs; else a smaller "
-        "batch, "
-        "input or model in the machine's memory",
+        "batch, input or model in the machine's memory",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4305,11 +4016,9 @@ _KINDS = (
             r"total memory: (?P<limit>\d{1,9}[kmgt]?)",
         ),
         means="a shard of a Seastar program (ScyllaDB, Redpanda) has used up its share of host "
-        "memory, or "
-        "has only small pieces of it left",
+        "memory, or has only small pieces of it left",
         next_step="less data or fewer requests at once, or a larger --memory, or fewer shards "
-        "(--smp), each "
-        "of which then has a larger share",
+        "(--smp), each of which then has a larger share",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4317,11 +4026,9 @@ _KINDS = (
         backend="host",
         seen=("cannot allocate memory in static tls block",),
         means="no memory ran out: the small block that each process has for thread-local "
-        "variables (static "
-        "TLS) was full when a library was loaded late",
+        "variables (static TLS) was full when a library was loaded late",
         next_step="load that library first: LD_PRELOAD=PATH, with the path that the text shows "
-        "(often "
-        "libgomp), or import torch before other libraries",
+        "(often libgomp), or import torch before other libraries",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -4332,8 +4039,7 @@ _KINDS = (
             r"tried to allocate (?P<tried>\d{15,18}) bytes",
         ),
         means="more than any machine has was requested: a size was computed wrongly, or was read "
-        "from a "
-        "damaged file or from memory that is no size",
+        "from a damaged file or from memory that is no size",
         next_step=(
             f"{SHAPES}; where it reads a file, check that file; else a newer release of the program"
         ),
@@ -4344,8 +4050,8 @@ _KINDS = (
         backend="host",
         seen=("array dimensions exceeded supported range",),
         means=(
-            "one array or list is longer than .NET allows (about 2^31 elements), whatever "
-            "memory is free"
+            "one array or list is longer than .NET allows (about 2^31 elements), whatever memory "
+            "is free"
         ),
         next_step="split the data into smaller arrays, or read it in pieces",
         cause=OomCause.LIMIT,
@@ -4355,12 +4061,10 @@ _KINDS = (
         backend="host",
         seen=("array buffer allocation failed",),
         means="a JavaScript program got no memory of the machine for one buffer, which lies "
-        "outside the "
-        "heap, or the buffer is larger than the browser or Node.js allows (2 to 4 GiB, less in 32 "
-        "bits)",
+        "outside the heap, or the buffer is larger than the browser or Node.js allows (2 to 4 "
+        "GiB, less in 32 bits)",
         next_step="smaller buffers (read the file in pieces, as a stream), fewer at once, or more "
-        "memory; "
-        "--max-old-space-size does not help",
+        "memory; --max-old-space-size does not help",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4368,14 +4072,11 @@ _KINDS = (
         backend="host",
         seen=(r"(?<!cuda)(?<!hip)(?:re|m|c)alloc of size (?P<tried>\d{1,4}) failed",),
         means="the program got no memory even for a few bytes: all of it was in use before, by "
-        "this process "
-        "or by others, or the allocator refused for another reason (an alignment, a damaged heap, "
-        "a build "
-        "for other memory pages)",
+        "this process or by others, or the allocator refused for another reason (an alignment, a "
+        "damaged heap, a build for other memory pages)",
         next_step="`free -g` while it runs: if the memory is not full, another release of the "
-        "package, or "
-        "another allocator (ARROW_DEFAULT_MEMORY_POOL=system for Arrow); if it is, less data at "
-        "once",
+        "package, or another allocator (ARROW_DEFAULT_MEMORY_POOL=system for Arrow); if it is, "
+        "less data at once",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -4409,11 +4110,9 @@ _KINDS = (
             "enough|[^a-z]|$))",
         ),
         means="host memory (not the GPU's) ran out, or a limit of the process, the job or the "
-        "container was "
-        "reached",
+        "container was reached",
         next_step="a smaller batch, input or model in the machine's memory, or more memory for "
-        "the job; "
-        "fewer DataLoader workers; `free -g` while it runs",
+        "the job; fewer DataLoader workers; `free -g` while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4443,8 +4142,7 @@ _KINDS = (
             "error: could not compile .{0,400}?signal: 9, sigkill",
         ),
         means="most likely the kernel killed a compiler because host memory ran out: the "
-        "machine's, or the "
-        "limit of a container",
+        "machine's, or the limit of a container",
         next_step="fewer jobs at once (cargo build -j 1, go build -p 1), no link-time "
         "optimization (lto), more memory or swap, or a prebuilt package; `dmesg | grep -i kill` "
         "confirms it",
@@ -4477,11 +4175,9 @@ _KINDS = (
             r"systemd-oomd\S{0,20}: killed \S{1,400}? due to (?:memory used|swap)",
         ),
         means="systemd-oomd killed all processes of a unit because the machine's memory and swap "
-        "were "
-        "nearly used up: not the GPU's",
+        "were nearly used up: not the GPU's",
         next_step="use less host memory: fewer DataLoader workers, a smaller prefetch_factor; or "
-        "more swap; "
-        "`oomctl` shows the limit, which SwapUsedLimit= in oomd.conf sets",
+        "more swap; `oomctl` shows the limit, which SwapUsedLimit= in oomd.conf sets",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4490,13 +4186,10 @@ _KINDS = (
         level=2,
         seen=(r"systemd-oomd killed \d{1,6} process",),
         means="systemd-oomd killed all processes of a unit because programs waited too long for "
-        "host memory, "
-        "or because the swap was nearly full: not the GPU's memory",
+        "host memory, or because the swap was nearly full: not the GPU's memory",
         next_step="use less host memory: fewer processes or DataLoader workers, less data at "
-        "once; `oomctl` "
-        "shows the limits (ManagedOOMMemoryPressureLimit= and ManagedOOMSwap= of a unit). A "
-        "program started "
-        "with `systemd-run --user --scope` is in a unit of its own",
+        "once; `oomctl` shows the limits (ManagedOOMMemoryPressureLimit= and ManagedOOMSwap= of a "
+        "unit). A program started with `systemd-run --user --scope` is in a unit of its own",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4509,11 +4202,9 @@ _KINDS = (
             r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory pressure",
         ),
         means="systemd-oomd killed all processes of a unit because programs waited too long for "
-        "host "
-        "memory: not the GPU's",
+        "host memory: not the GPU's",
         next_step="use less host memory: fewer DataLoader workers, a smaller prefetch_factor; "
-        "`oomctl` "
-        "shows the limits, which ManagedOOMMemoryPressureLimit= of a unit sets",
+        "`oomctl` shows the limits, which ManagedOOMMemoryPressureLimit= of a unit sets",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4537,11 +4228,10 @@ _KINDS = (
             r"memory\.peak = (?P<used>[\d.]{1,12}[kmgt])",
         ),
         means="the kernel killed a process because its control group (a container, a pod, a job "
-        "or a "
-        "service) had used up its limit of host memory, whatever the machine has free",
+        "or a service) had used up its limit of host memory, whatever the machine has free",
         next_step="a higher limit (--memory in Docker, resources.limits.memory in Kubernetes, "
-        "--mem in "
-        "Slurm), or less host memory: fewer processes or DataLoader workers, less data at once",
+        "--mem in Slurm), or less host memory: fewer processes or DataLoader workers, less data "
+        "at once",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4561,11 +4251,10 @@ _KINDS = (
             "pgtables: ?(?!0kb)<page_tables>(?<=b)",
         ),
         means="the kernel killed a process because the machine's memory was used up (not the "
-        "GPU's, and not "
-        "just a container's limit); other processes may hold most of it",
+        "GPU's, and not just a container's limit); other processes may hold most of it",
         next_step="use less host memory: fewer processes or DataLoader workers, less data at "
-        "once; or more "
-        "memory or swap. The kernel's table of processes above that line shows what held it",
+        "once; or more memory or swap. The kernel's table of processes above that line shows what "
+        "held it",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4587,8 +4276,7 @@ _KINDS = (
             "anon-rss: ?(?!0kb)<process>",
         ),
         means="the kernel killed a process because host memory was used up: the machine's, or the "
-        "limit of "
-        "a container or job",
+        "limit of a container or job",
         next_step="use less host memory: fewer processes or DataLoader workers, less data at "
         "once; or more "
         "memory or a higher limit. `dmesg | grep -i -A 1 oom-kill` shows whether it was a limit, "
@@ -4602,11 +4290,9 @@ _KINDS = (
         level=2,
         seen=(r"oomkilled\W{0,4}true",),
         means="the kernel killed the container, or a process in it, because it had used up its "
-        "limit of "
-        "host memory (or the machine's memory, if it has no limit): not the GPU's",
+        "limit of host memory (or the machine's memory, if it has no limit): not the GPU's",
         next_step="a higher limit (--memory of docker run, deploy.resources.limits.memory in "
-        "Compose), or "
-        "less host memory: fewer processes or DataLoader workers, less data at once",
+        "Compose), or less host memory: fewer processes or DataLoader workers, less data at once",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4623,11 +4309,10 @@ _KINDS = (
             "anon-rss: ?(?!0kb)<process>",
         ),
         means="the kernel killed the container because host memory (not the GPU's) ran out: most "
-        "often the "
-        "container's own limit, else the node's memory",
+        "often the container's own limit, else the node's memory",
         next_step="a higher resources.limits.memory of the container, or less host memory: fewer "
-        "processes "
-        "or DataLoader workers, a smaller prefetch_factor; `kubectl describe pod` shows the limit",
+        "processes or DataLoader workers, a smaller prefetch_factor; `kubectl describe pod` shows "
+        "the limit",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4640,13 +4325,10 @@ _KINDS = (
             ),
         ),
         means="the system gave DuckDB no more memory, before its own limit (memory_limit) was "
-        "reached: other "
-        "programs hold the rest, or a limit of the process, the container or the kernel "
-        "(vm.max_map_count) "
-        "is lower",
+        "reached: other programs hold the rest, or a limit of the process, the container or the "
+        "kernel (vm.max_map_count) is lower",
         next_step="SET memory_limit to well below what the machine or the container has, fewer "
-        "threads (SET "
-        "threads), or preserve_insertion_order=false; `free -g` while it runs",
+        "threads (SET threads), or preserve_insertion_order=false; `free -g` while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4659,8 +4341,7 @@ _KINDS = (
             "up enough memory",
         ),
         means="a new limit (memory_limit) is lower than what DuckDB holds already: memory itself "
-        "did not run "
-        "out",
+        "did not run out",
         next_step="a higher memory_limit; or set it at the start, before data is read",
         cause=OomCause.LIMIT,
     ),
@@ -4685,8 +4366,7 @@ _KINDS = (
         seen=(r"earlyoom\S{0,20}: mem avail",),
         unless=("low memory!", r"earlyoom\S{0,20}: sending sig(?:term|kill) to process \d"),
         means="earlyoom reports the machine's memory here and killed nothing: by default it kills "
-        "a process "
-        "when free memory and free swap are both below 10 %",
+        "a process when free memory and free swap are both below 10 %",
         next_step="`top` shows which processes hold the memory; with -s 100 earlyoom ignores swap",
         cause=OomCause.UNKNOWN,
     ),
@@ -4703,12 +4383,10 @@ _KINDS = (
             r"mem avail: \d{1,9} of (?P<machine>\d{1,9}mib)",
         ),
         means="earlyoom killed a process (by default the one with the highest OOM score) before "
-        "the "
-        "machine's memory was quite used up: not the GPU's memory",
+        "the machine's memory was quite used up: not the GPU's memory",
         next_step="use less host memory: fewer processes or DataLoader workers, less data at "
-        "once; or more "
-        "memory or swap. earlyoom's options -m and -s set the free memory and swap at which it "
-        "acts",
+        "once; or more memory or swap. earlyoom's options -m and -s set the free memory and swap "
+        "at which it acts",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4717,11 +4395,9 @@ _KINDS = (
         level=2.5,
         seen=(r"worker process \d{1,9} was killed by (?:unknown )?signal",),
         means="a signal ended a Dask worker: most often the kernel's, because the machine's "
-        "memory or the "
-        "limit of a container ran out, else a crash; Dask does not know",
+        "memory or the limit of a container ran out, else a crash; Dask does not know",
         next_step="`dmesg | grep -i kill` on that machine shows whether it was memory: then "
-        "smaller "
-        "partitions, fewer workers, or a memory_limit that all of them together stay below",
+        "smaller partitions, fewer workers, or a memory_limit that all of them together stay below",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -4731,11 +4407,9 @@ _KINDS = (
         seen=("exceeded <budget>% memory budget",),
         also=("process memory: <process> -- worker memory limit: <limit>",),
         means="Dask killed a worker that came too close to the memory limit that Dask sets for "
-        "each worker; "
-        "the machine may have memory free",
+        "each worker; the machine may have memory free",
         next_step="smaller partitions or chunks, fewer threads for each worker, or a higher "
-        "memory_limit of "
-        "the workers",
+        "memory_limit of the workers",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4749,11 +4423,9 @@ _KINDS = (
             "unmanaged memory: <process> -- worker",
         ),
         means="a warning: a Dask worker comes near its limit of host memory; Dask pauses it, and "
-        "kills it "
-        "at 95 % of the limit",
+        "kills it at 95 % of the limit",
         next_step="nothing, if the job goes on; else smaller partitions or chunks, fewer threads "
-        "for each "
-        "worker, or a higher memory_limit",
+        "for each worker, or a higher memory_limit",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -4763,11 +4435,9 @@ _KINDS = (
         seen=(r"killedworker[(:]|died while (?:running|trying to run) it",),
         unless=("memory budget",),
         means="Dask workers died several times on one task: often because host memory ran out, "
-        "else because "
-        "the task crashed them",
+        "else because the task crashed them",
         next_step="the workers' own logs, or `dmesg | grep -i kill`, show which; if memory ran "
-        "out, smaller "
-        "partitions or a higher memory_limit",
+        "out, smaller partitions or a higher memory_limit",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -4782,8 +4452,7 @@ _KINDS = (
         ),
         also=("<used> of <limit> virtual memory used",),
         means="YARN killed the container because its address space was larger than YARN allows, "
-        "whatever "
-        "memory it really used",
+        "whatever memory it really used",
         next_step="turn the check off (yarn.nodemanager.vmem-check-enabled=false), or a larger "
         "yarn.nodemanager.vmem-pmem-ratio; else a larger spark.executor.memoryOverhead",
         cause=OomCause.HOST,
@@ -4798,11 +4467,9 @@ _KINDS = (
         ),
         also=("<used> of <limit> physical memory used",),
         means="YARN killed the container because it used more host memory than its limit, which "
-        "counts the "
-        "heap and everything outside it, such as Python's workers",
+        "counts the heap and everything outside it, such as Python's workers",
         next_step="raise spark.executor.memoryOverhead (or spark.executor.memory), or process "
-        "less at once: "
-        "more partitions, fewer cores for each executor (spark.executor.cores)",
+        "less at once: more partitions, fewer cores for each executor (spark.executor.cores)",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4814,11 +4481,9 @@ _KINDS = (
             r"outofmemoryerror: (?:cannot reserve|direct buffer memory)",
         ),
         means="Java got no memory outside its heap: the machine, or the limit of a container, has "
-        "none left, "
-        "or the limit of direct buffers is reached",
+        "none left, or the limit of direct buffers is reached",
         next_step="a smaller heap (-Xmx) or fewer processes, so that some is left; for direct "
-        "buffers, a "
-        "larger -XX:MaxDirectMemorySize",
+        "buffers, a larger -XX:MaxDirectMemorySize",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4830,12 +4495,11 @@ _KINDS = (
             r"[\d.]{1,9}\([\d.]{1,9}\)->(?P<heap_mib>[\d.]{1,9})\(",
         ),
         means=(
-            "the heap of a JavaScript program has reached its limit, whatever memory the "
-            "machine has"
+            "the heap of a JavaScript program has reached its limit, whatever memory the machine "
+            "has"
         ),
         next_step="a larger heap: NODE_OPTIONS=--max-old-space-size=8192 (MiB); if its use only "
-        "grows, look "
-        "for a leak in the program",
+        "grows, look for a leak in the program",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4867,8 +4531,7 @@ _KINDS = (
         also=("you requested: <tried>", r"device has (?P<free>\d[\d.]{0,9}[kmgt]b) free"),
         means="MATLAB got no GPU memory for one more array",
         next_step="a smaller MiniBatchSize or smaller arrays; clear gpuArrays that are no longer "
-        "needed; "
-        "reset(gpuDevice) frees all of them; gpuDevice shows what is free",
+        "needed; reset(gpuDevice) frees all of them; gpuDevice shows what is free",
     ),
     MessageKind(
         "a wrong size in MATLAB",
@@ -4876,11 +4539,9 @@ _KINDS = (
         seen=(r"requested [\dx]{3,60}\((?P<tried>\d{4,12}(?:\.\d)?gb)\) array exceeds maximum",),
         also=(r"(?:array size preference|possible variable size) \(<limit>\)",),
         means="the array is larger than the memory of any machine on which MATLAB usually runs: "
-        "its size is "
-        "most likely wrong",
+        "its size is most likely wrong",
         next_step="look at the sizes at the line that MATLAB names; a compiled function (MEX) "
-        "that was built for "
-        "another release of MATLAB returns such sizes: compile it again",
+        "that was built for another release of MATLAB returns such sizes: compile it again",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4894,11 +4555,9 @@ _KINDS = (
         ),
         also=(r"array size preference \(<limit>\)",),
         means="an array of MATLAB does not fit into the machine's memory, or into the limit that "
-        "MATLAB sets "
-        "(by default all of it)",
+        "MATLAB sets (by default all of it)",
         next_step="smaller arrays (single instead of double, sparse, tall arrays), or clear what "
-        "is no "
-        "longer needed; the limit is in the preferences (MATLAB > Workspace)",
+        "is no longer needed; the limit is in the preferences (MATLAB > Workspace)",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4911,11 +4570,9 @@ _KINDS = (
             ),
         ),
         means="Cloud Run (or Cloud Functions) stopped the instance because it used more memory "
-        "than its "
-        "limit, which counts files in /tmp too",
+        "than its limit, which counts files in /tmp too",
         next_step="a larger limit (gcloud run services update NAME --memory 2Gi), fewer requests "
-        "at once in "
-        "an instance (--concurrency), or less data at once",
+        "at once in an instance (--concurrency), or less data at once",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4937,8 +4594,7 @@ _KINDS = (
         seen=(r"error r14 \(memory quota exceeded",),
         also=(r"process running mem=(?P<used>\d{1,7}[mg])\(",),
         means="a warning: the dyno uses more memory than its type has, and swaps, which is slow; "
-        "Heroku "
-        "stops it at a far larger use",
+        "Heroku stops it at a far larger use",
         next_step="fewer processes (WEB_CONCURRENCY), less data at once, or a larger type of dyno",
         cause=OomCause.WARNING,
     ),
@@ -4948,8 +4604,7 @@ _KINDS = (
         level=1,
         seen=(r"vm\.max_map_count \[\d{1,9}\] (?:is|likely) too low",),
         means="no memory ran out: Elasticsearch (or OpenSearch) does not start, because the "
-        "kernel allows a "
-        "process fewer mappings than it wants",
+        "kernel allows a process fewer mappings than it wants",
         next_step="`sudo sysctl -w vm.max_map_count=262144` on the host, and the same line in "
         "/etc/sysctl.conf",
         cause=OomCause.OTHER_MEMORY,
@@ -4968,8 +4623,7 @@ _KINDS = (
             "allows"
         ),
         next_step="a larger memory size of the function (MemorySize), or less data at once; the "
-        "line REPORT "
-        "of its log shows the peak",
+        "line REPORT of its log shows the peak",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4982,8 +4636,7 @@ _KINDS = (
         ),
         means="the notebook's session used up its host memory (not the GPU's) and was restarted",
         next_step="a smaller batch or input, data that is read in pieces, or del and gc.collect() "
-        "for "
-        "objects no longer needed; else a session with more memory",
+        "for objects no longer needed; else a session with more memory",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4997,9 +4650,8 @@ _KINDS = (
             ),
         ),
         means="the kernel most likely killed the process because host memory (the machine's, or "
-        "the limit "
-        "of a container) ran out while weights were loaded: each process may have its own copy of "
-        "them there",
+        "the limit of a container) ran out while weights were loaded: each process may have its "
+        "own copy of them there",
         next_step="low_cpu_mem_usage=True or device_map in from_pretrained(), weights that are "
         "not float32, "
         "FSDP's cpu_ram_efficient_loading, fewer processes, or more memory for the job; `dmesg | "
@@ -5016,8 +4668,7 @@ _KINDS = (
             r"sigkill\(-9\)",
         ),
         means="most likely the kernel killed a worker because host memory ran out: the machine's, "
-        "or the "
-        "limit of a container; joblib cannot tell",
+        "or the limit of a container; joblib cannot tell",
         next_step=(
             "fewer workers (n_jobs), or less data for each; `dmesg | grep -i kill` confirms it"
         ),
@@ -5033,11 +4684,9 @@ _KINDS = (
             r"\{(?:sigsegv|exit)",
         ),
         means="a worker crashed or ended by itself, as its exit code says: the kernel did not "
-        "kill it for "
-        "its memory, which joblib names for every lost worker",
+        "kill it for its memory, which joblib names for every lost worker",
         next_step="n_jobs=1, or the output of the workers, shows the error; a crash (SIGSEGV) is "
-        "one of a "
-        "library's own code",
+        "one of a library's own code",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -5046,12 +4695,10 @@ _KINDS = (
         level=2,
         seen=(
             "worker process managed by the executor was unexpectedly terminated.{0,200}?excessive "
-            "memory "
-            "usage",
+            "memory usage",
         ),
         means="a worker was killed because host memory ran out, or it crashed: joblib cannot "
-        "tell, and the "
-        "text does not say",
+        "tell, and the text does not say",
         next_step="fewer workers (n_jobs), or less data for each; `free -g` while it runs, and "
         "`dmesg | grep "
         "-i kill`, show whether it was memory; if not, n_jobs=1 shows the error",
@@ -5085,8 +4732,7 @@ _KINDS = (
         ),
         also=("mem required = <needed>",),
         means="the kernel most likely killed the process because host memory, which has to hold "
-        "all that is "
-        "not on the GPU, ran out: the machine's, or the limit of a container",
+        "all that is not on the GPU, ran out: the machine's, or the limit of a container",
         next_step="a smaller or more strongly quantized model, a shorter context (-c; num_ctx in "
         "Ollama) or "
         "more layers on the GPU; `free -g` while it runs; `dmesg | grep -i kill` confirms it",
@@ -5101,11 +4747,9 @@ _KINDS = (
             r"oomkilled\W{1,4}false.{0,200}?exit ?code\W{1,4}137(?!\d)",
         ),
         means="the container was killed (SIGKILL), but not at its own memory limit: by `docker "
-        "stop`, by a "
-        "health check, or by the kernel because the machine's memory ran out",
+        "stop`, by a health check, or by the kernel because the machine's memory ran out",
         next_step="`dmesg | grep -i kill` on the host shows whether the kernel did it: if so, use "
-        "less host "
-        "memory; if not, look for what stopped the container",
+        "less host memory; if not, look for what stopped the container",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5140,10 +4784,8 @@ _KINDS = (
         "whatever stops the container (`docker stop` after its grace period, a failed probe, a "
         "scheduler), of which the text has a sign",
         next_step="`dmesg | grep -i kill` on the host, and `docker inspect` (OOMKilled) or "
-        "`kubectl describe "
-        "pod` (Last State, Events), show which: if memory ran out, use less host memory; if not, "
-        "look for "
-        "what stopped it",
+        "`kubectl describe pod` (Last State, Events), show which: if memory ran out, use less "
+        "host memory; if not, look for what stopped it",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5180,8 +4822,7 @@ _KINDS = (
             "anon-rss: ?(?!0kb)<process>",
         ),
         means="the kernel most likely killed the process because host memory ran out: the "
-        "machine's, or the "
-        "limit of a container",
+        "machine's, or the limit of a container",
         next_step="less host memory: fewer processes or DataLoader workers, less data or a "
         "smaller model at "
         "once; or more memory for the job; `free -g` while it runs; `dmesg | grep -i kill` "
@@ -5195,11 +4836,9 @@ _KINDS = (
         seen=(r"dataloader worker \(pid\S{0,60}?\) exited unexpectedly",),
         unless=(r"killed by signal|sigkill|exit ?code \D{0,4}(?:-9|137)(?!\d)",),
         means="a worker ended without an error message: often the kernel killed it because host "
-        "memory ran "
-        "out, else it crashed or raised an error of its own",
+        "memory ran out, else it crashed or raised an error of its own",
         next_step="num_workers=0 shows an error of the worker itself; `dmesg | grep -i kill` "
-        "shows whether "
-        "memory ran out: then fewer workers or a smaller prefetch_factor",
+        "shows whether memory ran out: then fewer workers or a smaller prefetch_factor",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5213,11 +4852,9 @@ _KINDS = (
         ),
         unless=("large alloc|all available ram|than is available",),
         means="the kernel of a notebook ended without an error of its own: often because host "
-        "memory ran "
-        "out, else a library crashed",
+        "memory ran out, else a library crashed",
         next_step="run the code as a script, which shows an error or 'Killed'; `free -g` while it "
-        "runs shows "
-        "whether memory fills: then less data at once",
+        "runs shows whether memory fills: then less data at once",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5230,11 +4867,9 @@ _KINDS = (
         ),
         unless=("out of memory: killed|oom[_-]kill event|node running low on memory",),
         means="a worker of Ray ended without an error that Ray could read: the kernel may have "
-        "ended it "
-        "because host memory ran out, or it crashed",
+        "ended it because host memory ran out, or it crashed",
         next_step="`dmesg | grep -i kill` on its node shows whether memory ran out, the worker's "
-        "own log "
-        "whether it crashed; if memory ran out, fewer or smaller tasks on a node",
+        "own log whether it crashed; if memory ran out, fewer or smaller tasks on a node",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5244,8 +4879,7 @@ _KINDS = (
         seen=("background workers? (?:is|are) no longer alive",),
         unless=("sigkill|exit code (?:-9|137)|out of memory: killed",),
         means="a process that prepares nnU-Net's batches ended: most often because host memory "
-        "ran out, "
-        "else because of an error that stands further up",
+        "ran out, else because of an error that stands further up",
         next_step="read the lines above it; fewer such processes (nnUNet_n_proc_DA=2), or more "
         "memory; "
         "`dmesg | grep -i kill` shows whether memory ran out",
@@ -5258,11 +4892,9 @@ _KINDS = (
         seen=(r"brokenprocesspool|process(?: in the [a-z ]{4,20})? (?:was )?terminated abruptly",),
         unless=("sigkill|exit code (?:-9|137)|out of memory: killed",),
         means="a process of a pool ended without an error of its own: most often the kernel "
-        "killed it "
-        "because host memory ran out, else it crashed",
+        "killed it because host memory ran out, else it crashed",
         next_step="fewer processes, or less data in each; `dmesg | grep -i kill` shows whether "
-        "memory ran "
-        "out",
+        "memory ran out",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5284,13 +4916,11 @@ _KINDS = (
         seen=(_FIRST_ATTEMPT,),
         unless=(_ENDED,),
         means="torch 2.13 writes this line for each failed attempt, even if it then frees its "
-        "cache and "
-        "gets the memory (up to three lines for one allocation): alone, it is not a failure",
+        "cache and gets the memory (up to three lines for one allocation): alone, it is not a "
+        "failure",
         next_step="nothing, if the run goes on, though it is slower so near the limit; if it "
-        "stopped, look "
-        "for 'Tried to allocate' below this line; then a smaller batch, or a smaller share for "
-        "the server "
-        "(vLLM's gpu_memory_utilization)",
+        "stopped, look for 'Tried to allocate' below this line; then a smaller batch, or a "
+        "smaller share for the server (vLLM's gpu_memory_utilization)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -5299,11 +4929,10 @@ _KINDS = (
         seen=(_FIRST_ATTEMPT,),
         needs=(_ENDED,),
         means="the driver had no memory left for torch's allocator, and an error follows; if it "
-        "is torch's, "
-        "its message has more figures",
+        "is torch's, its message has more figures",
         next_step="look for 'Tried to allocate' below it; stop the other processes that "
-        "`nvidia-smi` shows; "
-        "else a smaller batch, or a smaller share for the server (vLLM's gpu_memory_utilization)",
+        "`nvidia-smi` shows; else a smaller batch, or a smaller share for the server (vLLM's "
+        "gpu_memory_utilization)",
     ),
     MessageKind(
         "a skipped or retried batch",
@@ -5323,11 +4952,10 @@ _KINDS = (
         ),
         unless=("illegal memory access|defaultcpuallocator: ",),
         means="the program ran out of GPU memory and goes on: it skips this batch, tries a "
-        "smaller one, or "
-        "computes this part on the CPU, which is slower; the figures are not in the text",
+        "smaller one, or computes this part on the CPU, which is slower; the figures are not in "
+        "the text",
         next_step="a smaller batch, shorter sequences or smaller images, unless skipped batches "
-        "are "
-        "acceptable; `nvidia-smi` shows what other programs hold",
+        "are acceptable; `nvidia-smi` shows what other programs hold",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -5335,22 +4963,18 @@ _KINDS = (
         level=1.4,
         seen=(r"outofmemoryerror: tried to allocate <tried>.{0,24}?had <free> free",),
         means="torch's allocator found no memory for this request; the text does not say who "
-        "holds the rest "
-        "of the device",
+        "holds the rest of the device",
         next_step="a smaller batch, shorter sequences or smaller images; `nvidia-smi` shows what "
-        "other "
-        "programs hold",
+        "other programs hold",
     ),
     MessageKind(
         "torch's allocator, in other words",
         level=1.4,
         seen=(r"outofmemoryerror: tried to allocate <tried>(?!.{0,24}?had \d)",),
         means="torch's allocator found no memory for this request; the rest of its message, which "
-        "has the "
-        "other figures, is not in the text",
+        "has the other figures, is not in the text",
         next_step="look at the whole message in the log; else a smaller batch, shorter sequences "
-        "or smaller "
-        "images; `nvidia-smi` shows what other programs hold",
+        "or smaller images; `nvidia-smi` shows what other programs hold",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5366,11 +4990,10 @@ _KINDS = (
         ),
         unless=(r"traceback \(most recent call last\)",),
         means="the program tries larger and larger batches, catches the message of the one that "
-        "does not "
-        "fit, and goes on with a smaller batch",
+        "does not fit, and goes on with a smaller batch",
         next_step="nothing, if the training starts; if it then runs out of memory, set a smaller "
-        "batch "
-        "yourself (batch=8) instead of -1, or stop the other processes that `nvidia-smi` shows",
+        "batch yourself (batch=8) instead of -1, or stop the other processes that `nvidia-smi` "
+        "shows",
         cause=OomCause.WARNING,
         leads=True,
     ),
@@ -5383,8 +5006,7 @@ _KINDS = (
         ),
         needs=("out of memory|outofmemoryerror",),
         means="the batch size is one that a search found to fit in a short trial; images with "
-        "more objects, "
-        "longer inputs, or the evaluation need more",
+        "more objects, longer inputs, or the evaluation need more",
         next_step="set a smaller batch yourself, below the size that the search found",
         leads=True,
     ),
@@ -5393,12 +5015,11 @@ _KINDS = (
         level=3,
         seen=(r"(?:torch\.(?:cuda\.)?|raytaskerror\()outofmemoryerror",),
         means=(
-            "torch's allocator found no GPU memory; its message, which has the figures, is not "
-            "in the text"
+            "torch's allocator found no GPU memory; its message, which has the figures, is not in "
+            "the text"
         ),
         next_step="look for 'Tried to allocate' further up in the log; else a smaller batch, "
-        "shorter "
-        "sequences or smaller images; `nvidia-smi` shows what other programs hold",
+        "shorter sequences or smaller images; `nvidia-smi` shows what other programs hold",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5406,11 +5027,10 @@ _KINDS = (
         level=3,
         seen=("(?:cuda|gpu|vram|metal|hip|xpu|npu|rocm) ?oom(?![_-]|kill)",),
         means="a program, most often one that uses torch, got no memory of the GPU; the figures "
-        "are not in "
-        "the text",
+        "are not in the text",
         next_step="look for 'Tried to allocate' further up in the log, which has torch's figures; "
-        "else less "
-        "at once: a smaller batch, input or model; `nvidia-smi` shows what other programs hold",
+        "else less at once: a smaller batch, input or model; `nvidia-smi` shows what other "
+        "programs hold",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5418,8 +5038,7 @@ _KINDS = (
         level=2,
         seen=(r"you just set forge to use 100% gpu memory \(<limit>\)",),
         means="a warning: Forge's setting gives all of the GPU to the weights, and leaves nothing "
-        "for the "
-        "computation, which then runs out of memory or becomes very slow",
+        "for the computation, which then runs out of memory or becomes very slow",
         next_step=(
             "lower GPU Weights, at the top of Forge's user interface: leave 1 to 2 GiB or more"
         ),
@@ -5431,8 +5050,7 @@ _KINDS = (
         seen=("your current gpu free memory is <free>",),
         also=("safe value of <limit>",),
         means="a warning: little GPU memory is free; if the driver uses host memory instead, the "
-        "program "
-        "becomes very slow",
+        "program becomes very slow",
         next_step="a lower GPU Weights in Forge's user interface, or a smaller image",
         cause=OomCause.WARNING,
     ),
@@ -5444,11 +5062,9 @@ _KINDS = (
             "gpu device instance has been suspended",
         ),
         means="Windows took the GPU away from the program: often because GPU memory ran out, else "
-        "because "
-        "the driver hung or crashed",
+        "because the driver hung or crashed",
         next_step="a smaller batch, image or model, and close other programs that use the GPU; if "
-        "the GPU "
-        "is not full, a newer driver",
+        "the GPU is not full, a newer driver",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5502,8 +5118,7 @@ _KINDS = (
         level=1,
         seen=(r"gpu loading failed \(out of vram\?\)",),
         means="GPT4All could not load the model on the GPU, suspects too little memory, and uses "
-        "the CPU "
-        "instead",
+        "the CPU instead",
         next_step=(
             "a smaller or more strongly quantized model, or a shorter context; or the CPU as device"
         ),
@@ -5528,8 +5143,7 @@ _KINDS = (
         level=1,
         seen=("unsufficient vram and you should therefore",),
         means="Wan2GP caught an error and suspects too little GPU memory; the error itself is in "
-        "its "
-        "terminal",
+        "its terminal",
         next_step=(
             "a smaller video or fewer frames; a profile that needs less memory (--profile 4, or 5)"
         ),
@@ -5551,8 +5165,7 @@ _KINDS = (
             "models"
         ),
         next_step="a smaller perc_reserved_mem_max (--perc-reserved-mem-max 0.3), or a profile "
-        "that needs "
-        "less memory (--profile 4, or 5)",
+        "that needs less memory (--profile 4, or 5)",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -5626,21 +5239,17 @@ _DENIALS = (
     MessageKind(
         "enough memory",
         means="the cause is not in the text: when the program measured it, more memory was free "
-        "than was "
-        "needed; possible: another thread or process held it at that moment, or a limit of "
-        "Windows, WSL or "
-        "a virtual GPU",
+        "than was needed; possible: another thread or process held it at that moment, or a limit "
+        "of Windows, WSL or a virtual GPU",
         next_step="run it again with `{monitor}` beside it, which shows what else takes memory at "
-        "that "
-        "moment",
+        "that moment",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "enough tokens",
         means="the cause is not in the text: the cache had room for more tokens than were "
-        "requested; "
-        "possible: with pages of more than one token, each request needs a whole page, and too "
-        "few are free",
+        "requested; possible: with pages of more than one token, each request needs a whole page, "
+        "and too few are free",
         next_step=(
             "lower --max-running-requests, or set --page-size 1; else a newer release of the server"
         ),

@@ -122,8 +122,7 @@ _SENTENCES = {
         ),
         (
             "torch never prints that: the text was changed or made up, and nothing follows from "
-            "its "
-            "figures"
+            "its figures"
         ),
     ),
     "limit": (
@@ -134,16 +133,14 @@ _SENTENCES = {
     "free enough": (
         OomCause.UNKNOWN,
         "the cause is not in the {source}: {segment_bytes} were needed and {device_free_bytes} "
-        "were free "
-        "when torch looked, after the failure",
+        "were free when torch looked, after the failure",
         "{why_free}",
     ),
     "fraction": (
         OomCause.LIMIT,
         "stopped by per_process_memory_fraction:{fraction:g} of the settings",
         "the cause is not in the {source}: {segment_bytes} were needed and {device_free_bytes} "
-        "were free "
-        "when torch looked, after the failure",
+        "were free when torch looked, after the failure",
     ),
     "below the limit": (
         OomCause.UNKNOWN,
@@ -156,8 +153,7 @@ _SENTENCES = {
     "device not full": (
         OomCause.UNKNOWN,
         "the cause is not in the {source}: {segment_bytes} were needed, and torch had "
-        "{reserved_bytes} of "
-        "{device_total_bytes}",
+        "{reserved_bytes} of {device_total_bytes}",
         "{why_free}",
     ),
     "kept for larger": (
@@ -181,8 +177,7 @@ _SENTENCES = {
     "block elsewhere": (
         OomCause.OTHER_POOL,
         "a free block of {elsewhere[largest_bytes]} would have been enough, but belongs to "
-        "{other_pool}, "
-        "which this request cannot use",
+        "{other_pool}, which this request cannot use",
         (
             "torch had {here[n_bytes]} cached for such requests, the largest block "
             "{here[largest_bytes]}"
@@ -191,8 +186,7 @@ _SENTENCES = {
     "segments elsewhere": (
         OomCause.OTHER_POOL,
         "{returnable_bytes} in free segments would have been enough, but belongs to {other_pool}, "
-        "which this "
-        "request cannot use",
+        "which this request cannot use",
         (
             "torch had {here[n_bytes]} cached for such requests, the largest block "
             "{here[largest_bytes]}"
@@ -202,8 +196,7 @@ _SENTENCES = {
         OomCause.OUTSIDE,
         "{outside} of the device are held outside torch's allocator",
         "a context and libraries take less, up to about 2 GiB: the rest is another process, or a "
-        "library "
-        "with an allocator of its own",
+        "library with an allocator of its own",
     ),
     "fragmented": (
         OomCause.FRAGMENTED,
@@ -230,8 +223,7 @@ _SENTENCES = {
         "the device lacked memory: {segment_bytes} more were needed{left}{scattered}{in_use}",
         (
             "the text does not say who holds {outside} of it: this program, torch's cache or "
-            "another "
-            "process"
+            "another process"
         ),
     ),
 }
@@ -248,8 +240,7 @@ _PARTS = {
 # Why a request failed beside enough memory of a private pool.
 _STUCK = (
     "{other_pool_bytes} is stuck in {other_pool}, kept by {keeper}: free these tensors, or delete "
-    "the CUDA "
-    "graph or MemPool"
+    "the CUDA graph or MemPool"
 )
 
 

@@ -31,10 +31,8 @@ def size(n_bytes, units=("KiB", "MiB", "GiB")):
 def from_1_0(tried, total, free, allocated, reserved):
     return (
         f"RuntimeError: CUDA out of memory. Tried to allocate {size(tried)} (GPU 0; {size(total)} "
-        f"total "
-        f"capacity; {size(allocated)} already allocated; {size(free)} free; "
-        f"{size(reserved - allocated)} "
-        f"cached)"
+        f"total capacity; {size(allocated)} already allocated; {size(free)} free; "
+        f"{size(reserved - allocated)} cached)"
     )
 
 
@@ -65,10 +63,8 @@ def from_1_4(
     left = "" if free is None else f"{size(free)} free; "
     return (
         f"{backend} out of memory. Tried to allocate {size(tried)} ({name} 0; {size(total)} total "
-        f"capacity; "
-        f"{size(allocated)} already allocated; {active}{left}{limit}{size(reserved)} reserved in "
-        f"total by "
-        f"PyTorch){hint if advice else ''}"
+        f"capacity; {size(allocated)} already allocated; {active}{left}{limit}{size(reserved)} "
+        f"reserved in total by PyTorch){hint if advice else ''}"
     )
 
 
@@ -114,8 +110,7 @@ def of_mps(tried, torchs, others, allowed=None, *, units=("KB", "MB", "GB")):
     limit = f", max allowed: {size(allowed, units)}" if allowed else ""
     hint = (
         " Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations "
-        "(may cause "
-        "system failure)."
+        "(may cause system failure)."
     )
     return (
         f"RuntimeError: MPS backend out of memory (MPS allocated: {size(torchs, units)}, other "
@@ -128,8 +123,7 @@ def of_mps(tried, torchs, others, allowed=None, *, units=("KB", "MB", "GB")):
 def of_npu_workspace(tried, total, free):
     return (
         f"NPU out of memory. NPUWorkspaceAllocator tried to allocate {size(tried)}(NPU 0; "
-        f"{size(total)} "
-        f"total capacity; {size(free)} free)"
+        f"{size(total)} total capacity; {size(free)} free)"
     )
 
 
@@ -512,8 +506,7 @@ def test_every_process_of_a_message_is_shown():
 def test_a_small_request_of_old_torch_needs_a_segment_of_2_mib():
     text = (
         "CUDA out of memory. Tried to allocate 1024.00 KiB (GPU 0; 15.90 GiB total capacity; "
-        "858.54 MiB "
-        "already allocated; 1.88 MiB free; 14.39 GiB cached)"
+        "858.54 MiB already allocated; 1.88 MiB free; 14.39 GiB cached)"
     )
     assert explain_message(text).cause == "fragmented"
 
@@ -619,8 +612,7 @@ def test_a_shape_and_a_type_are_a_request(text, n_bytes):
         "OOM when allocating tensor with shape[,,] and type float",
         (
             f"{from_2_1(*FULL)} Process 41 has 1.2.3 MiB memory in use. Process 4 has .. GiB "
-            f"memory "
-            f"in use."
+            "memory in use."
         ),
         (
             "Ran out of memory in memory space hbm. Used 1.2.3G of ..G hbm. Exceeded hbm capacity "
@@ -628,8 +620,7 @@ def test_a_shape_and_a_type_are_a_request(text, n_bytes):
         ),
         "Ran out of memory in memory space hbm. Used 20.0G of 16.0G hbm. See HBM capacity.",
         "Attempting to reserve 1.2.3G at the bottom of memory. That was not possible. There are "
-        "2G free, 0B "
-        "reserved, and 1G reservable.",
+        "2G free, 0B reserved, and 1G reservable.",
         "Failed to allocate memory for requested buffer of size 1,234,56",
         f"{from_2_1(*FULL)}\nGPUs 0,1,24 GB each",
         "More than 9.9.9% of the memory on node n is used (1.2.3 / 4.5.6 GB). RayOutOfMemoryError",
@@ -730,8 +721,7 @@ def test_a_full_device_of_which_much_is_not_torchs_has_other_programs_in_its_nex
 def test_a_message_that_was_cut_before_what_is_free_does_not_say_who_holds_the_device():
     found = explain_message(
         "RuntimeError: CUDA out of memory. Tried to allocate 330.00 MiB (GPU 4; 10.92 GiB total "
-        "capacity; "
-        "6.50 GiB already allocated;"
+        "capacity; 6.50 GiB already allocated;"
     )
     assert found.cause == "not known"
     assert "does not say who holds 4.42 GiB" in str(found)
@@ -883,9 +873,8 @@ def test_a_fragmented_torch_is_advised_no_setting_that_its_release_does_not_have
 def test_a_device_of_so_little_memory_is_taken_for_an_apu():
     text = (
         "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 400.00 MiB (GPU 0; 512.00 "
-        "MiB total "
-        "capacity; 150.00 MiB already allocated; 312.00 MiB free; 168.00 MiB reserved in total by "
-        "PyTorch)"
+        "MiB total capacity; 150.00 MiB already allocated; 312.00 MiB free; 168.00 MiB reserved "
+        "in total by PyTorch)"
     )
     found = explain_message(text)
     assert found.next_step.startswith("give the GPU more of the host's memory")
@@ -905,10 +894,8 @@ def test_a_device_of_so_little_memory_is_taken_for_an_apu():
 def test_pieces_are_not_missed_by_a_torch_that_has_more_than_the_device():
     text = (
         "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 MiB. GPU 0 has "
-        "a total "
-        "capacity of 8.00 GiB of which 0 bytes is free. Of the allocated memory {} GiB is "
-        "allocated by "
-        "PyTorch, and 600.00 MiB is reserved by PyTorch but unallocated."
+        "a total capacity of 8.00 GiB of which 0 bytes is free. Of the allocated memory {} GiB is "
+        "allocated by PyTorch, and 600.00 MiB is reserved by PyTorch but unallocated."
     )
     beyond, within = explain_message(text.format("12.00")), explain_message(text.format("7.00"))
     assert (beyond.cause, within.cause) == ("full", "fragmented")
@@ -946,10 +933,8 @@ def test_a_message_that_a_search_for_a_batch_size_caught_is_no_failure():
 def test_a_block_that_intels_driver_does_not_allow_comes_before_a_later_message():
     text = (
         "RuntimeError: Current platform can NOT allocate memory block with size larger than 4GB! "
-        "Tried to "
-        "allocate 5.00 GiB (GPU 0; 9.00 GiB total capacity; 0 bytes already allocated; 0 bytes "
-        "reserved in "
-        "total by PyTorch)"
+        "Tried to allocate 5.00 GiB (GPU 0; 9.00 GiB total capacity; 0 bytes already allocated; 0 "
+        "bytes reserved in total by PyTorch)"
     )
     later = text.replace(
         "Current platform can NOT allocate memory block with size larger than 4GB!",
@@ -1154,13 +1139,12 @@ def test_a_model_that_was_not_loaded_needs_fewer_bytes_and_no_smaller_batch(word
 def test_a_server_is_known_where_the_first_words_of_torchs_message_are_missing():
     text = (
         "--gpu-memory-utilization 0.98: Tried to allocate 136.00 MiB. GPU 0 has a total capacity "
-        "of 22.36 "
-        "GiB of which 120.88 MiB is free."
+        "of 22.36 GiB of which 120.88 MiB is free."
     )
     assert explain_message(text).next_step.startswith("lower --gpu-memory-utilization")
     host = (
-        "invokeai/app.py DefaultCPUAllocator: not enough memory: you tried to allocate "
-        "13107200 bytes."
+        "invokeai/app.py DefaultCPUAllocator: not enough memory: you tried to allocate 13107200 "
+        "bytes."
     )
     assert explain_message(host).cause == "host memory"
 
@@ -1312,7 +1296,6 @@ def test_a_large_request_without_other_figures_is_looked_at_by_its_shapes(tried,
 def test_cached_memory_may_be_retyped():
     text = from_2_1(*FULL).partition(" Tried")[0] + (
         " Tried to allocate 474.75 MiB (GPU 0; 5.93 GiB total capacity; 4.39 GiB already "
-        "allocated; "
-        "445.06 MiB free; 503.89 MiB cache)"
+        "allocated; 445.06 MiB free; 503.89 MiB cache)"
     )
     assert explain_message(text).unallocated_bytes == pytest.approx(503.89 * MIB, abs=MIB)

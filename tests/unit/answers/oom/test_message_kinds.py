@@ -108,8 +108,7 @@ TEXTS = (
     ),
     (
         "Error occurred when executing VHS_LoadVideo: Memory limit hit after loading 1347 frames. "
-        "Stopping "
-        "execution.",
+        "Stopping execution.",
         "frames of a video in ComfyUI",
         LIMITED,
         {"frames loaded": 1347},
@@ -117,8 +116,7 @@ TEXTS = (
     ),
     (
         "[2025-03-07 21:49:33 TP3] Decode out of memory happened. #retracted_reqs: 1, "
-        "#new_token_ratio: "
-        "0.1474 -> 0.1845",
+        "#new_token_ratio: 0.1474 -> 0.1845",
         "retracted requests in SGLang",
         WARNING,
         {},
@@ -189,8 +187,7 @@ TEXTS = (
     ),
     (
         "[enforce fail at alloc_cpu.cpp:81] data. DefaultCPUAllocator: not enough memory: you "
-        "tried to "
-        "allocate 214748364800 bytes.",
+        "tried to allocate 214748364800 bytes.",
         "one request of host memory",
         HOST,
         {"tried": 200 * GIB},
@@ -205,9 +202,8 @@ TEXTS = (
         "nothing, if the training starts",
     ),
     (
-        "AutoBatch: WARNING  error detected: 'OutOfMemoryError' object has no attribute 'encode', "
-        " using "
-        "default batch-size 4.",
+        "AutoBatch: WARNING  error detected: 'OutOfMemoryError' object has no attribute "
+        "'encode',  using default batch-size 4.",
         "a search for a batch size",
         WARNING,
         {},
@@ -224,8 +220,7 @@ TEXTS = (
     (
         (
             "RuntimeError: Current platform can NOT allocate memory block with size larger than "
-            "4GB! "
-            "Tried to"
+            "4GB! Tried to"
         ),
         "Intel's limit of a block",
         LIMITED,
@@ -234,8 +229,7 @@ TEXTS = (
     ),
     (
         "Unable to pin more tensors for 'transformer' as the maximum reservable memory has been "
-        "reached "
-        "(1023.00). Transfer speed from RAM to VRAM may be slower.",
+        "reached (1023.00). Transfer speed from RAM to VRAM may be slower.",
         "pinned memory of an offloader",
         WARNING,
         {},
@@ -274,8 +268,7 @@ TEXTS = (
     ),
     (
         "[rank1]:[W812 16:00:28.643448608 CUDACachingAllocator.cpp:3933] memory allocation failed "
-        "with OOM "
-        "on device 1 while trying to allocate 20971520 bytes (free: 15794176, total: "
+        "with OOM on device 1 while trying to allocate 20971520 bytes (free: 15794176, total: "
         "150111977472).",
         "torch's allocator, a first attempt",
         WARNING,
@@ -284,8 +277,7 @@ TEXTS = (
     ),
     (
         "expandable_segments: memory mapping failed with OOM on device 0 while trying to map "
-        "20971520 bytes "
-        "(free: 5832704, total: 101975851008)",
+        "20971520 bytes (free: 5832704, total: 101975851008)",
         "torch's allocator, a first attempt",
         WARNING,
         {"device": 0, "tried": 20 * MIB, "free": 5832704, "total": 101975851008},
@@ -293,10 +285,8 @@ TEXTS = (
     ),
     (
         "HSA Error 4104: HSA_STATUS_ERROR_OUT_OF_RESOURCES: The runtime failed to allocate the "
-        "necessary "
-        "resources. This error may also occur when the core runtime library needs to spawn "
-        "threads or "
-        "create internal OS-specific events.",
+        "necessary resources. This error may also occur when the core runtime library needs to "
+        "spawn threads or create internal OS-specific events.",
         "ROCm's HSA runtime",
         UNKNOWN,
         {},
@@ -325,8 +315,7 @@ TEXTS = (
     (
         (
             "RuntimeError: FATAL ERROR :: MODULE:SYNHELPER workspace Allocation of size "
-            "::14493510400 "
-            "failed!"
+            "::14493510400 failed!"
         ),
         "Gaudi",
         FULL,
@@ -396,8 +385,7 @@ TEXTS = (
     ),
     (
         "Exception No valid triton configs. OutOfMemoryError: out of resource: triton_mm "
-        "Required: 294912 "
-        "Hardware limit:232448 Reducing block sizes or `num_stages` may help.",
+        "Required: 294912 Hardware limit:232448 Reducing block sizes or `num_stages` may help.",
         "shared memory of a kernel",
         OTHER_MEMORY,
         {"needed": 294912, "the limit": 232448},
@@ -435,8 +423,7 @@ TEXTS = (
     ),
     (
         "triton.code_gen.OutOfResources: out of resource: shared memoryRequired: 110592Hardware "
-        "limit: "
-        "101376",
+        "limit: 101376",
         "shared memory of a kernel",
         OTHER_MEMORY,
         {"needed": 110592, "the limit": 101376},
@@ -444,8 +431,7 @@ TEXTS = (
     ),
     (
         "RuntimeError: [enforce fail at CPUAllocator.cpp:79] data. DefaultCPUAllocator: not "
-        "enough memory: "
-        "you tried to allocate 6553600 bytes.",
+        "enough memory: you tried to allocate 6553600 bytes.",
         "a CPU allocation of torch on Windows",
         HOST,
         {"tried": 6553600},
@@ -600,8 +586,7 @@ TEXTS = (
     ),
     (
         "RuntimeError: One or more background workers are no longer alive. Exiting. Please check "
-        "the print "
-        "statements above for the actual error message",
+        "the print statements above for the actual error message",
         "perhaps the cause of a dead nnU-Net worker",
         UNKNOWN,
         {},
@@ -672,8 +657,7 @@ TEXTS = (
     ),
     (
         "ValueError: No available memory for the cache blocks. Try increasing "
-        "`gpu_memory_utilization` when "
-        "initializing the engine.",
+        "`gpu_memory_utilization` when initializing the engine.",
         "vLLM's KV cache",
         LIMITED,
         {},
@@ -691,8 +675,7 @@ TEXTS = (
     (
         (
             "4.00 GiB KV cache is needed, which is larger than the available KV cache memory "
-            "(-0.50 "
-            "GiB)"
+            "(-0.50 GiB)"
         ),
         "vLLM's KV cache",
         LIMITED,
@@ -711,12 +694,8 @@ TEXTS = (
     ),
     (
         "ValueError: To serve at least one request with the models's max seq len (262144), (24.0 "
-        "GiB KV "
-        "cache is "
-        "needed, which is larger than the available KV cache memory (3.18 GiB). Based on the "
-        "available "
-        "memory, "
-        "the estimated maximum model length is 34736.",
+        "GiB KV cache is needed, which is larger than the available KV cache memory (3.18 GiB). "
+        "Based on the available memory, the estimated maximum model length is 34736.",
         "vLLM's KV cache",
         LIMITED,
         {"needed": 24 * GIB, "available": gib(3.18), "requested": 262144, "fit": 34736},
@@ -724,9 +703,8 @@ TEXTS = (
     ),
     (
         "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens "
-        "that can be "
-        "stored in KV cache (7344). Try increasing `gpu_memory_utilization` or decreasing "
-        "`max_model_len`",
+        "that can be stored in KV cache (7344). Try increasing `gpu_memory_utilization` or "
+        "decreasing `max_model_len`",
         "vLLM's KV cache",
         LIMITED,
         {"requested": 32768, "fit": 7344},
@@ -734,9 +712,8 @@ TEXTS = (
     ),
     (
         "(EngineCore_DP0 pid=4711) ValueError: Free memory on device (17.42/23.64 GiB) on startup "
-        "is less "
-        "than "
-        "desired GPU memory utilization (0.9, 21.28 GiB). Decrease GPU memory utilization",
+        "is less than desired GPU memory utilization (0.9, 21.28 GiB). Decrease GPU memory "
+        "utilization",
         "vLLM's start",
         OUTSIDE,
         {
@@ -749,8 +726,7 @@ TEXTS = (
     ),
     (
         "ValueError: Free memory on device xpu:2 (7.16/14.32 GiB) on startup is less than desired "
-        "GPU memory "
-        "utilization (0.9, 12.89 GiB).",
+        "GPU memory utilization (0.9, 12.89 GiB).",
         "vLLM's start",
         OUTSIDE,
         {
@@ -762,8 +738,7 @@ TEXTS = (
         },
         (
             "--gpu-memory-utilization 0.50 fits what is free; for more, stop the other processes "
-            "that "
-            "`xpu-smi`"
+            "that `xpu-smi`"
         ),
     ),
     (
@@ -778,9 +753,8 @@ TEXTS = (
     ),
     (
         "AssertionError: Error in memory profiling. Initial free memory 38.12 GiB, current free "
-        "memory "
-        "38.50 GiB. "
-        "This happens when other processes sharing the same container release GPU memory",
+        "memory 38.50 GiB. This happens when other processes sharing the same container release "
+        "GPU memory",
         "vLLM's memory profiling",
         OUTSIDE,
         {"free before": gib(38.12), "free": gib(38.5)},
@@ -788,9 +762,8 @@ TEXTS = (
     ),
     (
         "RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy "
-        "requests. "
-        "Please try "
-        "lowering `max_num_seqs` or `gpu_memory_utilization` when initializing the engine.",
+        "requests. Please try lowering `max_num_seqs` or `gpu_memory_utilization` when "
+        "initializing the engine.",
         "vLLM's warm-up",
         FULL,
         {"in the trial run": 1024},
@@ -875,8 +848,7 @@ TEXTS = (
     ),
     (
         "Not enough memory to handle 16000 total tokens with 2 prefill tokens. You need to "
-        "decrease "
-        "`--max-batch-total-tokens` or `--max-batch-prefill-tokens`",
+        "decrease `--max-batch-total-tokens` or `--max-batch-prefill-tokens`",
         "text-generation-inference",
         FULL,
         {"requested": 16000, "of them prefill": 2},
@@ -934,8 +906,7 @@ TEXTS = (
     ),
     (
         "[TRT] [W] Skipping tactic 8 due to insufficient memory on requested size of 17179869184 "
-        "detected "
-        "for tactic",
+        "detected for tactic",
         "a skipped tactic of TensorRT",
         WARNING,
         {"tried": 16 * GIB},
@@ -943,11 +914,9 @@ TEXTS = (
     ),
     (
         "RuntimeError: Error in function 'aligned_alloc' at /w/flashinfer/allocator.h:49: Buffer "
-        "overflow "
-        "when "
-        "allocating memory for batch_prefill_tmp_v with size 536346624 and alignment 16, but only "
-        "413138944 bytes "
-        "available in AlignedAllocator. Increase the workspace buffer size.",
+        "overflow when allocating memory for batch_prefill_tmp_v with size 536346624 and "
+        "alignment 16, but only 413138944 bytes available in AlignedAllocator. Increase the "
+        "workspace buffer size.",
         "FlashInfer's workspace",
         LIMITED,
         {"tried": 536346624, "available": 413138944},
@@ -955,9 +924,7 @@ TEXTS = (
     ),
     (
         "RuntimeError: Failed to allocate memory for batch_prefill_tmp_v with size 304087040 and "
-        "alignment "
-        "16 in "
-        "AlignedAllocator",
+        "alignment 16 in AlignedAllocator",
         "FlashInfer's workspace",
         LIMITED,
         {"tried": 304087040},
@@ -972,9 +939,7 @@ TEXTS = (
     ),
     (
         "ValueError: Some modules are dispatched on the CPU or the disk. Make sure you have "
-        "enough GPU RAM "
-        "to fit "
-        "the quantized model.",
+        "enough GPU RAM to fit the quantized model.",
         "a model that was dispatched to the CPU",
         FULL,
         {},
@@ -1078,10 +1043,8 @@ TEXTS = (
     ),
     (
         "Out of Memory: Not enough space to allocate 12582912 B DRAM buffer across 12 banks, "
-        "where each bank "
-        "needs to store 1048576 B, but bank size is 4194304 B (allocated: 2097152 B, free: "
-        "2097152 B, "
-        "largest free block: 524288 B)",
+        "where each bank needs to store 1048576 B, but bank size is 4194304 B (allocated: 2097152 "
+        "B, free: 2097152 B, largest free block: 524288 B)",
         "Tenstorrent",
         FULL,
         {
@@ -1106,9 +1069,8 @@ TEXTS = (
     ),
     (
         (
-            "ggml_metal_add_buffer: buffer 'data' size 21474836480 is larger than buffer "
-            "maximum of "
-            "17179869184"
+            "ggml_metal_add_buffer: buffer 'data' size 21474836480 is larger than buffer maximum "
+            "of 17179869184"
         ),
         "one buffer of llama.cpp on Metal",
         LIMITED,
@@ -1366,8 +1328,7 @@ TEXTS = (
     ),
     (
         "Failed to allocate CUDA memory with byte size 67108864 on GPU 0: "
-        "CNMEM_STATUS_OUT_OF_MEMORY, "
-        "falling back to pinned system memory",
+        "CNMEM_STATUS_OUT_OF_MEMORY, falling back to pinned system memory",
         "Triton's pool of GPU memory",
         WARNING,
         {"device": 0, "tried": 64 * MIB},
@@ -1375,8 +1336,7 @@ TEXTS = (
     ),
     (
         "W0121 22:12:18.273157 1 pinned_memory_manager.cc] Unable to allocate pinned system "
-        "memory, pinned "
-        "memory pool will not be available: operation not supported",
+        "memory, pinned memory pool will not be available: operation not supported",
         "Triton without pinned memory",
         WARNING,
         {},
@@ -1384,11 +1344,9 @@ TEXTS = (
     ),
     (
         "tritonclient.utils.ServerException: Failed to increase the shared memory pool size for "
-        "key "
-        "'triton_python_backend_shm_region_2' to 67108864 bytes. If you are running Triton inside "
-        "docker, "
-        "use '--shm-size' flag to control the shared memory region size. Error: No space left on "
-        "device",
+        "key 'triton_python_backend_shm_region_2' to 67108864 bytes. If you are running Triton "
+        "inside docker, use '--shm-size' flag to control the shared memory region size. Error: No "
+        "space left on device",
         "Triton's shared memory",
         HOST,
         {"held by the pool": 64 * MIB},
@@ -1396,8 +1354,7 @@ TEXTS = (
     ),
     (
         "Unable to initialize shared memory key 'triton_python_backend_shm_region_3' to requested "
-        "size "
-        "(67108864 bytes).",
+        "size (67108864 bytes).",
         "Triton's shared memory",
         HOST,
         {"tried": 64 * MIB},
@@ -1405,8 +1362,7 @@ TEXTS = (
     ),
     (
         "Failed to initialize the model instance python_int8_0 because it run out of shared "
-        "memory. Increase "
-        "the shared memory size to fix this error.",
+        "memory. Increase the shared memory size to fix this error.",
         "Triton's shared memory",
         HOST,
         {},
@@ -1444,8 +1400,7 @@ TEXTS = (
     ),
     (
         "The decoder prompt contains a(n) image item with length 6042, which exceeds the "
-        "pre-allocated "
-        "encoder cache size 4800. Please reduce the input size",
+        "pre-allocated encoder cache size 4800. Please reduce the input size",
         "vLLM's encoder cache",
         LIMITED,
         {"requested": 6042, "fit": 4800},
@@ -1453,8 +1408,7 @@ TEXTS = (
     ),
     (
         "[GPU] Exceeded max size of memory allocation: Required 1073741824 bytes, already "
-        "occupied : "
-        "8589934592 bytes, but available memory size is 8589934592 bytes",
+        "occupied : 8589934592 bytes, but available memory size is 8589934592 bytes",
         "OpenVINO on the GPU",
         FULL,
         {"tried": GIB, "used": 8 * GIB, "the whole device": 8 * GIB},
@@ -1546,8 +1500,7 @@ TEXTS = (
     ),
     (
         "error: [METAL] Command buffer execution failed: Ignored (for causing prior/excessive GPU "
-        "errors) "
-        "(00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)",
+        "errors) (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)",
         "an ignored command of Metal",
         UNKNOWN,
         {},
@@ -1555,8 +1508,7 @@ TEXTS = (
     ),
     (
         "RuntimeError: Not enough memory, use lower resolution (max approx. 640x640). Need: 1.5GB "
-        "free, "
-        "Have:0.5GB free",
+        "free, Have:0.5GB free",
         "split attention of an image generator",
         FULL,
         {"needed": gib(1.5), "available": gib(0.5)},
@@ -1606,8 +1558,7 @@ TEXTS = (
     ),
     (
         "Insufficient GPU memory error: The available single GPU memory is 4762.5 MB, which is "
-        "less than the "
-        "sum of model weight size (4958.25 MB) and temporary buffer size (609.5 MB).",
+        "less than the sum of model weight size (4958.25 MB) and temporary buffer size (609.5 MB).",
         "MLC's start",
         LIMITED,
         {
@@ -1674,8 +1625,7 @@ TEXTS = (
     (
         (
             "it is likely that you have unsufficient VRAM and you should therefore reduce the "
-            "video "
-            "resolution"
+            "video resolution"
         ),
         # Its author: the message stands for other errors too.
         "Wan2GP",
@@ -1716,8 +1666,7 @@ TEXTS = (
     (
         (
             "ValueError: max_num_seqs (256) exceeds available Mamba cache blocks (184). Each "
-            "decode "
-            "sequence"
+            "decode sequence"
         ),
         "vLLM's Mamba cache",
         LIMITED,
@@ -1729,8 +1678,7 @@ TEXTS = (
         for text, kind, figures in (
             (
                 "Sequence group 7 is preempted by PreemptionMode.RECOMPUTE mode because there is "
-                "not enough "
-                "KV cache space.",
+                "not enough KV cache space.",
                 "preempted requests in vLLM",
                 {},
             ),
@@ -1742,8 +1690,7 @@ TEXTS = (
             (
                 (
                     "Possibly too large swap space. 16.00 GiB out of the 31.00 GiB total CPU "
-                    "memory "
-                    "is allocated"
+                    "memory is allocated"
                 ),
                 "a warning about vLLM's swap space",
                 {"needed": 16 * GIB, "the machine's memory": 31 * GIB},
@@ -1766,8 +1713,7 @@ TEXTS = (
             ),
             (
                 "warning: failed to mlock 827228160-byte buffer (after previously locking 0 "
-                "bytes): Cannot "
-                "allocate memory",
+                "bytes): Cannot allocate memory",
                 "llama.cpp's --mlock",
                 {"tried": 827228160},
             ),
@@ -1781,8 +1727,7 @@ TEXTS = (
             ),
             (
                 "Generating with a model that requires 30000 MB which is close to the maximum "
-                "recommended "
-                "size of 21845 MB.",
+                "recommended size of 21845 MB.",
                 "a warning of MLX",
                 {"needed": 30000 * MIB, "allowed": 21845 * MIB},
             ),
@@ -1825,8 +1770,7 @@ TEXTS = (
     (
         (
             "Error: llama runner process has terminated: exit status 2 error:cudaMalloc failed: "
-            "out "
-            "of memory"
+            "out of memory"
         ),
         "llama.cpp",
         FULL,
@@ -1859,8 +1803,7 @@ TEXTS = (
     ),
     (
         "was running was 12.00GB / 13.00GB (0.95), which exceeds the memory usage threshold of "
-        "0.95. Ray "
-        "killed this worker (ID: 7)",
+        "0.95. Ray killed this worker (ID: 7)",
         "Ray",
         HOST,
         {"used": 12 * GIB, "the machine's memory": 13 * GIB, "the setting's share": 0.95},
@@ -2037,8 +1980,7 @@ TEXTS = (
     ),
     (
         "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR. CUDA ran out of memory outside "
-        "PyTorch's "
-        "allocator.",
+        "PyTorch's allocator.",
         "a GPU library",
         FULL,
         {},
@@ -2174,10 +2116,8 @@ TEXTS = (
     ),
     (
         "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.10GiB with "
-        "freed_by_count=0. The "
-        "caller "
-        "indicates that this is not a failure, but this may mean that there could be performance "
-        "gains",
+        "freed_by_count=0. The caller indicates that this is not a failure, but this may mean "
+        "that there could be performance gains",
         "a warning of TensorFlow",
         WARNING,
         {"tried": gib(2.1)},
@@ -2186,8 +2126,7 @@ TEXTS = (
     (
         (
             "failed to allocate 17.79G (19104890880 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: "
-            "out "
-            "of memory"
+            "out of memory"
         ),
         "TensorFlow's start",
         FULL,
@@ -2196,9 +2135,7 @@ TEXTS = (
     ),
     (
         "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
-        "hbm. Used "
-        "22.83G of "
-        "15.48G hbm. Exceeded hbm capacity by 7.35G.",
+        "hbm. Used 22.83G of 15.48G hbm. Exceeded hbm capacity by 7.35G.",
         "XLA on a TPU",
         FULL,
         {"needed": gib(22.83), "total": gib(15.48), "missing": gib(7.35)},
@@ -2206,9 +2143,7 @@ TEXTS = (
     ),
     (
         "RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate 1.00G. That "
-        "was not "
-        "possible. "
-        "There are 512.0M free.; (0x0x0_HBM0)",
+        "was not possible. There are 512.0M free.; (0x0x0_HBM0)",
         "XLA on a TPU",
         FULL,
         {"tried": GIB, "free": 512 * MIB},
@@ -2223,8 +2158,7 @@ TEXTS = (
     ),
     (
         "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to "
-        "allocate "
-        "7406166528 bytes.",
+        "allocate 7406166528 bytes.",
         "XLA or JAX",
         FULL,
         {"tried": 7406166528},
@@ -2250,9 +2184,7 @@ TEXTS = (
     ),
     (
         "BFCArena::AllocateRawInternal(size_t, bool) Available memory of 1048576 is smaller than "
-        "requested "
-        "bytes of "
-        "4194304",
+        "requested bytes of 4194304",
         "ONNX Runtime's limit",
         LIMITED,
         {"tried": 4 * MIB, "available": MIB},
@@ -2274,8 +2206,7 @@ TEXTS = (
     ),
     (
         "Non-zero status code returned while running Conv node. Name:'347_nchwc' bfc_arena.cc:330 "
-        "Failed to "
-        "allocate memory for requested buffer of size 285081600",
+        "Failed to allocate memory for requested buffer of size 285081600",
         "ONNX Runtime on the CPU",
         HOST,
         {"tried": 285081600},
@@ -2283,8 +2214,7 @@ TEXTS = (
     ),
     (
         "CUDAExecutionProvider bfc_arena.cc:376 Failed to allocate memory for requested buffer of "
-        "size "
-        "285081600",
+        "size 285081600",
         "ONNX Runtime",
         FULL,
         {"tried": 285081600},
@@ -2326,8 +2256,7 @@ TEXTS = (
     ),
     (
         "CUDA failure 2: out of memory ; GPU=0 ; hostname=h ; file=cuda_allocator.cc ; "
-        "expr=cudaMalloc(&p, "
-        "size);",
+        "expr=cudaMalloc(&p, size);",
         "ONNX Runtime's call of CUDA",
         FULL,
         {"device": 0},
@@ -2359,8 +2288,7 @@ TEXTS = (
     ),
     (
         "RuntimeError: Could not allocate tensor with 1073741824 bytes. There is not enough GPU "
-        "video memory "
-        "available!",
+        "video memory available!",
         "DirectML",
         FULL,
         {"tried": GIB},
@@ -2368,8 +2296,7 @@ TEXTS = (
     ),
     (
         "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 25,600,000 bytes (allocated "
-        "so far: "
-        "3,635,267,072 bytes).",
+        "so far: 3,635,267,072 bytes).",
         "CuPy",
         FULL,
         {"tried": 25_600_000, "held by the pool": 3_635_267_072},
@@ -2377,8 +2304,7 @@ TEXTS = (
     ),
     (
         "Out of memory allocating 8,192 bytes (allocated so far: 4,096 bytes, limit set to: "
-        "1,000,000 "
-        "bytes).",
+        "1,000,000 bytes).",
         "CuPy's limit",
         LIMITED,
         {"tried": 8192, "held by the pool": 4096, "allowed": 1_000_000},
@@ -2386,8 +2312,7 @@ TEXTS = (
     ),
     (
         "cupy.cuda.memory.OutOfMemoryError: out of memory to allocate 1073741824 bytes (total "
-        "12373894656 "
-        "bytes)",
+        "12373894656 bytes)",
         "CuPy",
         FULL,
         {"tried": GIB, "the pool with this request": 12373894656},
@@ -2395,9 +2320,7 @@ TEXTS = (
     ),
     (
         "Out of memory error on GPU 0. Cannot allocate 98.000244MB memory on GPU 0, 6.000000GB "
-        "memory has "
-        "been "
-        "allocated and available memory is only 0.000000B.",
+        "memory has been allocated and available memory is only 0.000000B.",
         "Paddle",
         FULL,
         {"tried": round(98.000244 * MIB), "device": 0, "allocated": 6 * GIB, "free": 0},
@@ -2405,8 +2328,7 @@ TEXTS = (
     ),
     (
         "Out of memory error on GPU 1. Cannot allocate 3.125000GB memory on GPU 1, available "
-        "memory is only "
-        "117.750000MB.",
+        "memory is only 117.750000MB.",
         "Paddle",
         FULL,
         {"tried": gib(3.125), "device": 1, "free": round(117.75 * MIB)},
@@ -2414,9 +2336,7 @@ TEXTS = (
     ),
     (
         "RuntimeError: [metal::malloc] Attempting to allocate 48736917632 bytes which is greater "
-        "than the "
-        "maximum "
-        "allowed buffer size of 30150672384 bytes.",
+        "than the maximum allowed buffer size of 30150672384 bytes.",
         "MLX's buffer",
         LARGER,
         {"tried": 48736917632, "allowed": 30150672384},
@@ -2431,8 +2351,7 @@ TEXTS = (
     ),
     (
         "[rank2]: RuntimeError: [Rank:2] FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for "
-        "size::3288334336 "
-        "(3136)MB",
+        "size::3288334336 (3136)MB",
         "Gaudi",
         FULL,
         {"tried": 3288334336},
@@ -2440,8 +2359,8 @@ TEXTS = (
     ),
     (
         "MemoryError: std::bad_alloc: out_of_memory: RMM failure "
-        "at:/rmm/mr/device/pool_memory_resource.hpp:257: "
-        "Maximum pool size exceeded (failed to allocate 1.50 GiB)",
+        "at:/rmm/mr/device/pool_memory_resource.hpp:257: Maximum pool size exceeded (failed to "
+        "allocate 1.50 GiB)",
         "a pool of RAPIDS",
         LIMITED,
         {"tried": gib(1.5)},
@@ -2449,8 +2368,8 @@ TEXTS = (
     ),
     (
         "MemoryError: std::bad_alloc: CUDA error at: "
-        "../include/rmm/mr/device/cuda_memory_resource.hpp68: "
-        "cudaErrorMemoryAllocation out of memory",
+        "../include/rmm/mr/device/cuda_memory_resource.hpp68: cudaErrorMemoryAllocation out of "
+        "memory",
         "RAPIDS",
         FULL,
         {},
@@ -2495,8 +2414,7 @@ TEXTS = (
     ),
     (
         "Device(id:0) memory isn't enough and alloc failed, kernel name: Default/MatMul, alloc "
-        "size: "
-        "1048576B.",
+        "size: 1048576B.",
         "MindSpore",
         FULL,
         {"tried": MIB},
@@ -2545,9 +2463,8 @@ TEXTS = (
     ),
     (
         (
-            "llama_init_from_model: failed to initialize the context: failed to allocate "
-            "compute pp "
-            "buffers"
+            "llama_init_from_model: failed to initialize the context: failed to allocate compute "
+            "pp buffers"
         ),
         "llama.cpp's compute buffers",
         FULL,
@@ -2849,8 +2766,7 @@ TEXTS = (
     ),
     (
         "RuntimeError: CUDA error encountered at: ../src/null_mask.cu:93: 2 "
-        "cudaErrorMemoryAllocation out of "
-        "memory",
+        "cudaErrorMemoryAllocation out of memory",
         "RAPIDS",
         FULL,
         {},
@@ -2914,8 +2830,7 @@ TEXTS = (
             "failed to alloc 8192 bytes on host: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
             "failed to alloc 8192 bytes on host: CUDA_ERROR_OPERATING_SYSTEM: OS call failed",
             "faiss::gpu::StandardGpuResourcesImpl::initializeForDevice(int): failed to "
-            "cudaHostAlloc 8192 "
-            "bytes for CPU <-> GPU async copy buffer (error 2 out of memory)",
+            "cudaHostAlloc 8192 bytes for CPU <-> GPU async copy buffer (error 2 out of memory)",
         )
     ),
     (
@@ -2944,8 +2859,7 @@ TEXTS = (
     (
         (
             "VkCreateFence failed with ERROR_OUT_OF_HOST_MEMORY (file descriptors: 303, soft "
-            "limit: "
-            "8192)"
+            "limit: 8192)"
         ),
         "Vulkan's driver, on the host",
         UNKNOWN,
@@ -2954,9 +2868,8 @@ TEXTS = (
     ),
     (
         (
-            "enforce fail at CPUAllocator.cpp:56] posix_memalign(&data, gAlignment, nbytes) == "
-            "0. 12 "
-            "vs 0"
+            "enforce fail at CPUAllocator.cpp:56] posix_memalign(&data, gAlignment, nbytes) == 0. "
+            "12 vs 0"
         ),
         "an allocation of the program",
         HOST,
@@ -2965,8 +2878,7 @@ TEXTS = (
     ),
     (
         "cuMemCreate CUDA_ERROR_OUT_OF_MEMORY (may not be an issue e.g. torch allocator will free "
-        "cache and "
-        "retry)",
+        "cache and retry)",
         "a warning of torch_memory_saver",
         WARNING,
         {},
@@ -3015,8 +2927,7 @@ TEXTS = (
     ),
     (
         "[GPU] Exceeded max size of memory object allocation: requested 2147483648 bytes, but max "
-        "alloc size "
-        "supported by device is 1073741824 bytes.Please try to reduce batch size",
+        "alloc size supported by device is 1073741824 bytes.Please try to reduce batch size",
         "a buffer of OpenVINO",
         LARGER,
         {"tried": 2 * GIB, "the limit": GIB},
@@ -3033,8 +2944,8 @@ TEXTS = (
     ),
     (
         "std::bad_alloc: CUDA error (failed to allocate 16 bytes) at: "
-        "/rmm/cuda_async_view_memory_resource.cpp:43: "
-        "cudaErrorIllegalAddress an illegal memory access was encountered",
+        "/rmm/cuda_async_view_memory_resource.cpp:43: cudaErrorIllegalAddress an illegal memory "
+        "access was encountered",
         "an illegal access before an allocation",
         OTHER_MEMORY,
         {},
@@ -3069,8 +2980,7 @@ TEXTS = (
     ),
     (
         "TotalUsedMemStatistics : 2147483648 plus TotalUsedByEventMemStatistics : 0 and plus "
-        "alloc size : "
-        "1073741824 is more than total mem size : 3000000000.",
+        "alloc size : 1073741824 is more than total mem size : 3000000000.",
         "MindSpore",
         FULL,
         {"used": 2 * GIB, "tried": GIB, "total": 3_000_000_000},
@@ -3131,8 +3041,7 @@ TEXTS = (
         )
         for text in (
             "alloc.cpp:73: error: (-4:Insufficient memory) Failed to allocate 8192 bytes in "
-            "function "
-            "'cv::OutOfMemoryError'",
+            "function 'cv::OutOfMemoryError'",
             "alloc.cpp:55: error: (-4) Failed to allocate 8192 bytes in function OutOfMemoryError",
         )
     ),
@@ -3147,8 +3056,7 @@ TEXTS = (
     ),
     (
         "W ggml_vulkan: Failed to allocate pinned memory (Requested buffer size exceeds device "
-        "buffer size "
-        "limit: ErrorOutOfDeviceMemory)",
+        "buffer size limit: ErrorOutOfDeviceMemory)",
         "a warning of llama.cpp",
         WARNING,
         {},
@@ -3157,8 +3065,7 @@ TEXTS = (
     (
         (
             "THCudaCheck FAIL file=/pytorch/aten/src/THC/generic/THCStorage.cu line=58 error=2 : "
-            "out "
-            "of memory"
+            "out of memory"
         ),
         "torch up to 1.0",
         FULL,
@@ -3200,8 +3107,7 @@ TEXTS = (
             "torch.AcceleratorError: CUDA error: out of memory",
             "gpu_memory.h:109 cudaMalloc(&rawptr, n_bytes+GUARD*2) failed with error out of memory",
             "[enforce fail at event_gpu.cc:17] error == cudaSuccess. 2 vs 0. Error at: "
-            "event_gpu.cc:17: out "
-            "of memory",
+            "event_gpu.cc:17: out of memory",
             "CUDA Error: out of memory: Success",
             "CUDA runtime error in ::cudaMallocAsync(ptr, n, pool, stream): out of memory "
             "(tllmBuffers.h:125)",
@@ -3276,9 +3182,7 @@ TEXTS = (
     ("nrt_load failed: NRT_RESOURCE(4)", "Neuron", FULL, {}, "a smaller batch or sequence"),
     (
         "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072, "
-        "Hardware "
-        "limit: "
-        "101376. Reducing block sizes or `num_stages` may help.",
+        "Hardware limit: 101376. Reducing block sizes or `num_stages` may help.",
         "shared memory of a kernel",
         OTHER_MEMORY,
         {"needed": 128 * KIB, "the limit": 99 * KIB},
@@ -3355,9 +3259,7 @@ TEXTS = (
     ),
     (
         "ray.exceptions.ObjectStoreFullError: Failed to put object ab in object store because it "
-        "is full. "
-        "Object size "
-        "is 1073741824 bytes.",
+        "is full. Object size is 1073741824 bytes.",
         "Ray's object store",
         HOST,
         {"tried": GIB},
@@ -3431,8 +3333,7 @@ TEXTS = (
     ("clCreateBuffer: Memory Object Allocation Failure", "OpenCL", FULL, {}, "smaller buffers"),
     (
         "Nov 02 07:08:09 box systemd-oomd[77]: Killed /user.slice/train.scope due to memory "
-        "pressure for "
-        "/user.slice being 61.25% > 40.50% for > 30s with reclaim activity",
+        "pressure for /user.slice being 61.25% > 40.50% for > 30s with reclaim activity",
         "systemd-oomd",
         HOST,
         {
@@ -3445,8 +3346,7 @@ TEXTS = (
     (
         (
             "systemd-oomd[77]: Killed /user.slice/train.scope due to memory used (7) / total (8) "
-            "and "
-            "swap used"
+            "and swap used"
         ),
         "systemd-oomd, because swap was full",
         HOST,
@@ -3505,8 +3405,7 @@ TEXTS = (
     ),
     (
         "ValueError: Free memory on device (0.50/80.00 GiB) on startup is less than desired GPU "
-        "memory "
-        "utilization (0.5, 40.00 GiB).",
+        "memory utilization (0.5, 40.00 GiB).",
         "vLLM's start",
         OUTSIDE,
         {
@@ -3519,8 +3418,7 @@ TEXTS = (
     ),
     (
         "Memory cgroup out of memory: Killed process 41 (python) total-vm:99kB, "
-        "anon-rss:1048576kB, "
-        "file-rss:0kB, shmem-rss:4kB, UID:0 pgtables:8kB oom_score_adj:0",
+        "anon-rss:1048576kB, file-rss:0kB, shmem-rss:4kB, UID:0 pgtables:8kB oom_score_adj:0",
         "a control group's limit",
         HOST,
         {
@@ -3607,9 +3505,7 @@ TEXTS = (
     ),
     (
         "distributed.worker - WARNING - Worker is at 82% memory usage. Pausing worker. Process "
-        "memory: "
-        "2.50 GiB "
-        "-- Worker memory limit: 3.00 GiB",
+        "memory: 2.50 GiB -- Worker memory limit: 3.00 GiB",
         "a warning of Dask",
         WARNING,
         {"process": gib(2.5), "the limit": 3 * GIB},
@@ -3617,9 +3513,7 @@ TEXTS = (
     ),
     (
         "distributed.scheduler.KilledWorker: Attempted to run task 'sum' on 4 different workers, "
-        "but all "
-        "those "
-        "workers died while running it.",
+        "but all those workers died while running it.",
         "perhaps the cause of dead Dask workers",
         UNKNOWN,
         {},
@@ -3628,8 +3522,7 @@ TEXTS = (
     (
         (
             "Container killed by YARN for exceeding memory limits. 12.5 GB of 12 GB physical "
-            "memory "
-            "used."
+            "memory used."
         ),
         "YARN's limit of a container",
         HOST,
@@ -3698,9 +3591,7 @@ TEXTS = (
     ),
     (
         "InternalError: Failed copying input tensor from CPU:0 to GPU:0 in order to run "
-        "_EagerConst: Dst "
-        "tensor "
-        "is not initialized.",
+        "_EagerConst: Dst tensor is not initialized.",
         "a copy to the GPU in TensorFlow",
         FULL,
         {},
@@ -3726,9 +3617,7 @@ TEXTS = (
     ),
     (
         "Error allocating 3242496000 bytes of device memory (out of memory). Driver report "
-        "876146688 bytes "
-        "free "
-        "and 4294246400 bytes total",
+        "876146688 bytes free and 4294246400 bytes total",
         "Theano",
         FULL,
         {"tried": 3242496000, "free": 876146688, "total": 4294246400},
@@ -3801,8 +3690,7 @@ TEXTS = (
     (
         (
             "slurmstepd: error: StepId=1141.0 exceeded memory limit (8612294656 > 8589934592), "
-            "being "
-            "killed"
+            "being killed"
         ),
         "a job's memory limit",
         HOST,
@@ -3821,8 +3709,7 @@ TEXTS = (
     ),
     (
         "pycuda._driver.LogicError: cuMemHostAlloc failed: OS call failed or operation not "
-        "supported on "
-        "this OS",
+        "supported on this OS",
         "pinned memory of a library",
         HOST,
         {},
@@ -3979,8 +3866,7 @@ TEXTS = (
     ),
     (
         "systemd-oomd[7]: Killed /user.slice/app.scope due to memory used (15000000000) / total "
-        "(16000000000) "
-        "and swap used (8000000000) / total (8589930496) being more than 90.00%",
+        "(16000000000) and swap used (8000000000) / total (8589930496) being more than 90.00%",
         "systemd-oomd, because swap was full",
         HOST,
         {
@@ -4032,8 +3918,7 @@ TEXTS = (
     ),
     (
         "Total size of serialized results of 16 tasks (1048.5 MiB) is bigger than "
-        "spark.driver.maxResultSize "
-        "(1024.0 MiB)",
+        "spark.driver.maxResultSize (1024.0 MiB)",
         "Spark's limit of results",
         LIMITED,
         {"used": round(1048.5 * MIB), "the limit": GIB},
@@ -4109,8 +3994,7 @@ TEXTS = (
     ),
     (
         "System memory low at node with IP 1.2.3.4. Used memory (23.50GB) / total capacity "
-        "(33.25GB) (0.7) "
-        "exceeds threshold 0.7, killing latest task",
+        "(33.25GB) (0.7) exceeds threshold 0.7, killing latest task",
         "Ray",
         HOST,
         {"used": gib(23.5), "the machine's memory": gib(33.25), "the setting's share": 0.7},
@@ -4141,9 +4025,7 @@ TEXTS = (
     ),
     (
         "mxnet.base.MXNetError: [17:13:00] src/operator/mxnet_op.h:576: Check failed: err == "
-        "cudaSuccess "
-        "(2 vs. "
-        "0) Name: mxnet_generic_kernel ErrStr:out of memory",
+        "cudaSuccess (2 vs. 0) Name: mxnet_generic_kernel ErrStr:out of memory",
         "MXNet",
         FULL,
         {},
@@ -4291,8 +4173,7 @@ TEXTS = (
     (
         (
             "RuntimeError: FATAL ERROR :: MODULE:SYNHELPER workspace Allocation of size "
-            "::14493510400 "
-            "failed!"
+            "::14493510400 failed!"
         ),
         "Gaudi",
         FULL,
@@ -4325,8 +4206,8 @@ TEXTS = (
     ),
     (
         "systemd-oomd[702]: Killed /user.slice/app-code.scope due to memory used (65921351680) / "
-        "total "
-        "(67252178944) and swap used (2145480704) / total (2147479552) being more than 90.00%",
+        "total (67252178944) and swap used (2145480704) / total (2147479552) being more than "
+        "90.00%",
         "systemd-oomd, because swap was full",
         HOST,
         {
@@ -4365,8 +4246,7 @@ TEXTS = (
     ),
     (
         "RuntimeError: unable to mmap 23802932552 bytes from file <./flux1-dev.safetensors>: "
-        "Cannot allocate "
-        "memory (12)",
+        "Cannot allocate memory (12)",
         "a mapping of a file",
         HOST,
         {"tried": 23802932552},
@@ -4381,8 +4261,7 @@ TEXTS = (
     ),
     (
         "Allocator (cuda_host_bfc) ran out of memory trying to allocate 9.16GiB.  Current "
-        "allocation summary "
-        "follows.",
+        "allocation summary follows.",
         "TensorFlow's pinned memory",
         HOST,
         {"tried": gib(9.16)},
@@ -4433,9 +4312,7 @@ TEXTS = (
         for text, figures in (
             (
                 "[enforce fail at alloc_cpu.cpp:114] DefaultCPUAllocator: can't allocate memory: "
-                "you tried "
-                "to "
-                "allocate 8192 bytes. Error code 12 (Cannot allocate memory)",
+                "you tried to allocate 8192 bytes. Error code 12 (Cannot allocate memory)",
                 {"tried": 8192},
             ),
             (
@@ -4549,8 +4426,7 @@ TEXTS = (
     ),
     (
         "The node was low on resource: memory. Threshold quantity: 100Mi, available: 52Mi. "
-        "Container train "
-        "was using 29Gi, request is 8Gi, has larger consumption of memory.",
+        "Container train was using 29Gi, request is 8Gi, has larger consumption of memory.",
         "a pod that Kubernetes evicted",
         HOST,
         {
@@ -4563,8 +4439,7 @@ TEXTS = (
     ),
     (
         "UserWarning: This system does not have apparently enough memory to store the complete "
-        "replay buffer "
-        "48.00GB > 31.25GB",
+        "replay buffer 48.00GB > 31.25GB",
         "a replay buffer",
         HOST,
         {"needed": 48 * GIB, "available": gib(31.25)},
@@ -4572,8 +4447,8 @@ TEXTS = (
     ),
     (
         "W1128 01:02:03.4 77 torch/_inductor/select_algorithm.py:99] [1/0] out of resource: "
-        "shared memory, "
-        "Required: 163840, Hardware limit: 101376. Reducing block sizes or `num_stages` may help.",
+        "shared memory, Required: 163840, Hardware limit: 101376. Reducing block sizes or "
+        "`num_stages` may help.",
         "a kernel that torch.compile skipped",
         WARNING,
         {"needed": 160 * KIB, "the limit": 99 * KIB},
@@ -4602,11 +4477,8 @@ TEXTS = (
         (text, "perhaps the cause of a dead Ray worker", UNKNOWN, {}, "`dmesg | grep -i kill`")
         for text in (
             "(raylet) A worker died or was killed while executing a task by an unexpected system "
-            "error. "
-            "There "
-            "are some potential root causes. (1) The process is killed by SIGKILL by OOM killer "
-            "due to high "
-            "memory usage. (2) ray stop --force is called.",
+            "error. There are some potential root causes. (1) The process is killed by SIGKILL by "
+            "OOM killer due to high memory usage. (2) ray stop --force is called.",
             "ActorDiedError: The actor died unexpectedly before finishing this task.",
         )
     ),
@@ -4620,8 +4492,7 @@ TEXTS = (
         )
         for text in (
             "BrokenProcessPool: A process in the process pool was terminated abruptly while the "
-            "future was "
-            "running",
+            "future was running",
             "BrokenProcessPool: A process in the executor was terminated abruptly",
             "A child process terminated abruptly, the process pool is not usable anymore",
         )
@@ -4638,15 +4509,13 @@ TEXTS = (
         for text, figures in (
             (
                 "numpy.core._exceptions.MemoryError: Unable to allocate 3.50 GiB for an array "
-                "with shape "
-                "(9,)",
+                "with shape (9,)",
                 {"tried": gib(3.5)},
             ),
             (
                 # NumPy's three digits end with a point; MLX's sentence ends with one too.
                 "MemoryError: Unable to allocate 412. GiB for an array with shape (7000, 79, "
-                "200000) and "
-                "data type float32",
+                "200000) and data type float32",
                 {"tried": 412 * GIB, "shape": "(7000,79,200000)", "type": "float32"},
             ),
             (
@@ -4664,11 +4533,9 @@ TEXTS = (
     ),
     (
         "TerminatedWorkerError: A worker process managed by the executor was unexpectedly "
-        "terminated. This "
-        "could be caused by a segmentation fault while calling the function or by an excessive "
-        "memory usage "
-        "causing the Operating System to kill the worker. The exit codes of the workers are "
-        "{SIGKILL(-9)}",
+        "terminated. This could be caused by a segmentation fault while calling the function or "
+        "by an excessive memory usage causing the Operating System to kill the worker. The exit "
+        "codes of the workers are {SIGKILL(-9)}",
         "a killed worker of joblib",
         HOST,
         {},
@@ -4698,8 +4565,7 @@ TEXTS = (
     ),
     (
         "OutOfMemoryException: Out of Memory Error: failed to pin block of size 256.0 KiB (7.5 "
-        "MiB/8.0 MiB "
-        "used)",
+        "MiB/8.0 MiB used)",
         "DuckDB's limit",
         LIMITED,
         {"tried": 256 * KIB, "used": 15 * MIB // 2, "the limit": 8 * MIB},
@@ -4724,8 +4590,7 @@ TEXTS = (
     ),
     (
         "[w cuda_device_allocator.cc:30] Unable to alloc cuda device memory, use unify memory "
-        "instead. This "
-        "may cause low performance.",
+        "instead. This may cause low performance.",
         "Jittor",
         WARNING,
         {},
@@ -4791,10 +4656,8 @@ TEXTS = (
     ),
     (
         "[parent] Data too large, data for [<http_request>] would be [2055000000/1.9gb], which is "
-        "larger "
-        "than "
-        "the limit of [2040109465/1.8gb], real usage: [2054999000/1.9gb], new bytes reserved: "
-        "[1000/1000b]",
+        "larger than the limit of [2040109465/1.8gb], real usage: [2054999000/1.9gb], new bytes "
+        "reserved: [1000/1000b]",
         "Elasticsearch's limit",
         LIMITED,
         {"needed": 2055000000, "the limit": 2040109465, "used": 2054999000},
@@ -4802,8 +4665,7 @@ TEXTS = (
     ),
     (
         "CircuitBreakingException: [parent] Data too large, data for [<transport_request>] would "
-        "be larger "
-        "than limit of [1491035750/1.3gb]",
+        "be larger than limit of [1491035750/1.3gb]",
         "Elasticsearch's limit",
         LIMITED,
         {"the limit": 1491035750},
@@ -4819,8 +4681,7 @@ TEXTS = (
     ),
     (
         "RuntimeError: Resource exhausted: Failed to allocate request for 30.12GiB (32341200016B) "
-        "on device "
-        "ordinal 0",
+        "on device ordinal 0",
         "XLA or JAX",
         UNKNOWN,
         {"device": 0, "tried": 32341200016},
@@ -4871,9 +4732,10 @@ TEXTS = (
         "fewer connections and queries",
     ),
     (
-        "{ [Error: out of memory] severity: 'ERROR', code: '53200', detail: 'Failed on request of "
-        "size 16.' "
-        "}",
+        (
+            "{ [Error: out of memory] severity: 'ERROR', code: '53200', detail: 'Failed on request of "
+            "size 16.' }"
+        ),
         "PostgreSQL's memory",
         HOST,
         {"tried": 16},
@@ -4888,8 +4750,7 @@ TEXTS = (
     ),
     (
         "Code: 241. DB::Exception: Memory limit (total) exceeded: would use 118.25 GiB (attempt "
-        "to allocate "
-        "chunk of 0 bytes), maximum: 115.25 GiB. OvercommitTracker decision: none.",
+        "to allocate chunk of 0 bytes), maximum: 115.25 GiB. OvercommitTracker decision: none.",
         "ClickHouse's limit",
         LIMITED,
         {"needed": gib(118.25), "the limit": gib(115.25)},
@@ -4897,9 +4758,7 @@ TEXTS = (
     ),
     (
         "Code: 241. DB::Exception: (total) memory limit exceeded: would use 2.25 GiB (attempt to "
-        "allocate "
-        "chunk "
-        "of 4624776 bytes), current RSS 63.00 GiB, maximum: 60.00 GiB.",
+        "allocate chunk of 4624776 bytes), current RSS 63.00 GiB, maximum: 60.00 GiB.",
         "ClickHouse's limit",
         LIMITED,
         {"tried": 4624776, "needed": gib(2.25), "process": 63 * GIB, "the limit": 60 * GIB},
@@ -4907,9 +4766,7 @@ TEXTS = (
     ),
     (
         "DB::Exception: Query memory limit exceeded: would use 9.50 GiB (attempt to allocate "
-        "chunk of 4.00 "
-        "MiB "
-        "bytes), maximum: 9.25 GiB. (MEMORY_LIMIT_EXCEEDED)",
+        "chunk of 4.00 MiB bytes), maximum: 9.25 GiB. (MEMORY_LIMIT_EXCEEDED)",
         "ClickHouse's limit",
         LIMITED,
         {"tried": 4 * MIB, "needed": gib(9.5), "the limit": gib(9.25)},
@@ -5024,9 +4881,7 @@ TEXTS = (
     ),
     (
         "nvenc : Error on nvEncOpenEncodeSessionEx: 10 (NVENC indicates that the API call failed "
-        "because it "
-        "was "
-        "unable to allocate enough memory to perform the requested operation.)",
+        "because it was unable to allocate enough memory to perform the requested operation.)",
         "NVENC",
         UNKNOWN,
         {},
@@ -5092,8 +4947,7 @@ TEXTS = (
         for text, figures in (
             (
                 "MongoError: Sort exceeded memory limit of 104857600 bytes, but did not opt in to "
-                "external "
-                "sorting.",
+                "external sorting.",
                 {"the limit": 104857600},
             ),
             (
@@ -5101,18 +4955,15 @@ TEXTS = (
                 {"the limit": 33554432},
             ),
             (
-                "Overflow sort stage buffered data usage of 33569579 bytes exceeds internal "
-                "limit of "
-                "33554432 "
-                "bytes",
+                "Overflow sort stage buffered data usage of 33569579 bytes exceeds internal limit "
+                "of 33554432 bytes",
                 {"used": 33569579, "the limit": 33554432},
             ),
         )
     ),
     (
         "PHP Fatal error:  Allowed memory size of 1610612736 bytes exhausted (tried to allocate "
-        "134217736 "
-        "bytes) in a.php on line 84",
+        "134217736 bytes) in a.php on line 84",
         "PHP's limit",
         LIMITED,
         {"the limit": 1610612736, "tried": 134217736},
@@ -5192,9 +5043,7 @@ TEXTS = (
     ),
     (
         "legacy_allocator.cc:200] Cannot allocate 382.812500MB in GPU 0, available 177.562500MB "
-        "total "
-        "11996954624 "
-        "GpuMinChunkSize 256.000000B GPU memory used: 10.250000GB",
+        "total 11996954624 GpuMinChunkSize 256.000000B GPU memory used: 10.250000GB",
         "Paddle",
         FULL,
         {
@@ -5325,12 +5174,9 @@ TEXTS = (
     *(
         (
             "TerminatedWorkerError: A worker process managed by the executor was unexpectedly "
-            "terminated. "
-            "This "
-            "could be caused by a segmentation fault while calling the function or by an "
-            "excessive memory "
-            "usage "
-            f"causing the Operating System to kill the worker.{codes}",
+            "terminated. This could be caused by a segmentation fault while calling the function "
+            "or by an excessive memory usage causing the Operating System to kill the "
+            f"worker.{codes}",
             kind,
             cause,
             {},
@@ -5407,8 +5253,7 @@ TEXTS = (
     ),
     (
         "2026-04-09-21:56:40 Memory_Allocation_Failure(EL0004): Failed to allocate memory "
-        "requested by GE "
-        "module.",
+        "requested by GE module.",
         "the Ascend driver",
         FULL,
         {},
@@ -5430,9 +5275,7 @@ TEXTS = (
     ),
     (
         "Out of Memory Error: Failed to change memory limit to 128000000: could not free up "
-        "enough memory "
-        "for "
-        "the new limit",
+        "enough memory for the new limit",
         "DuckDB's limit",
         LIMITED,
         {"the limit": 128_000_000},
@@ -5485,8 +5328,7 @@ TEXTS = (
     (
         (
             "Device was lost during reload. This can happen due to insufficient memory or other "
-            "GPU "
-            "constraints."
+            "GPU constraints."
         ),
         "a lost device of WebGPU",
         UNKNOWN,
@@ -5532,8 +5374,7 @@ TEXTS = (
         (
             (
                 f"Memory limit of {limit} exceeded with {used} used. Consider increasing the "
-                f"memory "
-                f"limit"
+                "memory limit"
             ),
             "Cloud Run's limit",
             HOST,

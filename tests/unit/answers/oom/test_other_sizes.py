@@ -7,10 +7,9 @@ from snapconv.writers.text.oom import message_lines
 
 MESSAGE = (
     "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB of "
-    "which "
-    "512.00 MiB is free. Of the allocated memory 6.50 GiB is allocated by PyTorch, with 256.00 "
-    "MiB allocated "
-    "in private pools (e.g., CUDA Graphs), and 300.00 MiB is reserved by PyTorch but unallocated."
+    "which 512.00 MiB is free. Of the allocated memory 6.50 GiB is allocated by PyTorch, with "
+    "256.00 MiB allocated in private pools (e.g., CUDA Graphs), and 300.00 MiB is reserved by "
+    "PyTorch but unallocated."
 )
 
 
