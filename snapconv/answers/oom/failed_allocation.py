@@ -1,11 +1,10 @@
-"""A failed allocation: the request, what it needed, what was free and where, and the memory in use then.
+"""A failed allocation: the request, its needs, the free memory and its place, the memory in use.
 
 Of a file without any it is the memory at the peak, where the request is not known. remedies.py has
 what would have helped.
 """
 
 from dataclasses import dataclass, replace
-from operator import itemgetter
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from snapconv.answers.fragmentation import free_memory
 from snapconv.answers.moments import find_moment
 from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
 from snapconv.answers.peak import DeviceMemory, MomentState, state_at, sums_by_name
-from snapconv.columns import Int64Column, ObjectColumn, plain_rows, rows_of
+from snapconv.columns import Int64Column, ObjectColumn, plain_rows
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine
@@ -72,18 +71,19 @@ def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]
     replay = analysis.replay
     lines = analysis.lines
     operations = analysis.facts.operations
-    found = []
+    requests = []
     for event in analysis.phases.oom_events.tolist():
         pool = int(events.pool_id[event]) if events.pool_id is not None else -1
         stack = int(events.stack_id[event])
-        found.append(
+        operation = operations.names[operations.name_id[stack]] if stack >= 0 else ""
+        requests.append(
             FailedAllocation(
                 event=event,
                 block_bytes=int(events.size[event]),
                 segment_bytes=0,
                 stream=int(events.stream[event]),
                 pool=snapshot.pools[pool] if pool >= 0 else None,
-                operation=operations.names[operations.name_id[stack]] if stack >= 0 else "",
+                operation=operation,
                 module="",
                 lines=lines.of(stack),
                 time_us=events.time_at(event),
@@ -94,7 +94,7 @@ def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]
                 has_stack=lines.has_frames(stack),
             )
         )
-    return tuple(found)
+    return tuple(requests)
 
 
 def find_out_of_memory(analysis: DeviceAnalysis, *, device_total: int | None = None) -> OutOfMemory:
@@ -109,25 +109,22 @@ def find_out_of_memory(analysis: DeviceAnalysis, *, device_total: int | None = N
         owners = _owners(analysis.snapshot, failed[0], layout)
         request = _explained(analysis, failed[0], layout, owners)
         verdict = decide_oom(_shortage(analysis, request, state.memory, layout, owners))
-        if (
-            request.pool is None
-            and len(analysis.snapshot.pools) > 1
-            and verdict.cause == OomCause.OTHER_POOL
-        ):
-            # that it was of the default pool is assumed
+        # Without a name in its event, the request is taken to be of the default pool.
+        is_pool_assumed = request.pool is None and len(analysis.snapshot.pools) > 1
+        if is_pool_assumed and verdict.cause == OomCause.OTHER_POOL:
             verdict = replace(verdict, is_inferred=True)
     return OutOfMemory(len(failed), state, request, verdict, inside=_pieces(layout.free.n_bytes))
 
 
 def _owners(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout) -> ObjectColumn:
-    """Name, of every segment, the pool that a request cannot use; empty where it can use the segment."""
-    wanted = request.pool or DEFAULT_POOL
+    """Name the pool of every segment that a request cannot use; empty where it can use it."""
+    request_pool = request.pool or DEFAULT_POOL
     is_small = request.block_bytes <= SMALL_REQUEST_BYTES
     names = []
     columns = (layout.segments.pool_id, layout.segments.stream, layout.segments.is_small)
     for pool_id, stream, is_for_small in plain_rows(*columns):
-        pool = tuple(snapshot.pools[pool_id]) if pool_id >= 0 else wanted
-        if pool != wanted:
+        pool = tuple(snapshot.pools[pool_id]) if pool_id >= 0 else request_pool
+        if pool != request_pool:
             names.append("the default pool" if pool == DEFAULT_POOL else f"{_PRIVATE}{pool}")
         elif stream != request.stream:
             names.append(f"the pool of stream {stream}")
@@ -149,21 +146,25 @@ def _explained(
         # An expandable segment grows by what its own free end lacks, in whole pages.
         free = layout.free
         segments = layout.segments
-        end = segments.addr[free.segment] + segments.total_bytes[free.segment]
-        is_end = (owners[free.segment] == "") & (free.addr + free.n_bytes == end)
-        lacking = max(block_bytes - int(free.n_bytes[is_end].max(initial=0)), 1)
-        page = settings.page_size(is_small=block_bytes <= SMALL_REQUEST_BYTES)
-        segment_bytes = -(-lacking // page) * page
+        rows = free.segment
+        end = segments.addr[rows] + segments.total_bytes[rows]
+        is_end = free.addr + free.n_bytes == end
+        end_bytes = free.n_bytes[is_end & (owners[rows] == "")].max(initial=0)
+        lacking_bytes = max(block_bytes - int(end_bytes), 1)
+        page_bytes = settings.page_size(is_small=block_bytes <= SMALL_REQUEST_BYTES)
+        segment_bytes = -(-lacking_bytes // page_bytes) * page_bytes
     return replace(request, segment_bytes=segment_bytes, module=_module(analysis, request.stack_id))
 
 
 def _module(analysis: DeviceAnalysis, stack: int) -> str:
-    """Find the module of a stack: that of allocations with the same stack, else the lines of its call."""
+    """Find the module of a stack: that of its allocations, else of the lines of its call."""
     if stack < 0:
         return ""
-    same = rows_of((analysis.allocations.stack_id == stack) & (analysis.modules.module_id >= 0))
-    if len(same):
-        return analysis.modules.names[int(analysis.modules.module_id[same[-1]])]
+    modules = analysis.modules
+    module_ids = modules.module_id[analysis.allocations.stack_id == stack]
+    module_ids = module_ids[module_ids >= 0]
+    if len(module_ids):
+        return modules.names[int(module_ids[-1])]
     return analysis.facts.module_calls[stack]
 
 
@@ -180,12 +181,19 @@ def _shortage(
     settings = analysis.snapshot.settings
     fraction = settings.memory_fraction
     owner_of_free = owners[free.segment]
-    others = {
-        name: int(free.n_bytes[owner_of_free == name].sum())
-        for name in sorted({*owner_of_free} - {""})
-    }
-    other_pool, other_pool_bytes = max(others.items(), key=itemgetter(1), default=("", 0))
-    stuck = layout.blocks.allocation[owners[layout.blocks.segment] == other_pool]
+    is_here = owner_of_free == ""
+    other_pool = ""
+    other_pool_bytes = 0
+    for name in sorted({*owner_of_free} - {""}):
+        n_bytes = int(free.n_bytes[owner_of_free == name].sum())
+        if n_bytes > other_pool_bytes:
+            other_pool = name
+            other_pool_bytes = n_bytes
+    keeper = ""
+    if other_pool.startswith(_PRIVATE):
+        blocks = layout.blocks
+        keeper = _keeper(analysis, blocks.allocation[owners[blocks.segment] == other_pool])
+    allowed_bytes = int(fraction * total) if total is not None and fraction < 1 else None
     return Shortage(
         block_bytes=request.block_bytes,
         segment_bytes=request.segment_bytes,
@@ -193,13 +201,13 @@ def _shortage(
         device_total_bytes=total,
         reserved_bytes=memory.reserved_bytes,
         live_bytes=analysis.replay.active.at(request.event),
-        here=_pieces(free.n_bytes[owner_of_free == ""]),
-        elsewhere=_pieces(free.n_bytes[owner_of_free != ""]),
+        here=_pieces(free.n_bytes[is_here]),
+        elsewhere=_pieces(free.n_bytes[~is_here]),
         other_pool=other_pool,
         other_pool_bytes=other_pool_bytes,
-        keeper=_keeper(analysis, stuck) if other_pool.startswith(_PRIVATE) else "",
+        keeper=keeper,
         returnable_bytes=free_memory(analysis, layout, "").private_bytes,
-        allowed_bytes=int(fraction * total) if total is not None and fraction < 1 else None,
+        allowed_bytes=allowed_bytes,
         fraction=fraction,
         counted_bytes=memory.reserved_bytes,
         splits_below=settings.max_split_size_bytes,
@@ -207,18 +215,20 @@ def _shortage(
 
 
 def _keeper(analysis: DeviceAnalysis, rows: Int64Column) -> str:
-    """Name the line with the most bytes of some allocations, and these bytes; empty where there are none."""
+    """Name the line with the most bytes of some allocations, and these bytes.
+
+    Empty where there are no allocations.
+    """
     is_among_rows = np.zeros(len(analysis.allocations), bool)
     is_among_rows[rows] = True
-    held = sums_by_name(
+    sums = sums_by_name(
         analysis, is_among_rows, analysis.lines.innermost, analysis.allocations.stack_id
     )
-    line, most = max(held.items(), key=lambda item: item[1].block_bytes, default=(None, None))
-    return (
-        (f"{format_bytes(most.block_bytes)} from {line.place if line else 'library code'}")
-        if most
-        else ""
-    )
+    if not sums:
+        return ""
+    line = max(sums, key=lambda key: sums[key].block_bytes)
+    n_bytes = format_bytes(sums[line].block_bytes)
+    return f"{n_bytes} from {line.place if line else 'library code'}"
 
 
 def _pieces(n_bytes: Int64Column) -> FreePieces:

@@ -1,13 +1,13 @@
-"""Remedies for a failed allocation: each tried by a replay up to the failed request, then by what follows it.
+"""Remedies for a failed allocation: each tried by a replay, then by what follows the request.
 
 Tried are the findings of ``advise``, all together where none is enough, smaller batches until one
-is, and allocator settings. The replay covers the last MOST_EVENTS before the request, since all
-cost more, and leaves LEAST_FREE of the memory free. The file's own settings come first: where the
+is, and allocator settings. The replay covers the last MOST_EVENTS up to the request, since all cost
+more, and leaves LEAST_FREE of the memory free. The file's own settings come first: where the
 request does not fail under these, other replays prove nothing. A remedy is enough where the rest of
 the step fits as well.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
@@ -30,8 +30,8 @@ from snapconv.units import format_bytes
 
 MOST_EVENTS = 100_000
 LEAST_FREE = 0.01
-# Of what cut blocks and segments took up to the request: what they may take later. In simulated
-# trainings of linear layers, torch 2.13, they take 1.7 to 30 %, most with odd batches.
+# What cut blocks and segments may take later, as a multiple of what they took up to the request. In
+# simulated trainings of linear layers, torch 2.13, they take 1.7 to 30 %, most with odd batches.
 _LATER_PIECES = 1.1
 _NOW_SERVED = "nothing could be tried: a replay of the file as it is serves this request"
 _FAILS_EARLIER = "nothing could be tried: a replay of the file as it is already fails earlier"
@@ -40,7 +40,7 @@ _UNKNOWN = "what the rest of the step needs is not known from this trace"
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One change that was tried: whether the request succeeds, and whether what follows it fits too.
+    """One change that was tried: whether the request succeeds, and what follows it fits too.
 
     ``is_served``: it succeeds. ``is_enough``: the whole step fits too; None: unknown, or it may
     not; ``detail`` says why. ``is_setting``: of the allocator, and not of the program. ``kind`` is
@@ -90,10 +90,11 @@ def explain_oom(
     progress: Progress | None = None,
 ) -> tuple[OutOfMemory, Remedies | None]:
     """Explain the first failed request of a device; see ``Session.explain_oom``."""
-    found = find_out_of_memory(analysis, device_total=device_total)
-    if found.request is None or not replay:
-        return found, None
-    return found, find_remedies(analysis, found.request.event, progress=progress)
+    failure = find_out_of_memory(analysis, device_total=device_total)
+    request = failure.request
+    if request is None or not replay:
+        return failure, None
+    return failure, find_remedies(analysis, request.event, progress=progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class _Trials:
     calls: AllocatorCalls
     capacity: int
     usable_bytes: int
-    rest: RestOfStep
+    step: RestOfStep
     progress: Progress | None
 
     def replayed(
@@ -117,22 +118,21 @@ class _Trials:
         settings: AllocatorSettings | None = None,
     ) -> Remedy:
         """Try a remedy: changes of the program, or of the settings."""
-        calls = changed_calls(self.calls, self.rest.analysis, changes)
-        rest = self.rest
+        step = self.step
+        calls = changed_calls(self.calls, step.analysis, changes)
         trial = Trial(settings or calls.own, self.usable_bytes)
         outcome = try_out(calls, trial, progress=self.progress)
         is_enough = None
         detail = _UNKNOWN
-        if rest.event not in outcome.served:
+        if step.event not in outcome.served:
             is_enough = False
             detail = "memory still runs out"
-        elif rest.is_known:
-            needed = _with_pieces(rest.most(changes, remedy.kind), outcome)
-            is_enough = True if needed <= self.usable_bytes else None
-            most = "needs at most" if is_enough else "may need"
-            detail = (
-                f"the whole step {most} {format_bytes(needed)} of {format_bytes(self.capacity)}"
-            )
+        elif step.is_known:
+            n_bytes = _reserved_bytes(step.most(changes, remedy.kind), outcome)
+            is_enough = True if n_bytes <= self.usable_bytes else None
+            verb = "needs at most" if is_enough else "may need"
+            capacity = format_bytes(self.capacity)
+            detail = f"the whole step {verb} {format_bytes(n_bytes)} of {capacity}"
         assumptions = (*remedy.assumptions, *outcome.assumptions)
         is_served = is_enough is not False
         return replace(
@@ -144,104 +144,121 @@ def find_remedies(
     analysis: DeviceAnalysis, event: int, *, progress: Progress | None = None
 ) -> Remedies:
     """Try remedies for the request that failed at an event."""
-    first = max(event + 1 - MOST_EVENTS, 0)
-    calls = find_calls(analysis.snapshot, analysis.device, analysis.replay, first_event=first)
+    end = event + 1
+    n_events = min(end, MOST_EVENTS)
+    calls = find_calls(
+        analysis.snapshot, analysis.device, analysis.replay, first_event=end - n_events
+    )
     # The memory that torch had, which is tried, is less than any fraction of the device's.
-    calls = replace(calls.until(event + 1), own=replace(calls.own, memory_fraction=1.0))
+    calls = replace(calls.until(end), own=replace(calls.own, memory_fraction=1.0))
     capacity = capacity_at_oom(calls, event)
-    n_events = event + 1 - first
-    again = try_out(calls, Trial(calls.own, capacity))
-    if event not in again.failed_again:
-        return Remedies(n_events, (), _NOW_SERVED if event in again.served else _FAILS_EARLIER)
-    rest = RestOfStep(analysis, event)
-    usable = int(capacity * (1 - LEAST_FREE))
-    trials = _Trials(calls, capacity, usable, rest, progress)
-    needed = analysis.replay.allocated.at(event) + int(analysis.device.events.size[event])
+    outcome = try_out(calls, Trial(calls.own, capacity))
+    if event not in outcome.failed_again:
+        return Remedies(n_events, (), _NOW_SERVED if event in outcome.served else _FAILS_EARLIER)
+    step = RestOfStep(analysis, event)
+    usable_bytes = int(capacity * (1 - LEAST_FREE))
+    trials = _Trials(calls, capacity, usable_bytes, step, progress)
+    request_bytes = int(analysis.device.events.size[event])
+    excess = analysis.replay.allocated.at(event) + request_bytes - usable_bytes
+    card_bytes = None
+    if step.is_known:
+        card_bytes = int(_reserved_bytes(step.most([]), outcome) / (1 - LEAST_FREE))
     return Remedies(
         n_events,
-        (*_changes_tried(trials), *_settings_tried(trials)),
-        least_bytes=max(needed - usable, 0),
-        to_come_bytes=rest.bytes_to_come(),
-        card_bytes=int(_with_pieces(rest.most([]), again) / (1 - LEAST_FREE))
-        if rest.is_known
-        else None,
-        is_setup=rest.is_setup,
-        is_optimizer_assumed=rest.is_assumed,
-        model_bytes=_model_bytes(rest),
+        (*_try_changes(trials), *_try_settings(trials)),
+        least_bytes=max(excess, 0),
+        to_come_bytes=step.bytes_to_come(),
+        card_bytes=card_bytes,
+        is_setup=step.is_setup,
+        is_optimizer_assumed=step.is_assumed,
+        model_bytes=_model_bytes(step),
     )
 
 
-def _changes_tried(trials: _Trials) -> Iterator[Remedy]:
+def _try_changes(trials: _Trials) -> list[Remedy]:
     """Try every change of the program, all together where none is enough, and smaller batches."""
-    analysis = trials.rest.analysis
+    analysis = trials.step.analysis
     goal = goal_of(analysis, capacity=None, save=None)
-    findings = advise(analysis, goal_bytes=goal, replays=False).findings
-    others = [finding for finding in findings if finding.kind != "batch"]
-    tried = [trials.replayed(_remedy(finding), [finding.change]) for finding in others]
-    yield from tried
-    if len(others) > 1 and not any(remedy.is_enough for remedy in tried):
-        together = Remedy(f"all {len(others)} changes of the program together")
-        yield trials.replayed(together, [finding.change for finding in others])
     # Bytes alone may be enough where free memory is in pieces: then no batch is found.
-    smaller = Remedy("", assumptions=(GROWS_WITH_BATCH,), how=FEWER, kind="batch")
-    largest = 1.0
-    for finding in findings:
+    smaller_batch = Remedy("", assumptions=(GROWS_WITH_BATCH,), how=FEWER, kind="batch")
+    largest_share = 1.0
+    changes = []
+    remedies = []
+    for finding in advise(analysis, goal_bytes=goal, replays=False).findings:
+        remedy = _remedy(finding)
+        change = finding.change
         if finding.kind == "batch":
-            smaller = _remedy(finding)
-            largest = finding.change.failed_scale
-    yield from _first_enough_batch(trials, smaller, largest)
+            smaller_batch = remedy
+            largest_share = change.failed_scale
+        else:
+            changes.append(change)
+            remedies.append(trials.replayed(remedy, [change]))
+    if len(changes) > 1 and not any(remedy.is_enough for remedy in remedies):
+        together = Remedy(f"all {len(changes)} changes of the program together")
+        remedies.append(trials.replayed(together, changes))
+    return remedies + _first_enough_batch(trials, smaller_batch, largest_share)
 
 
-def _first_enough_batch(trials: _Trials, smaller: Remedy, largest: float) -> list[Remedy]:
+def _first_enough_batch(
+    trials: _Trials, smaller_batch: Remedy, largest_share: float
+) -> list[Remedy]:
     """Try smaller and smaller batches, and return the first that is enough, or the last."""
-    tried: list[Remedy] = []
-    for share in batch_shares(trials.rest.analysis):
-        if share <= largest:
-            named = replace(smaller, name=f"batch or sequence × {share:g}")
-            tried = [trials.replayed(named, [scaled_batch(trials.rest.analysis, share)])]
-            if tried[0].is_enough or tried[0].detail == _UNKNOWN:
+    analysis = trials.step.analysis
+    remedies: list[Remedy] = []
+    for share in batch_shares(analysis):
+        if share <= largest_share:
+            remedy = replace(smaller_batch, name=f"batch or sequence × {share:g}")
+            remedy = trials.replayed(remedy, [scaled_batch(analysis, share)])
+            remedies = [remedy]
+            if remedy.is_enough or remedy.detail == _UNKNOWN:
                 break
-    return tried
+    return remedies
 
 
-def _settings_tried(trials: _Trials) -> Iterator[Remedy]:
+def _try_settings(trials: _Trials) -> list[Remedy]:
     """Try an empty cache at every iteration, and settings other than the file's."""
     calls = trials.calls
-    analysis = trials.rest.analysis
-    first = int(calls.event[0])
+    analysis = trials.step.analysis
     begins = [iteration.first_event for iteration in analysis.iterations[1:]]
-    ends = [event for event in begins if first < event <= int(calls.event[-1])]
+    first_event, last_event = calls.event[[0, -1]].tolist()
+    ends = [event for event in begins if first_event < event <= last_event]
+    remedies = []
     if ends:
-        empty = calls.with_others([CallKind.EMPTY_CACHE] * len(ends), [-1] * len(ends), ends)
+        n_ends = len(ends)
+        calls = calls.with_others([CallKind.EMPTY_CACHE] * n_ends, [-1] * n_ends, ends)
         remedy = Remedy("empty_cache() at the end of every iteration", is_setting=True)
-        yield replace(trials, calls=empty).replayed(remedy)
-    for name, settings in candidates(calls.own, SEARCHED):
+        remedies.append(replace(trials, calls=calls).replayed(remedy))
+    for name, settings in candidates(trials.calls.own, SEARCHED):
         if not why_refused(analysis.snapshot, name, settings):
-            yield trials.replayed(Remedy(name, is_setting=True), settings=settings)
+            remedy = Remedy(name, is_setting=True)
+            remedies.append(trials.replayed(remedy, settings=settings))
+    return remedies
 
 
 def _remedy(finding: Finding) -> Remedy:
     """Return a finding as the remedy to try."""
     estimated = (finding.estimated,) if finding.estimated else ()
-    how = finding.how[0].rstrip(";")
+    instruction = finding.how[0].rstrip(";")
     name = finding.what.removesuffix(".")
-    return Remedy(name, assumptions=estimated, how=how, kind=finding.kind)
+    return Remedy(name, assumptions=estimated, how=instruction, kind=finding.kind)
 
 
-def _with_pieces(most: int, outcome: Outcome) -> int:
-    """Return what must be reserved for so many allocated bytes, as cut blocks and segments take more."""
-    ledger = outcome.ledger
-    return int(
-        most * _LATER_PIECES * ledger.max_reserved_bytes / max(ledger.max_allocated_bytes, 1)
-    )
+def _reserved_bytes(allocated_bytes: int, outcome: Outcome) -> int:
+    """Return what must be reserved for so many allocated bytes.
 
-
-def _model_bytes(rest: RestOfStep) -> int:
-    """Return the bytes of the weights that are being placed; 0 where what is on the CPU was not recorded.
-
-    With nothing there, a model is built on the device or moved from none: the rest of it is not
-    known.
+    That is more than they are, since blocks and segments are cut.
     """
-    on_cpu = rest.analysis.snapshot.facts.get("parameters_on_cpu_bytes", "")
-    is_moved = rest.is_setup and on_cpu.isdecimal() and int(on_cpu) > 0
-    return rest.weight_bytes + int(on_cpu) if is_moved else 0
+    ledger = outcome.ledger
+    most_reserved = allocated_bytes * _LATER_PIECES * ledger.max_reserved_bytes
+    return int(most_reserved / max(ledger.max_allocated_bytes, 1))
+
+
+def _model_bytes(step: RestOfStep) -> int:
+    """Return the bytes of the weights that are being placed; 0 where they are not known.
+
+    They are known where the file has the bytes on the CPU. With nothing there, a model is built on
+    the device or moved from none, and what it still lacks is not known.
+    """
+    cpu_text = step.analysis.snapshot.facts.get("parameters_on_cpu_bytes", "")
+    cpu_bytes = int(cpu_text) if cpu_text.isdecimal() else 0
+    return step.weight_bytes + cpu_bytes if step.is_setup and cpu_bytes else 0

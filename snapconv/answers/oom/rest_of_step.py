@@ -21,13 +21,13 @@ from snapconv.phases.trace_phases import Phase
 from snapconv.replay.history_verdict import Verdict
 from snapconv.torch_knowledge.frame_patterns import Role
 
-# Of the weights: temporaries of a step of torch 2.13, and of all that a step may need where its
-# optimizer is not known: three states and two temporaries (RMSprop), or four states (Adan).
+# Copies of the weights: temporaries of a step of torch 2.13, and the states where the optimizer is
+# not known. Three states and two temporaries (RMSprop), or four states (Adan), are the most.
 _TEMPORARIES, _MOST_STATES = 2, 3
-# By the kind of a finding, without whose temporaries a step does: the share of states that is left.
+# The share of states that remains, by the kind of a finding that makes temporaries needless.
 _STATES_LEFT = {"states": 1 - SAVED_BY_8_BITS, "foreach": 1.0}
-# Of the largest tensor of forward: the gradients of queries, keys and values, in use together in
-# backward.
+# Copies of the largest tensor of forward that backward uses together: the gradients of queries,
+# keys and values.
 _LARGEST_IN_BACKWARD = 3
 
 
@@ -70,19 +70,27 @@ class RestOfStep:
         return self.is_known and self.has_inventory and states is None
 
     def _find_earlier(self) -> int | None:
-        """Find the last whole step with this request: of several of its line that of the same number."""
+        """Find the last whole step with this request.
+
+        Where its line made several requests in a step, the one of the same number is compared.
+        """
         analysis = self.analysis
-        table = self.analysis.allocations
-        stack = analysis.device.events.stack_id[self.event]
-        now = analysis.phases.iteration[self.event]
-        same = rows_of((table.stack_id == stack) & (stack >= 0) & (table.alloc_event < self.event))
-        steps = analysis.iteration[same]
-        last = int(steps[steps < now].max(initial=-1))
-        if last < (0 if analysis.history.verdict is Verdict.COMPLETE else 1):
+        table = analysis.allocations
+        events = analysis.device.events
+        stack = events.stack_id[self.event]
+        if stack < 0:
             return None
-        sizes = table.block_bytes[same[steps == last]][np.count_nonzero(steps == now) :]
-        is_as_large = sizes[:1].sum() >= analysis.device.events.size[self.event]
-        return max(analysis.iterations[last].first_event, 0) if is_as_large else None
+        is_earlier = table.alloc_event < self.event
+        rows = rows_of((table.stack_id == stack) & is_earlier)
+        steps = analysis.iteration[rows]
+        step = analysis.phases.iteration[self.event]
+        earlier = int(steps[steps < step].max(initial=-1))
+        if earlier < (0 if analysis.history.verdict is Verdict.COMPLETE else 1):
+            return None
+        sizes = table.block_bytes[rows[steps == earlier]]
+        number = np.count_nonzero(steps == step)
+        is_as_large = sizes[number : number + 1].sum() >= events.size[self.event]
+        return max(analysis.iterations[earlier].first_event, 0) if is_as_large else None
 
     def most(self, changes: Sequence[Change], kind: str = "") -> int:
         """Return the most bytes allocated in this step, which is known, with changes of this kind.
@@ -91,39 +99,42 @@ class RestOfStep:
         else it left, or of this one until the request.
         """
         analysis = self.analysis
-        table = self.analysis.allocations
+        table = analysis.allocations
         event = self.event
         category = analysis.classification.category
-        held = self.demand.held(changes)  # entry e is before event e
-        beside = self.demand.held([removed(analysis, self._kept), *changes])
+        # Entry e of both is before event e.
+        all_bytes = self.demand.held(changes)
+        passing_bytes = self.demand.held([removed(analysis, self._kept), *changes])
         if self.earlier is not None:
-            is_left = (
-                ~self._stays & table.live_at(self.begin - 1) & (table.alloc_event >= self.earlier)
-            )
-            kept = held[event] - beside[event] + table.bytes_of(is_left)
-            return int(kept + beside[self.earlier : self.begin].max())
-        most = beside[self.begin : event + 1].max() + self._most_of_weights(kind)
+            is_recent = table.alloc_event >= self.earlier
+            is_remnant = ~self._stays & table.live_at(self.begin - 1) & is_recent
+            lasting_bytes = all_bytes[event] - passing_bytes[event] + table.bytes_of(is_remnant)
+            return int(lasting_bytes + passing_bytes[self.earlier : self.begin].max())
+        total = passing_bytes[self.begin : event + 1].max() + self._most_of_weights(kind)
         if self.phase == Phase.BACKWARD:
             change = combined(analysis, changes)
             n_bytes = table.block_bytes.copy()
             n_bytes[change.rows] -= change.n_bytes
             largest = n_bytes[is_among(category, GROWING)].max(initial=0)
-            most += _LARGEST_IN_BACKWARD * largest
-        return int(most)
+            total += _LARGEST_IN_BACKWARD * largest
+        return int(total)
 
     def _most_of_weights(self, kind: str = "") -> int:
-        """Return the bytes of all weights, their gradients and states, and the temporaries of a step."""
-        known = self.analysis.phases.optimizers.states_range
-        n_states = known[1] if known else _MOST_STATES
+        """Return the bytes of all weights, gradients and states, and the temporaries of a step."""
+        states_range = self.analysis.phases.optimizers.states_range
+        n_states = states_range[1] if states_range else _MOST_STATES
         copies = n_states * _STATES_LEFT[kind] if kind in _STATES_LEFT else n_states + _TEMPORARIES
         return int(self.weight_bytes * (2 + copies))
 
     def bytes_to_come(self) -> int:
-        """Return the most that weights still get; 0 where an earlier step shows it, or nothing does."""
+        """Return the most that weights still get.
+
+        0 where an earlier step shows what the step needs, or nothing does.
+        """
         if not self.has_inventory:
             return 0
-        had = self.analysis.allocations.bytes_of(self._kept)
-        return max(self._most_of_weights() - int(had), 0)
+        kept_bytes = self.analysis.allocations.bytes_of(self._kept)
+        return max(self._most_of_weights() - int(kept_bytes), 0)
 
 
 def _places_weights(analysis: DeviceAnalysis, event: int) -> bool:
