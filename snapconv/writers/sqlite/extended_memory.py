@@ -1,4 +1,4 @@
-"""The tables and views that ``--extended`` adds to a memory report, as data, and their values' origin.
+"""The tables and views that ``--extended`` adds to a memory report, as data.
 
 Their names begin with ``snapconv_``, and Skyline's own tables are never touched. A column or a
 table may be added at any time; whoever renames or removes one, or changes a meaning, raises
@@ -29,10 +29,10 @@ from snapconv.writers.sqlite.tables import (
     numbered,
     numbers_of,
     row_of,
+    single_record,
     size,
     table,
     text,
-    whole,
 )
 
 SCHEMA_VERSION = 7
@@ -45,7 +45,7 @@ _NO_EVENT = "there is no such event in the trace"
 _BEFORE = "before the first event"
 _EMPTY = "the trace has no events"
 _NO_STACK = "no stack was recorded"
-# Where a report has the columns of allocations.
+# The path of a report's columns of allocations.
 _ROWS = "analysis.allocations"
 
 
@@ -67,15 +67,20 @@ _NO_TIMES = "the snapshot has no times"
 
 
 def _words(
-    name: str, meaning: str, what: str, words: Callable[[MemoryReport], Iterable[str]]
+    name: str, meaning: str, word_meaning: str, words: Callable[[MemoryReport], Iterable[str]]
 ) -> Table:
     return table(
-        name, meaning, key("0"), text("name", what, "1"), records=lambda r: enumerate(words(r))
+        name,
+        meaning,
+        key("0"),
+        text("name", word_meaning, "1"),
+        records=lambda r: enumerate(words(r)),
     )
 
 
 def _labels(kind: type[IntEnum]) -> Callable[[MemoryReport], list[str]]:
-    return lambda _: [getattr(one, "label", one.name.lower()) for one in kind]
+    labels = [getattr(member, "label", member.name.lower()) for member in kind]
+    return always(labels)
 
 
 def _reason(at: str, meaning: str, table: str, name: str) -> Column:
@@ -151,15 +156,15 @@ def _probability(report: MemoryReport) -> NDArray[np.float64]:
 
 def report_table(version: int, *columns: Column, root: str) -> Table:
     """Make the table of facts about the report, of memory or of times."""
-    of_tables = f"version of the `snapconv_` tables; this page describes {version}"
-    of_root = "folder that paths of the project are relative to"
+    version_meaning = f"version of the `snapconv_` tables; this page describes {version}"
+    root_meaning = "folder that paths of the project are relative to"
     return table(
         "snapconv_report",
         "What this report is; always one row.",
-        integer("schema_version", of_tables, always(version)),
+        integer("schema_version", version_meaning, always(version)),
         *columns,
-        text("project_root", of_root, root, null="none was found"),
-        records=whole,
+        text("project_root", root_meaning, root, null="none was found"),
+        records=single_record,
     )
 
 

@@ -1,4 +1,4 @@
-"""The tables that ``--extended`` adds to a run time report, beside those that a memory report has too.
+"""The tables that ``--extended`` adds to a run time report, beside those of a memory report.
 
 TIME_SCHEMA_VERSION rises as SCHEMA_VERSION of a memory report does.
 """

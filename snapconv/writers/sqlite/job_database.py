@@ -1,4 +1,4 @@
-"""A JobReport -> one SQLite file about all ranks: a row for each file, device, category, line and finding.
+"""A JobReport -> one SQLite file about all ranks: files, devices, categories, lines, findings.
 
 docs/reference/ranks-schema.md is printed from these tables.
 """
@@ -42,8 +42,8 @@ def _devices(report: JobReport) -> Iterator[tuple[int, RankDevice]]:
 
 def _coordinates(report: JobReport) -> Iterator[tuple[int, str, int]]:
     for number, file in enumerate(report.files):
-        for axis, place in file.coordinates.items():
-            yield number, axis, place
+        for axis, index in file.coordinates.items():
+            yield number, axis, index
 
 
 def _categories(report: JobReport) -> Iterator[tuple[int, RankDevice, str, int]]:

@@ -1,4 +1,4 @@
-"""Reports -> SQLite files in the schemas of ``skyline memory`` and ``skyline time`` (skyline-cli 0.5.0).
+"""Reports -> SQLite files in Skyline's schemas of memory and times (skyline-cli 0.5.0).
 
 docs/reference/schema.md and time-schema.md describe the meaning of the rows; the schemas, their
 order and the numbering are Skyline's to the letter, because their readers are other people's
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from snapconv.answers.memory_report import ActivationEntry, MemoryReport, WeightEntry
 from snapconv.answers.times import RunTimeEntry, TimeReport
+from snapconv.stacks.project_lines import SourceLine
 from snapconv.writers.sqlite.tables import (
     Column,
     Database,
@@ -19,10 +20,10 @@ from snapconv.writers.sqlite.tables import (
     key,
     milliseconds,
     numbered,
+    single_record,
     size,
     table,
     text,
-    whole,
 )
 
 USER_VERSION = 1
@@ -38,11 +39,11 @@ _ORDERING, _FILE_PATH, _LINE_NUMBER = (
 
 
 class EntryFrames:
-    """The frames of entries, made while they are written; those whose line is not known are left out."""
+    """The frames of entries with a known line; their records are built while they are written."""
 
     def __init__(self, entries: Sequence[WeightEntry | ActivationEntry | RunTimeEntry]) -> None:
-        known = cache(lambda frames: tuple(frame for frame in frames if frame.line_number >= 1))
-        self._frames = [known(entry.frames) for entry in entries]
+        known_lines = cache(_known_lines)
+        self._frames = [known_lines(entry.frames) for entry in entries]
 
     def __len__(self) -> int:
         return sum(map(len, self._frames))
@@ -51,6 +52,10 @@ class EntryFrames:
         for number, frames in enumerate(self._frames, 1):
             for ordering, frame in enumerate(frames):
                 yield number, ordering, frame
+
+
+def _known_lines(frames: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]:
+    return tuple(frame for frame in frames if frame.line_number >= 1)
 
 
 def _frames_of_memory(report: MemoryReport) -> EntryFrames:
@@ -149,7 +154,7 @@ CREATE UNIQUE INDEX entry_type_and_id
             "peak.allocated_bytes",
             sql_type="INT",
         ),
-        records=whole,
+        records=single_record,
         is_skylines=True,
     ),
 )
