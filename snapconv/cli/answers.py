@@ -6,9 +6,10 @@ prints.
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import zip_longest
+from itertools import repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from snapconv.analysis import Analysis, DeviceAnalysis
     from snapconv.notes import Note
 
-# Every answer has a line about the history of its own.
+# Every answer has its own line about the history.
 _SHOWN_BY_ANSWERS = {"truncated-history"}
 # Every question by the name of its command, in the order of the help.
 QUESTIONS: "dict[str, Callable[..., Answer]]" = {}
@@ -58,70 +59,77 @@ def analysis_of(snapshot: Path, options: ReadOptions, *, shows_progress: bool = 
 
 def answer_by_device(
     analysis: "Analysis",
-    found: Iterable[tuple[Any, Iterable[str]]],
+    answers: Iterable[tuple[Any, Iterable[str]]],
     *,
     every_note: bool = False,
-    others: "Sequence[DeviceAnalysis]" = (),
+    other_devices: "Sequence[DeviceAnalysis]" = (),
     weights: Sequence[int] = (),
 ) -> Answer:
-    """Make one answer of the values and the lines of every device; those of a dataclass are its fields.
+    """Make one answer of the values and lines of every device; values are a dict or a dataclass.
 
-    As text, the devices that ran out of memory, or else the one with the highest peak, and a line
-    about each of the rest and of the ``others``; so too the notes, of which those alone that change
-    what to believe. With ``weights``, the device that has most for the question, and the first line
-    of each of the rest.
+    The text has the lines of the devices that ran out of memory, or else of the one with the
+    highest peak. It has a line about every further device and about ``other_devices``. With
+    ``weights``, it has the lines of the device with the largest weight, and the first line of every
+    further device. Notes are about the devices whose lines are shown; only notes that change what
+    to believe, without ``every_note``.
     """
     from snapconv.answers.notes import file_notes, main_notes
 
-    devices = analysis.devices
-    answers = list(found)
-    most = weights or [0] * len(devices)
-    order = sorted(range(len(devices)), key=lambda at: (-most[at], *devices[at].urgency))
-    n_shown = 1 if weights else sum(one.ran_out for one in devices) or 1
-    lines = [line for position in order[:n_shown] for line in (*answers[position][1], "")]
-    heads = [next(iter(answers[position][1])) for position in order[n_shown:]] if weights else []
-    rest = [*(devices[position] for position in order[n_shown:]), *others]
-    shown = {None, *(devices[position].device.device for position in order[:n_shown])}
+    values = []
+    rows = []
+    for device, weight, (answer, lines) in zip(
+        analysis.devices, weights or repeat(0), answers, strict=False
+    ):
+        number = device.device.device
+        entry: dict[str, object] = {"device": number, "kind": device_kind(number)}
+        entry |= answer if isinstance(answer, dict) else asdict(answer)
+        values.append(entry | {"failed": device.ran_out})
+        rows.append(((-weight, *device.urgency), device, lines))
+    rows.sort(key=itemgetter(0))
+    n_shown = 1 if weights else sum(device.ran_out for device in analysis.devices) or 1
+    shown: list[str] = []
+    numbers: set[int | None] = {None}
+    for _, device, lines in rows[:n_shown]:
+        shown += [*lines, ""]
+        numbers.add(device.device.device)
+    further = []
+    for _, device, lines in rows[n_shown:]:
+        head = next(iter(lines)) if weights else ""
+        further.append(_device_line(device, head))
+    further += map(_device_line, other_devices)
     notes = file_notes(analysis) if every_note else main_notes(analysis)
-    values = [
-        {"device": one.device.device, "kind": device_kind(one.device.device)}
-        | (answer if isinstance(answer, dict) else asdict(answer))
-        | {"failed": one.ran_out}
-        for one, (answer, _) in zip(devices, answers, strict=True)
-    ]
     return Answer(
         {"devices": values},
-        [*lines, *_lines_of_others(rest, heads)] if rest else lines[:-1],
-        [one for one in notes if one.device in shown and one.slug not in _SHOWN_BY_ANSWERS],
+        shown + further if further else shown[:-1],
+        [note for note in notes if note.device in numbers and note.slug not in _SHOWN_BY_ANSWERS],
         analysis.snapshot.container.n_unpacked_bytes,
     )
 
 
-def _lines_of_others(devices: "Sequence[DeviceAnalysis]", heads: Sequence[str]) -> Iterator[str]:
-    for found, head in zip_longest(devices, heads):
-        replay = found.replay
-        peak, reserved = (
-            curve_bytes(name, getattr(replay, name).peak, replay.at_least)
-            for name in ("allocated", "reserved")
-        )
-        number = found.device.device
-        shown = head or f"{device_name(number)}  peak {peak}, {reserved} reserved"
-        yield f"{shown} (--device {device_argument(number)} shows more)"
+def _device_line(device: "DeviceAnalysis", head: str = "") -> str:
+    """Write a line about a device whose answer is not shown; ``head``: the answer's first line."""
+    number = device.device.device
+    if not head:
+        replay = device.replay
+        peak = curve_bytes("allocated", replay.allocated.peak, replay.at_least)
+        reserved = curve_bytes("reserved", replay.reserved.peak, replay.at_least)
+        head = f"{device_name(number)}  peak {peak}, {reserved} reserved"
+    return f"{head} (--device {device_argument(number)} shows more)"
 
 
 def question(*documents: str) -> Callable[[Callable[..., Answer]], Callable[..., None]]:
-    """Make a command of a question: it prints the answer, with ``--top`` and ``--json`` as more options."""
+    """Make a command of a question: it prints the answer, and has ``--top`` and ``--json`` too."""
 
     def command_of(function: Callable[..., Answer]) -> Callable[..., None]:
         name = function.__name__.replace("_", "-")
         parameters = inspect.signature(function).parameters
 
-        def run(*, as_json: bool, top: int | None, **given: Any) -> None:
+        def run(*, as_json: bool, top: int | None, **options: Any) -> None:
             from snapconv.writers.text.size_rows import table_rows
 
             shown = {"top": top} if "top" in parameters else {}
             with table_rows(top):
-                answer = function(**given, **shown)
+                answer = function(**options, **shown)
                 if as_json:
                     print_json(first_entries(answer.values, top), n_bytes=answer.n_bytes)
                 else:
@@ -131,15 +139,15 @@ def question(*documents: str) -> Callable[[Callable[..., Answer]], Callable[...,
                 raise BudgetExceeded(answer.exceeded)
 
         QUESTIONS[name], DOCUMENTS[name] = function, documents
-        own = [parameter for name, parameter in parameters.items() if name != "top"]
-        return with_parameters(run, [*own, TOP, _AS_JSON], of=function)
+        own_options = [parameter for name, parameter in parameters.items() if name != "top"]
+        return with_parameters(run, [*own_options, TOP, _AS_JSON], of=function)
 
     return command_of
 
 
 def error_values(error: BaseException | None) -> dict[str, object]:
-    """Return an error for machines: the exit code, the kind, and the sentence that stands on stderr."""
+    """Return an error for machines: the exit code, the kind, and the sentence on stderr."""
     if isinstance(error, SnapconvError):
         return {"exit_code": error.exit_code, "kind": type(error).__name__, "message": str(error)}
-    shown = getattr(error, "format_message", error.__str__)()  # typer's, of a wrong command line
-    return {"exit_code": 2, "kind": "UsageError", "message": shown}
+    message = getattr(error, "format_message", error.__str__)()  # typer's, of a wrong command line
+    return {"exit_code": 2, "kind": "UsageError", "message": message}

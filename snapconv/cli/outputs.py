@@ -42,17 +42,17 @@ def to_sqlite(
         analysis=read.analysis(),
     )
     with progress_bar(shown=not quiet) as progress:
-        made = convert.to_sqlite(snapshot, options, progress=progress)
+        reports = convert.to_sqlite(snapshot, options, progress=progress)
     if quiet:
         return
     from snapconv.writers.text.moment import summary_lines
 
     if as_json:
-        print_json(made.to_json(), n_bytes=made.n_bytes)
+        print_json(reports.to_json(), n_bytes=reports.n_bytes)
     else:
-        reports = sorted(made.reports, key=lambda one: one[1].analysis.urgency)
-        print_lines(summary_lines(reports, made.time), sys.stdout)
-    show_notes(made.notes)
+        shown = sorted(reports.reports, key=lambda report: report[1].analysis.urgency)
+        print_lines(summary_lines(shown, reports.time), sys.stdout)
+    show_notes(reports.notes)
 
 
 def view(
@@ -75,12 +75,12 @@ def view(
 
     inputs = [snapshot] if newer is None else [snapshot, newer]
     path = page_output(inputs, output_file(output), force=force)
-    files = [analysis_of(one, read, shows_progress=not quiet) for one in inputs]
-    made = write_view(files, path, force=force)
+    files = [analysis_of(path, read, shows_progress=not quiet) for path in inputs]
+    page = write_view(files, path, force=force)
     if not quiet:
-        _report(made.path, [note for note in made.notes if not note.is_minor], made.n_bytes)
+        _report(page.path, [note for note in page.notes if not note.is_minor], page.n_bytes)
     if open_page:
-        made.open()
+        page.open()
 
 
 def export(

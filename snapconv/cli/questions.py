@@ -17,7 +17,7 @@ from snapconv.files import open_input
 from snapconv.units import device_name, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from snapconv.answers.check import Budgets
     from snapconv.notes import Note
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # A log of a long training is larger; the message is looked for in its end.
 _MOST_OF_LOG = 64 << 20
 _MOST_SCALE = 10_000
+_NOT_MODELLED = "pinned host memory has an allocator of its own, which is not modelled"
 
 
 @question("verdict.FileVerdict")
@@ -39,8 +40,11 @@ def verdict(snapshot: Path, *, read: ReadOptions, top: int | None = None) -> Ans
 
     analysis = analysis_of(snapshot, read)
     n_causes = N_CAUSES if top is None else top
-    found = (find_verdict(device, n_causes=n_causes) for device in analysis.devices)
-    return answer_by_device(analysis, ((one, verdict_lines(one, str(snapshot))) for one in found))
+    answers = []
+    for device in analysis.devices:
+        device_verdict = find_verdict(device, n_causes=n_causes)
+        answers.append((device_verdict, verdict_lines(device_verdict, str(snapshot))))
+    return answer_by_device(analysis, answers)
 
 
 @question("peak.MomentState")
@@ -56,14 +60,14 @@ def summary(
     from snapconv.answers.peak import state_at
     from snapconv.writers.text.moment import moment_lines
 
-    shown = moment(at)
+    name = moment(at)
     total = size_of(device_total, "--device-total")
     analysis = analysis_of(snapshot, read)
-    states = [
-        state_at(one, find_moment(one, shown), device_total=total) for one in analysis.devices
-    ]
-    found = ((state, moment_lines(state)) for state in states)
-    return answer_by_device(analysis, found, every_note=True)
+    answers = []
+    for device in analysis.devices:
+        state = state_at(device, find_moment(device, name), device_total=total)
+        answers.append((state, moment_lines(state)))
+    return answer_by_device(analysis, answers, every_note=True)
 
 
 @question("tree.MemoryTree")
@@ -85,16 +89,14 @@ def tree(
     from snapconv.answers.tree import find_tree
     from snapconv.writers.text.moment import MOST_NODES, tree_lines
 
-    shown = moment(at)
+    name = moment(at)
     analysis = analysis_of(snapshot, read)
-    found = [
-        find_tree(one, find_moment(one, shown), by=by, all_frames=all_frames)
-        for one in analysis.devices
-    ]
     n_most = MOST_NODES if top is None else top
-    return answer_by_device(
-        analysis, ((one.largest(top), tree_lines(one, n_most=n_most)) for one in found)
-    )
+    answers = []
+    for device in analysis.devices:
+        device_tree = find_tree(device, find_moment(device, name), by=by, all_frames=all_frames)
+        answers.append((device_tree.largest(top), tree_lines(device_tree, n_most=n_most)))
+    return answer_by_device(analysis, answers)
 
 
 @question("oom.failed_allocation.OutOfMemory", "oom.remedies.Remedies", "oom.message.MessageAnswer")
@@ -116,25 +118,27 @@ def oom(
     from snapconv.writers.text.oom import oom_lines
 
     if (snapshot is None) == (message is None):
-        both = ", not both" if message else ""
-        raise typer.BadParameter(f"give a SNAPSHOT or --message LOG{both}", param_hint="SNAPSHOT")
+        correction = ", not both" if message else ""
+        raise typer.BadParameter(
+            f"give a SNAPSHOT or --message LOG{correction}", param_hint="SNAPSHOT"
+        )
     if message is not None:
         return _explained_text(message)
     assert snapshot is not None
     total = size_of(device_total, "--device-total")
-    every = analysis_of(snapshot, read)
-    failed = tuple(one for one in every.devices if one.ran_out)
-    found = []
-    analysis = replace(every, devices=failed or every.devices)
+    file = analysis_of(snapshot, read)
+    failed = tuple(device for device in file.devices if device.ran_out)
+    answers = []
+    analysis = replace(file, devices=failed or file.devices)
     with progress_bar(shown=True) as progress:
-        for one in analysis.devices:
+        for device in analysis.devices:
             explained, remedies = explain_oom(
-                one, device_total=total, replay=not no_replay, progress=progress
+                device, device_total=total, replay=not no_replay, progress=progress
             )
             values = asdict(explained) | {"remedies": asdict(remedies) if remedies else None}
-            found.append((values, oom_lines(explained, remedies, file=str(snapshot))))
-    others = [one for one in every.devices if failed and not one.ran_out]
-    return answer_by_device(analysis, found, others=others)
+            answers.append((values, oom_lines(explained, remedies, file=str(snapshot))))
+    other_devices = [device for device in file.devices if failed and not device.ran_out]
+    return answer_by_device(analysis, answers, other_devices=other_devices)
 
 
 def _explained_text(log: Path) -> Answer:
@@ -147,8 +151,8 @@ def _explained_text(log: Path) -> Answer:
     # too long.
     is_file = os.path.exists(log) or log.suffix[1:].isalpha()  # noqa: PTH110
     is_text = not is_file and is_message(str(log), check=check)
-    found = explain_message(str(log) if is_text else decode_log(_end_of(log)), check=check)
-    return Answer(asdict(found), message_lines(found))
+    answer = explain_message(str(log) if is_text else decode_log(_end_of(log)), check=check)
+    return Answer(asdict(answer), message_lines(answer))
 
 
 def _end_of(log: Path) -> bytes:
@@ -179,12 +183,13 @@ def fragmentation(snapshot: Path, *, at: str | None = None, read: ReadOptions) -
     from snapconv.answers.fragmentation import find_fragmentation
     from snapconv.writers.text.moment import fragmentation_lines
 
-    shown = at and moment(at)
+    name = at and moment(at)
     analysis = analysis_of(snapshot, read)
-    found = (find_fragmentation(one, shown) for one in analysis.devices)
-    return answer_by_device(
-        analysis, ((one, fragmentation_lines(one, str(snapshot))) for one in found)
-    )
+    answers = []
+    for device in analysis.devices:
+        report = find_fragmentation(device, name)
+        answers.append((report, fragmentation_lines(report, str(snapshot))))
+    return answer_by_device(analysis, answers)
 
 
 @question()
@@ -198,9 +203,9 @@ def growth(snapshot: Path, *, read: ReadOptions) -> Answer:
     from snapconv.writers.text.growth import growth_lines
 
     analysis = analysis_of(snapshot, read)
-    found = [*map(report_growth, analysis.devices)]
-    answers = [(one.to_json(), growth_lines(one, str(snapshot))) for one in found]
-    return answer_by_device(analysis, answers, weights=[one.weight for one in found])
+    reports = list(map(report_growth, analysis.devices))
+    answers = [(report.to_json(), growth_lines(report, str(snapshot))) for report in reports]
+    return answer_by_device(analysis, answers, weights=[report.weight for report in reports])
 
 
 @question("advice.findings.Advice")
@@ -221,19 +226,18 @@ def advise(
 
     if capacity is not None and save is not None:
         raise typer.BadParameter("give --capacity or --save, not both", param_hint="--save")
-    fits = size_of(capacity, "--capacity")
-    saved = size_of(save, "--save")
+    capacity_bytes = size_of(capacity, "--capacity")
+    saved_bytes = size_of(save, "--save")
     analysis = analysis_of(snapshot, read)
-    found = []
-    for one in analysis.devices:
-        goal = goal_of(one, capacity=fits, save=saved)
-        times = forward_times(snapshot, one.device.device)
-        advice = find_advice(one, goal_bytes=goal, capacity=fits, forward_ms=times)
-        cached = 0 if save else kept_cached(one)
-        found.append(
-            (advice.to_json(), advice_lines(advice, str(snapshot), cached, growing_sentence(one)))
-        )
-    return answer_by_device(analysis, found)
+    answers = []
+    for device in analysis.devices:
+        goal = goal_of(device, capacity=capacity_bytes, save=saved_bytes)
+        times = forward_times(snapshot, device.device.device)
+        advice = find_advice(device, goal_bytes=goal, capacity=capacity_bytes, forward_ms=times)
+        cached = 0 if save else kept_cached(device)
+        lines = advice_lines(advice, str(snapshot), cached, growing_sentence(device))
+        answers.append((advice.to_json(), lines))
+    return answer_by_device(analysis, answers)
 
 
 @question()
@@ -280,20 +284,19 @@ def what_if(
         card_name,
         one_stream,
     )
-    analysis, scale = analysis_of(snapshot, read), 1.0 if batch_scale is None else batch_scale
-    found = []
+    scale = 1.0 if batch_scale is None else batch_scale
+    analysis = analysis_of(snapshot, read)
+    answers: list[tuple[dict[str, object], Iterable[str]]] = []
     with progress_bar(shown=True) as progress:
-        trials = [
-            try_settings(one, request, scale=scale, progress=progress) for one in analysis.devices
-        ]
-    for one, tried in zip(analysis.devices, trials, strict=True):
-        unknown = "pinned host memory has an allocator of its own, which is not modelled"
-        lines = what_if_lines(tried) if tried else [f"{device_name(one.device.device)}  {unknown}"]
-        values = (
-            tried.to_json() | {"conclusion": conclude(tried)} if tried else {"unknown": unknown}
-        )
-        found.append((values, lines))
-    return answer_by_device(analysis, found)
+        for device in analysis.devices:
+            trials = try_settings(device, request, scale=scale, progress=progress)
+            if trials:
+                values = trials.to_json() | {"conclusion": conclude(trials)}
+                answers.append((values, what_if_lines(trials)))
+            else:
+                line = f"{device_name(device.device.device)}  {_NOT_MODELLED}"
+                answers.append(({"unknown": _NOT_MODELLED}, [line]))
+    return answer_by_device(analysis, answers)
 
 
 @question()
@@ -310,10 +313,10 @@ def explain(snapshot: Path, question: str, *, read: ReadOptions, stack: bool = F
 
     parsed(question, parse_question, "ADDR-OR-EVENT")
     analysis = analysis_of(snapshot, read)
-    found = explain_allocations(analysis, question)
+    explanation = explain_allocations(analysis, question)
     return Answer(
-        asdict(found),
-        explanation_lines(found, whole_stack=stack),
+        asdict(explanation),
+        explanation_lines(explanation, whole_stack=stack),
         main_notes(analysis),
         analysis.snapshot.container.n_unpacked_bytes,
     )
@@ -344,21 +347,21 @@ def diff(old: Path, new: Path, *, read: ReadOptions) -> Answer:
     from snapconv.answers.notes import file_notes
     from snapconv.writers.text.comparisons import diff_lines
 
-    before, after = (analysis_of(path, read) for path in (old, new))
+    before = analysis_of(old, read)
+    after = analysis_of(new, read)
     report = compare_files(before, after)
-    return Answer(
-        report.to_json(),
-        diff_lines(report),
-        [*_notes_of_both(file_notes(before), file_notes(after))],
-        sum(one.snapshot.container.n_unpacked_bytes for one in (before, after)),
-    )
+    n_bytes = sum(file.snapshot.container.n_unpacked_bytes for file in (before, after))
+    notes = list(_notes_of_both(file_notes(before), file_notes(after)))
+    return Answer(report.to_json(), diff_lines(report), notes, n_bytes)
 
 
 def _notes_of_both(old: "Sequence[Note]", new: "Sequence[Note]") -> "Iterator[Note]":
     """Yield the main notes of both files, and all those of one alone with its name."""
     yield from (note for note in old if note in new and not note.is_minor)
-    for which, notes, others in (("old", old, new), ("new", new, old)):
-        yield from (replace(one, slug=f"{which}: {one.slug}") for one in notes if one not in others)
+    for age, notes, other_notes in (("old", old, new), ("new", new, old)):
+        for note in notes:
+            if note not in other_notes:
+                yield replace(note, slug=f"{age}: {note.slug}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,32 +396,30 @@ def check(
     before = analysis_of(baseline, read).devices if baseline else None
     file = str(snapshot)
     checks = check_budgets(analysis.devices, budgets, baseline=before)
-    holds = all(one.holds for one in checks)
+    holds = all(result.holds for result in checks)
     return Answer(
-        {"file": file, "holds": holds, "checks": [one.to_json() for one in checks]},
+        {"file": file, "holds": holds, "checks": [result.to_json() for result in checks]},
         (check_lines if format == "text" else github_lines)(file, checks),
         main_notes(analysis),
         exceeded="" if holds else outcome(file, checks),
     )
 
 
-def _read_limits(given: Limits, baseline: Path | None) -> "Budgets":
+def _read_limits(limits: Limits, baseline: Path | None) -> "Budgets":
     """Read every limit; raises BadParameter for one that is wrong, and where there is none."""
     from snapconv.answers.check import Budgets, read_limit
 
-    if given.fail_over and baseline is None:
+    if limits.fail_over and baseline is None:
         raise typer.BadParameter("it needs --baseline FILE", param_hint="--fail-over")
-    if baseline is not None and given.fail_over is None and given.no_faults_above is None:
+    if baseline is not None and limits.fail_over is None and limits.no_faults_above is None:
         raise typer.BadParameter(
             "it needs --fail-over or --no-faults-above", param_hint="--baseline"
         )
-    texts = {name: value for name, value in asdict(given).items() if value is not None}
-    if not texts:
+    values = {}
+    for name, text in asdict(limits).items():
+        if text is not None:
+            option = f"--{name.replace('_', '-')}"
+            values[name] = parsed(text, partial(read_limit, name), option)
+    if not values:
         raise typer.BadParameter("no limit is given: give one, such as --max-peak 38GiB")
-    options = {name: f"--{name.replace('_', '-')}" for name in texts}
-    return Budgets(
-        **{
-            name: parsed(text, partial(read_limit, name), options[name])
-            for name, text in texts.items()
-        }
-    )
+    return Budgets(**values)

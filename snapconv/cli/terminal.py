@@ -19,9 +19,9 @@ from snapconv.units import printable, shortened
 # has it.
 JSON_VERSION = 4
 
-# Less is over before anybody has read it.
+# Shorter work is over before anybody has read a bar.
 _WORTH_A_BAR_S = 0.5
-# Narrower, a terminal breaks lines itself.
+# A narrower terminal breaks lines itself.
 LEAST_WIDTH = 40
 # Two spaces end a column.
 _GAP = re.compile(r"(?<=\S)  +")
@@ -46,7 +46,7 @@ def open_stdout() -> None:
     So what is printed there is an error, and no file that is opened later gets its descriptor.
     """
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115  # until the process ends
+        sys.stdout = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115  # stays open
 
 
 def print_lines(lines: Iterable[str], stream: TextIO | None) -> None:
@@ -68,34 +68,34 @@ def print_lines(lines: Iterable[str], stream: TextIO | None) -> None:
 
 
 def fitted(line: str, width: int | None, *, shortens_paths: bool) -> list[str]:
-    """Break a line that is too wide, below the text behind its figures; first shorten the folders in it.
+    """Break a line that is too wide, below the text behind its figures.
 
-    A file's name, its line number and its function are never cut. A command to type stays on one
-    line.
+    Its folders are shortened first. A file's name, its line number and its function are never cut.
+    A command to type stays on one line.
     """
     if width is None or len(line) <= width or _TO_COPY.match(line):
         return [line]
     if shortens_paths:
-        line = _with_short_folders(line, width)
+        line = _shorten_folders(line, width)
     indent = len(line) - len(line.lstrip()) + 2
     for gap in _GAP.finditer(line):
         indent = gap.end() if gap.end() <= 2 * width // 3 else indent
-    whole = _FIGURE.sub("\N{NO-BREAK SPACE}", line)
+    text = _FIGURE.sub("\N{NO-BREAK SPACE}", line)
     lines = wrap(
-        whole, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
     return [part.replace("\N{NO-BREAK SPACE}", " ") for part in lines] or [line]
 
 
-def _with_short_folders(line: str, width: int) -> str:
-    """Leave out outer folders of the places in a line that is too wide, such as ``net/model.py:35``."""
+def _shorten_folders(line: str, width: int) -> str:
+    """Leave out outer folders of the paths with line numbers in a line that is too wide."""
     words = line.split(" ")
     too_many = len(line) - width
     for number, word in enumerate(words):
         folder, _, name = word.rpartition("/")
         if too_many > 0 and folder and _LINE_NUMBER.search(name):
-            _, slash, kept = folder[too_many + 1 :].partition("/")
-            words[number] = f"…/{kept}{slash}{name}"
+            _, slash, inner_folders = folder[too_many + 1 :].partition("/")
+            words[number] = f"…/{inner_folders}{slash}{name}"
             too_many -= len(word) - len(words[number])
     return " ".join(words)
 
@@ -168,7 +168,7 @@ def json_text(values: object, *, is_indented: bool = True) -> str:
 
 @contextmanager
 def progress_bar(*, shown: bool) -> Iterator[Progress | None]:
-    """Show a progress bar on stderr where that is a terminal, and the work takes a while; None elsewhere."""
+    """Show a progress bar on stderr if the work takes a while; None where it is no terminal."""
     if not (shown and sys.stderr is not None and sys.stderr.isatty()):
         yield None
         return
@@ -176,12 +176,12 @@ def progress_bar(*, shown: bool) -> Iterator[Progress | None]:
     with ExitStack() as shows:
         update: Progress | None = None
 
-        def progress(stage: str, done: int, total: int) -> None:
+        def progress(stage: str, n_done: int, total: int) -> None:
             nonlocal update
             if update is None and monotonic() - begun >= _WORTH_A_BAR_S:
                 update = shows.enter_context(_bar())
             if update is not None:
-                update(stage, done, total)
+                update(stage, n_done, total)
 
         yield progress
 
@@ -194,15 +194,15 @@ def _bar() -> Iterator[Progress]:
 
     with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
-        yield lambda stage, done, total: bar.update(
-            task, description=stage, completed=done, total=total
+        yield lambda stage, n_done, total: bar.update(
+            task, description=stage, completed=n_done, total=total
         )
 
 
 # JSON is in proportion to the file that it is about: a file repeats a stack, a name or a whole
-# trace for two bytes. No real file comes near the bound, and of these all is printed.
-# How many entries of a list, and characters of a text, are tried; what comes first is what is
-# largest.
+# trace for two bytes. No real file comes near the bound, so its JSON is complete.
+# These numbers of entries of a list, and of characters of a text, are tried in turn. The first
+# entries of a list are its largest.
 _TRIED = ((1000, 4000), (300, 1000), (100, 300), (30, 100), (10, 100), (3, 100), (1, 50), (0, 50))
 # Lists of which nothing is left out: an entry for each device or category, in an order of their
 # own.
@@ -212,9 +212,10 @@ _WHOLE = ("devices", "reports", "categories")
 def limited_text(
     values: object, written: Callable[[object], str], allowed: int
 ) -> tuple[str, int | None, int]:
-    """Write values in so many characters, if they can: with how many entries of lists, None: with all.
+    """Write values in at most ``allowed`` characters, if possible.
 
-    The last number is that of the characters of a text.
+    Return the text, the limit of entries of a list (None: all of them), and the limit of characters
+    of a text.
     """
     text = written(values)
     if len(text) <= allowed:
@@ -227,26 +228,25 @@ def limited_text(
 
 
 def first_entries(values: Mapping[str, object], n_items: int | None) -> Mapping[str, object]:
-    """Return the first entries of every list, but of those of devices all; None: whole lists."""
+    """Return the first entries of every list, and of a list of devices all; None: whole lists."""
     if n_items is None:
         return values
-    found: Mapping[str, object] = _shortened(values, n_items, sys.maxsize)
-    return found
+    shortened_values: Mapping[str, object] = _shortened(values, n_items, sys.maxsize)
+    return shortened_values
 
 
 def _shortened(values: object, n_items: int, n_characters: int) -> Any:
-    match values:
-        case str():
-            return shortened(values, n_characters)
-        case dict():
-            return {
-                shortened(str(key), n_characters): [
-                    _shortened(one, n_items, n_characters) for one in value
-                ]
-                if key in _WHOLE and isinstance(value, list | tuple)
-                else _shortened(value, n_items, n_characters)
-                for key, value in values.items()
-            }
-        case list() | tuple():
-            return [_shortened(value, n_items, n_characters) for value in values[:n_items]]
+    if isinstance(values, str):
+        return shortened(values, n_characters)
+    if isinstance(values, dict):
+        document = {}
+        for key, value in values.items():
+            name = shortened(str(key), n_characters)
+            if key in _WHOLE and isinstance(value, list | tuple):
+                document[name] = [_shortened(entry, n_items, n_characters) for entry in value]
+            else:
+                document[name] = _shortened(value, n_items, n_characters)
+        return document
+    if isinstance(values, list | tuple):
+        return [_shortened(value, n_items, n_characters) for value in values[:n_items]]
     return values

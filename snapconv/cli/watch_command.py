@@ -43,7 +43,7 @@ def watch(
     log.setLevel(logging.INFO)
     log.propagate = False
     log.addHandler(_Stderr())
-    found = find_module(entry) if is_module else find_file(entry)
+    program = find_module(entry) if is_module else find_file(entry)
     recording = Recording(
         output,
         steps=NO_STEP,
@@ -53,18 +53,18 @@ def watch(
         ranks=chosen_ranks(ranks),
         on_other_oom=all_ranks,
     )
-    with lasting_until_exit() as until_exit:
-        code, raised = run(
-            found, args or [], recording, simulation=simulation, simulation_parts=until_exit
+    with lasting_until_exit() as lifetime:
+        code, error = run(
+            program, args or [], recording, simulation=simulation, simulation_parts=lifetime
         )
     ran_out = [path for path in recording.captures if "other-oom" not in path.name]
     if ran_out:  # in this rank: that of another has its own say
-        of_job = all_ranks or "://" in output
-        question, place = ("ranks", output) if of_job else ("oom", str(ran_out[0]))
-        say(f"memory ran out; next: snapconv {question} {shlex.quote(place)}")
-    if raised is not None:  # last of all, where Python has it and people look
-        show_raised(raised)
-    raise ProgramEnded(code, until_exit)
+        is_job = all_ranks or "://" in output
+        question, captures = ("ranks", output) if is_job else ("oom", str(ran_out[0]))
+        say(f"memory ran out; next: snapconv {question} {shlex.quote(captures)}")
+    if error is not None:  # last of all, where Python has it and people look
+        show_raised(error)
+    raise ProgramEnded(code, lifetime)
 
 
 class _Stderr(logging.Handler):
