@@ -13,7 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snapconv.cli.arguments import ReadOptions, device_number, with_parameters
+from snapconv.cli.arguments import ReadOptions, device_number, give_signature
 from snapconv.cli.terminal import first_entries, print_json, print_lines, progress_bar, show_notes
 from snapconv.errors import BudgetExceeded, SnapconvError
 from snapconv.units import curve_bytes, device_argument, device_kind, device_name
@@ -140,7 +140,7 @@ def question(*documents: str) -> Callable[[Callable[..., Answer]], Callable[...,
 
         QUESTIONS[name], DOCUMENTS[name] = function, documents
         own_options = [parameter for name, parameter in parameters.items() if name != "top"]
-        return with_parameters(run, [*own_options, TOP, _AS_JSON], of=function)
+        return give_signature(run, [*own_options, TOP, _AS_JSON], of=function)
 
     return command_of
 

@@ -1,4 +1,4 @@
-"""The command line: parse, call the library, print. Of the commands only the one that is called is loaded."""
+"""The command line: parse, call the library, print. Only the command that is called is loaded."""
 
 import atexit
 import importlib
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -23,9 +24,9 @@ from snapconv.files import is_capture
 from snapconv.stop_signals import BY_SIGNAL, STOPPING, signals_raise, stage
 from snapconv.version import VERSION
 
-# Of Ctrl-C, and of the reader of a pipe that left.
+# Exit codes after Ctrl-C, and after the reader of a pipe has left.
 _INTERRUPTED, _NOBODY_READS = BY_SIGNAL + 2, BY_SIGNAL + 13
-# They run a program of the user in this process.
+# These commands run a program of the user in this process.
 _PROGRAM_COMMANDS = {"record", "watch"}
 
 
@@ -36,8 +37,8 @@ _MODULES = (
 )
 _OTHERS = (name.removesuffix("_command").replace("_", "-") for name in _MODULES)
 COMMANDS = (*QUESTIONS, *sorted((*OUTPUTS, *_OTHERS)))
-# Of a file, and of a folder with the files of a job.
-_WITHOUT_NAME, _OF_FOLDER = "verdict", "ranks"
+# The commands of a line that begins with a file, or with a folder of a job's files.
+_FILE_COMMAND, _FOLDER_COMMAND = "verdict", "ranks"
 _HELP = {"help_option_names": ["--help", "-h"]}
 
 
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     line = list(sys.argv[1:] if argv is None else argv)
     try:
-        line = _with_command(line)
+        line = _add_command(line)
         return _run(line)
     except ProgramEnded as ended:
         if argv is not None:  # called from Python, and no process of its own
@@ -88,12 +89,11 @@ def _run(line: list[str]) -> int:
         with signals_raise(is_program=is_program):
             app_with([name] if name in COMMANDS else COMMANDS)(line, prog_name="snapconv")
     except SystemExit as stop:  # how typer ends, whatever happened
-        if isinstance(
-            stop.__context__, BrokenPipeError
-        ):  # for which typer has the code of any failure
+        error = stop.__context__
+        if isinstance(error, BrokenPipeError):  # typer gives it the code of any failure
             return _NOBODY_READS
-        if hasattr(stop.__context__, "format_message"):  # a wrong command line
-            _print_document(line, stop.__context__)
+        if hasattr(error, "format_message"):  # a wrong command line
+            _print_document(line, error)
         code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
         if code == _INTERRUPTED or code - BY_SIGNAL in STOPPING:
             print_error("stopped: no unfinished file is left behind")
@@ -118,41 +118,42 @@ def _print_document(line: list[str], error: BaseException | None) -> None:
             print_json({"error": error_values(error)})
 
 
-def _with_command(argv: list[str]) -> list[str]:
-    """Add the command to a line that begins with a file or folder, and the option to a request for help."""
-    if argv[:1] == ["help"]:
-        return [*argv[1:], "--help"]
-    if not argv or argv[0] in COMMANDS or not _is_file(argv[0]):
-        return argv
-    if os.path.isdir(argv[0]) and not is_capture(Path(argv[0])):  # noqa: PTH112
+def _add_command(words: list[str]) -> list[str]:
+    """Add the command to a line that begins with a file or folder; turn ``help`` into an option."""
+    if words[:1] == ["help"]:
+        return [*words[1:], "--help"]
+    if not words or words[0] in COMMANDS or not _is_file(words[0]):
+        return words
+    if os.path.isdir(words[0]) and not is_capture(Path(words[0])):  # noqa: PTH112
         print_error(
-            f"{argv[0]} is a folder: comparing its files as ranks of a job (snapconv ranks "
-            f"{argv[0]})"
+            f"{words[0]} is a folder: comparing its files as ranks of a job (snapconv ranks "
+            f"{words[0]})"
         )
-        return [_OF_FOLDER, *argv]
-    if len(argv) > 1 and all(map(os.path.exists, argv)):
-        files = " ".join(argv)
+        return [_FOLDER_COMMAND, *words]
+    if len(words) > 1 and all(map(os.path.exists, words)):
+        files = " ".join(words)
         print_error(
             f"error: several files: type `snapconv ranks {files}`, or `snapconv diff OLD NEW` "
             f"for two"
         )
         raise ProgramEnded(2)  # a wrong command line
-    return [_WITHOUT_NAME, *argv]
+    return [_FILE_COMMAND, *words]
 
 
 def _is_file(word: str) -> bool:
-    """Whether a word is meant as a file: there is one, or no command could have such a name."""
+    """Return whether a word means a file: there is one, or no command could have such a name."""
     if word == "-":  # the standard input
         return True
     if not word or word.startswith("-"):
         return False
-    # In a folder that may not be searched, and of a name that is too long, nothing can be said to
-    # exist.
-    return "." in word or "/" in word or "\\" in word or os.path.exists(word)  # noqa: PTH110  # Path's raises
+    if any(sign in word for sign in "./\\"):
+        return True
+    # Path.exists raises in a folder that may not be searched, and for a name that is too long.
+    return os.path.exists(word)  # noqa: PTH110
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         from snapconv.native.library import kind
 
         print_lines([f"snapconv {VERSION} ({kind()})"], sys.stdout)
@@ -168,6 +169,13 @@ def _options(
     ] = False,
 ) -> None:
     """Options before the command."""
+
+
+def _module_of(function: str) -> ModuleType:
+    for module in (questions, outputs):
+        if hasattr(module, function):
+            return module
+    return importlib.import_module(f"snapconv.cli.{function}_command")
 
 
 def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -188,15 +196,10 @@ def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     app.callback()(_options)
     for name in commands:
         function = name.replace("-", "_")
-        module = next((one for one in (questions, outputs) if hasattr(one, function)), None)
-        module = module or importlib.import_module(f"snapconv.cli.{function}_command")
+        module = _module_of(function)
         command = expanded(getattr(module, function))
-        settings = getattr(module, "COMMAND_SETTINGS", {})
-        settings = {
-            "cls": Command,
-            **settings,
-            "context_settings": _HELP | settings.get("context_settings", {}),
-        }
+        settings = {"cls": Command} | getattr(module, "COMMAND_SETTINGS", {})
+        settings["context_settings"] = _HELP | settings.get("context_settings", {})
         summary = (command.__doc__ or "").partition("\n")[0]
         run = command if name in _PROGRAM_COMMANDS else stage(command)
         app.command(name, short_help=summary, **settings)(run)

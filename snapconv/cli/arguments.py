@@ -1,4 +1,4 @@
-"""Arguments and options of the commands, each declared once by the name of its parameter, and their parsing.
+"""Arguments and options of the commands, declared once by the name of their parameter.
 
 A command is a function whose parameters have plain types; ``expanded`` adds what typer needs.
 Options that belong together are the fields of a dataclass, which a command has as one parameter.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from snapconv.analysis import AnalysisOptions
 
 _Value = TypeVar("_Value")
-# What is written as 10^9 bytes and the like: a card of "80 GB" has about 80 GiB.
+# A size in units of 10^9 bytes and the like: a card of "80 GB" has about 80 GiB.
 _DECIMAL_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([KMGT])B", re.IGNORECASE)
 
 # The metavar, if any, and the help of every argument and option by its parameter; those of one
@@ -183,7 +183,7 @@ _OPTIONS = {
     ),
     "cublas_workspace": "With --simulate: add the workspace that cuBLAS keeps by default.",
 }
-# Of numbers.
+# The least values of numbers.
 _LEAST = {
     **dict.fromkeys(
         ("top", "iterations", "batch_size", "max_entries", "max_captures", "workers"), 1
@@ -202,18 +202,18 @@ SNAPSHOTS = ("snapshot", "newer", "old", "new", "baseline")
 
 
 class PlainWords:
-    """Takes words as they are: for each typer would load pydantic, which takes longer than a small file."""
+    """Takes words as they are: typer would load pydantic, which takes longer than a small file."""
 
     def get_params(self, ctx: Any) -> Any:
         """Return the parameters, --help too."""
-        found = super().get_params(ctx)  # type: ignore[misc]
-        for one in found:
-            one.process_value = partial(_process, one)
-        return found
+        parameters = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            parameter.process_value = partial(_process, parameter)
+        return parameters
 
 
 def _process(parameter: Any, ctx: Any, word: Any) -> Any:
-    """Convert what stands for a parameter: texts, paths and choices as they are, the rest as typer does."""
+    """Convert the word of a parameter: texts, paths and choices as they are, others by typer."""
     kind = parameter.type_descriptor.annotation
     if word is None and not parameter.required:
         value = () if parameter.multiple or parameter.nargs < 0 else None
@@ -252,31 +252,27 @@ def no_pipe(path: Path | None) -> Path | None:
     return path
 
 
-def declared(command: str, one: inspect.Parameter) -> inspect.Parameter:
-    """Return a parameter with what typer needs; its help stands in its annotation, or in the table above."""
-    name = one.name
-    kind = one.annotation
+def declared(command: str, parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter with typer's annotation; its help is in its own, or in a table above."""
+    name = parameter.name
+    kind = parameter.annotation
     table = _ARGUMENTS if name in _ARGUMENTS else _OPTIONS
     kind, text = get_args(kind) if get_origin(kind) is Annotated else (kind, "")
     text = text or table.get(f"{command}.{name}") or table[name]
     is_number = int in (kind, *get_args(kind))
-    more: dict[str, Any] = {"min": _LEAST[name]} if is_number and name in _LEAST else {}
+    settings: dict[str, Any] = {"min": _LEAST[name]} if is_number and name in _LEAST else {}
     if Path in (kind, *get_args(kind)):
         # Whether a file can be read is seen when it is read: typer's own look at it would end with
         # the code of a wrong command line.
-        more = {"readable": False, "callback": no_pipe if name in SNAPSHOTS else None}
-    metavar, _, text = text.rpartition(" | ")
+        settings = {"readable": False, "callback": no_pipe if name in SNAPSHOTS else None}
+    metavar, _, settings["help"] = text.rpartition(" | ")
+    settings["metavar"] = metavar or None
     if table is _ARGUMENTS:
-        return one.replace(
-            annotation=Annotated[kind, typer.Argument(metavar=metavar or None, help=text, **more)]
-        )
-    flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
-    return one.replace(
-        annotation=Annotated[
-            kind,
-            typer.Option(*flags, metavar=metavar or None, help=text, show_default=False, **more),
-        ]
-    )
+        info = typer.Argument(**settings)
+    else:
+        flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
+        info = typer.Option(*flags, show_default=False, **settings)
+    return parameter.replace(annotation=Annotated[kind, info])
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,19 +295,21 @@ class ReadOptions:
 
 
 def expanded(function: Callable[..., _Value]) -> Callable[..., _Value]:
-    """Return a function whose parameters typer knows, with the fields of option groups in their place."""
-    parameters = list(inspect.signature(function).parameters.values())
-    groups: dict[str, Any] = {
-        one.name: one.annotation for one in parameters if is_dataclass(one.annotation)
-    }
+    """Return a function whose parameters typer knows, with the fields of groups in their place."""
+    groups: dict[str, Any] = {}
+    flat = []
+    for parameter in inspect.signature(function).parameters.values():
+        if is_dataclass(parameter.annotation):
+            groups[parameter.name] = parameter.annotation
+        for option in _fields(parameter):
+            flat.append(declared(function.__name__, option))
 
-    def run(**given: Any) -> _Value:
+    def run(**values: Any) -> _Value:
         for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
-        return function(**given)
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        return function(**values)
 
-    flat = [declared(function.__name__, each) for one in parameters for each in _fields(one)]
-    return with_parameters(run, flat, of=function)
+    return give_signature(run, flat, of=function)
 
 
 def _fields(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
@@ -323,14 +321,14 @@ def _fields(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
         yield parameter.replace(name=field.name, default=default, annotation=field.type)
 
 
-def with_parameters(
+def give_signature(
     run: Callable[..., _Value], parameters: Iterable[inspect.Parameter], *, of: Callable[..., Any]
 ) -> Callable[..., _Value]:
-    """Give a function the name and help of another, and the parameters that typer and the docs see."""
-    keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    """Give a function the name and help of another, and parameters that typer and the docs see."""
+    keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     run.__name__ = of.__name__
     run.__doc__ = of.__doc__
-    run.__annotations__ = {one.name: one.annotation for one in keywords}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
     run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
     return run
 

@@ -71,7 +71,7 @@ def ranks(
 
 
 def _print_stop(n_left: int, *, is_kept: bool) -> None:
-    """Say how many files were not read; whoever keeps nothing, or writes reports, reads all of them again."""
+    """Show how many files were not read, and how to read them unless all are read again."""
     what_next = "; type it again to read only these" if is_kept else ""
     print_error(f"stopped: {counted(n_left, 'file')} not read{what_next}")
 
@@ -79,11 +79,12 @@ def _print_stop(n_left: int, *, is_kept: bool) -> None:
 def _job_progress(bar: "object") -> "JobProgress":
     """Show the files done, the rate and the time left as the text of a progress bar."""
 
-    def show(done: int, total: int, n_errors: int, n_seconds: float) -> None:
-        rate = done / max(n_seconds, 0.001)
-        left = f"{(total - done) / rate:.0f} s left"
+    def show(n_done: int, total: int, n_errors: int, n_seconds: float) -> None:
+        rate = n_done / max(n_seconds, 0.001)
+        remaining = f"{(total - n_done) / rate:.0f} s left"
         errors = f", {counted(n_errors, 'error')}" if n_errors else ""
-        bar(f"{done} of {total} files, {rate:.1f} a second, {left}{errors}", done, total)  # type: ignore[operator]
+        stage = f"{n_done} of {total} files, {rate:.1f} a second, {remaining}{errors}"
+        bar(stage, n_done, total)  # type: ignore[operator]
 
     return show
 
@@ -110,11 +111,10 @@ def _print(report: "JobReport", *, as_json: bool, top: int | None, quiet: bool) 
 def _end_for_errors(report: "JobReport") -> None:
     """End as the worst of the errors does; the answer is printed already."""
     if report.errors:
-        is_unsafe = any(file.exit_code == UnsafePickleError.exit_code for file in report.errors)
-        advice = (
-            ", and some contain code: do not load them with anything else either"
-            if is_unsafe
-            else ""
-        )
+        advice = ""
+        exit_code = InputError.exit_code
+        if any(file.exit_code == UnsafePickleError.exit_code for file in report.errors):
+            advice = ", and some contain code: do not load them with anything else either"
+            exit_code = UnsafePickleError.exit_code
         print_error(f"error: {report.lacking}{advice}")
-        raise typer.Exit(UnsafePickleError.exit_code if is_unsafe else InputError.exit_code)
+        raise typer.Exit(exit_code)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,30 +42,30 @@ _ONLY_OURS = (
 
 
 class RecordCommand(Command):
-    """The command line of ``record``, which refuses options of ours that stand behind the script."""
+    """The command line of ``record``, which refuses snapconv's options behind the script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse it; with ``--`` before the script, all that follows is the script's."""
         from snapconv.recorder.program.entry import refuse_launcher, strip_interpreter
 
-        given = list(args)
-        rest = super().parse_args(ctx, args)
-        found = ctx.params
-        entry = found["entry"]
-        behind = found["args"] or []
-        before = given[: len(given) - len(behind) - 1]
+        words = list(args)
+        remaining = super().parse_args(ctx, args)
+        params = ctx.params
+        entry = params["entry"]
+        arguments = params["args"] or []
+        before = words[: len(words) - len(arguments) - 1]
         command = [
             "snapconv",
             "record",
             *(option for option in before if option not in ("--", "-m")),
         ]
-        if not found["is_module"]:
-            entry, behind, found["is_module"] = strip_interpreter(entry, behind, command)
-            found["entry"], found["args"] = entry, behind
+        if not params["is_module"]:
+            entry, arguments, params["is_module"] = strip_interpreter(entry, arguments, command)
+            params["entry"], params["args"] = entry, arguments
         if before[-1:] != ["--"]:
-            _refuse_ours(entry, behind)
-        refuse_launcher(entry, behind, is_module=found["is_module"], command=command)
-        return rest
+            _refuse_ours(entry, arguments)
+        refuse_launcher(entry, arguments, is_module=params["is_module"], command=command)
+        return remaining
 
 
 # Options end at the entry: what follows it is the program's.
@@ -121,15 +122,15 @@ def record(
     from snapconv.recorder.options import MAX_ENTRIES, RecordingOptions
     from snapconv.recorder.program.entry import find_file, find_module
 
-    found = find_module(entry) if is_module else find_file(entry)
-    _check_for_providers(found, args or [], batch_size)
+    program = find_module(entry) if is_module else find_file(entry)
+    _check_for_providers(program, args or [], batch_size)
     chosen = chosen_ranks(ranks)
-    _run_as_it_is_unless(chosen, found, args or [])
+    _run_as_it_is_unless(chosen, program, args or [])
     upload = _upload(output)
-    place = _of_rank(Path(output if output and not upload else f"{found.stem}.capture"))
+    capture = _rank_path(Path(output if output and not upload else f"{program.stem}.capture"))
     options = RecordingOptions(
-        output=upload.folder / place if upload else place,
-        project_root=(project_root or _folder(found)).absolute(),
+        output=upload.folder / capture if upload else capture,
+        project_root=(project_root or _folder(program)).absolute(),
         includes=tuple(map(_include, include or ())),
         is_root_given=project_root is not None,
         stacks=stacks,
@@ -142,7 +143,7 @@ def record(
         batch_size=batch_size,
         simulation=simulation_options(simulated, device),
     )
-    raise _record(found, args or [], options, upload, quiet=quiet, ranks=chosen)
+    raise _record(program, args or [], options, upload, quiet=quiet, ranks=chosen)
 
 
 def _run_as_it_is_unless(ranks: frozenset[int], entry: "Entry", args: list[str]) -> None:
@@ -156,7 +157,7 @@ def _run_as_it_is_unless(ranks: frozenset[int], entry: "Entry", args: list[str])
         raise ProgramEnded(code)
 
 
-def _of_rank(path: Path) -> Path:
+def _rank_path(path: Path) -> Path:
     """Put the rank of one process of several into the name of its capture."""
     from snapconv.recorder.job import process_rank
 
@@ -171,7 +172,7 @@ def _upload(output: str | None) -> "Upload | None":
 
 
 def _folder(entry: "Entry") -> Path:
-    """Return the folder that paths are shown from: this one, or the script's where that is elsewhere."""
+    """Return the folder that paths are shown from: this one, or else the one with the script."""
     if entry.kind == "module" or entry.is_installed:
         return Path()
     script = Path(entry.path).absolute().parent
@@ -179,7 +180,7 @@ def _folder(entry: "Entry") -> Path:
 
 
 def _include(text: str) -> str:
-    """Return a path as a capture contains it: a package as it is, a path that begins with a dot in full."""
+    """Return a package as it is, and a path that begins with a dot in full."""
     return os.path.normpath(Path(text).absolute()) if text.startswith(".") else text
 
 
@@ -204,7 +205,10 @@ def _record(
     quiet: bool,
     ranks: frozenset[int],
 ) -> ProgramEnded:
-    """Record, print the result, and return the end: with the program's exit code, or ours if it succeeded."""
+    """Record, print the result, and return the end with its exit code.
+
+    The code is the program's; where that is 0, it is the recording's.
+    """
     from snapconv.recorder.driver import silent
     from snapconv.recorder.job import process_rank
     from snapconv.recorder.record import record as run
@@ -219,35 +223,44 @@ def _record(
             "more calls runs"
         )
 
-    def at_end(recorded: "RecordOutcome") -> None:
-        if not recorded.is_child:  # else the parent process has the capture, and says so
-            # A refusal of ours in the program's own lines says all that there is to say.
-            is_refused = isinstance(recorded.raised, RecorderError) and recorded.path is None
-            if not quiet and not is_refused and (is_first or recorded.path is not None):
-                _say_result(recorded, entry)
-            if recorded.failure is not None:
-                _show_failure(recorded.failure, recorded.report)
-            if upload is not None:
-                if recorded.path is not None:
-                    upload.add(recorded.path)
-                upload.close()
-        is_said = isinstance(recorded.raised, RecorderError) and not is_first
-        if (
-            recorded.raised is not None and not is_said
-        ):  # last of all, where Python has it and people look
-            show_raised(recorded.raised)
-
-    with lasting_until_exit() as until_exit:
-        recorded = run(entry, args, options, say=tell, simulation_parts=until_exit, report=at_end)
-    at_end(recorded)
+    finish = partial(_finish, entry=entry, upload=upload, is_first=is_first, quiet=quiet)
+    with lasting_until_exit() as lifetime:
+        recorded = run(entry, args, options, say=tell, simulation_parts=lifetime, report=finish)
+    finish(recorded)
     exit_code = recorded.exit_code
     if recorded.failure is not None:
         exit_code = exit_code or getattr(recorded.failure, "exit_code", SnapconvError.exit_code)
-    return ProgramEnded(exit_code, until_exit)
+    return ProgramEnded(exit_code, lifetime)
+
+
+def _finish(
+    recorded: "RecordOutcome",
+    *,
+    entry: "Entry",
+    upload: "Upload | None",
+    is_first: bool,
+    quiet: bool,
+) -> None:
+    """Show how the recording ended, copy its capture to the store, and show the program's error."""
+    is_refused = isinstance(recorded.raised, RecorderError)
+    if not recorded.is_child:  # else the parent process has the capture, and says so
+        # A refusal of ours in the program's own lines says all that there is to say.
+        has_result = recorded.path is not None or (is_first and not is_refused)
+        if has_result and not quiet:
+            _say_result(recorded, entry)
+        if recorded.failure is not None:
+            _show_failure(recorded.failure, recorded.report)
+        if upload is not None:
+            if recorded.path is not None:
+                upload.add(recorded.path)
+            upload.close()
+    # The error comes last, where Python has it and people look; a refusal is shown by one rank.
+    if recorded.raised is not None and (is_first or not is_refused):
+        show_raised(recorded.raised)
 
 
 def _show_failure(failure: Exception, report: str) -> None:
-    """Show what went wrong in the recording: what the user can do about it, or where our fault is."""
+    """Show why the recording failed: the remedy, or a report of a fault of snapconv."""
     if isinstance(failure, SnapconvError):
         say(f"error: {failure}")
         return
@@ -271,46 +284,44 @@ def _say_result(recorded: "RecordOutcome", entry: "Entry") -> None:
 # --- without a GPU, for ``watch`` too
 
 
-def simulation_options(
-    given_options: Simulated, device: int | None = None
-) -> "SimulationOptions | None":
+def simulation_options(options: Simulated, device: int | None = None) -> "SimulationOptions | None":
     """Read the options of a simulation; None for a recording on a GPU, which has none of them."""
-    given = {
-        "--no-compute": given_options.no_compute,
-        "--routing": given_options.routing != "balanced",
-        "--capacity": given_options.capacity,
-        "--cublas-workspace": given_options.cublas_workspace,
+    values = {
+        "--no-compute": options.no_compute,
+        "--routing": options.routing != "balanced",
+        "--capacity": options.capacity,
+        "--cublas-workspace": options.cublas_workspace,
     }
-    if not given_options.simulate:
-        for name, value in given.items():
+    if not options.simulate:
+        for name, value in values.items():
             if value:
                 raise typer.BadParameter("it needs --simulate", param_hint=name)
         return None
-    if given_options.routing != "balanced" and not given_options.no_compute:
+    if options.routing != "balanced" and not options.no_compute:
         raise typer.BadParameter("it needs --no-compute", param_hint="--routing")
     from snapconv.simulation import SimulationOptions
 
     rank = os.environ.get("LOCAL_RANK", "")  # names the device of this process by custom
     last = device if device is not None else int(rank) if rank.isdecimal() else 0
     return SimulationOptions(
-        compute=not given_options.no_compute,
-        is_routing_worst=given_options.routing == "worst",
-        capacity_bytes=size_of(given_options.capacity, "--capacity"),
-        cublas_workspace=given_options.cublas_workspace,
+        compute=not options.no_compute,
+        is_routing_worst=options.routing == "worst",
+        capacity_bytes=size_of(options.capacity, "--capacity"),
+        cublas_workspace=options.cublas_workspace,
         n_devices=last + 1,
     )
 
 
 @contextmanager
 def lasting_until_exit() -> "Iterator[ExitStack]":
-    """Make what is closed after the program's own functions of ``atexit``, or at once after an error.
+    """Yield a stack that is closed after the program's own functions of ``atexit``.
 
-    The first that is registered is called last.
+    The function that is registered first is called last. An error closes the stack at once.
     """
-    until_exit = ExitStack()
-    atexit.register(until_exit.close)
+    lifetime = ExitStack()
+    atexit.register(lifetime.close)
     try:
-        yield until_exit
+        yield lifetime
     except BaseException:
-        until_exit.close()
+        lifetime.close()
         raise
