@@ -1,1 +1,1 @@
-"""Callbacks for libraries that people train with: each module imports its own library, nothing else does."""
+"""Callbacks for libraries that people train with: each module alone imports its library."""

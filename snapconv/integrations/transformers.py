@@ -40,7 +40,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # without the libr
         *,
         model: Any = None,
         optimizer: Any = None,
-        **_others: Any,
+        **_kwargs: Any,
     ) -> None:
         """Begin to record; a training before this one that raised has not ended its own."""
         self._parts.close()
@@ -49,6 +49,6 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # without the libr
         )
         self._parts.enter_context(recording)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_others: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
         """End the recording."""
         self._parts.close()

@@ -1,4 +1,4 @@
-"""The compiled core, if it is there: ``src/`` has it in C, and whatever it does has a twin in Python.
+"""The compiled core, if it is there: ``src/`` has it in C, and all of it has a twin in Python.
 
 SNAPCONV_NATIVE in the environment chooses: ``auto`` takes the core where it was built, ``no`` never
 does, ``require`` makes it an error that it is missing. It means the same when the package is built.
@@ -58,7 +58,7 @@ _FUNCTIONS = {
 
 
 def core() -> ctypes.CDLL | None:
-    """Return the compiled core, or None where the twins have to do; every call of it lets other threads run.
+    """Return the compiled core, whose calls let other threads run, or None: the twins have to do.
 
     Raises SnapconvError where SNAPCONV_NATIVE requires what is not there.
     """
@@ -96,14 +96,14 @@ def goes_on(status: int) -> bool:
 
 
 @contextmanager
-def closing(made: int | None, free: Callable[[int], None]) -> Iterator[int]:
-    """Free what a call has made when the block ends."""
-    if made is None:
+def closing(pointer: int | None, free: Callable[[int], None]) -> Iterator[int]:
+    """Free the object that a call returned when the block ends."""
+    if pointer is None:
         raise MemoryError
     try:
-        yield made
+        yield pointer
     finally:
-        free(made)
+        free(pointer)
 
 
 @functools.cache
@@ -113,14 +113,12 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     try:
         library = ctypes.CDLL(str(FILE))
         library.snapconv_abi.restype = ctypes.c_int32
-        found = library.snapconv_abi()
+        version = library.snapconv_abi()
     except (OSError, AttributeError) as error:
         return None, f"{FILE.name} cannot be loaded: {error}"
-    if found != ABI:
-        return (
-            None,
-            f"{FILE.name} is of another version ({found}, not {ABI}): install snapconv again",
-        )
+    if version != ABI:
+        reason = f"is of another version ({version}, not {ABI}): install snapconv again"
+        return None, f"{FILE.name} {reason}"
     for name, types in _FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, *function.argtypes = map(_TYPES.__getitem__, types)

@@ -85,25 +85,27 @@ class Invocation:
 
     @property
     def is_on_meta(self) -> bool:
-        """Say whether the program itself wants shapes alone, which cost nothing: they stay on that device."""
+        """Say whether the program itself wants shapes alone, which cost nothing."""
+        if self.device is not None:
+            return False
         device = self.kwargs.get("device")
-        is_asked = device is not None and torch.device(device).type == "meta"
-        return self.device is None and (is_asked or any(tensor.is_meta for tensor in self.tensors))
+        is_requested = device is not None and torch.device(device).type == "meta"
+        return is_requested or any(tensor.is_meta for tensor in self.tensors)
 
     def run(self, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run it for its results."""
         try:
             if self.device is not None and is_of_library(self.func):
-                result = self.result = LibraryKernel().run(self.func, args, kwargs)
+                self.result = LibraryKernel().run(self.func, args, kwargs)
             else:
-                result = self.result = self.func(*args, **kwargs)
+                self.result = self.func(*args, **kwargs)
         except BaseException as error:
             self.raised = error
             raise
         self.is_done = True
-        return result
+        return self.result
 
-    def given(self) -> dict[str, Any]:
+    def named_arguments(self) -> dict[str, Any]:
         """Return the arguments by name."""
         return dict(zip(self.operation.argument_names, self.args, strict=False)) | self.kwargs
 
@@ -130,38 +132,42 @@ class Evaluation:
         operation = call.operation
         if self.fake_storages is None or operation.kind is Kind.VIEW or call.is_on_meta:
             return self._compute(call), True
-        is_known = has_values(call.inputs) or operation.name in FILLING
         if operation.kind is Kind.VALUE:
             return self._value(call), True
         if not are_computed(call.inputs) and self._is_decided(call):
-            call.inputs = [None] * len(
-                call.inputs
-            )  # the result follows from nothing that is unknown
+            # The result follows from nothing that is unknown.
+            call.inputs = [None] * len(call.inputs)
             return call.run(call.args, call.kwargs), True
-        if call.device is None and is_known:
-            shape = self._shapes(call) if operation.name in _UNINITIALISED else None
-            if shape is not None and shape.untyped_storage().nbytes() >= NO_MEMORY_FROM_BYTES:
-                return self.fake_storages.like(shape), False  # uninitialised memory is not made
-            return self._compute(call), True
-        if self._is_computed(call) if is_known else self._is_overwritten(call):
+        if not has_values(call.inputs) and operation.name not in FILLING:
+            is_computed = self._is_overwritten(call)
+        elif call.device is not None:
+            is_computed = self._is_computed(call)
+        else:
+            is_computed = True
+            if operation.name in _UNINITIALISED:
+                meta = self._shapes(call)
+                if meta.untyped_storage().nbytes() >= NO_MEMORY_FROM_BYTES:
+                    # Uninitialised memory is not made.
+                    return self.fake_storages.like(meta), False
+        if is_computed:
             return self._compute(call), True
         return self._evaluate(call, self.fake_storages), False
 
     # --- with values
 
     def _value(self, call: Invocation) -> Any:
-        """Return the number or the truth value that the program reads; an uncomputed number is 0."""
+        """Return the number or truth value that the program reads; an uncomputed number is 0."""
         name = call.operation.name
         values_read = self._values_read
         if name not in _GIVES_VALUES or are_computed(call.inputs):
             return self._compute(call)
-        called = values_read.name_of_call(name)
         if not values_read.is_truth(call.tensors[0].dtype, is_comparison=name in _COMPARES):
+            function = values_read.name_of_call(name)
             result = self._compute(call)
             is_assumed = has_values(call.inputs)
-            if is_assumed and called == "one_hot":  # it checks its classes
+            if is_assumed and function == "one_hot":  # it checks its classes
                 return result
-            values_read.add_numbers(f"{called}()")
+            values_read.add_numbers(f"{function}()")
             if is_assumed:
                 self._routing.read_number(result)
             return result
@@ -197,7 +203,7 @@ class Evaluation:
         return results
 
     def _compute_in_any_type(self, call: Invocation) -> Any:
-        """Compute an operation; in a wider type where CUDA has a kernel for this one and the CPU has none."""
+        """Compute an operation; in a wider type if only CUDA has a kernel for the type."""
         try:
             return call.run(call.args, call.kwargs)
         except RuntimeError as error:
@@ -212,7 +218,7 @@ class Evaluation:
         return map_tensors(results, lambda tensor: tensor.to(next(types)))
 
     def _is_computed(self, call: Invocation) -> bool:
-        """Say whether an operation whose arguments have values is computed: it and its results are small."""
+        """Say whether an operation on values is computed: its arguments and results are small."""
         operation = call.operation
         args = call.args
         if not self._is_small(call.tensors) and operation.name not in FILLING:
@@ -243,7 +249,7 @@ class Evaluation:
         )
 
     def _is_overwritten(self, call: Invocation) -> bool:
-        """Say whether an operation gives values back to a tensor that had lost them; it has them then."""
+        """Say whether an operation gives a tensor its values back, and note that it has them."""
         if call.operation.name not in _OVERWRITING or not has_values(call.inputs[1:]):
             return False
         target = call.inputs[0]
@@ -265,14 +271,17 @@ class Evaluation:
         absorbing = _ABSORBING.get(name.removesuffix("_"))
         if absorbing is None or len(args) != 2 or len(call.inputs) != 2 or not self._is_small(args):
             return False
+        n_elements = max(operand.numel() for operand in args)
         n_operands = 1 if name.endswith("_") else 2  # in place, the first one keeps its values
-        for placement, operand, other in zip(
-            call.inputs[:n_operands], args, args[::-1], strict=False
-        ):
-            if are_computed([placement]) and operand.numel() >= other.numel():
-                is_all = operand.dtype == torch.bool and bool(operand.all())
-                if is_all if absorbing else not operand.any():
-                    return True
+        for placement, operand in zip(call.inputs[:n_operands], args, strict=False):
+            if not are_computed([placement]) or operand.numel() < n_elements:
+                continue
+            if absorbing:
+                is_decided = operand.dtype == torch.bool and bool(operand.all())
+            else:
+                is_decided = not operand.any()
+            if is_decided:
+                return True
         return False
 
     # --- by shape alone
@@ -290,7 +299,7 @@ class Evaluation:
         self._forget_written(call)
         has_sparse = self._has_sparse((*args, *kwargs.values()))
         if operation.kind is Kind.IN_PLACE and not operation.may_resize:
-            return written_arguments(operation, call.given())
+            return written_arguments(operation, call.named_arguments())
         if operation.is_out and not has_sparse:
             return self._shape_out(call, fake_storages)
         if operation.kind is not Kind.FRESH or operation.name in _READS_VALUES or has_sparse:
@@ -326,13 +335,12 @@ class Evaluation:
                 raise RecorderError(
                     f"{users_place()}: {call.func} needs values, and the simulation computes none "
                     "(--no-compute); the shape of its result depends on them. Simulate with "
-                    "computation, or "
-                    "leave this line out."
+                    "computation, or leave this line out."
                 ) from error
             return call.run(call.args, call.kwargs)  # torch has no meta function for it: of zeros
 
     def _n_selected(self, operation: str, mask: Any | None, n_most: int) -> int:
-        """Count what an operation selects: by a mask that has values, else a share; values all differ."""
+        """Count what an operation selects: by a mask with values, else a share, or all values."""
         if mask is not None and has_values([self._placements.of(mask)]):
             return int(mask.count_nonzero())
         self._values_read.add(f"shape of {operation}()")
@@ -340,7 +348,7 @@ class Evaluation:
 
     def _shape_out(self, call: Invocation, fake_storages: FakeStorages) -> Any:
         """Give what an operation is to write into the size that it would have then."""
-        written = written_arguments(call.operation, call.given())
+        written = written_arguments(call.operation, call.named_arguments())
         sized = tensors_in((self._shapes(call),))
         for tensor, meta in zip(tensors_in((written,)), sized, strict=True):
             if tensor.size() != meta.size():
@@ -355,8 +363,8 @@ class Evaluation:
         """Let what an operation would have written have no values from here on."""
         names = call.operation.written + _SILENTLY_WRITTEN.get(call.operation.name, ())
         if names:
-            given = call.given()
-            for tensor in tensors_in(given.get(name) for name in names):
+            arguments = call.named_arguments()
+            for tensor in tensors_in(arguments.get(name) for name in names):
                 self.forget(tensor)
 
     def forget(self, tensor: Any) -> None:

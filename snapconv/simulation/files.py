@@ -1,10 +1,10 @@
 """A program's own versions of the files that were there, which stay as they are.
 
 ``FileVersions.entries`` is the program's view of the file system: each name that it has made,
-changed, moved or removed, and the place where that lies. A changed file is a copy in a folder that
-goes with the run, so that the original stays even where the process is killed. Functions of Python
-that take a path, ``FUNCTIONS``, are given its place. Other processes, and C code that opens files
-by itself, are not seen.
+changed, moved or removed, and the true path of its contents. A changed file is a copy in a folder
+that goes with the run, so that the original stays even where the process is killed. Functions of
+Python that take a path, ``FUNCTIONS``, are given the true one. Other processes, and C code that
+opens files by itself, are not seen.
 """
 
 import errno
@@ -28,7 +28,7 @@ from snapconv.recorder.program.script import when_imported
 from snapconv.simulation.patches import Patches
 
 # No larger file is copied to be changed.
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 _MOST_LINKS = 40
 # Other names of files that are open.
 _NO_FILES = ("/dev/std", "/dev/fd", "/proc/")
@@ -50,36 +50,36 @@ class To(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A name of a file, a folder or a link, and the place where it lies, if there is any.
+    """A name of a file, a folder or a link, and the true path of its contents, if there is any.
 
     ``is_users``: it was there before the run. ``has_arrays``: the program opened it for writing
     after it was given an array of values that were not computed.
     """
 
     name: str
-    place: str
+    path: str
     is_users: bool = False
     has_arrays: bool = False
 
     @property
     def exists(self) -> bool:
         """Whether there is something."""
-        return os.path.lexists(self.place)
+        return os.path.lexists(self.path)
 
     @property
     def is_folder(self) -> bool:
         """Whether it is a folder, and no link to one."""
-        return os.path.isdir(self.place) and not os.path.islink(self.place)
+        return os.path.isdir(self.path) and not os.path.islink(self.path)
 
     @property
     def is_kept(self) -> bool:
         """Whether it was there and has contents, which a device or a pipe has not."""
         kinds = (os.path.isfile, os.path.isdir, os.path.islink)
-        return self.is_users and any(is_kind(self.place) for is_kind in kinds)
+        return self.is_users and any(is_kind(self.path) for is_kind in kinds)
 
 
 class FileVersions:
-    """A program's view of the file system: entries by name; what has none lies in its folder's place."""
+    """A program's view of the file system: entries by name; a file without one is in its folder."""
 
     def __init__(self, has_given_arrays: Callable[[], bool]) -> None:
         self._has_given_arrays = has_given_arrays
@@ -89,83 +89,83 @@ class FileVersions:
         self._replacements: dict[int, Any] = {}
 
     def at(self, path: Any, to: To = To.READ, *, follows: bool = True) -> Any:
-        """Return the place of a file as the program sees it, of its own version if it is to be written."""
+        """Return the true path of a file; of the program's own version if it is to be written."""
+        if not isinstance(path, str | bytes | os.PathLike) or not path:
+            return path
+        name = os.fsdecode(path)
         is_read = to in (To.READ, To.LOOK)
-        is_path = isinstance(path, str | bytes | os.PathLike) and path
-        if (
-            not is_path
-            or os.fsdecode(path).startswith(_NO_FILES)
-            or (is_read and not self._has_versions)
-        ):
+        if name.startswith(_NO_FILES) or (is_read and not self._has_versions):
             return path
         entry = self.find(path, follows=follows and to not in (To.LOOK, To.MAKE))
-        place = entry.place if is_read else self._writable(entry, to)
-        if place == os.path.abspath(os.fsdecode(path)):
+        true_path = entry.path if is_read else self._writable(entry, to)
+        if true_path == os.path.abspath(name):
             return path
-        return os.fsencode(place) if isinstance(path, bytes) else place
+        return os.fsencode(true_path) if isinstance(path, bytes) else true_path
 
     def find(self, path: Any, *, follows: bool = True, n_links: int = 0) -> Entry:
-        """Return a file's entry, by its one name: in full, and without the links that the program sees."""
+        """Return a file's entry, by its full name without the links that the program sees."""
         path = Path(os.fsdecode(path)).absolute()
         if path == path.parent:
             return Entry(str(path), str(path), is_users=True)
         folder = self.find(path.parent, n_links=n_links)
         if path.name == "..":
             return self.find(Path(folder.name).parent)
-        name, place = (os.path.join(parent, path.name) for parent in (folder.name, folder.place))
-        entry = self.entries.get(name) or Entry(name, place, folder.is_users)
-        if follows and n_links < _MOST_LINKS and os.path.islink(entry.place):
-            return self.find(Path(folder.name, os.readlink(entry.place)), n_links=n_links + 1)
+        name = os.path.join(folder.name, path.name)
+        true_path = os.path.join(folder.path, path.name)
+        entry = self.entries.get(name) or Entry(name, true_path, folder.is_users)
+        if follows and n_links < _MOST_LINKS and os.path.islink(entry.path):
+            target = Path(folder.name, os.readlink(entry.path))
+            return self.find(target, n_links=n_links + 1)
         return entry
 
     def is_new(self, entry: Entry) -> bool:
         """Whether an entry is the program's and no version, so that it stays."""
-        return not entry.is_users and not entry.place.startswith(self.folder)
+        return not entry.is_users and not entry.path.startswith(self.folder)
 
     def _writable(self, entry: Entry, to: To) -> str:
-        """Return a place where the program may write: of a file that was there it gets a version."""
-        place = entry.place
+        """Return a path where the program may write: that of a version if the file was there."""
+        path = entry.path
         if entry.is_users and entry.exists:
             if to is To.MAKE or not entry.is_kept:
-                return place  # the function says that it is there, or that is no file
-            if os.path.isdir(place):
+                return path  # the function says that it is there, or that is no file
+            if os.path.isdir(path):
                 return tempfile.mkdtemp(dir=self.folder)  # a folder's mode and times are forgotten
-            place = self.new_place(entry.name)
+            path = self.new_path(entry.name)
             if to is To.CHANGE:
-                self._copy(entry, place)
+                self._copy(entry, path)
             else:
-                Path(place).touch()
+                Path(path).touch()
         has_arrays = to is To.ARCHIVE or (to is To.CHANGE and entry.has_arrays)
         has_arrays |= to is not To.SAVE and self._has_given_arrays()
-        self.entries[entry.name] = Entry(entry.name, place, has_arrays=has_arrays)
-        return place
+        self.entries[entry.name] = Entry(entry.name, path, has_arrays=has_arrays)
+        return path
 
-    def _copy(self, entry: Entry, place: str) -> None:
-        if os.path.getsize(entry.place) > _MOST_BYTES:
-            why = (
+    def _copy(self, entry: Entry, path: str) -> None:
+        if os.path.getsize(entry.path) > _MAX_BYTES:
+            reason = (
                 "a file over 1 GiB is not copied to be changed where nothing is computed; open "
                 "it to read"
             )
-            raise for_program(OSError(errno.EFBIG, why, entry.name))
+            raise for_program(OSError(errno.EFBIG, reason, entry.name))
         for ending in ("-wal", "-journal"):  # what SQLite left
             with suppress(OSError):
-                shutil.copyfile(entry.place + ending, place + ending)
-        shutil.copy2(entry.place, place, follow_symlinks=False)
+                shutil.copyfile(entry.path + ending, path + ending)
+        shutil.copy2(entry.path, path, follow_symlinks=False)
 
-    def new_place(self, name: str) -> str:
-        """Name a place for a version."""
+    def new_path(self, name: str) -> str:
+        """Name a file for a version."""
         self._has_versions = True
-        return os.path.join(self.folder, f"{uuid.uuid4().hex[:8]}-{os.path.basename(name)[-100:]}")
+        ending = os.path.basename(name)[-100:]
+        return os.path.join(self.folder, f"{uuid.uuid4().hex[:8]}-{ending}")
 
-    def _vacate(self, entry: Entry) -> dict[str, Entry]:
-        """Let there be nothing by a name; return what was below it. What lies there in truth is hidden."""
+    def _vacate(self, entry: Entry) -> list[Entry]:
+        """Let there be nothing by a name, and hide any true contents; return what was below it."""
         folder = entry.name + os.sep
-        below = {
-            name: self.entries.pop(name) for name in [*self.entries] if name.startswith(folder)
-        }
+        names = [name for name in list(self.entries) if name.startswith(folder)]
+        below = [self.entries.pop(name) for name in names]
         self.entries.pop(entry.name, None)
-        if entry.is_users or entry.place != entry.name:
-            self.entries[entry.name] = Entry(entry.name, self.new_place(entry.name))
+        if entry.is_users or entry.path != entry.name:
+            self.entries[entry.name] = Entry(entry.name, self.new_path(entry.name))
         return below
 
     # The work of functions, which are given as the first argument.
@@ -173,23 +173,25 @@ class FileVersions:
     def do(self, to: To, position: int, real: Real, *args: Any, **kwargs: Any) -> Any:
         """Do what a function does that takes a path at a position of its arguments."""
         at = partial(self.at, to=to, follows=kwargs.get("follow_symlinks", True))
-        given = [at(value) if i == position else value for i, value in enumerate(args)]
-        named = {
-            name: at(value) if name in _NAMES_OF_PATHS else value for name, value in kwargs.items()
-        }
-        return real(*given, **named)
+        arguments = list(args)
+        if position < len(arguments):
+            arguments[position] = at(arguments[position])
+        for name in _NAMES_OF_PATHS:
+            if name in kwargs:
+                kwargs[name] = at(kwargs[name])
+        return real(*arguments, **kwargs)
 
     def open(self, real: Real, file: Any, *args: Any, **kwargs: Any) -> Any:
         """Open a file as ``open`` does, which has ``os.open`` do it."""
-        given = dict(zip(_OF_OPEN, args, strict=False)) | kwargs
-        opener = given.pop("opener", None) or partial(self.open_number, os.open, mode=0o666)
-        return real(file, opener=opener, **given)
+        options = dict(zip(_OPEN_ARGUMENTS, args, strict=False)) | kwargs
+        opener = options.pop("opener", None) or partial(self.open_number, os.open, mode=0o666)
+        return real(file, opener=opener, **options)
 
     def open_number(
         self, real: Real, path: Any, flags: int, mode: int = 0o777, **kwargs: Any
     ) -> Any:
         """Open a file as ``os.open`` does."""
-        to = next((to for flag, to in _OF_FLAGS if flags & flag), To.READ)
+        to = next((to for flag, to in _FLAG_PURPOSES if flags & flag), To.READ)
         return real(self.at(path, to), flags, mode, **kwargs)
 
     def map_file(
@@ -203,48 +205,49 @@ class FileVersions:
         if not str(database).startswith("file:"):
             return real(self.at(database, To.CHANGE), *args, **kwargs)
         path, _, query = str(database).removeprefix("file:").partition("?")
-        place = self.at(unquote(path), To.READ if "mode=ro" in query else To.CHANGE)
-        return real(f"file:{quote(place)}?{query}", *args, **kwargs)
+        true_path = self.at(unquote(path), To.READ if "mode=ro" in query else To.CHANGE)
+        return real(f"file:{quote(true_path)}?{query}", *args, **kwargs)
 
     def remove(self, real: Real, path: Any, *args: Any, **kwargs: Any) -> None:
         """Remove a file, a link, an empty folder or a tree."""
         entry = self.find(path, follows=False)
         if not entry.is_kept or entry.is_folder != (real.__name__ in ("rmdir", "rmtree")):
-            real(entry.place, *args, **kwargs)
+            real(entry.path, *args, **kwargs)
             if entry.exists:  # errors are ignored
                 return
         elif real.__name__ == "rmdir" and self.list_names(os.listdir, path):
             raise for_program(OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path))
-        for inner in self._vacate(entry).values():
+        for inner in self._vacate(entry):
             if self.is_new(inner):  # in a folder that is hidden now
+                delete = shutil.rmtree if inner.is_folder else os.unlink
                 with suppress(OSError):
-                    (shutil.rmtree if inner.is_folder else os.unlink)(inner.place)
+                    delete(inner.path)
 
     def rename(self, real: Real, src: Any, dst: Any) -> Any:
-        """Rename; only what is new is moved, all else is found by its new name in this run alone."""
+        """Rename; a new file is moved, any other has its new name in this run alone."""
         entry = self.find(src, follows=False)
         target = self.find(dst, follows=False)
         if not entry.exists or entry.name == target.name:
-            return real(entry.place, target.place)
+            return real(entry.path, target.path)
         if target.exists:
             self.remove(os.rmdir if target.is_folder else os.unlink, target.name)
             target = self.find(target.name, follows=False)
         # Not by renaming: a version may be in another file system.
-        place = shutil.move(entry.place, target.place) if self.is_new(entry) else entry.place
+        path = shutil.move(entry.path, target.path) if self.is_new(entry) else entry.path
         below = self._vacate(entry)
-        self.entries[target.name] = replace(entry, name=target.name, place=place)
-        for inner in below.values():
+        self.entries[target.name] = replace(entry, name=target.name, path=path)
+        for inner in below:
             name = target.name + inner.name.removeprefix(entry.name)
-            inner_place = inner.place.replace(entry.place + os.sep, place + os.sep)
-            self.entries[name] = replace(inner, name=name, place=inner_place)
+            inner_path = inner.path.replace(entry.path + os.sep, path + os.sep)
+            self.entries[name] = replace(inner, name=name, path=inner_path)
         return None
 
     def link(self, real: Real, src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
-        """Make a hard link; one to a file that was there is another name of it in this run alone."""
+        """Make a hard link; a file that was there has that name in this run alone."""
         entry = self.find(src)
         target = self.find(dst, follows=False)
         if target.exists or self.is_new(entry):
-            real(entry.place, self.at(dst, To.MAKE), *args, **kwargs)
+            real(entry.path, self.at(dst, To.MAKE), *args, **kwargs)
         else:
             self.entries[target.name] = replace(entry, name=target.name)
             self._has_versions = True
@@ -254,11 +257,12 @@ class FileVersions:
         if not isinstance(path, str | os.PathLike) or not self._has_versions:
             return real(path)
         folder = self.find(path)
-        entries = [
-            each for each in [*self.entries.values()] if os.path.dirname(each.name) == folder.name
-        ]
-        inside = {os.path.basename(entry.name): entry.exists for entry in entries}
-        names = [name for name in real(folder.place) if name not in inside]
+        inside: dict[str, bool] = {}
+        for entry in list(self.entries.values()):
+            parent, name = os.path.split(entry.name)
+            if parent == folder.name:
+                inside[name] = entry.exists
+        names = [name for name in real(folder.path) if name not in inside]
         return names + [name for name, exists in inside.items() if exists]
 
     def scan(self, real: Real, path: Any = ".") -> Any:
@@ -270,14 +274,13 @@ class FileVersions:
     def close(self) -> None:
         """Let all files be what they are, and remove the versions."""
         self._is_closed = True
-        for holder, name, ours in _held(
-            self._replacements
-        ):  # also in modules that the program has imported
-            setattr(holder, name, ours.__wrapped__)
+        # Also in modules that the program has imported.
+        for module, name, replacement in _globals_among(self._replacements):
+            setattr(module, name, replacement.__wrapped__)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def patch(self, patches: Patches, *tables: tuple["Functions", object]) -> None:
-        """Replace functions, as soon as their modules are imported, by what methods of an object do."""
+        """Replace functions by methods of an object, as soon as their modules are imported."""
         modules: dict[str, dict[str, Real]] = {}
         for functions, owner in tables:
             for module, rows in functions.items():
@@ -294,32 +297,34 @@ class FileVersions:
         for path, work in works.items():
             *owners, name = path.split(".")
             owner: Any = sys.modules[module]
-            for each in owners:
-                owner = getattr(owner, each, None)
+            for owner_name in owners:
+                owner = getattr(owner, owner_name, None)
             real = getattr(owner, name, None)
             if real is None:  # not every Python has each, on every system
                 continue
-            ours = self._wrapped(real, work)
-            if owners:
-                is_static = isinstance(vars(owner).get(name), staticmethod)
-                patches.set(owner, name, staticmethod(ours) if is_static else ours)
-            else:
-                wrapped[id(real)] = ours
-        self._replacements |= {id(ours): ours for ours in wrapped.values()}
-        for holder, name, real in _held(wrapped):
+            replacement: Any = self._wrapped(real, work)
+            if not owners:
+                wrapped[id(real)] = replacement
+                self._replacements[id(replacement)] = replacement
+                continue
+            if isinstance(vars(owner).get(name), staticmethod):
+                replacement = staticmethod(replacement)
+            patches.set(owner, name, replacement)
+        for holder, name, real in _globals_among(wrapped):
             patches.set(holder, name, wrapped[id(real)])
 
     def _wrapped(self, real: Real, work: Real) -> Real:
-        """Make a function that does the program's calls of another, but for what is another file's."""
+        """Make a function that does the program's calls of ``real``."""
 
         @stands_in
         @wraps(real)
         def call(*args: Any, **kwargs: Any) -> Any:
             # An opener opens another file than is named: tempfile's one in that folder.
             is_elsewhere = any(kwargs.get(name) is not None for name in _ELSEWHERE)
-            is_ours = is_elsewhere or self._is_closed or is_in_our_work(sys._getframe(1))
+            if is_elsewhere or self._is_closed or is_in_our_work(sys._getframe(1)):
+                return real(*args, **kwargs)
             # Not guarded: torch's own would write over files.
-            return real(*args, **kwargs) if is_ours else work(real, *args, **kwargs)
+            return work(real, *args, **kwargs)
 
         return call
 
@@ -362,17 +367,20 @@ class _Scan(closing):  # type: ignore[type-arg]
         self.__exit__()
 
 
-def _held(functions: dict[int, Real]) -> list[tuple[ModuleType, str, Any]]:
-    """List the names that modules have for functions, by ids: ``tarfile`` has its own for ``open``."""
-    # The import system has its own, of posix.
-    modules = [each for name, each in [*sys.modules.items()] if name not in ("posix", "nt")]
-    return [
-        (module, name, value)
-        for module in modules
-        if type(module) is ModuleType
-        for name, value in [*vars(module).items()]
-        if id(value) in functions
-    ]
+def _globals_among(functions: dict[int, Real]) -> list[tuple[ModuleType, str, Any]]:
+    """List the globals of all modules that are among functions, by id.
+
+    ``tarfile`` has a name of its own for ``open``.
+    """
+    rows = []
+    for module_name, module in list(sys.modules.items()):
+        # The import system has its own, of posix.
+        if type(module) is not ModuleType or module_name in ("posix", "nt"):
+            continue
+        for name, value in list(vars(module).items()):
+            if id(value) in functions:
+                rows.append((module, name, value))
+    return rows
 
 
 Functions = dict[str, tuple[tuple[Any, ...], ...]]
@@ -447,11 +455,11 @@ if sys.version_info[:2] == (3, 13):  # no other has functions of os there
         ("_StringGlobber.lstat", FileVersions.do, To.LOOK, 0),
         ("_StringGlobber.scandir", FileVersions.scan),
     )
-_OF_FLAGS = (
+_FLAG_PURPOSES = (
     (os.O_EXCL, To.MAKE),
     (os.O_TRUNC, To.OVERWRITE),
     (os.O_WRONLY | os.O_RDWR | os.O_CREAT, To.CHANGE),
 )
-_OF_OPEN = ("mode", "buffering", "encoding", "errors", "newline", "closefd", "opener")
+_OPEN_ARGUMENTS = ("mode", "buffering", "encoding", "errors", "newline", "closefd", "opener")
 _NAMES_OF_PATHS = ("path", "dst", "f", "filename")
 _ELSEWHERE = ("dir_fd", "src_dir_fd", "dst_dir_fd", "opener")

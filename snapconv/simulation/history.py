@@ -55,12 +55,9 @@ class EventRings:
         As torch/csrc/cuda/memory_snapshot.cpp does. The arguments added in torch 2.14 request the
         history of pinned host memory, which is not simulated.
         """
-        known = (
-            enabled in (None, "state", "all")
-            and context in _CONTEXTS
-            and stacks in ("python", "all")
-        )
-        if not known:
+        takes_enabled = enabled in (None, "state", "all")
+        takes_stacks = stacks in ("python", "all")
+        if not (takes_enabled and takes_stacks and context in _CONTEXTS):
             message = (
                 "expected enabled to be 'state', 'all' or None, context 'state', 'alloc', "
                 "'all' or None"
@@ -82,9 +79,8 @@ class EventRings:
     def listen(self, device: int, event: RecordedEvent) -> None:
         """Keep one event if recording is on."""
         if self.is_on and event.action not in self._skipped:
-            self._rings[device].append(
-                (event, self.user_metadata, self._context >= _CONTEXTS["alloc"])
-            )
+            has_frames = self._context >= _CONTEXTS["alloc"]
+            self._rings[device].append((event, self.user_metadata, has_frames))
 
     def annotate(self, name: str, stage: str, *, device: int, time_us: int) -> None:
         """Keep the begin or the end of a ``record_function`` range."""
@@ -125,8 +121,12 @@ _OF_BLOCKS = {
 _OF_SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 
 
-def _counters(*names: str) -> dict[str, dict[str, dict[str, int]]]:
-    return {name: {pool: dict.fromkeys(_FIGURES, 0) for pool in _POOLS} for name in names}
+# Of one metric, by pool and figure.
+_Counters = dict[str, dict[str, int]]
+
+
+def _counters() -> _Counters:
+    return {pool: dict.fromkeys(_FIGURES, 0) for pool in _POOLS}
 
 
 def _add(counter: dict[str, int], amount: int) -> None:
@@ -139,7 +139,7 @@ class Statistics:
     """One device's counters, kept up by listening to its allocator."""
 
     def __init__(self) -> None:
-        self._counters = _counters(*_METRICS)
+        self._counters = {metric: _counters() for metric in _METRICS}
         self._every = [counter for pools in self._counters.values() for counter in pools.values()]
         self.n_ooms = self.n_retries = self.n_segments_freed = self.n_segments_got = 0
 
@@ -184,9 +184,8 @@ class Statistics:
         return {
             **deepcopy(self._counters),
             **_inactive_splits(segments),
-            **dict.fromkeys(
-                ("oversize_allocations", "oversize_segments"), dict.fromkeys(_FIGURES, 0)
-            ),
+            "oversize_allocations": dict.fromkeys(_FIGURES, 0),
+            "oversize_segments": dict.fromkeys(_FIGURES, 0),
             "num_alloc_retries": self.n_retries,
             "num_ooms": self.n_ooms,
             "num_sync_all_streams": 0,
@@ -196,16 +195,18 @@ class Statistics:
         }
 
 
-def _inactive_splits(segments: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, int]]]:
-    """Count what is free in segments that are split, by pool: present values alone are known."""
-    counters = _counters("inactive_split", "inactive_split_bytes")
+def _inactive_splits(segments: list[dict[str, Any]]) -> dict[str, _Counters]:
+    """Count the free blocks in segments that are split, by pool: present values alone are known."""
+    counts = _counters()
+    sizes = _counters()
     for segment in segments:
-        if len(segment["blocks"]) > 1:
-            free = [block["size"] for block in segment["blocks"] if block["state"] == "inactive"]
-            for pools, amount in zip(counters.values(), (len(free), sum(free)), strict=True):
-                for pool in ("all", f"{segment['segment_type']}_pool"):
-                    _add(pools[pool], amount)
-    return counters
+        blocks = segment["blocks"]
+        if len(blocks) > 1:
+            free = [block["size"] for block in blocks if block["state"] == "inactive"]
+            for pool in ("all", f"{segment['segment_type']}_pool"):
+                _add(counts[pool], len(free))
+                _add(sizes[pool], sum(free))
+    return {"inactive_split": counts, "inactive_split_bytes": sizes}
 
 
 # (name, file, line), as a snapshot has a frame
@@ -255,7 +256,7 @@ _EVALUATE = "torch::autograd::Engine::evaluate_function("
 # Where the storage ends that the simulation waits for; torch's objects in Python are passed on the
 # way.
 _END_OF_STORAGE = "StorageImpl::decref_pyobject"
-_OF_PYTHON_OBJECTS = (
+_DEALLOCATION = (
     *("subtype_dealloc", "tupledealloc", "PyInterpreterVTable::decref"),
     "PySavedVariableHooks",  # our own
 )
@@ -309,8 +310,8 @@ class Stacks:
         captures: list[Any] = [stack[0] for stack in pending.values()]
         if any(capture.has_cpp for capture in captures):
             name_every_function()
-        found = self._symbolise([capture.handle for capture in captures])
-        for stack, capture, frames in zip(pending.values(), captures, found, strict=True):
+        symbolised = self._symbolise([capture.handle for capture in captures])
+        for stack, capture, frames in zip(pending.values(), captures, symbolised, strict=True):
             stack[:] = [self._shared(frame) for frame in _gpu_frames(frames, capture)]
 
     def _shared(self, frame: tuple[str, str, int]) -> dict[str, object]:
@@ -336,16 +337,15 @@ def _node_frame(node: Any) -> str | None:
 def _gpu_frames(frames: list[dict[str, Any]], capture: Capture) -> list[Frame]:
     """Choose and order the frames: the operation's C++ ones, Python's, then the engine's."""
     python = [frame for frame in frames if _is_python(frame)]
-    own, is_engine = _without_engine_caller(_without_own(_without_detours(python)))
-    result = [(frame["name"], frame["filename"], frame["line"]) for frame in own]
+    program, is_engine = _cut_engine_caller(_drop_simulation(_undo_detours(python)))
+    result = [(frame["name"], frame["filename"], frame["line"]) for frame in program]
     if not capture.has_cpp:
         return result
-    operation = _cpp_between(frames, _INTO_MODE, ends=_INTERPRETER, left_out=_PLUMBING)
-    if (
-        not operation
-    ):  # between a storage's end and the interpreter or the engine is why memory is freed
+    operation = _cpp_between(frames, _INTO_MODE, ends=_INTERPRETER, skipped=_PLUMBING)
+    if not operation:
+        # Between a storage's end and the interpreter or the engine is why memory is freed.
         ends = (_EVALUATE, *_PYTHON_IN_C)
-        operation = _cpp_between(frames, _END_OF_STORAGE, ends=ends, left_out=_OF_PYTHON_OBJECTS)
+        operation = _cpp_between(frames, _END_OF_STORAGE, ends=ends, skipped=_DEALLOCATION)
     engine = _engine_frames(capture.node, operation) if is_engine else []
     return [*map(_native, (*capture.within, *operation)), *result, *map(_native, engine)]
 
@@ -356,10 +356,15 @@ def _native(name: str) -> Frame:
 
 def _engine_frames(node: str | None, operation: list[str]) -> list[str]:
     """Name the functions of the engine's thread; between two nodes it is in none."""
-    if node is None or any(function in name for name in operation for function in _BETWEEN_NODES):
+    if node is None or any(_is_between_nodes(name) for name in operation):
         return list(_ENGINE[1:])
-    has_node = any("::apply(" in name for name in operation)
-    return [*([] if has_node else [node + _APPLY_ARGUMENTS]), *_ENGINE]
+    if any("::apply(" in name for name in operation):
+        return list(_ENGINE)
+    return [node + _APPLY_ARGUMENTS, *_ENGINE]
+
+
+def _is_between_nodes(name: str) -> bool:
+    return any(function in name for function in _BETWEEN_NODES)
 
 
 def _is_python(frame: dict[str, Any]) -> bool:
@@ -367,28 +372,37 @@ def _is_python(frame: dict[str, Any]) -> bool:
     return filename.endswith(".py") or filename.startswith("<")
 
 
-def _without_own(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _is_function(frame: dict[str, Any], function: tuple[str, str]) -> bool:
+    """Say whether a frame is of a function, given by its name and the end of its file."""
+    name, file_end = function
+    return bool(frame["name"] == name and frame["filename"].endswith(file_end))
+
+
+def _drop_simulation(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Leave out the simulation's frames, and torch's through which it calls an operation itself."""
-    kept: list[dict[str, Any]] = []
+    frames: list[dict[str, Any]] = []
     is_own = False
     for frame in python:
-        filename: str = frame["filename"]
         was_own = is_own
-        is_mode = any(frame["name"] == n and filename.endswith(f) for n, f in _MODE_FRAMES)
-        is_own = filename.startswith(OWN_FOLDER) or (was_own and is_mode)
+        is_own = frame["filename"].startswith(OWN_FOLDER)
+        if was_own and any(_is_function(frame, function) for function in _MODE_FRAMES):
+            is_own = True
         if not is_own:
-            kept.append(frame)
-        elif kept and not was_own and kept[-1]["filename"].endswith(_CALLED_OPERATION):
-            kept.pop()
-    return kept
+            frames.append(frame)
+        elif frames and not was_own and frames[-1]["filename"].endswith(_CALLED_OPERATION):
+            frames.pop()
+    return frames
 
 
-def _without_detours(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Undo a function mode's detour: ``layer_norm < handle_torch_function < layer_norm`` is one call."""
+def _undo_detours(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Undo a function mode's detours.
+
+    ``layer_norm < handle_torch_function < layer_norm`` is one call.
+    """
     result: list[dict[str, Any]] = []
     frames = iter(python)
     for frame in frames:
-        if (frame["name"], frame["filename"][-len(_DETOUR[1]) :]) != _DETOUR:
+        if not _is_function(frame, _DETOUR):
             result.append(frame)
         else:
             # The call into the handler; the function itself, entered a second time, is there
@@ -397,28 +411,34 @@ def _without_detours(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return result
 
 
-def _without_engine_caller(python: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
-    """Cut off what called the engine (nested calls are on its own thread); return whether it is running."""
-    name, end = _ENGINE_CALL
+def _cut_engine_caller(python: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
+    """Cut off the engine's caller and beyond; return whether the engine is running.
+
+    Nested calls are on the engine's own thread.
+    """
     for i in range(len(python) - 1, -1, -1):
-        if python[i]["name"] == name and python[i]["filename"].endswith(end):
+        if _is_function(python[i], _ENGINE_CALL):
             return python[:i], True
     return python, False
 
 
 def _cpp_between(
-    frames: list[dict[str, Any]], start: str, *, ends: tuple[str, ...], left_out: tuple[str, ...]
+    frames: list[dict[str, Any]], start: str, *, ends: tuple[str, ...], skipped: tuple[str, ...]
 ) -> list[str]:
-    """Name the C++ functions after ``start`` and before ``ends`` or Python; those ``left_out`` are skipped.
+    """Name the C++ functions after ``start`` and before ``ends`` or Python, but those ``skipped``.
 
-    Of ``pythonFallback, callBoxed, at::_ops::mm::call, method_vectorcall`` it is ``at::_ops::mm::call``.
+    Of ``pythonFallback, callBoxed, at::_ops::mm::call, method_vectorcall`` the answer is
+    ``at::_ops::mm::call``.
     """
-    first = next((i + 1 for i, frame in enumerate(frames) if start in frame["name"]), len(frames))
-    found = []
-    for frame in frames[first:]:
+    functions = []
+    has_started = False
+    for frame in frames:
         name = frame["name"]
+        if not has_started:
+            has_started = start in name
+            continue
         if _is_python(frame) or name.startswith(ends):
             break
-        if not any(part in name for part in left_out):
-            found.append(name)
-    return found
+        if not any(part in name for part in skipped):
+            functions.append(name)
+    return functions

@@ -36,7 +36,7 @@ _NOT_MODELLED = {
     ),
 }
 _NOT_MODELLED_BY_OPERATION = {
-    name: what for what, names in _NOT_MODELLED.items() for name in names.split()
+    name: feature for feature, names in _NOT_MODELLED.items() for name in names.split()
 }
 
 
@@ -97,16 +97,13 @@ def describe(func: Any) -> Operation:
     if schema is None:
         return Operation(str(func), Kind.FRESH)
     name = schema.name.partition("::")[2]
-    aliases = [(argument.name, argument.alias_info) for argument in schema.arguments]
     is_out = "out" in schema.overload_name
     return Operation(
         name=name,
         kind=_kind(name, schema.returns),
-        written=tuple(
-            argument for argument, alias in aliases if alias is not None and alias.is_write
-        ),
+        written=tuple(argument.name for argument in schema.arguments if _is_written(argument)),
         n_returns=len(schema.returns),
-        argument_names=tuple(argument for argument, _ in aliases),
+        argument_names=tuple(argument.name for argument in schema.arguments),
         may_resize=name in RESIZING or is_out,
         is_out=is_out,
         cpu_results=_CPU_RESULTS.get(name, ()),
@@ -114,31 +111,38 @@ def describe(func: Any) -> Operation:
     )
 
 
+def _is_written(argument: Any) -> bool:
+    alias = argument.alias_info
+    return alias is not None and bool(alias.is_write)
+
+
 def _kind(name: str, returns: Any) -> Kind:
     if name in _SILENT_VIEWS:
         return Kind.VIEW
-    if all(item.alias_info is not None and item.alias_info.is_write for item in returns):
+    if all(map(_is_written, returns)):
         return Kind.IN_PLACE
     if any(item.alias_info is not None for item in returns):
         return Kind.VIEW
     return Kind.FRESH if any("Tensor" in str(item.type) for item in returns) else Kind.VALUE
 
 
-def written_arguments(operation: Operation, given: dict[str, Any]) -> Any:
-    """Return what an in-place operation returns: the arguments that it writes."""
-    values = [given.get(name) for name in operation.written[: operation.n_returns]]
+def written_arguments(operation: Operation, arguments: dict[str, Any]) -> Any:
+    """Return the results of an in-place operation: the arguments that it writes."""
+    values = [arguments.get(name) for name in operation.written[: operation.n_returns]]
     if not values:
         return None
     return values[0] if len(values) == 1 else tuple(values)
 
 
 def result_shapes(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Return an operation's results as meta tensors; raise NotImplementedError if values decide shapes."""
+    """Return an operation's results as meta tensors.
+
+    Raises NotImplementedError if values decide the shapes.
+    """
 
     def as_meta(tensor: Any) -> Any:
-        return torch.empty_strided(
-            tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta"
-        )
+        shape, stride = tensor.size(), tensor.stride()
+        return torch.empty_strided(shape, stride, dtype=tensor.dtype, device="meta")
 
     kwargs = {key: map_tensors(value, as_meta) for key, value in kwargs.items()}
     if kwargs.get("device") is not None:
@@ -146,15 +150,15 @@ def result_shapes(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if "generator" in kwargs:
         kwargs["generator"] = None
     metas = map_tensors(args, as_meta)
-    return _corrected(func, args, _with_any_type(func, metas, kwargs))
+    return _corrected(func, args, _call_meta_function(func, metas, kwargs))
 
 
 # Kernels know more types than the meta function (torch 2.13: torch/_meta_registrations.py).
 _KNOW_BFLOAT16_ONLY = {"aten::_grouped_mm"}
 
 
-def _with_any_type(func: Any, metas: Any, kwargs: dict[str, Any]) -> Any:
-    """Call a meta function with the one type that it supports, if it supports only one."""
+def _call_meta_function(func: Any, metas: Any, kwargs: dict[str, Any]) -> Any:
+    """Call a meta function; with the one type that it supports, if it supports only one."""
     if func._schema.name not in _KNOW_BFLOAT16_ONLY:
         return func(*metas, **kwargs)
     dtype = metas[0].dtype
@@ -185,9 +189,8 @@ def _corrected(func: Any, args: Any, result: Any) -> Any:
     for argument, value in zip(schema.arguments, args, strict=False):
         if argument.name in _MASKS and len(value) == len(result):
             # What was not requested is not made.
-            return tuple(
-                item if is_wanted else None for item, is_wanted in zip(result, value, strict=True)
-            )
+            rows = zip(result, value, strict=True)
+            return tuple(tensor if is_requested else None for tensor, is_requested in rows)
     return result
 
 
@@ -198,16 +201,15 @@ def laid_out(func: Any, args: Any, result: Any) -> Any:
         return result
     layout = torch.channels_last
 
-    def is_last(value: Any) -> bool:
-        is_image = (
-            isinstance(value, torch.Tensor) and value.dim() == 4 and not value.is_contiguous()
-        )
-        return is_image and bool(value.is_contiguous(memory_format=layout))
+    def has_layout(value: Any) -> bool:
+        if not isinstance(value, torch.Tensor) or value.dim() != 4 or value.is_contiguous():
+            return False
+        return bool(value.is_contiguous(memory_format=layout))
 
-    def with_last(tensor: Any) -> Any:
+    def lay_out(tensor: Any) -> Any:
         return tensor.contiguous(memory_format=layout) if tensor.dim() == 4 else tensor
 
-    return map_tensors(result, with_last) if any(map(is_last, args[:3])) else result
+    return map_tensors(result, lay_out) if any(map(has_layout, args[:3])) else result
 
 
 def map_tensors(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -226,20 +228,25 @@ CountSelected = Callable[[str, Any, int], int]
 def dynamic_shapes(
     name: str, func: Any, args: Any, kwargs: dict[str, Any], count: CountSelected
 ) -> Any:
-    """Return an operation's results as meta tensors, also where shapes depend on values or torch has none."""
+    """Return an operation's results as meta tensors, also if shapes depend on values."""
     if name in ("index", "_unsafe_index"):
-        flat = [item for index in args[1] for item in _without_mask(index, count)]
-        return result_shapes(func, (args[0], flat, *args[2:]), kwargs)
+        indices: list[Any] = []
+        for index in args[1]:
+            indices += _mask_indices(index, count) if is_mask(index) else [index]
+        return result_shapes(func, (args[0], indices, *args[2:]), kwargs)
     largest = _LARGEST.get(name)
     return result_shapes(func, args, kwargs) if largest is None else largest(args, kwargs, count)
 
 
-def _without_mask(index: Any, count: CountSelected) -> list[Any]:
-    """Replace a mask by the indices that it selects: one for each of its dimensions."""
-    if index is None or index.dtype not in (torch.bool, torch.uint8):
-        return [index]
-    n_selected = count("index", index, index.numel())
-    return [_meta((n_selected,)) for _ in range(index.dim())]
+def is_mask(index: Any) -> bool:
+    """Say whether an index selects by truth values."""
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def _mask_indices(mask: Any, count: CountSelected) -> list[Any]:
+    """Return the indices that a mask selects: a tensor for each of its dimensions."""
+    n_selected = count("index", mask, mask.numel())
+    return [_meta((n_selected,)) for _ in range(mask.dim())]
 
 
 def _masked_select(args: Any, _kwargs: Any, count: CountSelected) -> Any:
@@ -250,7 +257,7 @@ def _masked_select(args: Any, _kwargs: Any, count: CountSelected) -> Any:
 
 
 def _unique(args: Any, kwargs: Any, count: CountSelected) -> Any:
-    """Shape _unique2 and unique_consecutive, without ``dim``: every value may differ from all others."""
+    """Shape _unique2 and unique_consecutive, without ``dim``: all values may differ."""
     tensor = args[0]
     n_values = count("unique", None, tensor.numel())
     has_counts = kwargs.get("return_counts", any(args[2:4]))
@@ -267,14 +274,27 @@ def _unique_dim(args: Any, _kwargs: Any, count: CountSelected) -> Any:
     return _meta(tensor.shape, tensor.dtype), _meta(n_values), _meta(n_values)
 
 
+def _ctc_loss_backward(args: Any, _kwargs: Any, _count: CountSelected) -> Any:
+    return _meta(args[1].shape, args[1].dtype)
+
+
+def _nms(args: Any, _kwargs: Any, count: CountSelected) -> Any:
+    n_boxes = count("nms", None, args[0].size(0))
+    return _meta((n_boxes,))
+
+
+def _nonzero(args: Any, _kwargs: Any, count: CountSelected) -> Any:
+    tensor = args[0]
+    n_selected = count("nonzero", tensor, tensor.numel())
+    return _meta((n_selected, tensor.dim()))
+
+
 _LARGEST: dict[str, Callable[[Any, Any, CountSelected], Any]] = {
     # torch has no meta function for it (2.15)
-    "_ctc_loss_backward": lambda args, _kwargs, _count: _meta(args[1].shape, args[1].dtype),
+    "_ctc_loss_backward": _ctc_loss_backward,
     # torchvision's: every box may stay
-    "nms": lambda args, _kwargs, count: _meta((count("nms", None, args[0].size(0)),)),
-    "nonzero": lambda args, _, count: _meta(
-        (count("nonzero", args[0], args[0].numel()), args[0].dim())
-    ),
+    "nms": _nms,
+    "nonzero": _nonzero,
     "masked_select": _masked_select,
     "_unique2": _unique,
     "unique_consecutive": _unique,
@@ -336,14 +356,14 @@ class FakeStorages:
 
 def _map(n_bytes: int) -> mmap.mmap:
     """Map zeros of at least that many bytes, which take no memory before they are written."""
-    needed = max(_LEAST_MAPPED_BYTES, 1 << (n_bytes - 1).bit_length())
+    n_mapped = max(_LEAST_MAPPED_BYTES, 1 << (n_bytes - 1).bit_length())
     flags: dict[str, Any] = {}  # counted as memory in use by Windows, and touched nowhere
     if sys.platform == "linux":
         flags["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
     try:
-        return mmap.mmap(-1, needed, **flags)
+        return mmap.mmap(-1, n_mapped, **flags)
     except (OSError, OverflowError) as error:
         raise RecorderError(
-            f"cannot reserve {needed} bytes of addresses for tensors without values: {error}; "
+            f"cannot reserve {n_mapped} bytes of addresses for tensors without values: {error}; "
             "is the process's address space limited (ulimit -v), or the page file small?"
         ) from error

@@ -49,7 +49,7 @@ class Patches(ExitStack):
             self.set(owner, name, self.guarded(work, getattr(owner, name)))
 
     def guarded(self, work: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
-        """Make a function that does ``work(real, …)``, and where that fails calls torch's, given the CPU.
+        """Make a function that does ``work(real, …)``; if that fails, torch's does it on the CPU.
 
         What neither of them can do is an error of the program's, and so is a refusal of ours.
         """
@@ -57,9 +57,9 @@ class Patches(ExitStack):
 
         @stands_in
         @wraps(real)
-        def guarded(*arguments: Any, **named: Any) -> Any:
+        def guarded(*args: Any, **kwargs: Any) -> Any:
             try:
-                result = work(real, *arguments, **named)
+                result = work(real, *args, **kwargs)
             except BaseException as failure:
                 if isinstance(failure, RecorderError):
                     raise
@@ -68,7 +68,7 @@ class Patches(ExitStack):
                     raise
                 result = _ABSENT
                 with suppress(Exception):  # the first error has more information
-                    result = real(*map(_cpu_for_cuda, arguments), **_with_cpu(named))
+                    result = real(*map(_cpu_for_cuda, args), **_cpu_arguments(kwargs))
                 if result is _ABSENT:
                     raise
                 guard.keep(failure)
@@ -79,10 +79,12 @@ class Patches(ExitStack):
         return guarded
 
 
-def _with_cpu(named: dict[str, Any]) -> dict[str, Any]:
+def _cpu_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Name the CPU where a call names a device."""
-    named = {name: _cpu_for_cuda(value) for name, value in named.items()}
-    return named if named.get("device") is None else named | {"device": "cpu"}
+    arguments = {name: _cpu_for_cuda(value) for name, value in kwargs.items()}
+    if arguments.get("device") is not None:
+        arguments["device"] = "cpu"
+    return arguments
 
 
 def _cpu_for_cuda(value: Any) -> Any:
@@ -97,8 +99,9 @@ def is_ordinal(value: Any) -> bool:
 
 
 def patch_threads(enter_modes: Callable[[], ExitStack], patches: Patches) -> None:
-    """Let every new thread of this process enter the modes before its own code: they are per thread."""
-    pid, real = os.getpid(), threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+    """Let every new thread of this process enter the modes, which are per thread, first of all."""
+    pid = os.getpid()
+    real = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
     def bootstrap(thread: Any) -> None:
         is_child = os.getpid() != pid  # a forked worker computes on the CPU
@@ -122,7 +125,7 @@ class Calls:
 
     @contextmanager
     def within(self, func: Any, *args: Any) -> Iterator[None]:
-        """Let a call that is no torch function be the current one for as long as the context lasts."""
+        """Let a call that is no torch function be the current one within the context."""
         before = self.current
         self._local.call = (func, args, {})
         try:
@@ -131,7 +134,7 @@ class Calls:
             self._local.call = before
 
     def mode(self) -> Any:
-        """Make the mode that keeps ``current`` up to date; a bare device number becomes simulated."""
+        """Make the mode that keeps ``current``; a bare device number becomes a simulated device."""
         local = self._local
 
         class CallMode(TorchFunctionMode):  # type: ignore[misc]
@@ -160,22 +163,20 @@ class Calls:
 # The namespaces of torch's own operations, in 2.13 and 2.15.
 _OF_TORCH = frozenset(
     "aten prim prims profiler c10d _c10d_functional _c10d_functional_autograd c10d_functional "
-    "_dtensor "
-    "_native _native_aot _quantized coor debugprims export flex_gemm flex_lib fsdp inductor "
-    "inductor_prims mempool mkl mkldnn mkldnn_prepacked onednn quantized quantized_decomposed "
-    "rngprims "
-    "sparse streams symm_mem".split()
+    "_dtensor _native _native_aot _quantized coor debugprims export flex_gemm flex_lib fsdp "
+    "inductor inductor_prims mempool mkl mkldnn mkldnn_prepacked onednn quantized "
+    "quantized_decomposed rngprims sparse streams symm_mem".split()
 )
 
 
 class LibraryKernel(TorchDispatchMode):  # type: ignore[misc]
-    """Lets a library's kernel in Python, which no mode of ours watches, make its tensors on the CPU."""
+    """Lets a library's kernel in Python, which no mode of ours watches, make CPU tensors."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         args = [*map(_cpu_for_cuda, args)]
-        kwargs = _with_cpu(kwargs or {})
+        kwargs = _cpu_arguments(kwargs or {})
         return self.run(func, args, kwargs) if is_of_library(func) else func(*args, **kwargs)
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -198,8 +199,8 @@ def dispatch_mode(handle: Handler) -> Any:
     (`to`, `linear`), though a GPU is given their parts. So they go its way after all, by our own
     kernels too.
     """
-    own = torch.Tensor.__torch_dispatch__
-    mode_of = torch._C._get_dispatch_mode
+    plain_dispatch = torch.Tensor.__torch_dispatch__
+    find_mode = torch._C._get_dispatch_mode
     fake = torch._C._TorchDispatchModeKey.FAKE
 
     class OperationMode(TorchDispatchMode):  # type: ignore[misc]
@@ -209,11 +210,10 @@ def dispatch_mode(handle: Handler) -> Any:
             self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
             kwargs = kwargs or {}
-            if (
-                mode_of(fake) is not None
-            ):  # it is called after this one, and has no memory (DTensor's shapes)
+            if find_mode(fake) is not None:
+                # It is called after this one, and has no memory (DTensor's shapes).
                 return func(*args, **kwargs)
-            if any(kind.__torch_dispatch__ is not own for kind in types):
+            if any(kind.__torch_dispatch__ is not plain_dispatch for kind in types):
                 return NotImplemented  # a wrapper: it takes itself apart, and its parts come here
             if is_of_library(func) and func._schema.name in OPDEFS:
                 with self:  # a torch.library.custom_op, whose own operations are to be seen

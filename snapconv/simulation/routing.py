@@ -12,7 +12,7 @@ import torch
 
 from snapconv.notes import Note
 from snapconv.simulation.branches import likelihood_of, shown, users_place
-from snapconv.simulation.operations import FILLING
+from snapconv.simulation.operations import FILLING, is_mask
 from snapconv.simulation.placements import Placement, are_computed, has_assumed
 
 # Positions of the results that are indices.
@@ -68,7 +68,8 @@ class Routing:
     def assume(self, call: Any, results: Any) -> Any:
         """Replace results that are indices or a mask by assumed ones."""
         if is_small_mask(results):
-            return self._with_values(self.mask(results.shape, likelihood_of(call)))
+            mask = self.mask(results.shape, likelihood_of(call))
+            return self._assumed_values(mask)
         schema = call.func._schema
         name = f"{schema.name}.{schema.overload_name}"
         position = _INDICES_OF_OVERLOAD.get(name, _INDICES.get(call.operation.name))
@@ -80,29 +81,30 @@ class Routing:
         assumed[position] = self._indices(call, results[position])
         return tuple(assumed)
 
-    def _with_values(self, tensor: Any) -> Any:
+    def _assumed_values(self, tensor: Any) -> Any:
         """Let a tensor's placement, which it gets later, say that its values are assumed."""
         self._assumed.add(tensor.untyped_storage()._cdata)
         return tensor
 
     def _indices(self, call: Any, index: Any) -> Any:
         """Make indices of a shape, if they can be those of experts."""
-        chosen_from = call.args[0]
-        given = call.given()
-        dim = -1 if call.operation.name == "multinomial" else given.get("dim", -1)
-        if dim is None or chosen_from.dim() == 0:
+        source = call.args[0]
+        is_multinomial = call.operation.name == "multinomial"
+        dim = -1 if is_multinomial else call.named_arguments().get("dim", -1)
+        if dim is None or source.dim() == 0:
             return index
-        n_values = chosen_from.size(dim)
+        n_values = source.size(dim)
         if not 0 < n_values <= min(index.numel(), _MAX_VALUES):
             return index
         self._choosing.setdefault(users_place())
-        if index.dim() != chosen_from.dim():  # the dimension is gone
+        if index.dim() != source.dim():  # the dimension is gone
             indices = self._spread(n_values, index.numel(), 1).view(index.shape)
         else:
             n_each = index.size(dim)
             rows = self._spread(n_values, index.numel() // n_each, n_each)
-            indices = rows.view(index.movedim(dim, -1).shape).movedim(-1, dim).contiguous()
-        return self._with_values(indices.to(index.dtype))
+            shape = index.movedim(dim, -1).shape
+            indices = rows.view(shape).movedim(-1, dim).contiguous()
+        return self._assumed_values(indices.to(index.dtype))
 
     def _spread(self, n_values: int, n_rows: int, n_each: int) -> Any:
         """Choose as many different values for each row, evenly, or the same ones but in a few rows.
@@ -112,7 +114,8 @@ class Routing:
         first = torch.arange(n_rows) * n_each
         first += first // n_values
         if self._is_worst:
-            first[n_values * max(n_rows // (_FEW * n_values), 1) :] = 0
+            n_spread = n_values * max(n_rows // (_FEW * n_values), 1)
+            first[n_spread:] = 0
         indices = (first[:, None] + torch.arange(n_each) + self._next) % n_values
         if not self._is_worst:
             self._next = (self._next + n_rows * n_each) % n_values
@@ -130,7 +133,7 @@ class Routing:
         return n - n // _FEW if self._is_worst else (n + 1) // 2
 
     def note(self, call: Any, tensor: Any, placement: Placement) -> None:
-        """Remember whether a new tensor's values are assumed, and where its size follows from such."""
+        """Remember whether a new tensor's values are assumed, and the line if its size follows."""
         key = tensor.untyped_storage()._cdata
         if key in self._assumed:
             self._assumed.remove(key)
@@ -145,58 +148,54 @@ class Routing:
             self._sizes.update(tensor.shape)
 
     def read_number(self, number: Any) -> None:
-        """Remember a number that follows from assumed values, so that a size that equals it is noticed."""
+        """Remember a number that follows from assumed values, to notice a size that equals it."""
         if isinstance(number, int) and number > 1 and number not in self._sizes:
             self._numbers.add(number)
 
     def read_list(self) -> None:
-        """Note that the program reads a list that follows from assumed values: it may count what is in it."""
+        """Note that the program reads a list of assumed values, in which it may count."""
         self._listing.setdefault(users_place())
 
     def notes(self) -> tuple[Note, ...]:
         """Say what was assumed, and where the peak depends on it."""
         reasons = []
         if self._selecting:
-            reasons.append(
-                f"sizes depend on values that were not computed, at {shown(self._selecting)}"
-            )
+            lines = shown(self._selecting)
+            reasons.append(f"sizes depend on values that were not computed, at {lines}")
         if self._listing:
-            reasons.append(
-                f"sizes may depend on lists of assumed values, read at {shown(self._listing)}"
-            )
+            lines = shown(self._listing)
+            reasons.append(f"sizes may depend on lists of assumed values, read at {lines}")
         if not reasons:
             return ()
         message = f"the peak may be lower or higher: {', and '.join(reasons)}"
+        indices = "spread evenly; `--routing worst` takes the same ones in most rows"
+        share = "half"
+        if self._is_worst:
+            indices = "the same but in one row of 16"
+            share = "15 of 16"
         if self._choosing:
-            evenly = "spread evenly; `--routing worst` takes the same ones in most rows"
-            how = "the same but in one row of 16" if self._is_worst else evenly
-            message += f". The indices chosen at {shown(self._choosing)} were assumed to be {how}"
+            lines = shown(self._choosing)
+            message += f". The indices chosen at {lines} were assumed to be {indices}"
         if self._has_masks:
-            message += (
-                f". Of rows that a mask selects, "
-                f"{'15 of 16' if self._is_worst else 'half'} were taken"
-            )
+            message += f". Of rows that a mask selects, {share} were taken"
         return (Note("sizes-assumed", f"{message}. Without `--no-compute` the peak is computed"),)
 
 
 def is_small_mask(value: Any) -> bool:
     """Say whether a value is a mask that is small enough to be assumed."""
-    return (
-        isinstance(value, torch.Tensor)
-        and value.dtype is torch.bool
-        and 1 < value.numel() < _MAX_MASK
-    )
+    if not isinstance(value, torch.Tensor) or value.dtype is not torch.bool:
+        return False
+    return bool(1 < value.numel() < _MAX_MASK)
 
 
 def _is_selected(call: Any, tensor: Any) -> bool:
     """Say whether values that were not computed decide how many rows an operation's result has."""
     name = call.operation.name
     if name == "bincount":
-        is_selecting = tensor.numel() > call.given().get("minlength", 0)
+        is_selecting = tensor.numel() > call.named_arguments().get("minlength", 0)
     elif name in _INDEXING:
-        is_selecting = any(
-            index is not None and index.dtype in (torch.bool, torch.uint8) for index in call.args[1]
-        )
+        is_selecting = any(map(is_mask, call.args[1]))
     else:
         is_selecting = name in _SELECTING
-    return is_selecting and not are_computed(call.inputs[name in _TAKING :])
+    first = 1 if name in _TAKING else 0
+    return is_selecting and not are_computed(call.inputs[first:])

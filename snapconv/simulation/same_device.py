@@ -1,4 +1,4 @@
-"""Operations on tensors of two devices: torch's commonest error for all that CUDA refuses, and the CPU takes.
+"""Operations on tensors of two devices: torch's error where CUDA refuses what the CPU takes.
 
 CUDA's kernels check where their arguments are, in two ways. torch's list of its operations says
 which (``native_functions.yaml``, in every wheel of torch): generated code before the kernel, or the
@@ -85,12 +85,11 @@ class SameDevice:
         self._calls = calls
 
     def check(self, call: Invocation) -> None:
-        """Raise torch's error for a call that CUDA would refuse; its tensors are on several devices."""
+        """Raise torch's error for a call with tensors on several devices that CUDA would refuse."""
         # The engine and torch.func's transforms call with tensors of their own.
-        is_inside = (
-            torch._C._current_graph_task_id() != -1 or torch._C._functorch.peek_interpreter_stack()
-        )
-        if is_inside or not _is_checked(call.func):
+        if torch._C._current_graph_task_id() != -1:
+            return
+        if torch._C._functorch.peek_interpreter_stack() or not _is_checked(call.func):
             return
         first = None
         for name, tensor in self._operands(call):
@@ -102,18 +101,17 @@ class SameDevice:
     def _operands(self, call: Invocation) -> Iterator[tuple[str, Any]]:
         """List the tensors that have to be on one device, by argument."""
         is_indexing = call.operation.name in _INDEXING
-        for name, value in call.given().items():
+        for name, value in call.named_arguments().items():
             for tensor in tensors_in((value,)):
                 # A single value is copied to what is indexed (TensorAdvancedIndexing.cpp).
-                is_single = is_indexing and name == "values" and tensor.numel() == 1
+                if is_indexing and name == "values" and tensor.numel() == 1:
+                    continue
                 is_index = is_indexing and name == "indices"
-                if not is_single and (
-                    tensor.is_cuda or (not is_index and self._is_certain(tensor))
-                ):
+                if tensor.is_cuda or (not is_index and self._is_certain(tensor)):
                     yield name, tensor
 
     def _is_certain(self, tensor: Any) -> bool:
-        """Say whether the program handed a tensor over, or a view of its memory, and put it on the CPU."""
+        """Say whether the program itself handed over a CPU tensor, or a view of its memory."""
         placement = self._of(tensor)
         current = self._calls.current
         memory = torch._C._storage_id
@@ -127,7 +125,7 @@ class SameDevice:
 
 
 def patch_doubts(doubt: Callable[[Any], None], patches: Patches) -> None:
-    """Doubt what a script returns, as its ``y.to(x.device)`` is ``y`` itself, and what shares memory."""
+    """Doubt results of scripts, where ``y.to(x.device)`` is ``y``, and what shares memory."""
     for owner, name in (
         (torch._C.ScriptFunction, "__call__"),
         (torch._C.ScriptMethod, "__call__"),

@@ -1,4 +1,4 @@
-"""Files where nothing is computed: what was not computed is never written, and read back all the same.
+"""Files where nothing is computed: such values are never written, and are read back all the same.
 
 In place of an object whose values were not computed, ``torch.save``, pickle and safetensors write
 one line that says so, and a pickle without these values. A new file with such a line is removed
@@ -58,13 +58,14 @@ class UnwrittenFiles:
             if not isinstance(value, torch.UntypedStorage | torch.storage.TypedStorage):
                 return None
             storage = _untyped(value)
-            if (
-                storage._cdata not in rows
-            ):  # the storage is kept: its number is not another's meanwhile
+            key = storage._cdata
+            if key not in rows:
                 location = torch.serialization.location_tag(storage)
                 row = len(rows), storage.nbytes(), location, self._values(storage)
-                rows[storage._cdata] = storage, row
-            return *rows[storage._cdata][1], None if storage is value else value.dtype
+                # The storage is kept: its key is not another's meanwhile.
+                rows[key] = storage, row
+            _, row = rows[key]
+            return *row, None if storage is value else value.dtype
 
         stream = io.BytesIO()
         pickler = pickle.Pickler(stream)
@@ -83,7 +84,7 @@ class UnwrittenFiles:
         return ctypes.string_at(copy.data_ptr(), copy.nbytes())
 
     def _restored(self, source: Any, map_location: Any) -> Any:
-        """Build again what a path or an open file has in place of it; return None for other contents.
+        """Build the object that a path or an open file stands in for; None for other contents.
 
         What has no values gets memory on its device alone.
         """
@@ -96,13 +97,13 @@ class UnwrittenFiles:
             source.seek(begin)
             return None
         source.read(_SIZE_DIGITS + 1)
-        place = torch.serialization._get_restore_location(map_location)
+        restore = torch.serialization._get_restore_location(map_location)
         storages: dict[int, Any] = {}
 
         def storage_of(row: Any) -> Any:
             number, n_bytes, location, values, dtype = row
             if number not in storages:
-                storages[number] = place(self._storage(n_bytes, values), location)
+                storages[number] = restore(self._storage(n_bytes, values), location)
             storage = _untyped(storages[number])
             if dtype is None:
                 return storage
@@ -146,15 +147,15 @@ class UnwrittenFiles:
         except OSError as error:
             raise for_program(RuntimeError(f"cannot save to {path}: {error}")) from None
 
-    def load(self, real: Real, f: Any, map_location: Any = None, *args: Any, **named: Any) -> Any:
+    def load(self, real: Real, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Do what torch.load does."""
         restored = self._restored(f, map_location)
-        return (
-            real(self.files.at(f), map_location, *args, **named) if restored is None else restored
-        )
+        if restored is None:
+            return real(self.files.at(f), map_location, *args, **kwargs)
+        return restored
 
     def safe_open(self, real: Real, filename: Any, *args: Any, **kwargs: Any) -> Any:
-        """Open a file of safetensors; one that was not written has its shapes, and holes for its values."""
+        """Open a file of safetensors; one that was not written has shapes, and holes for values."""
         restored = self._restored(filename, "cpu")
         if restored is None:
             return real(self.files.at(filename), *args, **kwargs)
@@ -167,27 +168,27 @@ class UnwrittenFiles:
             end = end + tensor.nbytes
             header[name] |= {"shape": [*tensor.shape], "data_offsets": [begin, end]}
         text = json.dumps(header).encode()
-        place = self.files.new_place("safetensors")
-        with open(place, "wb") as file:
+        path = self.files.new_path("safetensors")
+        with open(path, "wb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
             file.truncate(8 + len(text) + end)
-        return real(place, *args, **kwargs)
+        return real(path, *args, **kwargs)
 
     def unwritten(self) -> dict[str, int]:
         """Return the files whose values were not computed, with their sizes."""
         return {shortened(entry.name): n_bytes for entry, n_bytes in self._sizes().items()}
 
     def _sizes(self) -> dict[Entry, int]:
-        sizes = {
-            entry: self._n_bytes(entry)
-            for entry in self.files.entries.values()
-            if not entry.is_users
-        }
-        return {entry: n_bytes for entry, n_bytes in sizes.items() if n_bytes}
+        sizes = {}
+        for entry in self.files.entries.values():
+            n_bytes = 0 if entry.is_users else self._n_bytes(entry)
+            if n_bytes:
+                sizes[entry] = n_bytes
+        return sizes
 
     def _n_bytes(self, entry: Entry) -> int:
         """Return the size of what was not computed in a file, 0 for any other file."""
-        path = Path(entry.place)
+        path = Path(entry.path)
         size = path.stat().st_size if path.is_file() else 0
         if not size or size > _MOST_SEARCHED_BYTES:
             return size if entry.has_arrays else 0
@@ -198,50 +199,49 @@ class UnwrittenFiles:
 
     def _partial_folders(self, sizes: dict[Entry, int]) -> list[str]:
         """Return the new folders that a file is missing from."""
-        folders = {os.path.dirname(entry.place) for entry in sizes if not entry.has_arrays}
-        return sorted(folders & self._new_places())
+        folders = {os.path.dirname(entry.path) for entry in sizes if not entry.has_arrays}
+        return sorted(folders & self._new_paths())
 
-    def _new_places(self) -> set[str]:
-        return {entry.place for entry in self.files.entries.values() if self.files.is_new(entry)}
+    def _new_paths(self) -> set[str]:
+        return {entry.path for entry in self.files.entries.values() if self.files.is_new(entry)}
 
     def close(self) -> None:
         """Remove what was not computed, and the versions."""
         if os.getpid() != self._pid:
             return
         sizes = self._sizes()
-        new = self._new_places()
+        new_paths = self._new_paths()
         for folder in self._partial_folders(sizes):
             for path in sorted(Path(folder).rglob("*"), reverse=True):
                 # No older file that another process moved there.
-                if str(path) in new or path.lstat().st_mtime >= self._began:
+                if str(path) in new_paths or path.lstat().st_mtime >= self._began:
                     _erase(path)
             _erase(Path(folder))
         for entry in sizes:
-            _erase(Path(entry.place))
+            _erase(Path(entry.path))
         self.files.close()
 
     def notes(self) -> Iterator[Note]:
         """Name the files that were not written, and those that are as they were before."""
         sizes = self._sizes()
-        said = {
-            "these files were not written, as their values were not computed": [
-                f"{shortened(entry.name)} ({format_bytes(n_bytes)})"
-                for entry, n_bytes in sizes.items()
-            ],
-            "what else is new in these folders goes with them": [
-                *map(shortened, self._partial_folders(sizes))
-            ],
-            "what the program did to these files is undone when it ends": [
-                shortened(entry.name)
-                for entry in self.files.entries.values()
-                if entry.place != entry.name and entry not in sizes
-            ],
-        }
-        if any(said.values()):
-            message = "; ".join(
-                f"{what}: {shown(files, 'file')}" for what, files in said.items() if files
-            )
-            yield Note("files-not-written", message)
+        unwritten = []
+        undone = []
+        for entry, n_bytes in sizes.items():
+            unwritten.append(f"{shortened(entry.name)} ({format_bytes(n_bytes)})")
+        for entry in self.files.entries.values():
+            if entry.path != entry.name and entry not in sizes:
+                undone.append(shortened(entry.name))
+        folders = list(map(shortened, self._partial_folders(sizes)))
+        sentences = []
+        for statement, files in (
+            ("these files were not written, as their values were not computed", unwritten),
+            ("what else is new in these folders goes with them", folders),
+            ("what the program did to these files is undone when it ends", undone),
+        ):
+            if files:
+                sentences.append(f"{statement}: {shown(files, 'file')}")
+        if sentences:
+            yield Note("files-not-written", "; ".join(sentences))
 
 
 def _erase(path: Path) -> None:
@@ -271,7 +271,7 @@ def patch_files(unwritten: UnwrittenFiles, patches: Patches) -> None:
 
 
 def patch_checkpoints(tracker: Tracker, patches: Patches) -> None:
-    """Let torch.load leave large tensors in their files; the headers there have their shapes and types."""
+    """Let torch.load leave large tensors in their files, whose headers have shapes and types."""
 
     def unread(real: Real, reader: Any, name: str, n_bytes: int, kind: Any) -> Any:
         if kind is not torch.UntypedStorage or not tracker.is_large(n_bytes):
