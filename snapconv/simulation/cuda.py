@@ -60,6 +60,8 @@ def _answer(value: Any) -> Callable[..., Any]:
 
 
 _do_nothing = _answer(None)
+_answer_yes = _answer(value=True)
+_answer_no = _answer(value=False)
 
 
 def patch_cuda(machine: Machine, patches: Patches) -> None:
@@ -72,7 +74,7 @@ def patch_cuda(machine: Machine, patches: Patches) -> None:
     patches.set_existing(torch._C, "_get_accelerator", lambda check=False: torch.device("cuda"))
     patches.set_existing(torch._C, "_group_tensors_by_device_and_dtype", group_tensors)
     patches.wrap(torch._C._nn, "_parse_to", _parse_to)
-    patches.set(torch.accelerator, "is_available", _answer(value=True))
+    patches.set(torch.accelerator, "is_available", _answer_yes)
     patches.set(torch.accelerator, "device_count", machine.device_count)
     _patch_module(machine, patches)
     _patch_streams(machine, patches)
@@ -147,7 +149,7 @@ def _stream_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         machine.device(device_index).stream = stream_id
 
     return {
-        "isCurrentStreamCapturing": _answer(value=False),
+        "isCurrentStreamCapturing": _answer_no,
         "getCurrentStream": current_stream,
         "getDefaultStream": partial(stream, 0),
         "getStreamFromExternal": stream,
@@ -165,7 +167,7 @@ def _memory_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         "resetAccumulatedMemoryStats": machine.reset_accumulated,
         "resetAccumulatedHostMemoryStats": _do_nothing,
         "emptyCache": machine.empty_cache,
-        "cudaCachingAllocator_is_enabled": _answer(value=True),
+        "cudaCachingAllocator_is_enabled": _answer_yes,
         "cudaCachingAllocator_set_allocator_settings": machine.set_settings,
         "setMemoryFraction": machine.set_fraction,
         "getMemoryFraction": _answer(1.0),
@@ -211,7 +213,7 @@ def _accelerator(machine: Machine) -> dict[str, Callable[..., Any]]:
         "synchronizeDevice": machine.synchronize,
         "getStream": torch.cuda.current_stream,
         "setStream": torch.cuda.set_stream,
-        "isAllocatorInitialized": _answer(value=True),
+        "isAllocatorInitialized": _answer_yes,
         "emptyCache": machine.empty_cache,
         "emptyHostCache": _do_nothing,
         "getDeviceStats": machine.memory_stats,
@@ -252,13 +254,13 @@ def _patch_module(machine: Machine, patches: Patches) -> None:
         patches.set(cuda, name, value)
     patches.set(torch._C, "_scatter", _scatter)
     patches.set(torch._C, "_has_cuda", value=True)
-    patches.set_existing(torch.backends.cuda, "is_built", _answer(value=True))
+    patches.set_existing(torch.backends.cuda, "is_built", _answer_yes)
     # cuDNN's own operations do not exist here: torch takes its native ones.
-    patches.set_existing(torch.backends.cudnn, "is_acceptable", _answer(value=False))
+    patches.set_existing(torch.backends.cudnn, "is_acceptable", _answer_no)
     # As without a profiler attached.
     nvtx_functions = dict.fromkeys(_NVTX, _answer(0))
     patches.set(cuda.nvtx, "_nvtx", SimpleNamespace(**nvtx_functions))
-    patches.set_existing(cuda.graphs, "_cuda_isCurrentStreamCapturing", _answer(value=False))
+    patches.set_existing(cuda.graphs, "_cuda_isCurrentStreamCapturing", _answer_no)
 
 
 def _scatter(
@@ -294,8 +296,8 @@ class _Stream:
     stream_id: int
     device_index: int
     device_type = _DEVICE_TYPE
-    query = _answer(value=True)
-    is_capturing = _answer(value=False)
+    query = _answer_yes
+    is_capturing = _answer_no
     wait_event = wait_stream = _do_nothing
     cuda_stream = property(lambda self: self.stream_id)
     device = property(lambda self: torch.device("cuda", self.device_index))
@@ -347,7 +349,7 @@ class _Event:
     enable_timing: bool
     time_ns: int | None = None
     wait = synchronize = _do_nothing
-    query = _answer(value=True)
+    query = _answer_yes
 
     # The first argument of torch.Event is a device.
     def __new__(cls, *args: Any, enable_timing: bool = False, **_: Any) -> Any:

@@ -225,7 +225,7 @@ class Evaluation:
             return False
         if operation.kind is Kind.IN_PLACE and not operation.may_resize:
             return True
-        if self._has_sparse((*args, *call.kwargs.values())):
+        if self._has_sparse(call.tensors):
             return False
         if operation.name == "resize_":
             return self._is_small([torch.empty(args[1], dtype=args[0].dtype, device="meta")])
@@ -297,7 +297,7 @@ class Evaluation:
         if operation.name in _TO_SPARSE:  # all of it may be there
             return call.run((torch.ones_like(args[0]), *args[1:]), kwargs)
         self._forget_written(call)
-        has_sparse = self._has_sparse((*args, *kwargs.values()))
+        has_sparse = self._has_sparse(call.tensors)
         if operation.kind is Kind.IN_PLACE and not operation.may_resize:
             return written_arguments(operation, call.named_arguments())
         if operation.is_out and not has_sparse:

@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -387,50 +387,45 @@ Functions = dict[str, tuple[tuple[Any, ...], ...]]
 
 # How a program reaches files, by module: the function, the method that does its work, and that
 # method's first arguments. For ``do`` these are the purpose of a path and its position in the call.
+_OS_FUNCTIONS: tuple[tuple[Any, ...], ...] = (
+    ("stat", FileVersions.do, To.READ, 0),
+    ("statvfs", FileVersions.do, To.READ, 0),
+    ("access", FileVersions.do, To.READ, 0),
+    ("getxattr", FileVersions.do, To.READ, 0),
+    ("listxattr", FileVersions.do, To.READ, 0),
+    ("lstat", FileVersions.do, To.LOOK, 0),
+    ("readlink", FileVersions.do, To.LOOK, 0),
+    ("mkdir", FileVersions.do, To.MAKE, 0),
+    ("symlink", FileVersions.do, To.MAKE, 1),
+    ("truncate", FileVersions.do, To.CHANGE, 0),
+    ("utime", FileVersions.do, To.CHANGE, 0),
+    ("chmod", FileVersions.do, To.CHANGE, 0),
+    ("chown", FileVersions.do, To.CHANGE, 0),
+    ("setxattr", FileVersions.do, To.CHANGE, 0),
+    ("removexattr", FileVersions.do, To.CHANGE, 0),
+    ("remove", FileVersions.remove),
+    ("unlink", FileVersions.remove),
+    ("rmdir", FileVersions.remove),
+    ("rename", FileVersions.rename),
+    ("replace", FileVersions.rename),
+    ("link", FileVersions.link),
+    ("listdir", FileVersions.list_names),
+    ("scandir", FileVersions.scan),
+    ("open", FileVersions.open_number),
+)
+
+
+def _accessor_functions() -> Iterator[tuple[Any, ...]]:
+    """List the functions of os as pathlib has them in Python 3.10: its ``open`` is another one."""
+    for name, *work in _OS_FUNCTIONS:
+        if name != "open":
+            yield f"_normal_accessor.{name}", *work
+
+
 FUNCTIONS: Functions = {
     "builtins": (("open", FileVersions.open),),
-    "os": (
-        ("stat", FileVersions.do, To.READ, 0),
-        ("statvfs", FileVersions.do, To.READ, 0),
-        ("access", FileVersions.do, To.READ, 0),
-        ("getxattr", FileVersions.do, To.READ, 0),
-        ("listxattr", FileVersions.do, To.READ, 0),
-        ("lstat", FileVersions.do, To.LOOK, 0),
-        ("readlink", FileVersions.do, To.LOOK, 0),
-        ("mkdir", FileVersions.do, To.MAKE, 0),
-        ("symlink", FileVersions.do, To.MAKE, 1),
-        ("truncate", FileVersions.do, To.CHANGE, 0),
-        ("utime", FileVersions.do, To.CHANGE, 0),
-        ("chmod", FileVersions.do, To.CHANGE, 0),
-        ("chown", FileVersions.do, To.CHANGE, 0),
-        ("setxattr", FileVersions.do, To.CHANGE, 0),
-        ("removexattr", FileVersions.do, To.CHANGE, 0),
-        ("remove", FileVersions.remove),
-        ("unlink", FileVersions.remove),
-        ("rmdir", FileVersions.remove),
-        ("rename", FileVersions.rename),
-        ("replace", FileVersions.rename),
-        ("link", FileVersions.link),
-        ("listdir", FileVersions.list_names),
-        ("scandir", FileVersions.scan),
-        ("open", FileVersions.open_number),
-    ),
-    # In Python 3.10 it has the functions of os under other names.
-    "pathlib": (
-        ("_normal_accessor.open", FileVersions.open),
-        ("_normal_accessor.stat", FileVersions.do, To.READ, 0),
-        ("_normal_accessor.readlink", FileVersions.do, To.LOOK, 0),
-        ("_normal_accessor.mkdir", FileVersions.do, To.MAKE, 0),
-        ("_normal_accessor.symlink", FileVersions.do, To.MAKE, 1),
-        ("_normal_accessor.chmod", FileVersions.do, To.CHANGE, 0),
-        ("_normal_accessor.unlink", FileVersions.remove),
-        ("_normal_accessor.rmdir", FileVersions.remove),
-        ("_normal_accessor.rename", FileVersions.rename),
-        ("_normal_accessor.replace", FileVersions.rename),
-        ("_normal_accessor.link", FileVersions.link),
-        ("_normal_accessor.listdir", FileVersions.list_names),
-        ("_normal_accessor.scandir", FileVersions.scan),
-    ),
+    "os": _OS_FUNCTIONS,
+    "pathlib": (("_normal_accessor.open", FileVersions.open), *_accessor_functions()),
     "shutil": (("rmtree", FileVersions.remove),),
     "sqlite3": (("connect", FileVersions.connect),),
     "torch": (("from_file", FileVersions.map_file),),

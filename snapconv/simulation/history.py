@@ -247,7 +247,10 @@ _PYTHON_IN_C = (
 )
 _INTERPRETER = (
     *_PYTHON_IN_C,
-    *("torch::jit::", "pybind11::", "torch::autograd::Node::", "torch::autograd::Engine::"),
+    "torch::jit::",
+    "pybind11::",
+    "torch::autograd::Node::",
+    "torch::autograd::Engine::",
 )
 # What a node frees once it has been applied, unless the graph is to be kept.
 _RELEASE = "::release_variables("
@@ -257,7 +260,9 @@ _EVALUATE = "torch::autograd::Engine::evaluate_function("
 # way.
 _END_OF_STORAGE = "StorageImpl::decref_pyobject"
 _DEALLOCATION = (
-    *("subtype_dealloc", "tupledealloc", "PyInterpreterVTable::decref"),
+    "subtype_dealloc",
+    "tupledealloc",
+    "PyInterpreterVTable::decref",
     "PySavedVariableHooks",  # our own
 )
 # What the engine does after a node has been applied.

@@ -72,8 +72,13 @@ class Operation:
 
 # Views by behaviour whose schema does not show it (aten/src/ATen/native/native_functions.yaml).
 _SILENT_VIEWS = {
-    *("_unsafe_view", "lift", "lift_fresh", "_reshape_alias"),
-    *("unsafe_split", "unsafe_split_with_sizes"),  # the gates of recurrent layers, of one product
+    "_unsafe_view",
+    "lift",
+    "lift_fresh",
+    "_reshape_alias",
+    # The gates of recurrent layers, which come of one product.
+    "unsafe_split",
+    "unsafe_split_with_sizes",
 }
 # Of their first argument they take the shape alone.
 FILLING = {"new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"}

@@ -211,5 +211,4 @@ class DeviceChoice:
         call = self._calls.current
         if call is None:
             return self._state.recent if self._graph_task() != -1 else None
-        tensors = tensors_in((*call[1], *call[2].values()))
-        return first_device(map(self._placements.of, tensors))
+        return first_device(map(self._placements.of, tensors_in(call[1:])))
