@@ -121,7 +121,7 @@ _OF_BLOCKS = {
 _OF_SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 
 
-# Of one metric, by pool and figure.
+# The figures of one metric, by pool.
 _Counters = dict[str, dict[str, int]]
 
 
