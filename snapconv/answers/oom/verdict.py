@@ -25,8 +25,7 @@ _UNUSABLE_SHARE, _MOST_UNUSABLE_BYTES = 1 / 256, 64 << 20
 _USUAL_SHARE, _USUAL_BYTES, _LEAST_SHARE = 0.05, 128 << 20, 0.015
 _WHY_FREE = (
     "possible: a limit by set_per_process_memory_fraction(), which a file does not record; memory "
-    "that "
-    "another thread or process freed meanwhile; a budget of Windows, WSL or a virtual GPU"
+    "that another thread or process freed meanwhile; a budget of Windows, WSL or a virtual GPU"
 )
 
 
@@ -244,148 +243,173 @@ _STUCK = (
 )
 
 
-def decide_oom(found: Shortage) -> OomVerdict:
+def decide_oom(shortage: Shortage) -> OomVerdict:
     """Decide why a request failed; the first cause that the figures show."""
-    if verdict := _without_shortage(found) or _unused_memory(found):
-        return verdict
-    total = found.device_total_bytes
-    free = found.device_free_bytes
-    reserved = found.reserved_bytes
-    missing = found.segment_bytes - (free or 0)
-    if total is not None and (free is not None or reserved is None):
-        # What is not torch's is to blame where it is more than usual, than was missing, and than
-        # free pieces.
-        # A text that was cut does not say whose it is.
-        outside = total - (free or 0) - (reserved or found.live_bytes or 0)
-        usual = min(USUAL_OUTSIDE_BYTES, max(total // 2, _CONTEXT_BYTES))
-        if outside - usual >= max(missing, _fragmented_bytes(found, found.block_bytes)):
-            return _verdict(
-                found,
-                "holder not known" if reserved is None else "outside",
-                is_inferred=reserved is not None,
-                outside=format_bytes(outside),
-            )
-    # Free memory that the driver could not use does not make up for a part of the request.
-    least = min(found.block_bytes, missing) if missing > 0 else found.block_bytes
-    if _fragmented_bytes(found, least):
-        return _verdict(found, "fragmented", is_inferred=not found.has_pieces)
-    if found.here is None:
-        return _verdict(found, "cache not known", is_inferred=True)
-    return _verdict(
-        found,
-        "full" if found.here.n_bytes else "nothing cached",
-        is_inferred=free is None or missing <= 0,
+    return (
+        _size_or_limit(shortage)
+        or _unused_memory(shortage)
+        or _held_outside(shortage)
+        or _lack_inside(shortage)
     )
 
 
-def _without_shortage(found: Shortage) -> OomVerdict | None:
-    """Explain a failure beside enough memory: by its size, by a limit, or by nothing that is known."""
-    need = found.segment_bytes
-    total = found.device_total_bytes
-    free = found.device_free_bytes
-    allowed = found.allowed_bytes
-    reserved = found.reserved_bytes
-    is_free_enough = free is None or free >= need + _unusable_bytes(found)
-    if found.here is None and reserved not in (None, found.live_bytes):
-        return _verdict(found, "figures")
+def _size_or_limit(shortage: Shortage) -> OomVerdict | None:
+    """Explain a failure by the size of the request or by a limit; else one beside enough memory."""
+    need = shortage.segment_bytes
+    total = shortage.device_total_bytes
+    free = shortage.device_free_bytes
+    allowed = shortage.allowed_bytes
+    counted_bytes = shortage.counted_bytes
+    is_free_enough = free is None or free >= need + _unusable_bytes(shortage)
+    if shortage.here is None and shortage.reserved_bytes not in (None, shortage.live_bytes):
+        return _verdict(shortage, "figures")
     if total is not None and need >= total:
-        return _verdict(found, "too large")
-    if allowed is not None and found.counted_bytes is not None:
-        excess = found.counted_bytes + need - allowed
-        if excess > (-found.rounding_bytes if is_free_enough else 0):
-            return _verdict(found, "limit", is_inferred=excess <= 0)
-    if not is_free_enough:
-        return None
-    if free is not None:
-        return _verdict(
-            found, "fraction" if allowed is None and found.fraction < 1 else "free enough"
-        )
+        return _verdict(shortage, "too large")
+    if allowed is not None and counted_bytes is not None:
+        excess = counted_bytes + need - allowed
+        tolerance = shortage.rounding_bytes if is_free_enough else 0
+        if excess > -tolerance:
+            return _verdict(shortage, "limit", is_inferred=excess <= 0)
+    return _unexplained(shortage) if is_free_enough else None
+
+
+def _unexplained(shortage: Shortage) -> OomVerdict | None:
+    """Say what could have refused a request that nothing known did; None where memory may lack."""
+    allowed = shortage.allowed_bytes
+    reserved = shortage.reserved_bytes
+    if shortage.device_free_bytes is not None:
+        is_limited = allowed is None and shortage.fraction < 1
+        return _verdict(shortage, "fraction" if is_limited else "free enough")
     if allowed is not None:
-        return _verdict(found, "below the limit")
-    if total and reserved is not None and reserved + need + USUAL_OUTSIDE_BYTES <= total:
-        return _verdict(found, "device not full")
-    return None
-
-
-def _unusable_bytes(found: Shortage) -> float:
-    """Return how much of the free memory in a text the driver may not find; 0 for a file, which is exact."""
-    if found.has_pieces:
-        return 0
-    share = _UNUSABLE_SHARE * (found.device_total_bytes or 0)
-    return max(found.rounding_bytes, min(share, _MOST_UNUSABLE_BYTES))
-
-
-def _unused_memory(found: Shortage) -> OomVerdict | None:
-    """Explain free memory of torch's that is enough, and did not serve the request."""
-    here = found.here
-    elsewhere = found.elsewhere
-    block = found.block_bytes
-    if here is None:
+        return _verdict(shortage, "below the limit")
+    if reserved is None:
         return None
-    if not found.has_pieces:
-        is_notable = elsewhere.n_bytes >= max(here.n_bytes, _least_notable(found, block))
-        return _verdict(found, "private pools", is_inferred=True) if is_notable else None
-    if here.largest_bytes >= block:
-        if here.largest_bytes >= (found.splits_below or math.inf):
-            return _verdict(found, "kept for larger")
-        return _verdict(found, "contradiction", is_inferred=True)
+    likely_use = reserved + shortage.segment_bytes + USUAL_OUTSIDE_BYTES
+    is_room_left = likely_use <= (shortage.device_total_bytes or 0)
+    return _verdict(shortage, "device not full") if is_room_left else None
+
+
+def _held_outside(shortage: Shortage) -> OomVerdict | None:
+    """Blame what is not torch's where it is more than usual, than was missing, and than pieces."""
+    total = shortage.device_total_bytes
+    free = shortage.device_free_bytes
+    reserved = shortage.reserved_bytes
+    if total is None or (free is None and reserved is not None):
+        return None
+    outside = total - (free or 0) - (reserved or shortage.live_bytes or 0)
+    usual = min(USUAL_OUTSIDE_BYTES, max(total // 2, _CONTEXT_BYTES))
+    if outside - usual < max(
+        _missing_bytes(shortage), _fragmented_bytes(shortage, shortage.block_bytes)
+    ):
+        return None
+    # A text that was cut does not say whose it is.
+    is_known = reserved is not None
+    reason = "outside" if is_known else "holder not known"
+    return _verdict(shortage, reason, is_inferred=is_known, outside=format_bytes(outside))
+
+
+def _lack_inside(shortage: Shortage) -> OomVerdict:
+    """Explain a lack of memory by pieces that are too small, else by a device that is full."""
+    missing = _missing_bytes(shortage)
+    pieces = shortage.here
+    # Free memory that the driver could not use does not make up for a part of the request.
+    least_bytes = shortage.block_bytes
+    if missing > 0:
+        least_bytes = min(least_bytes, missing)
+    if _fragmented_bytes(shortage, least_bytes):
+        return _verdict(shortage, "fragmented", is_inferred=not shortage.has_pieces)
+    if pieces is None:
+        return _verdict(shortage, "cache not known", is_inferred=True)
+    is_inferred = shortage.device_free_bytes is None or missing <= 0
+    reason = "full" if pieces.n_bytes else "nothing cached"
+    return _verdict(shortage, reason, is_inferred=is_inferred)
+
+
+def _missing_bytes(shortage: Shortage) -> int:
+    """Return the bytes of a new segment that the device lacked."""
+    return shortage.segment_bytes - (shortage.device_free_bytes or 0)
+
+
+def _unusable_bytes(shortage: Shortage) -> float:
+    """Return how much of the free memory the driver may not find; 0 for a file, which is exact."""
+    if shortage.has_pieces:
+        return 0
+    share = _UNUSABLE_SHARE * (shortage.device_total_bytes or 0)
+    return max(shortage.rounding_bytes, min(share, _MOST_UNUSABLE_BYTES))
+
+
+def _unused_memory(shortage: Shortage) -> OomVerdict | None:
+    """Explain free memory of torch's that is enough, and did not serve the request."""
+    usable = shortage.here
+    elsewhere = shortage.elsewhere
+    block = shortage.block_bytes
+    if usable is None:
+        return None
+    if not shortage.has_pieces:
+        notable_bytes = max(usable.n_bytes, _least_notable(shortage, block))
+        is_notable = elsewhere.n_bytes >= notable_bytes
+        return _verdict(shortage, "private pools", is_inferred=True) if is_notable else None
+    largest = usable.largest_bytes
+    if largest >= block:
+        if largest >= (shortage.splits_below or math.inf):
+            return _verdict(shortage, "kept for larger")
+        return _verdict(shortage, "contradiction", is_inferred=True)
     if elsewhere.largest_bytes >= block:
-        return _verdict(found, "block elsewhere")
-    is_enough = 0 < found.segment_bytes - (found.device_free_bytes or 0) <= found.returnable_bytes
-    return _verdict(found, "segments elsewhere") if is_enough else None
+        return _verdict(shortage, "block elsewhere")
+    is_enough = 0 < _missing_bytes(shortage) <= shortage.returnable_bytes
+    return _verdict(shortage, "segments elsewhere") if is_enough else None
 
 
-def _fragmented_bytes(found: Shortage, least: int) -> int:
-    """Return the free bytes; 0 where fewer than ``least`` or than every program has."""
-    here = found.here.n_bytes if found.here else 0
-    return here if here >= _least_notable(found, least) else 0
+def _fragmented_bytes(shortage: Shortage, least_bytes: int) -> int:
+    """Return the free bytes; 0 where fewer than ``least_bytes`` or than every program has."""
+    free_bytes = shortage.here.n_bytes if shortage.here else 0
+    return free_bytes if free_bytes >= _least_notable(shortage, least_bytes) else 0
 
 
-def _least_notable(found: Shortage, least: int) -> float:
-    """Return how many free bytes are more than every program has, and than ``least``.
+def _least_notable(shortage: Shortage, least_bytes: int) -> float:
+    """Return how many free bytes are more than every program has, and than ``least_bytes``.
 
     Where torch has more than the device, which Windows allows, they are also more than what is too
     much.
     """
-    reserved = found.reserved_bytes or 0
+    reserved = shortage.reserved_bytes or 0
     return max(
-        least,
-        min(_USUAL_SHARE * reserved, least + _USUAL_BYTES),
+        least_bytes,
+        min(_USUAL_SHARE * reserved, least_bytes + _USUAL_BYTES),
         _LEAST_SHARE * reserved,
-        reserved - (found.device_total_bytes or reserved),
+        reserved - (shortage.device_total_bytes or reserved),
     )
 
 
-def _verdict(found: Shortage, reason: str, *, is_inferred: bool = False, **more: str) -> OomVerdict:
+def _verdict(
+    shortage: Shortage, reason: str, *, is_inferred: bool = False, **texts: str
+) -> OomVerdict:
     """Write the sentences of a reason with the figures."""
-    here = found.here or FreePieces()
-    free = found.device_free_bytes
-    shown = _shown(asdict(found)) | more
-    shown["source"] = "file" if found.has_pieces else "text"
-    shown["n_blocks"] = counted(here.n_pieces, "block")
-    shown["share"] = format_share(here.n_bytes, found.reserved_bytes or 0)
-    is_there = {
-        "in_blocks": here.n_pieces,
-        "of_blocks": here.n_pieces,
+    pieces = shortage.here or FreePieces()
+    free = shortage.device_free_bytes
+    shown = _shown(asdict(shortage)) | texts
+    shown["source"] = "file" if shortage.has_pieces else "text"
+    shown["n_blocks"] = counted(pieces.n_pieces, "block")
+    shown["share"] = format_share(pieces.n_bytes, shortage.reserved_bytes or 0)
+    is_part_known = {
+        "in_blocks": pieces.n_pieces,
+        "of_blocks": pieces.n_pieces,
         "beside": free,
         "left": free is not None,
-        "scattered": (free or 0) >= found.segment_bytes,
-        "in_use": found.live_bytes is not None,
-        "other_free": found.other_pool_bytes >= max(found.segment_bytes, 1),
+        "scattered": (free or 0) >= shortage.segment_bytes,
+        "in_use": shortage.live_bytes is not None,
+        "other_free": shortage.other_pool_bytes >= max(shortage.segment_bytes, 1),
     }
-    parts = {
-        name: _PARTS[name].format_map(shown) if is_shown else ""
-        for name, is_shown in is_there.items()
-    }
-    cause, *sentences = _SENTENCES[reason]
-    sentence, why = (text.format_map(shown | parts) for text in sentences)
-    if (
-        found.keeper
-        and parts["other_free"]
-        and cause in (OomCause.FULL, OomCause.FRAGMENTED, OomCause.OTHER_POOL)
-    ):
-        why = _STUCK.format_map(shown)
-    return OomVerdict(cause, sentence, why, is_inferred)
+    parts = dict.fromkeys(_PARTS, "")
+    for name, is_known in is_part_known.items():
+        if is_known:
+            parts[name] = _PARTS[name].format_map(shown)
+    cause, sentence, reason_text = _SENTENCES[reason]
+    is_stuck = shortage.keeper and parts["other_free"]
+    if is_stuck and cause in (OomCause.FULL, OomCause.FRAGMENTED, OomCause.OTHER_POOL):
+        reason_text = _STUCK
+    shown |= parts
+    return OomVerdict(cause, sentence.format_map(shown), reason_text.format_map(shown), is_inferred)
 
 
 def _shown(figure: Any) -> Any:
