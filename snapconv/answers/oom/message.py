@@ -1,4 +1,4 @@
-"""A log or a pasted text about memory that ran out, explained: its kind, its figures, and the verdict.
+"""A text about memory that ran out, explained: its kind, its figures, and the verdict.
 
     1.0 to 1.3  Tried to allocate A (GPU 0; B total capacity; C already allocated; D free; E cached)
     1.4 to 2.0  … D free; [F allowed; ]E reserved in total by PyTorch)
@@ -115,11 +115,11 @@ _MOST_ABOVE = 500
 
 @dataclass(frozen=True, slots=True)
 class OomMessage:
-    """The figures of one message; None: it does not have them. ``reserved_bytes`` includes what is allocated.
+    """The figures of one message; None: it does not have them.
 
-    ``allocated_bytes`` is what tensors hold, ``active_bytes`` also what streams still use;
-    ``private_pool_bytes`` are free blocks of private pools, which torch counts as allocated in its
-    text.
+    ``allocated_bytes`` is what tensors hold, ``active_bytes`` also what streams still use, and
+    ``reserved_bytes`` includes what is allocated. ``private_pool_bytes`` are free blocks of private
+    pools, which torch counts as allocated in its text.
     ``metal_bytes`` is Metal memory outside torch's allocator (MPS). ``process_bytes`` is all that
     this process has on the device; where torch does not know its own process (in a container), all
     are in ``other_processes``, by their numbers.
@@ -163,7 +163,7 @@ class MemorySummary:
 
     @property
     def waited_bytes(self) -> int:
-        """The bytes that were freed and waited for a stream when most was active: at least so many."""
+        """The least bytes that were freed and waited for a stream when most was active."""
         return max((self.peak_active_bytes or 0) - self.peak_allocated_bytes, 0)
 
     @property
@@ -179,7 +179,7 @@ class MemorySummary:
 
 @dataclass(frozen=True, slots=True)
 class MessageFigure:
-    """A figure that OomMessage has no field for: its noun, its unit, and its number (a text for a shape)."""
+    """A figure that OomMessage has no field for; the value of a shape is a text."""
 
     noun: str
     unit: str
@@ -188,8 +188,9 @@ class MessageFigure:
 
 @dataclass(frozen=True, slots=True)
 class MessageAnswer:
-    """The answer of ``oom --message``, of the first of ``n_messages`` of torch's allocator that have figures.
+    """The answer of ``oom --message``.
 
+    It is that of the first of ``n_messages`` of torch's allocator that have figures.
     ``kind`` says whose text it is, ``meaning`` what a text without figures usually means, ``cause``
     why memory ran out in a word. ``outside_bytes`` are in use on the device outside torch's
     allocator, ``own_outside_bytes`` those of this process. ``verdict`` None: the figures do not say
@@ -220,7 +221,7 @@ class MessageAnswer:
 
 
 def explain_message(text: str, *, check: Check = no_check) -> MessageAnswer:
-    """Explain a text: its first message with figures, else another kind of text, else a memory summary.
+    """Explain a text: its first message with figures, else another kind, else a memory summary.
 
     ``check`` is called all the time, and may raise to end it. Raises InputError where the text says
     nothing about memory that ran out.
@@ -235,9 +236,9 @@ def explain_message(text: str, *, check: Check = no_check) -> MessageAnswer:
             "that of another backend or library, or a table of torch.cuda.memory_summary()"
         )
     if summary:
-        next_step = (
-            WAITED if answer.kind == SUMMARY.name and summary.has_waited else answer.next_step
-        )
+        next_step = answer.next_step
+        if answer.kind == SUMMARY.name and summary.has_waited:
+            next_step = WAITED
         notes = (*answer.notes, *_summary_notes(summary))
         return replace(answer, summary=summary, next_step=next_step, notes=notes)
     return replace(answer, beside=_beside(log, position, answer))
@@ -245,18 +246,16 @@ def explain_message(text: str, *, check: Check = no_check) -> MessageAnswer:
 
 def _beside(log: CompactText, position: int, answer: MessageAnswer) -> tuple[str, ...]:
     """Return the words around sizes near a message that are no figures of the answer."""
-    known: list[object] = [figure.value for figure in answer.figures]
-    for other in (answer, *answer.others):
-        message = other.message
-        known += (
-            *astuple(message),
-            *(n_bytes for _, n_bytes in message.other_processes),
-            # torch's own text counts the free blocks of private pools as allocated.
-            (message.allocated_bytes or 0) + (message.private_pool_bytes or 0),
-            other.unallocated_bytes,
-            other.outside_bytes,
-        )
-    sizes = {format_bytes(value) for value in known if isinstance(value, int)}
+    values: list[object] = [figure.value for figure in answer.figures]
+    for device_answer in (answer, *answer.others):
+        message = device_answer.message
+        # torch's own text counts the free blocks of private pools as allocated.
+        allocated = (message.allocated_bytes or 0) + (message.private_pool_bytes or 0)
+        values += astuple(message)
+        values += (allocated, device_answer.unallocated_bytes, device_answer.outside_bytes)
+        for process in message.other_processes:
+            values += process[1:]
+    sizes = {format_bytes(value) for value in values if isinstance(value, int)}
 
     def is_known(size: str) -> bool:
         n_bytes = _bytes_of("".join(size.lower().split()))
@@ -271,7 +270,7 @@ def is_message(text: str, *, check: Check = no_check) -> bool:
 
 
 def decode_log(data: bytes) -> str:
-    """Decode a log; PowerShell writes UTF-16, whose mark is missing where its end alone was read."""
+    """Decode a log; PowerShell writes UTF-16, whose mark is missing where only its end was read."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", "replace")
     odd_bytes = data[1:2000:2]
@@ -285,47 +284,54 @@ def _explained(log: CompactText) -> tuple[MessageAnswer, int] | None:
     Beside the answer, the character at which its first message begins.
     """
     starts = list(_messages(log))
-    messages = [_of_allocator(log, start, text) for start, text in starts]
+    messages = [_explain_allocator(log, start, text) for start, text in starts]
     # First the messages whose figures are complete: others may be a person's words about them.
-    clear = sorted(
-        (answer for answer in messages if answer.message.tried_bytes or answer.verdict),
-        key=lambda answer: answer.verdict is None,
-    )
-    matches = [
-        (kind, match)
-        for kind in MESSAGE_KINDS
-        if (kind.leads or not clear) and (match := _first_match(kind, log))
-    ]
-    first = min(matches, key=lambda row: (row[0].level, row[1].start()), default=None)
+    clear = [answer for answer in messages if answer.message.tried_bytes or answer.verdict]
+    clear.sort(key=lambda answer: answer.verdict is None)
+    best = _best_match(log, are_all_tried=not clear)
     # A message without figures says more than a text of a kind of level 2 and higher.
-    if messages and not clear and (first is None or first[0].level >= 2):
+    if messages and not clear and (best is None or best[0].level >= 2):
         return messages[0], starts[0][0]
-    other = _of_kind(*first, log) if first else None
+    server = _explain_kind(*best, log) if best else None
     if clear:
-        return _of_devices(clear, other), starts[messages.index(clear[0])][0]
-    return (other, first[1].start()) if other and first else None
+        return _merge_devices(clear, server), starts[messages.index(clear[0])][0]
+    return (server, best[1].start()) if server and best else None
 
 
-def _of_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> MessageAnswer:
-    """Return the first message of each device; that of a server around torch has the better next step."""
+def _best_match(
+    log: CompactText, *, are_all_tried: bool
+) -> tuple[MessageKind, re.Match[str]] | None:
+    """Find the kind of a text: of all kinds or those that lead, the first of the lowest level."""
+    matches = []
+    for kind in MESSAGE_KINDS:
+        if are_all_tried or kind.leads:
+            match = _first_match(kind, log)
+            if match:
+                matches.append((kind, match))
+    return min(matches, key=lambda row: (row[0].level, row[1].start()), default=None)
+
+
+def _merge_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> MessageAnswer:
+    """Return the first message of each device; a server around torch has the better next step."""
     devices: dict[object, MessageAnswer] = {}
     for answer in messages:
-        if answer.message not in [other.message for other in devices.values()]:
+        if answer.message not in [device_answer.message for device_answer in devices.values()]:
             devices.setdefault((answer.rank, answer.message.device), answer)
-    first, *others = (
-        _of_server(answer, server)
-        if server
-        and (answer.cause not in _KEPT_CAUSES[server.backend] or answer.next_step == SAME_PROCESS)
-        else answer
-        for answer in devices.values()
-    )
-    return replace(first, n_messages=len(messages), others=tuple(others))
+    answers = []
+    for answer in devices.values():
+        if server:
+            is_kept = answer.cause in _KEPT_CAUSES[server.backend]
+            if not is_kept or answer.next_step == SAME_PROCESS:
+                answer = _add_server(answer, server)
+        answers.append(answer)
+    return replace(answers[0], n_messages=len(messages), others=tuple(answers[1:]))
 
 
-def _of_server(answer: MessageAnswer, server: MessageAnswer) -> MessageAnswer:
-    """Return the answer to a message with the step of a server, unless enough was free, or of its device.
+def _add_server(answer: MessageAnswer, server: MessageAnswer) -> MessageAnswer:
+    """Return the answer to a message with the step of a server.
 
-    Against fragmentation the allocator's setting comes first.
+    Against fragmentation the allocator's setting comes first. Where enough was free, the step of
+    the device stays.
     """
     # A server's graphs have pools of their own by design, and use their free memory again.
     cause = server.cause if answer.cause == OomCause.OTHER_POOL else answer.cause
@@ -347,13 +353,12 @@ def _of_server(answer: MessageAnswer, server: MessageAnswer) -> MessageAnswer:
 
 
 def _first_match(kind: MessageKind, log: CompactText) -> re.Match[str] | None:
-    """Find the first words of a kind in a text that has all that it needs, and nothing that excludes it."""
-    first = min(filter(None, map(log.search, kind.seen)), key=re.Match.start, default=None)
-    return (
-        first
-        if first and all(map(log.search, kind.needs)) and not any(map(log.search, kind.unless))
-        else None
-    )
+    """Find the first words of a kind in a text that has what it needs and nothing it excludes."""
+    matches = filter(None, map(log.search, kind.seen))
+    first = min(matches, key=re.Match.start, default=None)
+    if first and all(map(log.search, kind.needs)) and not any(map(log.search, kind.unless)):
+        return first
+    return None
 
 
 # --- figures
@@ -368,34 +373,35 @@ def read_message(text: str) -> OomMessage:
         if unallocated is not None:
             values.setdefault("reserved_bytes", allocated + unallocated)
         values["allocated_bytes"] = max(allocated - values.get("private_pool_bytes", 0), 0)
-    others = [
-        (int(pid), n_bytes)
-        for pid, size in _PROCESS.findall(text)
-        if (n_bytes := _bytes_of(size)) < _NO_LIMIT
-    ]
+    processes = []
+    for pid, size in _PROCESS.findall(text):
+        n_bytes = _bytes_of(size)
+        if n_bytes < _NO_LIMIT:
+            processes.append((int(pid), n_bytes))
     in_use = _minus(values.get("total_bytes"), values.get("free_bytes")) or math.inf
     # Its context takes 100 MiB or more: here less, since the figures are rounded.
     besides_torch = in_use - values.get("reserved_bytes", 0) - 4 * _ROUNDING_BYTES
-    own = [row for row in others if row[1] > besides_torch]
-    if own and "process_bytes" not in values:
-        # In a container, torch does not know its own process: the one that holds more than is left
-        # beside it.
-        others.remove(own[0])
-        values["process_bytes"] = own[0][1]
-    return OomMessage(**values, other_processes=tuple(others))
+    if "process_bytes" not in values:
+        for process in processes:
+            # In a container, torch does not know its own process: it is the one that holds more
+            # than is left beside it.
+            if process[1] > besides_torch:
+                processes.remove(process)
+                values["process_bytes"] = process[1]
+                break
+    return OomMessage(**values, other_processes=tuple(processes))
 
 
 def _read_summary(log: CompactText) -> MemorySummary | None:
     """Read the first memory_summary() table."""
     table = _first_match(SUMMARY, log)
     values = _values_of_kind(SUMMARY, table, log) if table else {}
-    return (
-        MemorySummary(**values) if {"allocated_bytes", "reserved_bytes"} <= values.keys() else None
-    )
+    is_whole = {"allocated_bytes", "reserved_bytes"} <= values.keys()
+    return MemorySummary(**values) if is_whole else None
 
 
 def _values_of_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -> dict[str, Any]:
-    """Read the figures of another kind of text: those of its first words, then those that stand near them.
+    """Read the figures of another kind of text: first those of its first words, then those near.
 
     The shape and the type of a tensor are its request.
     """
@@ -437,26 +443,26 @@ def _bytes_of(number: str) -> int:
     return round(Decimal(digits) * (1 << 10 * _POWERS.index(letter or " ")))
 
 
-def _minus(whole: int | None, part: int | None) -> int | None:
+def _minus(total: int | None, part: int | None) -> int | None:
     """Subtract; None where either is not known, or the part is larger."""
-    return None if whole is None or part is None or part > whole else whole - part
+    return None if total is None or part is None or part > total else total - part
 
 
 # --- a text of another kind
 
 
-def _of_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -> MessageAnswer:
+def _explain_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -> MessageAnswer:
     """Explain a text of another kind."""
     values = _values_of_kind(kind, match, log)
     backend = values.pop("backend", kind.backend)
-    row = _by_figures(kind, values)
+    row = _row_by_figures(kind, values)
     next_step = _next_step(row, values, backend_of_kind(backend).monitor)
     message = OomMessage(device=values.pop("device", None), tried_bytes=values.pop("tried", None))
-    figures = [
-        MessageFigure(figure.noun, figure.unit, value)
-        for name, value in values.items()
-        if (figure := FIGURES.get(name))
-    ]
+    figures = []
+    for name, value in values.items():
+        figure = FIGURES.get(name)
+        if figure:
+            figures.append(MessageFigure(figure.noun, figure.unit, value))
     return MessageAnswer(
         kind=kind.name,
         backend=BACKEND_NAMES.get(backend, backend),
@@ -469,8 +475,8 @@ def _of_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -> Messa
     )
 
 
-def _by_figures(kind: MessageKind, values: dict[str, Any]) -> MessageKind:
-    """Return the row of a text: its kind's, where its figures do not deny that memory was too small."""
+def _row_by_figures(kind: MessageKind, values: dict[str, Any]) -> MessageKind:
+    """Return the row of a text: its kind's, unless its figures deny that memory was too small."""
     tried = values.get("tried", 0)
     if tried >= _NO_LIMIT:
         return OF_WRONG_SIZE
@@ -487,12 +493,10 @@ def _next_step(kind: MessageKind, values: dict[str, Any], monitor: str) -> str:
     if "tried" in values:
         shown["tried"] = format_bytes(values["tried"])
     # With less than a tenth of a device, a server has no room for a model: that share is no advice.
-    if (
-        values.get("free_gib", -1)
-        <= (values.get("total") or math.inf)
-        <= 10 * values.get("free_gib", -1)
-    ):
-        shown["share"] = f"{values['free_gib'] * 100 // values['total'] / 100:.2f}"
+    free = values.get("free_gib", -1)
+    total = values.get("total") or math.inf
+    if free <= total <= 10 * free:
+        shown["share"] = f"{free * 100 // total / 100:.2f}"
     try:
         return (kind.exact or kind.next_step).format_map(shown)
     except KeyError:
@@ -503,7 +507,7 @@ def _next_step(kind: MessageKind, values: dict[str, Any], monitor: str) -> str:
 
 
 def _messages(log: CompactText) -> Iterator[tuple[int, str]]:
-    """Yield every message of torch's allocator and its begin, also one whose first words were cut."""
+    """Yield the begin and text of each of the allocator's messages, also where its begin is cut."""
     text = log.text
     starts = [match.start() for match in BEGINNINGS.finditer(text)]
     if not starts and (middle := _MIDDLE.search(text)):
@@ -517,12 +521,12 @@ def _messages(log: CompactText) -> Iterator[tuple[int, str]]:
         yield start, message + above[1] if above and "capac" not in message else message
 
 
-def _of_allocator(log: CompactText, start: int, text: str) -> MessageAnswer:
+def _explain_allocator(log: CompactText, start: int, text: str) -> MessageAnswer:
     """Explain a message of torch's allocator that begins at a character of a log."""
     begin = BEGINNINGS.search(text)
-    name = (
-        BACKEND_NAMES[begin["backend"] or "cuda"] if begin else "NPU" if "(npu" in text else "GPU"
-    )
+    name = "NPU" if "(npu" in text else "GPU"
+    if begin:
+        name = BACKEND_NAMES[begin["backend"] or "cuda"]
     backend = BACKENDS.get(name, UNKNOWN_BACKEND)
     message = read_message(text)
     unallocated = _minus(
@@ -548,8 +552,9 @@ def _of_allocator(log: CompactText, start: int, text: str) -> MessageAnswer:
         cause=verdict.cause if verdict else OomCause.UNKNOWN,
         rank=log.rank_at(start),
     )
-    less = _phase_step(log.text, start)
-    return replace(answer, next_step=_exact_step(answer, text).format(less=less, backend=backend))
+    phase_step = _phase_step(log.text, start)
+    next_step = _exact_step(answer, text).format(less=phase_step, backend=backend)
+    return replace(answer, next_step=next_step)
 
 
 def _exact_step(answer: MessageAnswer, text: str) -> str:
@@ -560,12 +565,10 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
     total = message.total_bytes or math.inf
     outside = answer.outside_bytes or 0
     is_own = 2 * (answer.own_outside_bytes or 0) > outside
-    if (
-        cause == OomCause.OUTSIDE
-        and is_own
-        and tried - (message.free_bytes or 0) > sum(size for _, size in message.other_processes)
-    ):
-        return SAME_PROCESS
+    if cause == OomCause.OUTSIDE and is_own:
+        others_bytes = sum(size for _, size in message.other_processes)
+        if tried - (message.free_bytes or 0) > others_bytes:
+            return SAME_PROCESS
     if cause == OomCause.UNKNOWN and tried > total:
         return LARGER_THAN_OWN
     if cause == OomCause.FULL:
@@ -573,11 +576,8 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
             return ONE_REQUEST
         if 4 * outside >= total and not is_own:
             return OUTSIDE_TOO
-    if (
-        cause == OomCause.FRAGMENTED
-        and answer.backend in ("CUDA", "HIP")
-        and "totalcapacity;" in text
-    ):
+    is_old = answer.backend in ("CUDA", "HIP") and "totalcapacity;" in text
+    if cause == OomCause.FRAGMENTED and is_old:
         return BEFORE_SETTINGS if "ibcached" in text else BEFORE_EXPANDABLE
     return answer.next_step
 
@@ -590,22 +590,21 @@ def _phase_step(text: str, start: int) -> str:
     traceback = text[max(start - _MOST_OF_TRACEBACK, 0) : start]
     if _TRACEBACK not in traceback:
         traceback += text[start : start + _MOST_OF_TRACEBACK].partition(_TRACEBACK)[2]
-    ends = (
-        (match.end(), step)
-        for words, step in PHASES
-        for match in squeezed(words).finditer(traceback)
-    )
-    return max(ends, default=(0, LESS))[1]
+    steps = []
+    for words, step in PHASES:
+        for match in squeezed(words).finditer(traceback):
+            steps.append((match.end(), step))
+    return max(steps, default=(0, LESS))[1]
 
 
-def _verdict(message: OomMessage, found: Shortage, text: str) -> tuple[OomVerdict | None, str]:
+def _verdict(message: OomMessage, shortage: Shortage, text: str) -> tuple[OomVerdict | None, str]:
     """Return the verdict on a message, and the next step."""
     for words, cause, sentence, next_step in WORDS:
         if squeezed(words).search(text):
             return OomVerdict(cause, sentence, "torch's own words", is_inferred=False), next_step
-    verdict = decide_oom(found)
+    verdict = decide_oom(shortage)
     tried = message.tried_bytes
-    figures = {message.free_bytes, found.live_bytes, message.reserved_bytes}
+    figures = {message.free_bytes, shortage.live_bytes, message.reserved_bytes}
     if tried is None or (verdict.cause == OomCause.FULL and figures == {None}):
         is_large = (tried or 0) >= _LARGE_REQUEST_BYTES
         return None, LARGE_REQUEST if is_large else NEXT_STEPS[OomCause.UNKNOWN]
@@ -629,7 +628,8 @@ def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Sh
     tried = message.tried_bytes or 0
     is_shared = (free or 0) > (total or math.inf)
     live = message.process_bytes if reserved is None else reserved
-    live = live if message.allocated_bytes is None else message.allocated_bytes
+    if message.allocated_bytes is not None:
+        live = message.allocated_bytes
     # Before torch 1.4 the text has the request itself: not the segment that a small one needs.
     is_small = 0 < tried <= SMALL_REQUEST_BYTES and message.metal_bytes is None
     return Shortage(
@@ -656,7 +656,7 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
     """Explain the figures that are easily misread."""
     tried = message.tried_bytes or 0
     free = message.free_bytes or 0
-    whole = message.total_bytes
+    total = message.total_bytes
     private = message.private_pool_bytes or 0
     allocated = message.allocated_bytes or 0
     reserved = message.reserved_bytes or 0
@@ -667,9 +667,9 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
             f"torch's {format_bytes(allocated + private)} includes {format_bytes(private)} free "
             "in private pools"
         )
-    if whole is not None and free > whole:
+    if total is not None and free > total:
         yield "more is free than the device has: it shares the host's memory, and torch counts both"
-    elif whole is not None and max(reserved, allocated) + free > whole + _ROUNDING_BYTES:
+    elif total is not None and max(reserved, allocated) + free > total + _ROUNDING_BYTES:
         yield (
             "torch's memory and the free memory add up to more than the device has: the driver "
             "moved some to the host's memory (Windows), or the figures are from two moments or "
