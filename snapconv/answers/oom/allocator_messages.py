@@ -1,4 +1,4 @@
-"""Messages of torch's allocators: their first words, rare words in them, and the next step by the cause."""
+"""Messages of torch's allocators: their first words, rare words, and the next step by the cause."""
 
 from snapconv.answers.oom.message_text import squeezed
 from snapconv.answers.oom.verdict import OomCause
@@ -37,7 +37,7 @@ ONE_REQUEST = (
     f"{SHAPES}: this one request is larger than all that torch has; else "
     f"{NEXT_STEPS[OomCause.FULL]}"
 )
-# Of a large request where the text does not say what the device has.
+# The step for a large request where the text does not say what the device has.
 LARGE_REQUEST = (
     f"{SHAPES}: this one request is large; attention without a fused kernel asks for as much. If "
     f"the shapes "
@@ -59,7 +59,7 @@ SAME_PROCESS = (
     "limit the other library in this process: JAX (XLA_PYTHON_CLIENT_PREALLOCATE=false), "
     "TensorFlow (set_memory_growth), CuPy, or a server's own pool"
 )
-# Of a table in which much more was active than allocated.
+# The step for a table in which much more was active than allocated.
 WAITED = (
     "wait for the other stream's work before a buffer is dropped, or use one stream; before torch "
     "2.8 TORCH_NCCL_AVOID_RECORD_STREAMS=1 for what NCCL uses"

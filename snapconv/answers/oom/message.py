@@ -7,8 +7,8 @@
                 private pools, ]and U is reserved by PyTorch but unallocated.
 
 HIP, XPU, NPU and others have the same words; cudaMallocAsync and MPS have their own. Sizes have two
-decimals.
-message_kinds.py has the kinds as rows; the verdict on a request is that of files, by verdict.py.
+decimals. message_kinds.py has the kinds as rows; the verdict on a request is that of files, by
+verdict.py.
 Nothing is inferred from a figure that a text does not have.
 """
 
@@ -62,8 +62,8 @@ from snapconv.errors import InputError
 from snapconv.torch_knowledge.backends import BACKENDS, UNKNOWN_BACKEND, backend_of_kind
 from snapconv.units import counted, format_bytes
 
-# cudaMallocAsync writes the largest number where no limit was set; torch on WSL for what a process
-# holds.
+# cudaMallocAsync writes the largest number where no limit was set, and so does torch on WSL for what
+# a process holds.
 _NO_LIMIT = 1 << 60
 # A request may be of a size that was computed wrongly, up to the largest number of JSON.
 _MOST_BYTES = {"tried": 1 << 64}
@@ -74,16 +74,16 @@ _LACKS = "torch's allocator found no memory; the text lacks the figures that wou
 _LEAST_NOTABLE = 0.05
 # Lines before and after the one of a message whose other sizes are told.
 _N_BESIDE = 20
-# By the backend of a row that leads: the causes that its next step, a setting of a server or of a
-# kind of device, does not remove.
+# The causes that the next step of a row that leads, a setting of a server or of a kind of device,
+# does not remove; by the backend of the row.
+_NO_SERVER_CAUSES = (OomCause.OUTSIDE, OomCause.LIMIT, OomCause.TOO_LARGE)
 _KEPT_CAUSES = {
-    "GPU": (OomCause.OUTSIDE, OomCause.LIMIT, OomCause.TOO_LARGE),
-    "device": (OomCause.OUTSIDE, OomCause.LIMIT, OomCause.TOO_LARGE),
+    "GPU": _NO_SERVER_CAUSES,
+    "device": _NO_SERVER_CAUSES,
     "HIP": (OomCause.LIMIT,),
     "XPU": (OomCause.OUTSIDE, OomCause.LIMIT),
 }
-# The longest text that torch writes has about 1500 characters; a traceback above it, some
-# thousands.
+# The longest text that torch writes has about 1500 characters, a traceback above it some thousands.
 _TRACEBACK = "traceback(mostrecentcalllast)"
 _MOST_OF_MESSAGE, _MOST_OF_TRACEBACK = 4000, 12_000
 _ROUNDING_BYTES = 16 << 20
@@ -102,11 +102,9 @@ _SHARED_SEGMENTS = {
     ),
 }
 _MIDDLE = squeezed(
-    r"allocate \d|total capac|already allocated|is allocated by pytorch|reserved "
-    r"by pytorch"
+    r"allocate \d|total capac|already allocated|is allocated by pytorch|reserved by pytorch"
 )
-# torch before 2.1 may have its figures on a line of their own above the sentence, beside which is
-# none.
+# torch before 2.1 may have its figures on a line above the sentence, and none in it.
 _FIGURES_ABOVE = squeezed(
     r"(?<!ib)(?<!bytes)(\((?:gpu|npu|mlu|gcu) \d{1,4};[^()]{1,400}\))(?:[\w.]{1,40}:)?$"
 )
@@ -679,7 +677,7 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
     if allocated and min(cached, free) > tried:
         yield (
             f"the {format_bytes(cached)} that torch had cached had no piece that served the "
-            f"request either"
+            "request either"
         )
     if message.process_bytes is None and message.other_processes:
         yield (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FigureName:
-    """A figure that a text may have: its noun, and its unit, by which its number is found and written.
+    """A figure that a text may have: its noun, and the unit by which its number is read.
 
     ``letter`` is that of the unit (k, m, g) of a number of bytes that the text writes without one.
     """
@@ -115,7 +115,7 @@ FIGURES = {
     "limit_kib": FigureName("the limit", letter="k"),
     "backend": FigureName("kind of device", "name"),
 }
-# Of a name that FIGURES does not have.
+# The figure of a name that FIGURES does not have.
 SIZE = FigureName("", "size")
 # By the name of a type, in the words of TensorFlow and torch.
 ITEM_BYTES = {

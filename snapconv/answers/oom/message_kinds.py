@@ -1,4 +1,4 @@
-"""Texts about memory that ran out: the figures of torch's allocator, and a row for each other kind of text.
+"""Texts about memory that ran out: the figures of torch's allocator, and a row for each other kind.
 
 Patterns are searched in a text without white space, so that no line break of a terminal hides a
 match, and in small letters; the spaces in them are for the reader. ``<tried>`` stands for the

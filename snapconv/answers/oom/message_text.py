@@ -1,4 +1,4 @@
-"""A log or a pasted text -> its small letters without white space, and the rank that wrote each line.
+"""A log or a pasted text as small letters without white space, and the rank of each line.
 
 White space goes since terminals break lines anywhere, in words and numbers too. To search a long
 log takes long: what is far from every word that texts about memory have is left out, and a check
@@ -48,8 +48,8 @@ _SIGNS = (
     "\u9875\u9762\u6587\u4ef6|\u30da\u30fc\u30b8\u30f3\u30b0|\ud398\uc774\uc9d5"
 ).split("|")
 
-# Of a long log, blocks of so many lines with a sign are read, the block before each and the one
-# after it.
+# A long log is read in blocks of so many lines: those with a sign, the block before each and the
+# one after it.
 _NEAR = 400
 # What stands before every line of a rank, a quotation, a container, a logger: `[rank0]: `,
 # `(Worker pid=12) `, `E   `, `ERROR 10-25 13:12:42 [core.py:842] `.
@@ -61,7 +61,7 @@ _PREFIX = re.compile(
     r"(?:[ \t]{1,40}|$)){0,8})"
 )
 _RANK = re.compile(r"(rank|(?<![A-Za-z])[DPTE]P)[ _:=]{0,2}(\d{1,6})", re.IGNORECASE)
-# Of what stands before lines, what only one program writes: vLLM's processes, and its files that
+# What only one program writes before lines: the names of vLLM's processes, and its files that
 # log errors.
 # Many programs have a core.py: vLLM writes a level and a date without a year before it.
 _PROGRAM = re.compile(
@@ -91,13 +91,13 @@ def no_check() -> None:
 
 @cache
 def squeezed(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern for texts in small letters and without white space, when it is first needed.
+    """Compile a pattern for texts in small letters without white space, when first needed.
 
     Its spaces are for the reader; ``<name>`` stands for the number of a figure, a size with its
     unit where FIGURES does not have the name.
     """
-    without_spaces = pattern.replace(" ?", "").replace(" ", "")
-    return re.compile(_FIGURE.sub(_number, without_spaces))
+    compact = pattern.replace(" ?", "").replace(" ", "")
+    return re.compile(_FIGURE.sub(_number, compact))
 
 
 def _number(figure: re.Match[str]) -> str:
@@ -107,7 +107,7 @@ def _number(figure: re.Match[str]) -> str:
 
 @dataclass(slots=True)
 class CompactText:
-    """Small letters without white space; ``ends`` are those of its ``lines``, which the ranks wrote."""
+    """Small letters without white space; its ``lines``, their ``ends`` and ``ranks``."""
 
     text: str
     check: Check
@@ -136,21 +136,27 @@ def compacted(text: str, check: Check = no_check) -> CompactText:
     width = max(map(len, lines))
     between = " "
     program = _PROGRAM.search(text.lower())
-    parts = ["".join(program[0].split()) if program else ""]
+    parts = [_squeeze(program[0]) if program else ""]
     ranks = [""]
     shown = [""]
     for raw in lines:
         check()
         _, prefix, line = _PREFIX.split(_NOISE.sub(" ", raw), maxsplit=1)
-        words = "".join(_APART.sub(_SEPARATOR, line).split()).lower()
+        words = _squeeze(_APART.sub(_SEPARATOR, line)).lower()
         if _APART.search(f"{parts[-1][-6:]}{between}{words[:11]}"):
             words = _SEPARATOR + words
         # A terminal breaks the longest lines alone: elsewhere a number has ended.
-        between = "" if len(raw) == width and words[-1:].isdigit() else " "
+        is_number_cut = len(raw) == width and words[-1:].isdigit()
+        between = "" if is_number_cut else " "
         parts.append(words)
         shown.append(" ".join(line.split()))
         ranks.append(" ".join(map(" ".join, _RANK.findall(prefix))))
-    return CompactText("".join(parts), check, list(accumulate(map(len, parts))), ranks, shown)
+    ends = list(accumulate(map(len, parts)))
+    return CompactText("".join(parts), check, ends, ranks, shown)
+
+
+def _squeeze(text: str) -> str:
+    return "".join(text.split())
 
 
 def _near_signs(lines: list[str], check: Check) -> list[str]:
@@ -161,6 +167,7 @@ def _near_signs(lines: list[str], check: Check) -> list[str]:
         check()
         block = "\n".join(lines[begin : begin + _NEAR]).lower()
         if any(sign in block for sign in _SIGNS):
-            near += lines[max(end, begin - _NEAR) : begin + 2 * _NEAR]
+            first = max(end, begin - _NEAR)
             end = begin + 2 * _NEAR
+            near += lines[first:end]
     return near

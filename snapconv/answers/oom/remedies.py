@@ -45,8 +45,7 @@ class Remedy:
     ``is_served``: it succeeds. ``is_enough``: the whole step fits too; None: unknown, or it may
     not; ``detail`` says why. ``is_setting``: of the allocator, and not of the program. ``kind`` is
     that of ``advise``, ``how`` the change, in a sentence. ``assumptions`` are those of the change
-    and of its replay;
-    with any, the outcome is an estimate.
+    and of its replay; with any, the outcome is an estimate.
     """
 
     name: str

@@ -16,8 +16,7 @@ from snapconv.units import counted, format_bytes, format_share
 USUAL_OUTSIDE_BYTES = 2 << 30
 # No context takes half of a small device, but for the smallest.
 _CONTEXT_BYTES = 1 << 30
-# The driver finds no room in the last part of a device, of this share, and at most of so many
-# bytes.
+# The driver finds no room in the last part of a device: this share, and at most so many bytes.
 _UNUSABLE_SHARE, _MOST_UNUSABLE_BYTES = 1 / 256, 64 << 20
 # Every program has free pieces: up to this share of what is reserved, and not more than so many
 # bytes beside those that the request needed. Pieces of less than the least share would not have
@@ -40,7 +39,7 @@ class OomCause:
     OUTSIDE = "held outside torch"
     TOO_LARGE = "larger than the device"
     UNKNOWN = "not known"
-    # Of messages alone.
+    # Only messages have the causes below.
     HOST = "host memory"
     OTHER_MEMORY = "not the device's memory"
     WARNING = "not a failure"
