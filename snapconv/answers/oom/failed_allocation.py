@@ -181,7 +181,7 @@ def _shortage(
     settings = analysis.snapshot.settings
     fraction = settings.memory_fraction
     owner_of_free = owners[free.segment]
-    is_here = owner_of_free == ""
+    is_usable = owner_of_free == ""
     other_pool = ""
     other_pool_bytes = 0
     for name in sorted({*owner_of_free} - {""}):
@@ -201,8 +201,8 @@ def _shortage(
         device_total_bytes=total,
         reserved_bytes=memory.reserved_bytes,
         live_bytes=analysis.replay.active.at(request.event),
-        here=_pieces(free.n_bytes[is_here]),
-        elsewhere=_pieces(free.n_bytes[~is_here]),
+        usable=_pieces(free.n_bytes[is_usable]),
+        elsewhere=_pieces(free.n_bytes[~is_usable]),
         other_pool=other_pool,
         other_pool_bytes=other_pool_bytes,
         keeper=keeper,

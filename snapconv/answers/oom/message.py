@@ -637,7 +637,7 @@ def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Sh
         device_total_bytes=None if is_shared else total,
         reserved_bytes=reserved,
         live_bytes=live,
-        here=None if unallocated is None else FreePieces(unallocated),
+        usable=None if unallocated is None else FreePieces(unallocated),
         elsewhere=FreePieces(message.private_pool_bytes or 0),
         allowed_bytes=allowed if (allowed or 0) < (total or math.inf) else None,
         counted_bytes=live if reserved is None else reserved + (message.metal_bytes or 0),

@@ -59,7 +59,7 @@ class Shortage:
     """The figures at a failed request, of a file or of a message; None: not known.
 
     ``block_bytes`` is the rounded request, ``segment_bytes`` what was needed of the device.
-    ``here`` may serve it, None: what is cached is not known; ``elsewhere`` is of other pools,
+    ``usable`` may serve it, None: what is cached is not known; ``elsewhere`` is of other pools,
     streams and sizes, and ``returnable_bytes`` of it is in free segments of private pools.
     ``allowed_bytes`` is a limit that is known, ``counted_bytes`` what counts against it,
     ``rounding_bytes`` by how much both may be off.
@@ -77,7 +77,7 @@ class Shortage:
     device_total_bytes: int | None
     reserved_bytes: int | None
     live_bytes: int | None
-    here: FreePieces | None
+    usable: FreePieces | None
     elsewhere: FreePieces = FreePieces()
     returnable_bytes: int = 0
     allowed_bytes: int | None = None
@@ -156,12 +156,12 @@ _SENTENCES = {
     ),
     "kept for larger": (
         OomCause.SPLIT_LIMIT,
-        "a free block of {here[largest_bytes]} is kept for larger requests by max_split_size_mb",
+        "a free block of {usable[largest_bytes]} is kept for larger requests by max_split_size_mb",
         "blocks of {splits_below} and more are never split",
     ),
     "contradiction": (
         OomCause.UNKNOWN,
-        "not known: a free block of {here[largest_bytes]} could have served it",
+        "not known: a free block of {usable[largest_bytes]} could have served it",
         "the trace and the segments contradict each other, or the request was of another pool",
     ),
     "private pools": (
@@ -177,8 +177,8 @@ _SENTENCES = {
         "a free block of {elsewhere[largest_bytes]} would have been enough, but belongs to "
         "{other_pool}, which this request cannot use",
         (
-            "torch had {here[n_bytes]} cached for such requests, the largest block "
-            "{here[largest_bytes]}"
+            "torch had {usable[n_bytes]} cached for such requests, the largest block "
+            "{usable[largest_bytes]}"
         ),
     ),
     "segments elsewhere": (
@@ -186,8 +186,8 @@ _SENTENCES = {
         "{returnable_bytes} in free segments would have been enough, but belongs to {other_pool}, "
         "which this request cannot use",
         (
-            "torch had {here[n_bytes]} cached for such requests, the largest block "
-            "{here[largest_bytes]}"
+            "torch had {usable[n_bytes]} cached for such requests, the largest block "
+            "{usable[largest_bytes]}"
         ),
     ),
     "outside": (
@@ -198,13 +198,13 @@ _SENTENCES = {
     ),
     "fragmented": (
         OomCause.FRAGMENTED,
-        "{here[n_bytes]} are reserved and free{in_blocks}{beside}: not in one piece{other_free}",
+        "{usable[n_bytes]} are reserved and free{in_blocks}{beside}: not in one piece{other_free}",
         "that is {share} of the reserved memory, in partly used segments",
     ),
     "full": (
         OomCause.FULL,
         "full: {segment_bytes} more were needed{left}{scattered}{in_use}{other_free}",
-        "torch had {here[n_bytes]} cached{of_blocks}; no single piece was large enough",
+        "torch had {usable[n_bytes]} cached{of_blocks}; no single piece was large enough",
     ),
     "nothing cached": (
         OomCause.FULL,
@@ -227,8 +227,8 @@ _SENTENCES = {
 }
 # Parts of these sentences, which stand there where their figures are known.
 _PARTS = {
-    "in_blocks": " in {n_blocks}, the largest of {here[largest_bytes]}",
-    "of_blocks": " for such requests ({n_blocks}, the largest {here[largest_bytes]})",
+    "in_blocks": " in {n_blocks}, the largest of {usable[largest_bytes]}",
+    "of_blocks": " for such requests ({n_blocks}, the largest {usable[largest_bytes]})",
     "beside": ", {device_free_bytes} more are free on the device",
     "left": ", {device_free_bytes} were free on the device",
     "scattered": ", which the driver most likely could not use",
@@ -260,7 +260,7 @@ def _size_or_limit(shortage: Shortage) -> OomVerdict | None:
     allowed = shortage.allowed_bytes
     counted_bytes = shortage.counted_bytes
     is_free_enough = free is None or free >= need + _unusable_bytes(shortage)
-    if shortage.here is None and shortage.reserved_bytes not in (None, shortage.live_bytes):
+    if shortage.usable is None and shortage.reserved_bytes not in (None, shortage.live_bytes):
         return _verdict(shortage, "figures")
     if total is not None and need >= total:
         return _verdict(shortage, "too large")
@@ -310,7 +310,7 @@ def _held_outside(shortage: Shortage) -> OomVerdict | None:
 def _lack_inside(shortage: Shortage) -> OomVerdict:
     """Explain a lack of memory by pieces that are too small, else by a device that is full."""
     missing = _missing_bytes(shortage)
-    pieces = shortage.here
+    pieces = shortage.usable
     # Free memory that the driver could not use does not make up for a part of the request.
     least_bytes = shortage.block_bytes
     if missing > 0:
@@ -339,7 +339,7 @@ def _unusable_bytes(shortage: Shortage) -> float:
 
 def _unused_memory(shortage: Shortage) -> OomVerdict | None:
     """Explain free memory of torch's that is enough, and did not serve the request."""
-    usable = shortage.here
+    usable = shortage.usable
     elsewhere = shortage.elsewhere
     block = shortage.block_bytes
     if usable is None:
@@ -361,7 +361,7 @@ def _unused_memory(shortage: Shortage) -> OomVerdict | None:
 
 def _fragmented_bytes(shortage: Shortage, least_bytes: int) -> int:
     """Return the free bytes; 0 where fewer than ``least_bytes`` or than every program has."""
-    free_bytes = shortage.here.n_bytes if shortage.here else 0
+    free_bytes = shortage.usable.n_bytes if shortage.usable else 0
     return free_bytes if free_bytes >= _least_notable(shortage, least_bytes) else 0
 
 
@@ -384,7 +384,7 @@ def _verdict(
     shortage: Shortage, reason: str, *, is_inferred: bool = False, **texts: str
 ) -> OomVerdict:
     """Write the sentences of a reason with the figures."""
-    pieces = shortage.here or FreePieces()
+    pieces = shortage.usable or FreePieces()
     free = shortage.device_free_bytes
     shown = _shown(asdict(shortage)) | texts
     shown["source"] = "file" if shortage.has_pieces else "text"

@@ -15,7 +15,7 @@ FULL = Shortage(
     reserved_bytes=10 * GIB,
     live_bytes=10 * GIB,
     counted_bytes=10 * GIB,
-    here=FreePieces(),
+    usable=FreePieces(),
 )
 PIECE, PIECES = FreePieces(100 * MIB, 1, 100 * MIB), FreePieces(3 * GIB, 90, 90 * MIB)
 TOTAL = FULL.reserved_bytes + 50 * MIB
@@ -27,33 +27,33 @@ TOTAL = FULL.reserved_bytes + 50 * MIB
         ({}, "full", "full: 100.00 MiB more were needed, 50.00 MiB were free on the device"),
         # From the 50 MiB that are missing and 128 MiB on, which every program has; or from a
         # twentieth of what is reserved on, where that is less.
-        ({"here": FreePieces(177 * MIB, 20, 30 * MIB)}, "full", "full: "),
+        ({"usable": FreePieces(177 * MIB, 20, 30 * MIB)}, "full", "full: "),
         (
-            {"here": FreePieces(178 * MIB, 20, 30 * MIB)},
+            {"usable": FreePieces(178 * MIB, 20, 30 * MIB)},
             "fragmented",
             ("178.00 MiB are reserved and free"),
         ),
-        ({"here": FreePieces(63 * MIB, 9, MIB), "reserved_bytes": 1280 * MIB}, "full", "full: "),
+        ({"usable": FreePieces(63 * MIB, 9, MIB), "reserved_bytes": 1280 * MIB}, "full", "full: "),
         (
-            {"here": FreePieces(64 * MIB, 9, MIB), "reserved_bytes": 1280 * MIB},
+            {"usable": FreePieces(64 * MIB, 9, MIB), "reserved_bytes": 1280 * MIB},
             "fragmented",
             "64.00 MiB are",
         ),
         (
-            {"here": FreePieces(3277 * MIB, 90, 50 * MIB), "reserved_bytes": 78 * GIB},
+            {"usable": FreePieces(3277 * MIB, 90, 50 * MIB), "reserved_bytes": 78 * GIB},
             "fragmented",
             "",
         ),
         # Of a large device so little is no cause: 1 GiB of 78 GiB in pieces.
-        ({"here": FreePieces(GIB, 90, 50 * MIB), "reserved_bytes": 78 * GIB}, "full", ""),
+        ({"usable": FreePieces(GIB, 90, 50 * MIB), "reserved_bytes": 78 * GIB}, "full", ""),
         (
-            {"block_bytes": 2 * GIB, "segment_bytes": 2 * GIB, "here": FreePieces(GIB, 9, MIB)},
+            {"block_bytes": 2 * GIB, "segment_bytes": 2 * GIB, "usable": FreePieces(GIB, 9, MIB)},
             "full",
             "",
         ),
         # Enough only together with what is free on the device.
         (
-            {"block_bytes": GIB, "segment_bytes": GIB, "here": FreePieces(GIB - MIB, 9, MIB)},
+            {"block_bytes": GIB, "segment_bytes": GIB, "usable": FreePieces(GIB - MIB, 9, MIB)},
             "fragmented",
             "",
         ),
@@ -64,18 +64,18 @@ TOTAL = FULL.reserved_bytes + 50 * MIB
             "held outside torch",
             "2.10 GiB of the device",
         ),
-        ({"here": PIECES, "device_total_bytes": TOTAL + 4 * GIB}, "fragmented", ""),
-        ({"here": PIECES, "device_total_bytes": TOTAL + 6 * GIB}, "held outside torch", ""),
+        ({"usable": PIECES, "device_total_bytes": TOTAL + 4 * GIB}, "fragmented", ""),
+        ({"usable": PIECES, "device_total_bytes": TOTAL + 6 * GIB}, "held outside torch", ""),
         ({"device_free_bytes": 100 * MIB}, "not known", "the cause is not in the file"),
         ({"allowed_bytes": FULL.reserved_bytes + 99 * MIB}, "limited", "stopped by the limit"),
         ({"allowed_bytes": FULL.reserved_bytes + 100 * MIB}, "full", ""),
         ({"elsewhere": PIECE}, "wrong pool or stream", "a free block of 100.00 MiB"),
         (
-            {"here": PIECE, "splits_below": 64 * MIB},
+            {"usable": PIECE, "splits_below": 64 * MIB},
             "kept for larger requests",
             "max_split_size_mb",
         ),
-        ({"here": PIECE}, "not known", "could have served it"),
+        ({"usable": PIECE}, "not known", "could have served it"),
         # Free segments of private pools.
         ({"returnable_bytes": 50 * MIB}, "wrong pool or stream", "50.00 MiB in free segments"),
         ({"returnable_bytes": 49 * MIB}, "full", ""),
@@ -106,15 +106,16 @@ def test_a_pool_with_as_much_free_as_was_needed_is_named_though_no_piece_would_d
 
 
 def test_what_no_figure_shows_is_an_inference():
-    of_limit = replace(FULL, allowed_bytes=FULL.reserved_bytes)
+    limited = replace(FULL, allowed_bytes=FULL.reserved_bytes)
     without_free = replace(FULL, device_free_bytes=None)
-    found = [decide_oom(one).is_inferred for one in (FULL, of_limit, without_free)]
-    assert found == [False, False, True]
+    figures = (FULL, limited, without_free)
+    are_inferred = [decide_oom(shortage).is_inferred for shortage in figures]
+    assert are_inferred == [False, False, True]
 
 
 def test_nothing_cached_for_a_request_is_said_without_a_figure_beside_what_is_cached_for_others():
     reason = decide_oom(FULL).reason
     assert reason == "torch had no cached memory that this request could use"
-    assert decide_oom(replace(FULL, here=FreePieces(MIB, 2, MIB))).reason.startswith(
+    assert decide_oom(replace(FULL, usable=FreePieces(MIB, 2, MIB))).reason.startswith(
         "torch had 1.00 MiB cached"
     )
