@@ -219,8 +219,7 @@ def bound_names(text: str) -> Iterator[tuple[int, str]]:
         elif isinstance(node, Function | ast.ClassDef):
             yield node.lineno, node.name
         elif isinstance(node, ast.ExceptHandler):
-            if node.name:
-                yield node.lineno, node.name
+            yield node.lineno, node.name or "_"
 
 
 def vague_names(text: str) -> list[Finding]:
