@@ -487,7 +487,7 @@ def check(what, case, codes, pids, before, *, is_new):
     trouble = TROUBLES[what]
     # A worker that is starting when its command is killed has lost what it was to read; Python
     # itself answers Ctrl-C while it imports the package, before anything of it runs.
-    is_starting = is_too_early or is_new and codes == [-signal.SIGINT]
+    is_starting = is_too_early or (is_new and codes == [-signal.SIGINT])
     may_trace = case.name == "notebook" or trouble.leaves_partial or is_starting
     assert may_trace or "Traceback" not in said, where
     assert "Exception ignored" not in said, where
