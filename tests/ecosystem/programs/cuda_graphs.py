@@ -6,10 +6,7 @@ from own_count import print_count
 torch.manual_seed(0)
 N, D_in, H, D_out = 64, 512, 256, 16
 model = torch.nn.Sequential(
-    torch.nn.Linear(D_in, H),
-    torch.nn.Dropout(p=0.2),
-    torch.nn.Linear(H, D_out),
-    torch.nn.Dropout(p=0.1),
+    torch.nn.Linear(D_in, H), torch.nn.Dropout(p=0.2), torch.nn.Linear(H, D_out), torch.nn.Dropout(p=0.1)
 ).cuda()
 loss_fn = torch.nn.MSELoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

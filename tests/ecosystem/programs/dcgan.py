@@ -98,9 +98,7 @@ for i in range(opt.iters):
     errG.backward()
     optimizerG.step()
     print_count([netG, netD], [optimizerD, optimizerG])
-    print(
-        f"[{i}/{opt.iters}] D {(errD_real + errD_fake).item():.3f} G {errG.item():.3f} D(x) {D_x:.3f}"
-    )
+    print(f"[{i}/{opt.iters}] D {(errD_real + errD_fake).item():.3f} G {errG.item():.3f} D(x) {D_x:.3f}")
 
 with torch.no_grad():
     print(netG(fixed_noise).shape)

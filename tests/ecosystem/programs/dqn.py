@@ -59,9 +59,7 @@ class Replay:
 
 
 def q_network():
-    return nn.Sequential(
-        nn.Linear(4, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 2)
-    )
+    return nn.Sequential(nn.Linear(4, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 2))
 
 
 random.seed(0)

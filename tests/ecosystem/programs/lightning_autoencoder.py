@@ -50,6 +50,4 @@ if __name__ == "__main__":
         enable_checkpointing=False,
         enable_progress_bar=False,
     )
-    trainer.fit(
-        LitAutoEncoder(), DataLoader(images, batch_size=64), DataLoader(images, batch_size=128)
-    )
+    trainer.fit(LitAutoEncoder(), DataLoader(images, batch_size=64), DataLoader(images, batch_size=128))

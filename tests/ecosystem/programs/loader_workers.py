@@ -46,12 +46,7 @@ def main():
         nn.Linear(64, 10),
     ).to(device, memory_format=torch.channels_last)
     loader = DataLoader(
-        FakeImages(),
-        batch_size=32,
-        shuffle=True,
-        num_workers=2,
-        pin_memory=True,
-        persistent_workers=True,
+        FakeImages(), batch_size=32, shuffle=True, num_workers=2, pin_memory=True, persistent_workers=True
     )
     criterion = nn.CrossEntropyLoss().to(device)
     optimizer = optim.SGD(net.parameters(), lr=0.1, momentum=0.9, nesterov=True)

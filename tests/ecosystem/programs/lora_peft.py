@@ -31,11 +31,7 @@ def examples():
     torch.manual_seed(0)
     for _ in range(64):
         ids = torch.randint(0, 2000, (128,))
-        yield {
-            "input_ids": ids,
-            "attention_mask": torch.ones(128, dtype=torch.int64),
-            "labels": ids,
-        }
+        yield {"input_ids": ids, "attention_mask": torch.ones(128, dtype=torch.int64), "labels": ids}
 
 
 class Counter(TrainerCallback):

@@ -5,9 +5,7 @@ from own_count import print_count
 from torch import nn
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(512, 1024), nn.GELU(), nn.Linear(1024, 512)).to(
-    "cuda", torch.bfloat16
-)
+model = nn.Sequential(nn.Linear(512, 1024), nn.GELU(), nn.Linear(1024, 512)).to("cuda", torch.bfloat16)
 masters = [p.detach().clone().float().requires_grad_() for p in model.parameters()]
 optimizer = torch.optim.AdamW(masters, lr=1e-3)
 

@@ -9,12 +9,7 @@ from torch import nn
 
 torch.manual_seed(0)
 student = nn.Sequential(
-    nn.Linear(300, 900),
-    nn.BatchNorm1d(900),
-    nn.ReLU(),
-    nn.Linear(900, 900),
-    nn.ReLU(),
-    nn.Linear(900, 20),
+    nn.Linear(300, 900), nn.BatchNorm1d(900), nn.ReLU(), nn.Linear(900, 900), nn.ReLU(), nn.Linear(900, 20)
 ).to("cuda")
 teacher = copy.deepcopy(student)
 for p in teacher.parameters():

@@ -11,10 +11,7 @@ torch.manual_seed(0)
 device = torch.device("cuda")
 
 data = datasets.FakeData(
-    size=60,
-    image_size=(3, 72, 72),
-    num_classes=10,
-    transform=v2.Compose([v2.ToImage(), v2.CenterCrop(64)]),
+    size=60, image_size=(3, 72, 72), num_classes=10, transform=v2.Compose([v2.ToImage(), v2.CenterCrop(64)])
 )
 loader = DataLoader(data, batch_size=12, shuffle=True, drop_last=True)
 augment = v2.Compose(

@@ -27,8 +27,4 @@ class RNNModel(nn.Module):
     def init_hidden(self, bsz):
         weight = next(self.parameters())
         zeros = weight.new_zeros(self.nlayers, bsz, self.nhid)
-        return (
-            (zeros, weight.new_zeros(self.nlayers, bsz, self.nhid))
-            if self.kind == "LSTM"
-            else zeros
-        )
+        return (zeros, weight.new_zeros(self.nlayers, bsz, self.nhid)) if self.kind == "LSTM" else zeros
