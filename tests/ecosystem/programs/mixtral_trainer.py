@@ -2,7 +2,13 @@
 
 import torch
 from own_count import print_count
-from transformers import MixtralConfig, MixtralForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    MixtralConfig,
+    MixtralForCausalLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 torch.manual_seed(7)
 
