@@ -124,7 +124,9 @@ def find_project(
     if bytes_of_stack is None:
         bytes_of_stack = np.ones(len(stacks), np.int64)
     user_paths = _not_installed(set(paths))
-    seen_root = _infer_root(stacks, paths, user_paths, bytes_of_stack)
+    # What editors and caches keep in hidden folders is nobody's project, but for want of another.
+    visible_paths = {path for path in user_paths if not is_hidden(path)}
+    seen_root = _infer_root(stacks, paths, visible_paths or user_paths, bytes_of_stack)
     chosen_root, is_given = _chosen_root(root, recorded, seen_root)
     project_paths = _project_paths(user_paths, chosen_root, root_is_given=is_given)
     requested = [*recorded.includes, *includes]

@@ -84,8 +84,15 @@ PROJECTS = {
         ["/home/me/.vscode-server/extensions/x/runpy.py", script("/home/me/proj/train.py")],
         "/home/me/proj", ["train.py"],
     ),
-    ("a project in a hidden "
-    "folder"): ([script("/home/me/.work/train.py")], "/home/me/.work", ["train.py"]),
+    "hidden folders beside a project that is not at home": (
+        ["/mnt/me/.vscode-server/ext/launcher.py", script("/mnt/me/proj/train.py")],
+        "/mnt/me/proj", ["train.py"],
+    ),
+    "a cache beside files without a script": (
+        ["/workspace/me/.cache/torch/hub/x/net.py", "/workspace/me/proj/model.py"],
+        "/workspace/me/proj", ["model.py"],
+    ),
+    "a project in a hidden folder": ([script("/home/me/.work/train.py")], "/home/me/.work", ["train.py"]),
     "a checkout of torch": (
         [f"{CHECKOUT}/nn/modules/module.py", f"{CHECKOUT}/x.py", "/w/p/torch/net.py", script("/w/p/t.py")],
         "/w/p", ["torch/net.py", "t.py"],
