@@ -158,9 +158,10 @@ def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterato
         opinions[row].append(opinion)
     table = analysis.allocations
     names = tensor_names(analysis.weights, analysis.recorded, analysis.lines)
+    live_at_peak = analysis.live_at_peak
     for row, row_opinions in opinions.items():
         allocation = values_at(table, row)
-        is_live_at_peak = bool(analysis.live_at_peak[row])
+        is_live_at_peak = bool(live_at_peak[row])
         decision = values_at(analysis.classification, row)
         yield {
             "device": analysis.device.device,

@@ -464,8 +464,9 @@ def weigh(alternatives: list[Job]) -> list[Weighed]:
     total_bytes = max(1, bytes_of(counts))
     options = []
     for number, job in enumerate(alternatives):
+        n_layers = _possible_layers(job)
         for hypothesis, rarity in hypotheses(job):
-            misses = [missed(hypothesis, job, n, sizes) for n in _possible_layers(job)]
+            misses = [missed(hypothesis, job, n, sizes) for n in n_layers]
             missed_bits, explained_bytes = min(misses, key=itemgetter(0))
             # Parameters by a second source are rarer than those by the best.
             bits = rarity + missed_bits + (number > 0)
@@ -486,10 +487,10 @@ def _sizes_to_weigh(alternatives: list[Job]) -> list[int]:
         for size in job.sizes:
             sizes |= {size, 2 * size}
 
-    def negative_bytes(size: int) -> int:
-        return -size * counts[size]
+    def order(size: int) -> tuple[int, int]:
+        return -size * counts[size], size
 
-    large = sorted((size for size in sizes if size >= SMALL_BYTES), key=negative_bytes)
+    large = sorted((size for size in sizes if size >= SMALL_BYTES), key=order)
     return large[:_MOST_SIZES] or sorted(counts)[:_MOST_SIZES]
 
 

@@ -253,14 +253,15 @@ def halves_of_every_parameter(decided: Decided) -> Int8Column:
     column = np.zeros(len(features.alloc), np.int8)
     if len(parameters) < 2:
         return column
-    expected = {halves: _scaled(parameters, halves) for halves in (1, 2, 4)}
+    expected = [(halves, _scaled(parameters, halves)) for halves in (1, 2, 4)]
+    expected_bytes = [bytes_of(sizes) for _, sizes in expected]
     rows = rows_of((features.outside | features.preexisting_outside) & features.has_stack)
     stack = features.allocations.stack_id.astype(np.int64)
     line_id = stack * (features.phases.n_iterations + 2) + features.iteration + 1
     for line_rows in grouped(rows, line_id, least=2):
         line_bytes = features.sizes[line_rows]
-        for halves, sizes in expected.items():
-            if _nearly_agree(line_bytes, sizes):
+        for (halves, sizes), n_bytes in zip(expected, expected_bytes, strict=True):
+            if _nearly_agree(line_bytes, sizes, expected_bytes=n_bytes):
                 column[line_rows] = halves
     return column
 
@@ -269,9 +270,11 @@ def _scaled(sizes: Sizes, halves: int) -> Sizes:
     return Counter({size * halves // 2: n for size, n in sizes.items()})
 
 
-def _nearly_agree(n_bytes: Int64Column, sizes: Sizes) -> bool:
-    """Return whether nearly all bytes of blocks and of counted sizes are the same."""
-    expected_bytes = bytes_of(sizes)
+def _nearly_agree(n_bytes: Int64Column, sizes: Sizes, *, expected_bytes: int) -> bool:
+    """Return whether nearly all bytes of blocks and of counted sizes are the same.
+
+    ``expected_bytes`` is the sum of the counted sizes, computed once for many lines.
+    """
     if not _NEARLY * expected_bytes <= int(n_bytes.sum()) <= expected_bytes / _NEARLY:
         return False
     return bytes_of(counted(n_bytes) & sizes) >= _NEARLY * expected_bytes

@@ -194,8 +194,8 @@ def _like_inputs(decided: Decided) -> BoolColumn | bool:
     is_input = decided.has(INPUT)
     input_stacks = distinct(stack[features.has_stack & is_input])
     is_no_input = features.has_stack & ~is_input & ~decided.is_open
-    shared_stacks = distinct(stack[is_no_input])
-    has_input_code = is_among(stack, np.setdiff1d(input_stacks, shared_stacks))
+    other_stacks = distinct(stack[is_no_input])
+    has_input_code = is_among(stack, np.setdiff1d(input_stacks, other_stacks))
     return has_input_code & features.is_traced & features.is_live_at_dump
 
 
@@ -267,8 +267,8 @@ RECORDED = (
         INPUT,
         Reason(
             "recorded-as-saved-input",
-            "autograd saved it, and it is an input: made by no module and by no operation that "
-            "has a gradient",
+            "autograd saved it, and it is an input: made by no module and by no operation that has "
+            "a gradient",
         ),
         _target,
     ),
