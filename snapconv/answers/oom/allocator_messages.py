@@ -117,8 +117,8 @@ WORDS = (
     LARGE_BLOCK,
 )
 MPS_LIMIT = (
-    "a smaller batch, image, sequence or model; a higher PYTORCH_MPS_HIGH_WATERMARK_RATIO may "
-    "make the system fail, as torch warns"
+    "a smaller batch, image, sequence or model; a higher PYTORCH_MPS_HIGH_WATERMARK_RATIO may make "
+    "the system fail, as torch warns"
 )
 # Where most of what counts against the limit is no tensor of torch's.
 MPS_OTHER = (
@@ -131,9 +131,8 @@ MPS_OTHER = (
 # Where a program was when its request failed, by the last of these frames above the message: what
 # then grows or shrinks the memory that it needs.
 LESS = (
-    "a smaller batch, shorter sequences or smaller images (none helps while weights are loaded, "
-    "or in "
-    "optimizer.step())"
+    "a smaller batch, shorter sequences or smaller images (none helps while weights are loaded, or "
+    "in optimizer.step())"
 )
 # `File "a.py", line 5, in f`, IPython's `File a.py:5, in f(x)` or `a.py in f(x)`, Colab's
 # `[a.py](url) in f`.
@@ -142,7 +141,8 @@ PHASES = (
     (
         _IN + r"(?:_apply(?!_)|_cuda_deserialize|default_restore_location|_load_state_dict|"
         r"_load_parameter|set_module_tensor_to_device|"
-        r"load_checkpoint|caching_allocator_warmup|create_weights|initialize_model|_?load_model"
+        r"load_checkpoint(?!_)|caching_allocator_warmup|create_weights|initialize_model"
+        r"|_?load_model(?!_)"
         r"|process_weights)|"
         r"self\.\w{1,30}=(?:torch\.)?(?:nn\.)?parameter\(|return t\.to\(device,dtype if "
         r"t\.is_floating_point|"
@@ -150,11 +150,12 @@ PHASES = (
         r"|\u2771\d{1,4})[\w.,=]{0,60}\.from_pretrained\(|"
         # A line of the program itself: `pipe.to(device)`, `model = model.cuda()`.
         r"line\d{1,6}, in [\w<>=.]{1,60}?(?:pipe|pipeline|model|net|unet|transformer|encoder|vae)\d?"
-        r"\.(?:cuda\(|to\((?:device|\w{1,20}\.device|torch\.device|[\"']cuda|rank))|"
+        r"\.(?:cuda\(\w{0,20}\)|to\((?:device|\w{1,20}\.device|torch\.device\(|[\"']cuda|rank)"
+        r"[\w:\"'=,]{0,60}\)?\))(?!\()|"
         r"occurred when executing \w{0,40}load(?:er|model)?\w{0,20}:|"
         r"loading checkpoint shards:\d{1,2}%(?!.{0,8000}?shards:100%)",
-        "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs or the "
-        "CPU: a smaller batch does not help while weights are loaded",
+        "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs or the CPU: "
+        "a smaller batch does not help while weights are loaded",
     ),
     (
         r"optim\w{0,12}[/\\]\w{1,40}" + _IN + r"(?:step|_init_group|_single|_multi|_fused|"
@@ -169,8 +170,8 @@ PHASES = (
     (
         _IN + r"_\w{4,24}_state_dict_hook|clone implementation of|failed to clone\(\) tensor",
         "a state dict that is gathered on the CPU (FullStateDictConfig(offload_to_cpu=True, "
-        "rank0_only=True)), "
-        "or sharded checkpoints: a smaller batch does not help while a checkpoint is saved",
+        "rank0_only=True)), or sharded checkpoints: a smaller batch does not help while a "
+        "checkpoint is saved",
     ),
     (
         _IN + r"(?:nested_concat|torch_pad_and_concatenate)|preds_host=",
@@ -180,7 +181,8 @@ PHASES = (
     ),
     (
         _IN + r"(?:generate(?!_)|_sample(?!_)|_?beam_search|_?greedy_search|_prefill)",
-        "fewer or shorter sequences at once, under torch.no_grad(): the KV cache grows with them",
+        "fewer or shorter sequences at once, under torch.no_grad(); of a language model the KV "
+        "cache grows with them",
     ),
     (
         r"whisper[/\\](?:decoding|transcribe|model)\.py",
@@ -191,13 +193,11 @@ PHASES = (
         r"|modules[/\\](?:processing|sd_)"
         "|ksampler",
         "a smaller image, or fewer images or frames at once; or keep a part of the models on the "
-        "CPU "
-        "(enable_model_cpu_offload() in diffusers, --lowvram in ComfyUI and the web UI)",
+        "CPU (enable_model_cpu_offload() in diffusers, --lowvram in ComfyUI and the web UI)",
     ),
     (
         r"(?:autoencoder\w{0,30}|vae|comfy[/\\]sd)" + _IN + "_?decode.{0,4000}",
         "decode the image in tiles (vae.enable_tiling() in diffusers, VAE Decode (Tiled) in "
-        "ComfyUI), or a "
-        "smaller image or fewer frames",
+        "ComfyUI), or a smaller image or fewer frames",
     ),
 )

@@ -62,8 +62,8 @@ from snapconv.errors import InputError
 from snapconv.torch_knowledge.backends import BACKENDS, UNKNOWN_BACKEND, backend_of_kind
 from snapconv.units import counted, format_bytes
 
-# cudaMallocAsync writes the largest number where no limit was set, and so does torch on WSL for what
-# a process holds.
+# cudaMallocAsync writes the largest number where no limit was set, and so does torch on WSL for
+# what a process holds.
 _NO_LIMIT = 1 << 60
 # A request may be of a size that was computed wrongly, up to the largest number of JSON.
 _MOST_BYTES = {"tried": 1 << 64}
@@ -85,6 +85,7 @@ _KEPT_CAUSES = {
 }
 # The longest text that torch writes has about 1500 characters, a traceback above it some thousands.
 _TRACEBACK = "traceback(mostrecentcalllast)"
+_OTHER_ERROR = re.compile("(?<!outofmemory)(?<!runtime)(?:error|exception):")
 _MOST_OF_MESSAGE, _MOST_OF_TRACEBACK = 4000, 12_000
 _ROUNDING_BYTES = 16 << 20
 # A single tensor of that size is seldom what a program was meant to make.
@@ -230,8 +231,8 @@ def explain_message(text: str, *, check: Check = no_check) -> MessageAnswer:
     if answer is None:
         raise InputError(
             "no out-of-memory message is in the text: expected 'CUDA out of memory. Tried to "
-            "allocate …', "
-            "that of another backend or library, or a table of torch.cuda.memory_summary()"
+            "allocate …', that of another backend or library, or a table of "
+            "torch.cuda.memory_summary()"
         )
     if summary:
         next_step = answer.next_step
@@ -476,7 +477,8 @@ def _explain_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -> 
 def _row_by_figures(kind: MessageKind, values: dict[str, Any]) -> MessageKind:
     """Return the row of a text: its kind's, unless its figures deny that memory was too small."""
     tried = values.get("tried", 0)
-    if tried >= _NO_LIMIT:
+    # A program's own limit has its own reasons for sizes beyond it, such as damaged data.
+    if tried >= _NO_LIMIT and kind.cause != OomCause.LIMIT:
         return OF_WRONG_SIZE
     if kind.cause == OomCause.FULL and 0 < tried <= values.get("free", 0):
         return OF_ENOUGH
@@ -565,7 +567,7 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
     is_own = 2 * (answer.own_outside_bytes or 0) > outside
     if cause == OomCause.OUTSIDE and is_own:
         others_bytes = sum(size for _, size in message.other_processes)
-        if tried - (message.free_bytes or 0) > others_bytes:
+        if max(tried - (message.free_bytes or 0), 1) > others_bytes:
             return SAME_PROCESS
     if cause == OomCause.UNKNOWN and tried > total:
         return LARGER_THAN_OWN
@@ -586,8 +588,11 @@ def _phase_step(text: str, start: int) -> str:
     It stands before the message; a person who asks may show the message first.
     """
     traceback = text[max(start - _MOST_OF_TRACEBACK, 0) : start]
-    if _TRACEBACK not in traceback:
-        traceback += text[start : start + _MOST_OF_TRACEBACK].partition(_TRACEBACK)[2]
+    if _TRACEBACK in traceback:
+        traceback = traceback.rpartition(_TRACEBACK)[2]
+    else:
+        below = text[start : start + _MOST_OF_TRACEBACK].partition(_TRACEBACK)[2]
+        traceback += "" if _OTHER_ERROR.search(below) else below
     steps = []
     for words, step in PHASES:
         for match in squeezed(words).finditer(traceback):
@@ -643,6 +648,7 @@ def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Sh
         counted_bytes=live if reserved is None else reserved + (message.metal_bytes or 0),
         rounding_bytes=_ROUNDING_BYTES,
         has_pieces=False,
+        others_bytes=sum(size for _, size in message.other_processes),
         why_free=why_free,
     )
 
@@ -701,6 +707,6 @@ def _summary_notes(summary: MemorySummary) -> Iterator[str]:
         )
     if (summary.partly_used_bytes or 0) >= _LEAST_NOTABLE * (summary.reserved_bytes or 1):
         yield (
-            "fragmentation: free memory in partly used segments serves only requests that fit "
-            "into a gap"
+            "fragmentation: free memory in partly used segments serves only requests that fit into "
+            "a gap"
         )

@@ -136,8 +136,8 @@ _KINDS = (
         "vLLM's sleep-mode pool",
         seen=(r"cuda error: out of memory at \S{0,200}cumem_allocator",),
         means="vLLM's pool for weights and KV cache (cumem_allocator) got no memory from the "
-        "driver: they do not fit, or another process, often a trainer on the same GPU, still "
-        "holds memory",
+        "driver: they do not fit, or another process, often a trainer on the same GPU, still holds "
+        "memory",
         next_step=(
             "free what other processes hold (`nvidia-smi`), or lower --gpu-memory-utilization"
         ),
@@ -189,12 +189,12 @@ _KINDS = (
         "vLLM's encoder cache",
         seen=(
             (
-                r"item with length <length>, which exceeds the pre-allocated encoder cache size "
-                r"<fits>"
+                r"item with (?:length <length>|\d{1,9} embedding tokens), which exceeds the "
+                r"pre-allocated encoder cache size <fits>"
             ),
         ),
-        means="one image, video or audio has more tokens than vLLM's cache for them, whose size "
-        "is fixed at the start: no memory ran out",
+        means="one image, video or audio has more tokens than vLLM's cache for them, whose size is "
+        "fixed at the start: no memory ran out",
         next_step="a smaller input, such as fewer pixels (--mm-processor-kwargs); or a larger "
         "cache: --max-num-batched-tokens above the item's length, or its sizes in "
         "--limit-mm-per-prompt",
@@ -410,8 +410,8 @@ _KINDS = (
             r"free gpu memory before component creation attempt \(gib\): <free_gib>",
         ),
         means="a part of the executor did not fit beside those that were created before",
-        next_step="lower free_gpu_memory_fraction of the KV cache "
-        "(kv_cache_free_gpu_mem_fraction in Triton), max_num_tokens or max_batch_size",
+        next_step="lower free_gpu_memory_fraction of the KV cache (kv_cache_free_gpu_mem_fraction "
+        "in Triton), max_num_tokens or max_batch_size",
     ),
     MessageKind(
         "LMDeploy's start",
@@ -477,12 +477,12 @@ _KINDS = (
             ),
         ),
         also=(r"requested amount of gpu memory \(<tried>",),
-        means="TensorRT got no memory while TensorRT-LLM built an engine: the weights of the "
-        "model that is read may stand on the GPU beside the engine's, and what other processes "
-        "hold",
-        next_step="fewer weights for each GPU (a larger --tp_size, or weights of 8 or 4 bits), or "
-        "the model's weights on the CPU while the engine is built; stop the other processes that "
-        "`nvidia-smi` shows; a smaller max_batch_size or max_input_len",
+        means="TensorRT got no memory while TensorRT-LLM built an engine: the weights of the model "
+        "that is read may stand on the GPU beside the engine's, and what other processes hold",
+        next_step="fewer weights for each GPU (a larger --tp_size of convert_checkpoint.py, or "
+        "weights of 8 or 4 bits), or the model's weights on the CPU while the engine is "
+        "built; stop the other processes that `nvidia-smi` shows; a smaller "
+        "max_batch_size or max_input_len",
     ),
     MessageKind(
         "TensorRT",
@@ -504,23 +504,20 @@ _KINDS = (
             # An error that lets a tactic be skipped stands before these words: what follows the
             # last is real.
             "skipping tactic(?!.{0,8000}?(?:skipping tactic|could not find any "
-            "implementation|engine could "
-            "not|engine build|failed to build|build_serialized_network)|"
-            ".{200,60000}?error code 2: outofmemory)",
+            "implementation|engine could not|engine build|failed to "
+            "build|build_serialized_network)|.{200,60000}?error code 2: outofmemory)",
         ),
         also=(
             r"requested (?:size was|amount of (?:gpu )?memory \()<tried>",
             r"insufficient memory on requested size of (?P<tried>\d{7,20})",
         ),
         means=(
-            "TensorRT got no memory for an engine's weights, its activations or the workspace of "
-            "a tactic"
+            "TensorRT got no memory for an engine's weights, its activations or the workspace of a "
+            "tactic"
         ),
-        next_step="a smaller workspace "
-        "(config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, …)) while "
-        "an engine is built; smaller shapes, or fewer engines and contexts, while it runs; or "
-        "free what "
-        "other processes hold (`nvidia-smi`)",
+        next_step="a smaller workspace (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, "
+        "…)) while an engine is built; smaller shapes, or fewer engines and contexts, while it "
+        "runs; or free what other processes hold (`nvidia-smi`)",
     ),
     MessageKind(
         "a skipped tactic of TensorRT",
@@ -569,8 +566,8 @@ _KINDS = (
         ),
         means="ESMFold ran out of GPU memory and skipped this sequence or batch; its need grows "
         "with the square of the sequence length, and the text does not say what else held memory",
-        next_step="--chunk-size 64 (or 32) for a long sequence, a lower --max-tokens-per-batch "
-        "for a batch; else --cpu-offload; `nvidia-smi` shows what other processes hold",
+        next_step="--chunk-size 64 (or 32) for a long sequence, a lower --max-tokens-per-batch for "
+        "a batch; else --cpu-offload; `nvidia-smi` shows what other processes hold",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -620,9 +617,9 @@ _KINDS = (
         needs=("nccl", "failed to cuda (?:host )?[cm]alloc|cuda failure (?:2 )?'out of memory'"),
         unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf",),
         also=("failed to cuda (?:host )?[cm]alloc(?: async)? <tried>",),
-        means="NCCL allocates its buffers outside torch's allocator, and vLLM's share of the "
-        "GPU, or another process, had left too little; if another error stands before it in the "
-        "log, that one is likely the cause",
+        means="NCCL allocates its buffers outside torch's allocator, and vLLM's share of the GPU, "
+        "or another process, had left too little; if another error stands before it in the log, "
+        "that one is likely the cause",
         next_step=(
             "lower --gpu-memory-utilization; stop the other processes that `nvidia-smi` shows"
         ),
@@ -721,8 +718,8 @@ _KINDS = (
             r"cuda error: out of memory.{0,120}?cachinghostallocator\.",
             r"(?:cuda runtime err(?:or)? ?:?\(2\)|thcudacheck fail).{0,200}?hostallocator",
         ),
-        means="no host memory could be pinned: the machine's memory, not the GPU's, or the "
-        "limit of locked memory",
+        means="no host memory could be pinned: the machine's memory, not the GPU's, or the limit "
+        "of locked memory",
         next_step="pin_memory=False, or a smaller batch; `ulimit -l` and `free -g` show the limits",
         cause=OomCause.HOST,
     ),
@@ -739,8 +736,8 @@ _KINDS = (
         ),
         means="the driver pinned no more memory of the host, whatever the GPU has free; under WSL "
         "the limit is low",
-        next_step="`free -g` and `ulimit -l` show what is short: free memory of the host, or "
-        "raise the limit; a smaller batch, and fewer elements that are prefetched; under WSL more "
+        next_step="`free -g` and `ulimit -l` show what is short: free memory of the host, or raise "
+        "the limit; a smaller batch, and fewer elements that are prefetched; under WSL more "
         "memory= in .wslconfig",
         cause=OomCause.HOST,
     ),
@@ -814,9 +811,9 @@ _KINDS = (
             "ran out of memory trying to allocate <tried>(?!.{0,60}?caller indicates)",
             "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
         ),
-        means="TensorFlow's own pool on the GPU is very small: it found little free memory when "
-        "it started, because other programs had it (on a Jetson, also those that run on the CPU), "
-        "or a limit was set",
+        means="TensorFlow's own pool on the GPU is very small: it found little free memory when it "
+        "started, because other programs had it (on a Jetson, also those that run on the CPU), or "
+        "a limit was set",
         next_step="stop the other processes that `nvidia-smi` shows (on a Jetson, close other "
         "programs, the desktop too) before TensorFlow starts; else a larger memory_limit or "
         "per_process_gpu_memory_fraction, where one is set",
@@ -874,16 +871,15 @@ _KINDS = (
         means="most often a GPU library found no memory for its handle, because TensorFlow takes "
         "almost all of a GPU at its start or another process holds it; rarely the library's "
         "version does not match the driver",
-        next_step="tf.config.experimental.set_memory_growth(gpu, True) (allow_growth in "
-        "TensorFlow 1), so that TensorFlow leaves room; stop the other processes that "
-        "`nvidia-smi` shows",
+        next_step="tf.config.experimental.set_memory_growth(gpu, True) (allow_growth in TensorFlow "
+        "1), so that TensorFlow leaves room; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "a warning of TensorFlow",
         level=2,
         seen=(
-            "ran out of memory trying to allocate <tried>.{0,60}?the caller indicates that this "
-            "is not a failure",
+            "ran out of memory trying to allocate <tried>.{0,60}?the caller indicates that this is "
+            "not a failure",
         ),
         means="a warning: TensorFlow goes on with a slower algorithm that needs less memory",
         next_step="nothing, unless an error follows; a smaller batch makes it faster",
@@ -980,12 +976,11 @@ _KINDS = (
             r"of memory)?"
             r"\. that was not possible\. there are (?P<free>[\d.]{1,12}[kmgtb]?) free",
         ),
-        means="the program needs more than the TPU's memory (HBM), and half or more of its "
-        "largest array, or of all its arrays, is padding: a TPU pads the last two dimensions of "
-        "an array to multiples of 8 and 128 (of 32-bit numbers)",
-        next_step="give that array a last dimension of 128 or more (reshape or transpose it, "
-        "merge small dimensions); else a smaller batch per core, or shard the model over more "
-        "cores",
+        means="the program needs more than the TPU's memory (HBM), and half or more of its largest "
+        "array, or of all its arrays, is padding: a TPU pads the last two dimensions of an array "
+        "to multiples of 8 and 128 (of 32-bit numbers)",
+        next_step="give that array a last dimension of 128 or more (reshape or transpose it, merge "
+        "small dimensions); else a smaller batch per core, or shard the model over more cores",
     ),
     MessageKind(
         "XLA on a TPU",
@@ -1093,9 +1088,9 @@ _KINDS = (
             r"(?:resource_?exhausted: )?out of memory (?:while trying to allocate|allocating) "
             r"(?P<tried>\d{1,4})bytes",
         ),
-        means="XLA got no memory even for a few bytes: all of it was in use before, by this "
-        "program or by others, or the allocator failed for another reason, such as a build that "
-        "does not fit the machine",
+        means="XLA got no memory even for so little: all of it was in use before, by this program "
+        "or by others, or the allocator failed for another reason, such as a build that does not "
+        "fit the machine",
         next_step="`jax.devices()` and `nvidia-smi` (`free -g` on the CPU) before the program "
         "runs: if the memory is full, stop what holds it; else another release of jaxlib",
         cause=OomCause.UNKNOWN,
@@ -1114,8 +1109,8 @@ _KINDS = (
         ),
         unless=("cuda|gpu|rocm|tpu|hbm|nvidia|[gr]tx|tesla",),
         means=(
-            "XLA got no memory for an array: of the machine, where it computes on the CPU, else "
-            "of the GPU"
+            "XLA got no memory for an array: of the machine, where it computes on the CPU, else of "
+            "the GPU"
         ),
         next_step="`jax.devices()` shows where it computes: smaller arrays or a smaller batch, or "
         "more memory for the job where that is the CPU",
@@ -1146,8 +1141,8 @@ _KINDS = (
             "total fragmentation: <gaps>",
         ),
         means="XLA's own allocator found no memory: JAX's pool is 75 % of a GPU by default",
-        next_step="a smaller batch, or jax.checkpoint (remat); "
-        "XLA_PYTHON_CLIENT_PREALLOCATE=false where another program shares the GPU",
+        next_step="a smaller batch, or jax.checkpoint (remat); XLA_PYTHON_CLIENT_PREALLOCATE=false "
+        "where another program shares the GPU",
     ),
     MessageKind(
         "ONNX Runtime's limit",
@@ -1161,8 +1156,8 @@ _KINDS = (
         seen=("failed to allocate cuda memory with byte size <tried> on gpu <device>",),
         means="a warning: Triton's pool for passing tensors (64 MiB on each GPU by default) is "
         "full, and Triton uses host memory instead, which is slower",
-        next_step="a larger pool: tritonserver --cuda-memory-pool-byte-size=0:268435456 (the "
-        "GPU's number and the bytes)",
+        next_step="a larger pool: tritonserver --cuda-memory-pool-byte-size=0:268435456 (the GPU's "
+        "number and the bytes)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -1204,10 +1199,10 @@ _KINDS = (
             "exception during initialization: .{0,400}?failed to allocate memory for requested "
             "buffer of size <tried>",
         ),
-        means="ONNX Runtime got no memory for the weights of the model, as it made the session: "
-        "of the GPU, where the session runs there, else of the machine",
-        next_step="a smaller or quantized model, or fewer sessions on this GPU (fewer instances "
-        "in Triton); stop the other processes that `nvidia-smi` shows",
+        means="ONNX Runtime got no memory for the weights of the model, as it made the session: of "
+        "the GPU, where the session runs there, else of the machine",
+        next_step="a smaller or quantized model, or fewer sessions on this GPU (fewer instances in "
+        "Triton); stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "cuBLAS or cuDNN in ONNX Runtime or CNTK",
@@ -1240,9 +1235,8 @@ _KINDS = (
         needs=("nchwc",),
         means="ONNX Runtime's arena got no memory of the machine for a node that runs on the CPU, "
         "or a limit of the process, the job or the container was reached",
-        next_step="a smaller image or batch, or fewer requests at once; "
-        "enable_cpu_mem_arena=False in SessionOptions keeps less between runs; `free -g` while it "
-        "runs",
+        next_step="a smaller image or batch, or fewer requests at once; enable_cpu_mem_arena=False "
+        "in SessionOptions keeps less between runs; `free -g` while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -1271,8 +1265,8 @@ _KINDS = (
         "ONNX Runtime's call of CUDA",
         seen=("cuda failure 2: out of memory ; gpu=<device>",),
         unless=("failed to allocate memory for requested buffer of size <tried>",),
-        means="a call of ONNX Runtime to CUDA got no memory of the GPU: for a tensor, a stream, "
-        "or a library such as cuDNN",
+        means="a call of ONNX Runtime to CUDA got no memory of the GPU: for a tensor, a stream, or "
+        "a library such as cuDNN",
         next_step="fewer sessions and threads on the GPU at once, or a smaller batch or input; "
         "stop the other processes that `nvidia-smi` shows; gpu_mem_limit and "
         "arena_extend_strategy=kSameAsRequested keep ONNX Runtime's arena small",
@@ -1348,8 +1342,7 @@ _KINDS = (
         means="CuPy's pool has a limit, and what it holds plus this request is more; freed blocks "
         "stay in the pool and count. If the sum is below the limit, the GPU was full",
         next_step="cupy.get_default_memory_pool().free_all_blocks() before large arrays, or a "
-        "higher limit "
-        "(set_limit(), CUPY_GPU_MEMORY_LIMIT); else smaller arrays",
+        "higher limit (set_limit(), CUPY_GPU_MEMORY_LIMIT); else smaller arrays",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -1387,8 +1380,8 @@ _KINDS = (
         ),
         needs=("cudamalloc|cudaerrormemoryallocation|hipmalloc|hiperroroutofmemory",),
         means="a program built on Kokkos, such as LAMMPS, got no GPU memory for an array",
-        next_step="less work for each GPU (fewer atoms or cells, more GPUs or nodes), or fewer "
-        "MPI ranks on each GPU; stop the other processes that `nvidia-smi` shows",
+        next_step="less work for each GPU (fewer atoms or cells, more GPUs or nodes), or fewer MPI "
+        "ranks on each GPU; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "OptiX",
@@ -1423,13 +1416,13 @@ _KINDS = (
             "RELION's pool on the GPU had no room for one more array; particles that align badly "
             "need more"
         ),
-        next_step="fewer MPI ranks and threads (--j) on each GPU, fewer classes, a smaller box "
-        "or more binning; stop the other processes that `nvidia-smi` shows",
+        next_step="fewer MPI ranks and threads (--j) on each GPU, fewer classes, a smaller box or "
+        "more binning; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "RELION, on the host",
         backend="host",
-        seen=("allocate: ?no space left(?!on)",),
+        seen=("(?<!f)(?<!to )allocate: ?no space left(?!on|in)",),
         means=(
             "RELION got no memory of the machine for an array, or a limit of the process was "
             "reached"
@@ -1453,8 +1446,7 @@ _KINDS = (
             "nv_enc_err_out_of_memory",
             (
                 "create(?:bitstream|input)buffer failed: out of memory|initializeencoder failed: "
-                "out "
-                "of memory"
+                "out of memory"
             ),
         ),
         means="NVENC, the GPU's video encoder, opened no session or buffer: drivers of GeForce "
@@ -1547,6 +1539,7 @@ _KINDS = (
     MessageKind(
         "AMD's Vulkan driver",
         seen=("not enough memory for command submission",),
+        needs=(r"radv|vk::|vulkan|device ?lost",),
         means="the driver of an AMD GPU could not make all that a piece of work needs resident: "
         "the GPU's memory and the part of the machine's that it may use (GTT) are full; the lost "
         "device comes of that",
@@ -1567,8 +1560,8 @@ _KINDS = (
         seen=(r"vkallocatememory failed -10(?!\d)",),
         means="the program holds as many allocations as the Vulkan driver allows (often 4096), "
         "however much memory is free",
-        next_step="a smaller tile (-t in the command-line programs of ncnn) or image; else a "
-        "newer release of the program or the driver",
+        next_step="a smaller tile (-t in the command-line programs of ncnn) or image; else a newer "
+        "release of the program or the driver",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -1586,8 +1579,8 @@ _KINDS = (
             "ncnn got no GPU memory (or, with error -1, no host memory) for an image, a tile or "
             "the model"
         ),
-        next_step="a smaller tile (-t in the command-line programs), fewer threads (-j), a "
-        "smaller image, or another GPU (-g)",
+        next_step="a smaller tile (-t in the command-line programs), fewer threads (-j), a smaller "
+        "image, or another GPU (-g)",
     ),
     MessageKind(
         "Paddle's CPU memory",
@@ -1606,8 +1599,9 @@ _KINDS = (
             "allocating: )?"
             r"(?P<tried>\d{7,15}) > (?:available: )?(?P<free>\d{1,15})",
         ),
-        means="Paddle asked for its share of the GPU (FLAGS_fraction_of_gpu_memory_to_use, 92 % "
-        "by default), or to enlarge it, and less was free: other processes hold the rest",
+        means="Paddle asked for its share of the GPU (FLAGS_fraction_of_gpu_memory_to_use, 92 % by "
+        "default), or to enlarge it, and less was free: other processes, or its own earlier pools, "
+        "hold the rest",
         next_step="stop the other processes that `nvidia-smi` shows; or a smaller "
         "FLAGS_fraction_of_gpu_memory_to_use, or FLAGS_allocator_strategy=auto_growth",
     ),
@@ -1665,8 +1659,7 @@ _KINDS = (
         seen=(r"resource limit \((?P<buffers>\d{5,9})\) exceeded",),
         means="the program has as many Metal buffers as MLX allows, whatever memory is free",
         next_step="fewer arrays alive at once: mx.eval() more often, and drop what is no longer "
-        "needed; "
-        "mx.clear_cache()",
+        "needed; mx.clear_cache()",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -1762,8 +1755,8 @@ _KINDS = (
         ),
         unless=("rmm|cudf|cuml|rapids|xgboost|on worker \\d|free memory: ",),
         means="Thrust, a CUDA library that extensions of torch use (point clouds, Gaussian "
-        "splatting), got no GPU memory from the driver, outside torch's allocator; host memory "
-        "did not run out",
+        "splatting), got no GPU memory from the driver, outside torch's allocator; host memory did "
+        "not run out",
         next_step="fewer points, smaller images or a smaller batch at once; stop the other "
         "processes that `nvidia-smi` shows; torch.cuda.set_per_process_memory_fraction(0.9) makes "
         "torch leave room",
@@ -1790,8 +1783,8 @@ _KINDS = (
             r"effective gpu memory usage: [\d.]{1,6}% \(<used>/<total>\)",
             r"memory pool usage: <allocated> \(<pool> reserved\)",
         ),
-        means="a warning: the GPU was full, and CUDA.jl frees what Julia's garbage collector "
-        "finds to be no longer in use, which is slow; it goes on where that is enough",
+        means="a warning: the GPU was full, and CUDA.jl frees what Julia's garbage collector finds "
+        "to be no longer in use, which is slow; it goes on where that is enough",
         next_step="nothing, if it is fast enough; else CUDA.unsafe_free!() for arrays no longer "
         "needed, or smaller arrays",
         cause=OomCause.WARNING,
@@ -1804,9 +1797,8 @@ _KINDS = (
             "cuda allocator usage: <allocated>",
         ),
         means="CUDA.jl's pool has reached its own limit",
-        next_step="raise JULIA_CUDA_MEMORY_LIMIT, or leave it out; else smaller arrays, or "
-        "GC.gc() and "
-        "CUDA.reclaim() before",
+        next_step="raise JULIA_CUDA_MEMORY_LIMIT, or leave it out; else smaller arrays, or GC.gc() "
+        "and CUDA.reclaim() before",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -1844,8 +1836,8 @@ _KINDS = (
     MessageKind(
         "Numba",
         seen=(r"call to cu\w{3,40} results in cuda_error_out_of_memory",),
-        means="Numba got no memory from the driver: its arrays, or a pool of another library "
-        "(RMM, CuPy, torch), hold it, or another process does",
+        means="Numba got no memory from the driver: its arrays, or a pool of another library (RMM, "
+        "CuPy, torch), hold it, or another process does",
         next_step="less data at once, and free the pools of other libraries; stop the other "
         "processes that `nvidia-smi` shows",
     ),
@@ -1853,6 +1845,7 @@ _KINDS = (
         "MXNet's CPU memory",
         backend="host",
         seen=("failed to allocate cpu memory",),
+        needs=("mxnet",),
         means="MXNet got no memory of the machine, not of the GPU",
         next_step="smaller images or a smaller batch, or fewer processes and workers; `free -g` "
         "while it runs",
@@ -1877,8 +1870,8 @@ _KINDS = (
         ),
         means="FFmpeg could not set up the decoder, and says so for several causes: a full GPU, a "
         "GPU that is not visible, or a library of the driver that is missing",
-        next_step="`nvidia-smi` shows whether the GPU is visible and full; `ffmpeg -v debug` "
-        "shows the first error; else decode on the CPU",
+        next_step="`nvidia-smi` shows whether the GPU is visible and full; `ffmpeg -v debug` shows "
+        "the first error; else decode on the CPU",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -1902,10 +1895,10 @@ _KINDS = (
             r"gpu api call[():]{1,3} ?out of memory",
             r"\(-217[^()]{0,20}\) out of memory",
         ),
-        means="OpenCV's CUDA module got no memory: images that are still held (GpuMat), or "
-        "another process, fill the GPU; rarely it is pinned memory of the host",
-        next_step="release each GpuMat that is no longer needed, or smaller images; stop the "
-        "other processes that `nvidia-smi` shows",
+        means="OpenCV's CUDA module got no memory: images that are still held (GpuMat), or another "
+        "process, fill the GPU; rarely it is pinned memory of the host",
+        next_step="release each GpuMat that is no longer needed, or smaller images; stop the other "
+        "processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "Blender, after another error",
@@ -2035,8 +2028,7 @@ _KINDS = (
         "a second try of llama.cpp",
         seen=(
             "(?:allocating|ggml_gallocr_reserve|failed to allocate compute).{0,600}?retrying "
-            "without "
-            "pip(?!.{0,4000}?failed to allocate)",
+            "without pip(?!.{0,4000}?failed to allocate)",
         ),
         also=(
             r"ggml_gallocr_reserve\w{0,20}: failed to allocate \w{1,12} buffer of size <tried>",
@@ -2045,8 +2037,8 @@ _KINDS = (
         ),
         means="a warning: the compute buffers with copies for pipeline parallelism did not fit, "
         "and llama.cpp tries again without the copies",
-        next_step="nothing, if the model loads; else a smaller batch (-ub), or fewer layers on "
-        "the GPU (--n-gpu-layers)",
+        next_step="nothing, if the model loads; else a smaller batch (-ub), or fewer layers on the "
+        "GPU (--n-gpu-layers)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -2062,16 +2054,16 @@ _KINDS = (
         ),
         means="the weights and the KV cache fit on the GPU, but the compute buffers, which grow "
         "with the batch, do not fit beside them",
-        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a smaller "
-        "batch (-ub; num_batch in Ollama)",
+        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a smaller batch "
+        "(-ub; num_batch in Ollama)",
     ),
     MessageKind(
         "llama.cpp's KV cache",
         backend="device",
         level=1,
         seen=("failed to allocate (?:the )?kv cache",),
-        means="the KV cache, which grows with the context, does not fit beside the weights, in "
-        "GPU memory or in host memory",
+        means="the KV cache, which grows with the context, does not fit beside the weights, in GPU "
+        "memory or in host memory",
         next_step="a shorter context (-c), or a quantized cache (-ctk q8_0 -ctv q8_0, with -fa)",
     ),
     MessageKind(
@@ -2108,9 +2100,8 @@ _KINDS = (
             r"pi_error_out_of_(?:host_memory|resources)",
         ),
         needs=("ggml.{0,4}sycl|llama|gguf",),
-        means="Intel's driver refused memory: the model does not fit on the GPU or into the "
-        "host's memory that belongs to it, or one block is larger than the driver allows (4 GiB "
-        "on some)",
+        means="Intel's driver refused memory: the model does not fit on the GPU or into the host's "
+        "memory that belongs to it, or one block is larger than the driver allows (4 GiB on some)",
         next_step="fewer layers on the GPU (--n-gpu-layers), a smaller model or a shorter context "
         "(-c); UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1 allows blocks of more than 4 GiB",
     ),
@@ -2139,8 +2130,8 @@ _KINDS = (
     MessageKind(
         "Ollama's layers",
         seen=("memory layout cannot be allocated(?: with num_gpu = <layers>)?",),
-        means="the layers that num_gpu puts on the GPUs do not fit there, or the rest of the "
-        "model does not fit into host memory",
+        means="the layers that num_gpu puts on the GPUs do not fit there, or the rest of the model "
+        "does not fit into host memory",
         next_step="leave num_gpu out, or set a smaller one; a shorter context (num_ctx), or a "
         "smaller model; `ollama ps` shows the other loaded models",
     ),
@@ -2153,8 +2144,8 @@ _KINDS = (
         ),
         means="a warning: Ollama unloads another model to make room, or the memory of an unloaded "
         "model became free later than it expected",
-        next_step="nothing, if the model loads; else OLLAMA_MAX_LOADED_MODELS=1, or stop the "
-        "other programs that `nvidia-smi` shows",
+        next_step="nothing, if the model loads; else OLLAMA_MAX_LOADED_MODELS=1, or stop the other "
+        "programs that `nvidia-smi` shows",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -2242,8 +2233,7 @@ _KINDS = (
         "llama.cpp's KV slots",
         seen=(
             "could not find a kv cache slot|failed to find free space in the kv cache|failed to "
-            "find a "
-            "memory slot for batch",
+            "find a memory slot for batch",
         ),
         unless=(r"malloc failed|failed to allocate (?:\w{1,12} buffer|compute)",),
         means="the KV cache of llama.cpp has no room for more tokens: neither the GPU nor the "
@@ -2263,8 +2253,8 @@ _KINDS = (
             r"available <available>",
             r"ggml_new_\w{1,16}: not enough space in the (?:context's|scratch) memory pool",
         ),
-        means="a pool of fixed size, in which ggml keeps its graph, was too small: neither the "
-        "GPU nor the machine's memory is full",
+        means="a pool of fixed size, in which ggml keeps its graph, was too small: neither the GPU "
+        "nor the machine's memory is full",
         next_step="a newer release of the program, which computes the size of that pool; else a "
         "smaller image, batch or context",
         cause=OomCause.OTHER_MEMORY,
@@ -2295,8 +2285,8 @@ _KINDS = (
             r"failed to allocate <tried>(?= |$|\D)",
             "capacity: <total>",
         ),
-        means="the driver refused a buffer: the model's weights, its KV cache, its compute "
-        "buffers and what its kernels need do not fit on the GPU, or one buffer is larger than an "
+        means="the driver refused a buffer: the model's weights, its KV cache, its compute buffers "
+        "and what its kernels need do not fit on the GPU, or one buffer is larger than an "
         "integrated GPU allows",
         next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), a shorter context "
         "(-c; num_ctx in Ollama) or a smaller batch (-ub)",
@@ -2307,8 +2297,8 @@ _KINDS = (
         backend="MPS",
         seen=("current allocated size is greater than the recommended max working set size",),
         means=(
-            "a warning: the model takes more memory than macOS recommends for the GPU; it may "
-            "fail later"
+            "a warning: the model takes more memory than macOS recommends for the GPU; it may fail "
+            "later"
         ),
         next_step="a smaller or more strongly quantized model, a shorter context (-c), or fewer "
         "layers on the GPU (--n-gpu-layers)",
@@ -2333,8 +2323,8 @@ _KINDS = (
         seen=("mem_buffer ?!= ?null",),
         means="ggml's malloc failed: most likely the machine's memory ran out; else a size was "
         "computed wrongly",
-        next_step="a smaller or more strongly quantized model, a shorter context (-c) or a "
-        "smaller image; `free -g` while it runs; or a newer release of the program",
+        next_step="a smaller or more strongly quantized model, a shorter context (-c) or a smaller "
+        "image; `free -g` while it runs; or a newer release of the program",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2355,8 +2345,8 @@ _KINDS = (
     MessageKind(
         "LM Studio's guardrails",
         seen=(
-            "model loading was stopped due to insufficient system resources"
-            "(?:.{0,80}?requires approximately <estimated>)?",
+            "model loading was stopped due to insufficient system resources(?:.{0,80}?requires "
+            "approximately <estimated>)?",
             "not enough resources to (?:load|run) (?:the)? model with the current settings",
         ),
         also=("(?:requires approximately|estimate it will take) <estimated>",),
@@ -2432,8 +2422,8 @@ _KINDS = (
         seen=(r"ran out of memory when regular vae (?:de|en)coding, retrying with tiled",),
         unless=("exception during processing|allocation on device|cuda out of memory|got an oom",),
         means=(
-            "a warning: the VAE ran out of memory on the whole image, and ComfyUI tries again "
-            "with tiles"
+            "a warning: the VAE ran out of memory on the whole image, and ComfyUI tries again with "
+            "tiles"
         ),
         next_step="nothing, if the image appears; the node VAE Decode (Tiled) avoids the first try",
         cause=OomCause.WARNING,
@@ -2507,8 +2497,8 @@ _KINDS = (
             r"(?!0\.0gb)"
             r"<needed> free, have: ?<available> free)?",
         ),
-        means="the attention of one step does not fit on the GPU, even in 64 parts: the program "
-        "(a web UI or ComfyUI with split attention) stopped before torch's allocator was asked",
+        means="the attention of one step does not fit on the GPU, even in 64 parts: the program (a "
+        "web UI or ComfyUI with split attention) stopped before torch's allocator was asked",
         next_step="a smaller image: the message names the largest size; or attention that needs "
         "less memory (--xformers or --opt-sdp-attention in AUTOMATIC1111's web UI), and --medvram "
         "or --lowvram",
@@ -2600,8 +2590,8 @@ _KINDS = (
         needs=(_OUT_OF_MEMORY,),
         unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf|in load_model",),
         means=(
-            "vLLM fills its share of the GPU with weights and KV cache, and a step needs more "
-            "than it left"
+            "vLLM fills its share of the GPU with weights and KV cache, and a step needs more than "
+            "it left"
         ),
         next_step="lower --gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs; "
         "while weights are loaded, a quantized model or more GPUs (--tensor-parallel-size)",
@@ -2638,8 +2628,8 @@ _KINDS = (
         needs=(_OUT_OF_MEMORY,),
         means="LMDeploy's KV cache takes a share of what the weights leave free, and a step needs "
         "more than the rest",
-        next_step="lower cache_max_entry_count (--cache-max-entry-count) or "
-        "max_prefill_token_num; while weights are loaded, a quantized model or more GPUs (--tp)",
+        next_step="lower cache_max_entry_count (--cache-max-entry-count) or max_prefill_token_num; "
+        "while weights are loaded, a quantized model or more GPUs (--tp)",
         leads=True,
     ),
     MessageKind(
@@ -2662,8 +2652,8 @@ _KINDS = (
         "a model in InvokeAI",
         seen=(r"insufficient gpu memory to load model\. aborting",),
         means="InvokeAI caught torch's out of memory while it moved a model to the GPU",
-        next_step="enable_partial_loading: true in invokeai.yaml, or a smaller or quantized "
-        "model; stop the other programs that `nvidia-smi` shows",
+        next_step="enable_partial_loading: true in invokeai.yaml, or a smaller or quantized model; "
+        "stop the other programs that `nvidia-smi` shows",
         leads=True,
     ),
     MessageKind(
@@ -2672,11 +2662,11 @@ _KINDS = (
         seen=(r"invokeai[/\\]|\[invokeai\]::",),
         needs=(_OUT_OF_MEMORY,),
         means=(
-            "InvokeAI's model cache leaves too little GPU memory for the intermediate results of "
-            "a step"
+            "InvokeAI's model cache leaves too little GPU memory for the intermediate results of a "
+            "step"
         ),
-        next_step="enable_partial_loading: true and a larger device_working_mem_gb (3 by "
-        "default) in invokeai.yaml; or a smaller image",
+        next_step="enable_partial_loading: true and a larger device_working_mem_gb (3 by default) "
+        "in invokeai.yaml; or a smaller image",
         leads=True,
     ),
     MessageKind(
@@ -2736,8 +2726,8 @@ _KINDS = (
         ),
         means="the models and the intermediate results of a step have to fit on the GPU together",
         next_step="a smaller image, or fewer images or frames at once; or keep a part of the "
-        "models on the "
-        "CPU (--medvram or --lowvram in web UIs, enable_model_cpu_offload() in diffusers)",
+        "models on the CPU (--medvram or --lowvram in web UIs, enable_model_cpu_offload() in "
+        "diffusers)",
         leads=True,
     ),
     MessageKind(
@@ -2758,7 +2748,8 @@ _KINDS = (
         backend="device",
         level=2.5,
         seen=(
-            r"(?:failed|unable|not able) to load (?:the )?model|could ?n[o']t (?:be )?load(?:ed)? "
+            r"(?:failed|unable|not able) to load (?:the )?model(?! ?(?:card|config))|could "
+            r"?n[o']t (?:be )?load(?:ed)? "
             r"(?:the )?model|model \S{1,60}? could not be "
             r"loaded|\u6a21\u578b\u672a\u6210\u529f\u52a0\u8f7d",
         ),
@@ -2794,8 +2785,8 @@ _KINDS = (
             "the weights, the context's KV cache and a step of the model do not fit on the GPU "
             "together"
         ),
-        next_step="a model quantized to 8 or 4 bits, a shorter context or prompt, or a part of "
-        "the layers on the CPU or another GPU",
+        next_step="a model quantized to 8 or 4 bits, a shorter context or prompt, or a part of the "
+        "layers on the CPU or another GPU",
         leads=True,
     ),
     MessageKind(
@@ -2819,8 +2810,8 @@ _KINDS = (
     MessageKind(
         "text-generation-inference's KV cache",
         seen=("out of available cache blocks: asked <pages>, only <free_slots> free",),
-        means="text-generation-inference's pool of blocks for the KV cache is full: its router "
-        "let in more requests than the server has blocks for",
+        means="text-generation-inference's pool of blocks for the KV cache is full: its router let "
+        "in more requests than the server has blocks for",
         next_step="a newer release, in which the router counts the blocks itself; else lower "
         "--max-batch-total-tokens or --max-batch-prefill-tokens",
         cause=OomCause.LIMIT,
@@ -2843,8 +2834,8 @@ _KINDS = (
         ),
         needs=(_OUT_OF_MEMORY,),
         means="the weights, the KV cache or a step of this server did not fit",
-        next_step="lower --max-batch-prefill-tokens or --max-batch-total-tokens; while weights "
-        "are loaded, --quantize or more GPUs (--num-shard)",
+        next_step="lower --max-batch-prefill-tokens or --max-batch-total-tokens; while weights are "
+        "loaded, --quantize or more GPUs (--num-shard)",
         leads=True,
     ),
     MessageKind(
@@ -2942,8 +2933,8 @@ _KINDS = (
             r"caffe2[/\\]\S{0,80}?\.cu:\d{1,5}:? out of memory",
         ),
         means="a CUDA call outside torch's allocator got no memory: at the start of a process its "
-        "context (the GPU is already full), later a library, a kernel, a program without torch, "
-        "or pinned memory of the host, whatever the GPU has free",
+        "context (the GPU is already full), later a library, a kernel, a program without torch, or "
+        "pinned memory of the host, whatever the GPU has free",
         next_step="stop the other processes that `nvidia-smi` shows, also those of earlier runs; "
         "else a smaller batch, model or input (torch.cuda.set_per_process_memory_fraction(0.9) "
         "makes torch leave room)",
@@ -3018,8 +3009,8 @@ _KINDS = (
         seen=("kiogpucommandbuffercallbackerrorsubmissionsignored",),
         means="macOS ignored this GPU command because earlier ones of the process had failed: the "
         "first error above says why, which may be memory",
-        next_step="look for the first `[METAL]` or `IOGPU` error in the log; none: a newer "
-        "release of the program, or a smaller model or context",
+        next_step="look for the first `[METAL]` or `IOGPU` error in the log; none: a newer release "
+        "of the program, or a smaller model or context",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -3103,8 +3094,8 @@ _KINDS = (
     MessageKind(
         "LightGBM on OpenCL",
         seen=(r"compute::opencl_error\S{0,40}memory object allocation failure",),
-        means="one buffer of the data is larger than OpenCL allows on this device (often a "
-        "quarter of its memory), or the device is full",
+        means="one buffer of the data is larger than OpenCL allows on this device (often a quarter "
+        "of its memory), or the device is full",
         next_step='fewer bins (max_bin=63) or less data on the GPU; or device_type="cuda", which '
         "does not use OpenCL",
     ),
@@ -3120,8 +3111,8 @@ _KINDS = (
         unless=("performance might drop due to memory swap",),
         means="what OpenVINO already holds and this request are more than the GPU has, or one "
         "buffer is larger than its driver allows",
-        next_step="weights in fewer bytes (int8 or int4), a smaller batch or a shorter context, "
-        "or fewer models on this GPU",
+        next_step="weights in fewer bytes (int8 or int4), a smaller batch or a shorter context, or "
+        "fewer models on this GPU",
     ),
     MessageKind(
         "OpenVINO beyond the GPU's memory",
@@ -3169,8 +3160,8 @@ _KINDS = (
                 "host memory"
             ),
         ),
-        means="OpenCL's driver got no host memory, or failed for another reason, such as no "
-        "usable device: it reports several causes with this error",
+        means="OpenCL's driver got no host memory, or failed for another reason, such as no usable "
+        "device: it reports several causes with this error",
         next_step=(
             "`clinfo` shows whether the driver works; `free -g` shows the host's memory while it "
             "runs"
@@ -3180,8 +3171,8 @@ _KINDS = (
     MessageKind(
         "OpenCL's resources",
         seen=("(?:cl_|: )out_of_resources|out of gpu resources",),
-        means="the OpenCL driver lacked a resource: often GPU memory; else a kernel was too "
-        "large, took too long or failed",
+        means="the OpenCL driver lacked a resource: often GPU memory; else a kernel was too large, "
+        "took too long or failed",
         next_step="use less memory: a smaller batch, image or context, lower precision, fewer "
         "programs on this GPU; if little is in use, a newer driver",
         cause=OomCause.UNKNOWN,
@@ -3245,8 +3236,8 @@ _KINDS = (
             r"out of resource: \w{1,80} required: <needed>,? hardware limit: <limit>",
             "shared memory size limit exceeded: requested <needed>, available: <limit>",
             "insufficient shared memory available on the gpu",
-            "uses too much shared data|too many resources requested for launch|out of "
-            "resources?: (?:threads| registers)",
+            "uses too much shared data|too many resources requested for launch|out of resources?: "
+            "(?:threads| registers)",
         ),
         means="a kernel needs more shared memory or registers of one multiprocessor than it has: "
         "the GPU's memory is not full",
@@ -3261,8 +3252,7 @@ _KINDS = (
             "<needed>, hardware limit(?:ation)?: <limit>",
             (
                 "error during autotuning:.{0,400}?out of (?:memory|resource).{0,1500}?ignoring "
-                "this "
-                "choice"
+                "this choice"
             ),
         ),
         unless=("outofresources: out of resource",),
@@ -3274,8 +3264,8 @@ _KINDS = (
         "a kernel that torch.compile skipped",
         # A message below it is of another request, which did fail.
         seen=(
-            "error during autotuning:.{0,400}?out of memory.{0,1500}?ignoring this choice"
-            "(?!.{0,8000}?tried to allocate)",
+            "error during autotuning:.{0,400}?out of memory.{0,1500}?ignoring this "
+            "choice(?!.{0,8000}?tried to allocate)",
         ),
         unless=("outofresources: out of resource",),
         means=_SKIPPED_KERNEL,
@@ -3313,8 +3303,8 @@ _KINDS = (
         "a tensor of another process",
         level=1,
         seen=("unable to open shared memory object",),
-        means="a process could not open a tensor that another shared with it: most often the "
-        "limit of open files, else a full /dev/shm; not the GPU's memory",
+        means="a process could not open a tensor that another shared with it: most often the limit "
+        "of open files, else a full /dev/shm; not the GPU's memory",
         next_step='torch.multiprocessing.set_sharing_strategy("file_system"), or a higher `ulimit '
         "-n`; `df -h /dev/shm` shows whether that is full",
         cause=OomCause.OTHER_MEMORY,
@@ -3361,8 +3351,8 @@ _KINDS = (
             ),
             "model instance .{1,80}?because it run out of shared memory",
         ),
-        means="Triton's Python backend passes tensors through /dev/shm, which is most likely "
-        "full: host memory, not the GPU's",
+        means="Triton's Python backend passes tensors through /dev/shm, which is most likely full: "
+        "host memory, not the GPU's",
         next_step="a larger --shm-size (docker), or a larger /dev/shm of the pod: 64 MiB or more "
         "for each instance of a Python model, and room for its largest tensors; fewer instances "
         "or smaller batches",
@@ -3543,14 +3533,13 @@ _KINDS = (
             "os error 1455",
             # German, French, Spanish, Portuguese, Italian, Russian, Chinese, Japanese and Korean.
             "auslagerungsdatei ist zu klein|fichier de pagination est insuffisant|archivo de "
-            "paginaci\u00f3n es demasiado|arquivo de pagina\u00e7\u00e3o \u00e9 muito "
-            "pequeno|file di "
-            "paging insufficiente|\u0444\u0430\u0439\u043b "
+            "paginaci\u00f3n es demasiado|arquivo de pagina\u00e7\u00e3o \u00e9 muito pequeno|file "
+            "di paging insufficiente|\u0444\u0430\u0439\u043b "
             "\u043f\u043e\u0434\u043a\u0430\u0447\u043a\u0438 "
-            "\u0441\u043b\u0438\u0448\u043a\u043e\u043c \u043c\u0430\u043b|"
-            "\u9875\u9762\u6587\u4ef6\u592a\u5c0f|"
-            "\u30da\u30fc\u30b8\u30f3\u30b0 \u30d5\u30a1\u30a4\u30eb\u304c\u5c0f\u3055\u3059\u304e|"
-            "\ud398\uc774\uc9d5 \ud30c\uc77c\uc774 \ub108\ubb34 \uc791",
+            "\u0441\u043b\u0438\u0448\u043a\u043e\u043c "
+            "\u043c\u0430\u043b|\u9875\u9762\u6587\u4ef6\u592a\u5c0f|\u30da\u30fc\u30b8\u30f3\u30b0 "
+            "\u30d5\u30a1\u30a4\u30eb\u304c\u5c0f\u3055\u3059\u304e|\ud398\uc774\uc9d5 "
+            "\ud30c\uc77c\uc774 \ub108\ubb34 \uc791",
             r"winerror 8(?!\d)",
         ),
         means=(
@@ -3635,9 +3624,9 @@ _KINDS = (
         seen=(r"invalid memory alloc request size (?P<tried>\d{1,20})",),
         means="PostgreSQL refuses a request of 1 GiB or more, whatever memory is free: one value "
         "or a list in the query is too large, or stored data is damaged",
-        next_step="smaller values or results (split large texts, bytea and arrays, aggregate "
-        "fewer rows); if the query only reads stored rows, look for damage: `pg_dump -t TABLE`, "
-        "and amcheck",
+        next_step="smaller values or results (split large texts, bytea and arrays, aggregate fewer "
+        "rows); if the query only reads stored rows, look for damage: `pg_dump -t TABLE`, and "
+        "amcheck",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -3664,8 +3653,8 @@ _KINDS = (
             "sort stage buffered data usage of <used> exceeds internal limit of <limit>",
             r"exceeded memory limit for \$group|queryexceededmemorylimitnodiskuseallowed",
         ),
-        means="a sort or a group of MongoDB needed more than MongoDB allows one stage, and was "
-        "not allowed to use the disk: the machine's memory is not full",
+        means="a sort or a group of MongoDB needed more than MongoDB allows one stage, and was not "
+        "allowed to use the disk: the machine's memory is not full",
         next_step="an index that gives the order, or allowDiskUse: true (the default from MongoDB "
         "6.0); or fewer documents and fields before the sort ($match, $project, $limit)",
         cause=OomCause.LIMIT,
@@ -3705,6 +3694,7 @@ _KINDS = (
         "jemalloc's page size",
         backend="host",
         seen=("unsupported system page size",),
+        needs=("jemalloc|memory allocation of|rust|panicked|redis",),
         means="a package has jemalloc for smaller memory pages than this machine's (16 or 64 KiB "
         "on some ARM machines), so that every allocation fails: no memory ran out",
         next_step="a newer release of that package, or one that is built on this machine "
@@ -3724,12 +3714,12 @@ _KINDS = (
             r"chunk of "
             r"(?:0(?:\.00b)? ?|<tried>)(?:bytes)?\)(?:, current rss:? <process>)?, maximum: "
             r"<limit>",
-            r"(?:memory limit \(\w{4,12}\) exceeded: |\(\w{4,6}\) memory limit exceeded: "
-            r"|memory_limit_exceeded)",
+            r"(?:memory limit \((?:total|for query|for user)\) exceeded: |"
+            r"\((?:total|query|user)\) memory limit exceeded: |\(memory_limit_exceeded\))",
         ),
         means=(
-            "ClickHouse reached one of its own limits: of the server ('total'), of a query or of "
-            "a user"
+            "ClickHouse reached one of its own limits: of the server ('total'), of a query or of a "
+            "user"
         ),
         next_step="for a query, max_bytes_before_external_group_by and "
         "max_bytes_before_external_sort (it then uses the disk), or a larger max_memory_usage; "
@@ -3761,11 +3751,11 @@ _KINDS = (
                 r"data too large, data for .{1,120}?would be larger than limit of "
                 r"\[(?P<limit>\d{1,15})/"
             ),
-            r"circuit_?breaking_?exception",
+            r"circuit_?breaking_?exception(?!.{0,80}?script)",
         ),
         also=(r"bytes_wanted\W{1,4}(?P<needed>\d{1,15})", r"bytes_limit\W{1,4}(?P<limit>\d{1,15})"),
-        means="a circuit breaker of Elasticsearch (or OpenSearch) refused the request, which "
-        "would have used more of Java's heap than its limit: the machine's memory is not full",
+        means="a circuit breaker of Elasticsearch (or OpenSearch) refused the request, which would "
+        "have used more of Java's heap than its limit: the machine's memory is not full",
         next_step="a larger heap (-Xms and -Xmx, up to half of the machine's memory), or less at "
         "once: smaller bulk requests, fewer buckets in aggregations, fewer shards; `GET "
         "_nodes/stats/breaker` shows which breaker is full",
@@ -3774,7 +3764,7 @@ _KINDS = (
     MessageKind(
         "Java's threads",
         backend="host",
-        seen=("unable to create (?:new )?native thread",),
+        seen=("unable to create (?:new )?native thread(?! ?pool)",),
         means="the system let Java create no more threads: most often because of a limit of "
         "processes, else because memory for their stacks ran out; Java's heap is not full",
         next_step="a higher limit of processes (`ulimit -u`, docker's --pids-limit), or fewer "
@@ -3838,8 +3828,8 @@ _KINDS = (
             r"(?:spark\.driver\.)?maxresultsize \(<limit>\)",
         ),
         means=(
-            "the results that tasks send to the driver are larger than Spark allows: no memory "
-            "ran out"
+            "the results that tasks send to the driver are larger than Spark allows: no memory ran "
+            "out"
         ),
         next_step="collect less (write the results to files, or aggregate them first); else a "
         "larger spark.driver.maxResultSize, with a larger spark.driver.memory",
@@ -3893,8 +3883,8 @@ _KINDS = (
         backend="host",
         seen=("outofmemoryerror: (?:java heap space|gc overhead limit exceeded|metaspace)",),
         means="the heap of a Java program is full, whatever memory the machine has",
-        next_step="a larger heap (-Xmx; spark.driver.memory or spark.executor.memory in Spark), "
-        "or less data at once",
+        next_step="a larger heap (-Xmx; spark.driver.memory or spark.executor.memory in Spark), or "
+        "less data at once",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3960,8 +3950,8 @@ _KINDS = (
             "fork(?:ing)?(?: failed)?: cannot allocate memory",
             r"_execute_child.{0,400}?\[errno 12\] cannot allocate memory",
         ),
-        means="the kernel refused to copy the process (fork): host memory (not the GPU's), or "
-        "what the kernel may commit of it, is used up",
+        means="the kernel refused to copy the process (fork): host memory (not the GPU's), or what "
+        "the kernel may commit of it, is used up",
         next_step="fewer DataLoader workers (num_workers=0 starts none) or other processes, or "
         "start them before the large data is read; else more memory or swap; `free -g` shows the "
         "memory while it runs",
@@ -4025,8 +4015,8 @@ _KINDS = (
         "the static TLS block",
         backend="host",
         seen=("cannot allocate memory in static tls block",),
-        means="no memory ran out: the small block that each process has for thread-local "
-        "variables (static TLS) was full when a library was loaded late",
+        means="no memory ran out: the small block that each process has for thread-local variables "
+        "(static TLS) was full when a library was loaded late",
         next_step="load that library first: LD_PRELOAD=PATH, with the path that the text shows "
         "(often libgomp), or import torch before other libraries",
         cause=OomCause.OTHER_MEMORY,
@@ -4061,8 +4051,8 @@ _KINDS = (
         backend="host",
         seen=("array buffer allocation failed",),
         means="a JavaScript program got no memory of the machine for one buffer, which lies "
-        "outside the heap, or the buffer is larger than the browser or Node.js allows (2 to 4 "
-        "GiB, less in 32 bits)",
+        "outside the heap, or the buffer is larger than the browser or Node.js allows (2 to 4 GiB, "
+        "less in 32 bits)",
         next_step="smaller buffers (read the file in pieces, as a stream), fewer at once, or more "
         "memory; --max-old-space-size does not help",
         cause=OomCause.HOST,
@@ -4071,8 +4061,8 @@ _KINDS = (
         "a small request of the program",
         backend="host",
         seen=(r"(?<!cuda)(?<!hip)(?:re|m|c)alloc of size (?P<tried>\d{1,4}) failed",),
-        means="the program got no memory even for a few bytes: all of it was in use before, by "
-        "this process or by others, or the allocator refused for another reason (an alignment, a "
+        means="the program got no memory even for so little: all of it was in use before, by this "
+        "process or by others, or the allocator refused for another reason (an alignment, a "
         "damaged heap, a build for other memory pages)",
         next_step="`free -g` while it runs: if the memory is not full, another release of the "
         "package, or another allocator (ARROW_DEFAULT_MEMORY_POOL=system for Arrow); if it is, "
@@ -4111,8 +4101,8 @@ _KINDS = (
         ),
         means="host memory (not the GPU's) ran out, or a limit of the process, the job or the "
         "container was reached",
-        next_step="a smaller batch, input or model in the machine's memory, or more memory for "
-        "the job; fewer DataLoader workers; `free -g` while it runs",
+        next_step="a smaller batch, input or model in the machine's memory, or more memory for the "
+        "job; fewer DataLoader workers; `free -g` while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4129,8 +4119,8 @@ _KINDS = (
             "memory",
         ),
         means="a compiler ran out of host memory, not the GPU's",
-        next_step="fewer jobs at once (MAX_JOBS=1, make -j1, go build -p 1), more memory or "
-        "swap, or a prebuilt package",
+        next_step="fewer jobs at once (MAX_JOBS=1, make -j1, go build -p 1), more memory or swap, "
+        "or a prebuilt package",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4143,9 +4133,8 @@ _KINDS = (
         ),
         means="most likely the kernel killed a compiler because host memory ran out: the "
         "machine's, or the limit of a container",
-        next_step="fewer jobs at once (cargo build -j 1, go build -p 1), no link-time "
-        "optimization (lto), more memory or swap, or a prebuilt package; `dmesg | grep -i kill` "
-        "confirms it",
+        next_step="fewer jobs at once (cargo build -j 1, go build -p 1), no link-time optimization "
+        "(lto), more memory or swap, or a prebuilt package; `dmesg | grep -i kill` confirms it",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4227,8 +4216,8 @@ _KINDS = (
             "pgtables: ?(?!0kb)<page_tables>(?<=b)",
             r"memory\.peak = (?P<used>[\d.]{1,12}[kmgt])",
         ),
-        means="the kernel killed a process because its control group (a container, a pod, a job "
-        "or a service) had used up its limit of host memory, whatever the machine has free",
+        means="the kernel killed a process because its control group (a container, a pod, a job or "
+        "a service) had used up its limit of host memory, whatever the machine has free",
         next_step="a higher limit (--memory in Docker, resources.limits.memory in Kubernetes, "
         "--mem in Slurm), or less host memory: fewer processes or DataLoader workers, less data "
         "at once",
@@ -4252,9 +4241,9 @@ _KINDS = (
         ),
         means="the kernel killed a process because the machine's memory was used up (not the "
         "GPU's, and not just a container's limit); other processes may hold most of it",
-        next_step="use less host memory: fewer processes or DataLoader workers, less data at "
-        "once; or more memory or swap. The kernel's table of processes above that line shows what "
-        "held it",
+        next_step="use less host memory: fewer processes or DataLoader workers, less data at once; "
+        "or more memory or swap. The kernel's table of processes above that line shows what held "
+        "it",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4384,18 +4373,18 @@ _KINDS = (
         ),
         means="earlyoom killed a process (by default the one with the highest OOM score) before "
         "the machine's memory was quite used up: not the GPU's memory",
-        next_step="use less host memory: fewer processes or DataLoader workers, less data at "
-        "once; or more memory or swap. earlyoom's options -m and -s set the free memory and swap "
-        "at which it acts",
+        next_step="use less host memory: fewer processes or DataLoader workers, less data at once; "
+        "or more memory or swap. earlyoom's options -m and -s set the free memory and swap at "
+        "which it acts",
         cause=OomCause.HOST,
     ),
     MessageKind(
         "a lost worker of Dask",
         backend="host",
         level=2.5,
-        seen=(r"worker process \d{1,9} was killed by (?:unknown )?signal",),
-        means="a signal ended a Dask worker: most often the kernel's, because the machine's "
-        "memory or the limit of a container ran out, else a crash; Dask does not know",
+        seen=(r"worker process \d{1,9} was killed by (?:signal 9(?!\d)|unknown signal)",),
+        means="a signal ended a Dask worker: most often the kernel's, because the machine's memory "
+        "or the limit of a container ran out, else a crash; Dask does not know",
         next_step="`dmesg | grep -i kill` on that machine shows whether it was memory: then "
         "smaller partitions, fewer workers, or a memory_limit that all of them together stay below",
         cause=OomCause.UNKNOWN,
@@ -4468,8 +4457,8 @@ _KINDS = (
         also=("<used> of <limit> physical memory used",),
         means="YARN killed the container because it used more host memory than its limit, which "
         "counts the heap and everything outside it, such as Python's workers",
-        next_step="raise spark.executor.memoryOverhead (or spark.executor.memory), or process "
-        "less at once: more partitions, fewer cores for each executor (spark.executor.cores)",
+        next_step="raise spark.executor.memoryOverhead (or spark.executor.memory), or process less "
+        "at once: more partitions, fewer cores for each executor (spark.executor.cores)",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4540,8 +4529,8 @@ _KINDS = (
         also=(r"(?:array size preference|possible variable size) \(<limit>\)",),
         means="the array is larger than the memory of any machine on which MATLAB usually runs: "
         "its size is most likely wrong",
-        next_step="look at the sizes at the line that MATLAB names; a compiled function (MEX) "
-        "that was built for another release of MATLAB returns such sizes: compile it again",
+        next_step="look at the sizes at the line that MATLAB names; a compiled function (MEX) that "
+        "was built for another release of MATLAB returns such sizes: compile it again",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4603,8 +4592,8 @@ _KINDS = (
         backend="host",
         level=1,
         seen=(r"vm\.max_map_count \[\d{1,9}\] (?:is|likely) too low",),
-        means="no memory ran out: Elasticsearch (or OpenSearch) does not start, because the "
-        "kernel allows a process fewer mappings than it wants",
+        means="no memory ran out: Elasticsearch (or OpenSearch) does not start, because the kernel "
+        "allows a process fewer mappings than it wants",
         next_step="`sudo sysctl -w vm.max_map_count=262144` on the host, and the same line in "
         "/etc/sysctl.conf",
         cause=OomCause.OTHER_MEMORY,
@@ -4652,11 +4641,9 @@ _KINDS = (
         means="the kernel most likely killed the process because host memory (the machine's, or "
         "the limit of a container) ran out while weights were loaded: each process may have its "
         "own copy of them there",
-        next_step="low_cpu_mem_usage=True or device_map in from_pretrained(), weights that are "
-        "not float32, "
-        "FSDP's cpu_ram_efficient_loading, fewer processes, or more memory for the job; `dmesg | "
-        "grep -i "
-        "kill` confirms it",
+        next_step="low_cpu_mem_usage=True or device_map in from_pretrained(), weights that are not "
+        "float32, FSDP's cpu_ram_efficient_loading, fewer processes, or more memory for the job; "
+        "`dmesg | grep -i kill` confirms it",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4683,8 +4670,8 @@ _KINDS = (
             "are "
             r"\{(?:sigsegv|exit)",
         ),
-        means="a worker crashed or ended by itself, as its exit code says: the kernel did not "
-        "kill it for its memory, which joblib names for every lost worker",
+        means="a worker crashed or ended by itself, as its exit code says: the kernel did not kill "
+        "it for its memory, which joblib names for every lost worker",
         next_step="n_jobs=1, or the output of the workers, shows the error; a crash (SIGSEGV) is "
         "one of a library's own code",
         cause=OomCause.OTHER_MEMORY,
@@ -4697,11 +4684,10 @@ _KINDS = (
             "worker process managed by the executor was unexpectedly terminated.{0,200}?excessive "
             "memory usage",
         ),
-        means="a worker was killed because host memory ran out, or it crashed: joblib cannot "
-        "tell, and the text does not say",
+        means="a worker was killed because host memory ran out, or it crashed: joblib cannot tell, "
+        "and the text does not say",
         next_step="fewer workers (n_jobs), or less data for each; `free -g` while it runs, and "
-        "`dmesg | grep "
-        "-i kill`, show whether it was memory; if not, n_jobs=1 shows the error",
+        "`dmesg | grep -i kill`, show whether it was memory; if not, n_jobs=1 shows the error",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -4734,8 +4720,8 @@ _KINDS = (
         means="the kernel most likely killed the process because host memory, which has to hold "
         "all that is not on the GPU, ran out: the machine's, or the limit of a container",
         next_step="a smaller or more strongly quantized model, a shorter context (-c; num_ctx in "
-        "Ollama) or "
-        "more layers on the GPU; `free -g` while it runs; `dmesg | grep -i kill` confirms it",
+        "Ollama) or more layers on the GPU; `free -g` while it runs; `dmesg | grep -i kill` "
+        "confirms it",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4823,10 +4809,9 @@ _KINDS = (
         ),
         means="the kernel most likely killed the process because host memory ran out: the "
         "machine's, or the limit of a container",
-        next_step="less host memory: fewer processes or DataLoader workers, less data or a "
-        "smaller model at "
-        "once; or more memory for the job; `free -g` while it runs; `dmesg | grep -i kill` "
-        "confirms it",
+        next_step="less host memory: fewer processes or DataLoader workers, less data or a smaller "
+        "model at once; or more memory for the job; `free -g` while it runs; `dmesg | grep -i "
+        "kill` confirms it",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4837,8 +4822,8 @@ _KINDS = (
         unless=(r"killed by signal|sigkill|exit ?code \D{0,4}(?:-9|137)(?!\d)",),
         means="a worker ended without an error message: often the kernel killed it because host "
         "memory ran out, else it crashed or raised an error of its own",
-        next_step="num_workers=0 shows an error of the worker itself; `dmesg | grep -i kill` "
-        "shows whether memory ran out: then fewer workers or a smaller prefetch_factor",
+        next_step="num_workers=0 shows an error of the worker itself; `dmesg | grep -i kill` shows "
+        "whether memory ran out: then fewer workers or a smaller prefetch_factor",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -4862,8 +4847,8 @@ _KINDS = (
         backend="host",
         level=2,
         seen=(
-            "worker died or was killed while executing|actor died unexpectedly before finishing|"
-            "worker process has died|potential root causes.{0,80}?oom ?killer",
+            "worker died or was killed while executing|actor died unexpectedly before "
+            "finishing|worker process has died|potential root causes.{0,80}?oom ?killer",
         ),
         unless=("out of memory: killed|oom[_-]kill event|node running low on memory",),
         means="a worker of Ray ended without an error that Ray could read: the kernel may have "
@@ -4878,11 +4863,10 @@ _KINDS = (
         level=2,
         seen=("background workers? (?:is|are) no longer alive",),
         unless=("sigkill|exit code (?:-9|137)|out of memory: killed",),
-        means="a process that prepares nnU-Net's batches ended: most often because host memory "
-        "ran out, else because of an error that stands further up",
+        means="a process that prepares nnU-Net's batches ended: most often because host memory ran "
+        "out, else because of an error that stands further up",
         next_step="read the lines above it; fewer such processes (nnUNet_n_proc_DA=2), or more "
-        "memory; "
-        "`dmesg | grep -i kill` shows whether memory ran out",
+        "memory; `dmesg | grep -i kill` shows whether memory ran out",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -4891,8 +4875,8 @@ _KINDS = (
         level=2,
         seen=(r"brokenprocesspool|process(?: in the [a-z ]{4,20})? (?:was )?terminated abruptly",),
         unless=("sigkill|exit code (?:-9|137)|out of memory: killed",),
-        means="a process of a pool ended without an error of its own: most often the kernel "
-        "killed it because host memory ran out, else it crashed",
+        means="a process of a pool ended without an error of its own: most often the kernel killed "
+        "it because host memory ran out, else it crashed",
         next_step="fewer processes, or less data in each; `dmesg | grep -i kill` shows whether "
         "memory ran out",
         cause=OomCause.UNKNOWN,
@@ -4928,8 +4912,8 @@ _KINDS = (
         level=1.5,
         seen=(_FIRST_ATTEMPT,),
         needs=(_ENDED,),
-        means="the driver had no memory left for torch's allocator, and an error follows; if it "
-        "is torch's, its message has more figures",
+        means="the driver had no memory left for torch's allocator, and an error follows; if it is "
+        "torch's, its message has more figures",
         next_step="look for 'Tried to allocate' below it; stop the other processes that "
         "`nvidia-smi` shows; else a smaller batch, or a smaller share for the server (vLLM's "
         "gpu_memory_utilization)",
@@ -4951,9 +4935,8 @@ _KINDS = (
             r".{0,60}?, reducing (?:the |micro)? ?batch",
         ),
         unless=("illegal memory access|defaultcpuallocator: ",),
-        means="the program ran out of GPU memory and goes on: it skips this batch, tries a "
-        "smaller one, or computes this part on the CPU, which is slower; the figures are not in "
-        "the text",
+        means="the program ran out of GPU memory and goes on: it skips this batch, tries a smaller "
+        "one, or computes this part on the CPU, which is slower; the figures are not in the text",
         next_step="a smaller batch, shorter sequences or smaller images, unless skipped batches "
         "are acceptable; `nvidia-smi` shows what other programs hold",
         cause=OomCause.WARNING,
@@ -4962,8 +4945,8 @@ _KINDS = (
         "torch's allocator, in other words",
         level=1.4,
         seen=(r"outofmemoryerror: tried to allocate <tried>.{0,24}?had <free> free",),
-        means="torch's allocator found no memory for this request; the text does not say who "
-        "holds the rest of the device",
+        means="torch's allocator found no memory for this request; the text does not say who holds "
+        "the rest of the device",
         next_step="a smaller batch, shorter sequences or smaller images; `nvidia-smi` shows what "
         "other programs hold",
     ),
@@ -5005,8 +4988,8 @@ _KINDS = (
             r"batch size \d{1,7} succeeded, trying batch size",
         ),
         needs=("out of memory|outofmemoryerror",),
-        means="the batch size is one that a search found to fit in a short trial; images with "
-        "more objects, longer inputs, or the evaluation need more",
+        means="the batch size is one that a search found to fit in a short trial; images with more "
+        "objects, longer inputs, or the evaluation need more",
         next_step="set a smaller batch yourself, below the size that the search found",
         leads=True,
     ),
@@ -5173,7 +5156,8 @@ _KINDS = (
         backend="device",
         level=4,
         seen=(
-            r"(?:lack|shortage) of (?:\w{1,8})?(?:memory|v?ram)",
+            r"(?:lack|shortage) of (?:(?:gpu|video|system|device|free|available)){0,2}"
+            r"(?:memory|v?ram(?!et|p|m))",
             "(?<!of)memoryerror:",
             r"(?:[iu]nsufficient|not enough|out of|too little|low on) v?ram",
         ),

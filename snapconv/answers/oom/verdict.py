@@ -16,6 +16,8 @@ from snapconv.units import counted, format_bytes, format_share
 USUAL_OUTSIDE_BYTES = 2 << 30
 # No context takes half of a small device, but for the smallest.
 _CONTEXT_BYTES = 1 << 30
+# Of what is usual: so much more is no longer what a larger context or NCCL may take.
+_NOTABLE_EXCESS = 0.25
 # The driver finds no room in the last part of a device: this share, and at most so many bytes.
 _UNUSABLE_SHARE, _MOST_UNUSABLE_BYTES = 1 / 256, 64 << 20
 # Every program has free pieces: up to this share of what is reserved, and not more than so many
@@ -64,11 +66,10 @@ class Shortage:
     ``allowed_bytes`` is a limit that is known, ``counted_bytes`` what counts against it,
     ``rounding_bytes`` by how much both may be off.
     ``splits_below``: blocks of that size serve no smaller request (max_split_size_mb).
-    ``has_pieces``:
-    where free memory lies is known, as in a file; ``other_pool`` names the place elsewhere with
-    most of it, ``other_pool_bytes``, and ``keeper`` what keeps that in a private pool. ``fraction``
-    is the memory fraction of the settings. ``why_free``: why a request may fail with more than it
-    free.
+    ``has_pieces``: where free memory lies is known, as in a file; ``other_pool`` names the place
+    elsewhere with most of it, ``other_pool_bytes``, and ``keeper`` what keeps that in a private
+    pool. ``fraction`` is the memory fraction of the settings. ``others_bytes``: what other
+    processes hold, where it is listed. ``why_free``: why a request may fail with more than it free.
     """
 
     block_bytes: int
@@ -89,6 +90,7 @@ class Shortage:
     other_pool_bytes: int = 0
     keeper: str = ""
     fraction: float = 1.0
+    others_bytes: int = 0
     why_free: str = _WHY_FREE
 
 
@@ -119,8 +121,8 @@ _SENTENCES = {
             "had reserved"
         ),
         (
-            "torch never prints that: the text was changed or made up, and nothing follows from "
-            "its figures"
+            "torch's memory in use is never more than what it reserved: compare the text with the "
+            "log, since nothing follows from these figures"
         ),
     ),
     "limit": (
@@ -193,7 +195,7 @@ _SENTENCES = {
     "outside": (
         OomCause.OUTSIDE,
         "{outside} of the device are held outside torch's allocator",
-        "a context and libraries take less, up to about 2 GiB: the rest is another process, or a "
+        "a context and libraries usually take less than {usual}: the rest is another process, or a "
         "library with an allocator of its own",
     ),
     "fragmented": (
@@ -231,7 +233,7 @@ _PARTS = {
     "of_blocks": " for such requests ({n_blocks}, the largest {usable[largest_bytes]})",
     "beside": ", {device_free_bytes} more are free on the device",
     "left": ", {device_free_bytes} were free on the device",
-    "scattered": ", which the driver most likely could not use",
+    "scattered": ", most likely not in one piece that the driver could use",
     "in_use": " ({live_bytes} in use)",
     "other_free": "; {other_pool_bytes} are free in {other_pool}, which this request cannot use",
 }
@@ -297,14 +299,15 @@ def _held_outside(shortage: Shortage) -> OomVerdict | None:
         return None
     outside = total - (free or 0) - (reserved or shortage.live_bytes or 0)
     usual = min(USUAL_OUTSIDE_BYTES, max(total // 2, _CONTEXT_BYTES))
-    if outside - usual < max(
-        _missing_bytes(shortage), _fragmented_bytes(shortage, shortage.block_bytes)
-    ):
+    pieces = _fragmented_bytes(shortage, shortage.block_bytes)
+    notable = 0 if shortage.others_bytes else _NOTABLE_EXCESS * usual
+    if outside - usual < max(_missing_bytes(shortage), pieces, notable):
         return None
     # A text that was cut does not say whose it is.
     is_known = reserved is not None
     reason = "outside" if is_known else "holder not known"
-    return _verdict(shortage, reason, is_inferred=is_known, outside=format_bytes(outside))
+    shown = {"outside": format_bytes(outside), "usual": format_bytes(usual)}
+    return _verdict(shortage, reason, is_inferred=is_known, **shown)
 
 
 def _lack_inside(shortage: Shortage) -> OomVerdict:

@@ -7,6 +7,7 @@ with the memory as it was, and says why the request failed; the text follows fro
 """
 
 import time
+from contextlib import suppress
 from dataclasses import asdict
 
 import pytest
@@ -910,7 +911,9 @@ def test_the_last_few_mib_of_a_device_do_not_count_as_enough(free, cause):
     found = explain_message(text)
     assert found.cause == cause
     assert found.verdict.is_inferred == (cause == "full")
-    assert ("the driver most likely could not use" in found.verdict.sentence) == (cause == "full")
+    assert ("not in one piece that the driver could use" in found.verdict.sentence) == (
+        cause == "full"
+    )
     # Where another program holds the device, it is to blame.
     assert explain_message(text.replace("15.00 GiB", "1.00 GiB")).cause == (
         "held outside torch" if cause == "full" else "not known"
@@ -1299,3 +1302,66 @@ def test_cached_memory_may_be_retyped():
         "allocated; 445.06 MiB free; 503.89 MiB cache)"
     )
     assert explain_message(text).unallocated_bytes == pytest.approx(503.89 * MIB, abs=MIB)
+
+
+def test_a_little_more_than_usual_outside_of_torch_is_a_context_and_not_another_program():
+    own = "Including non-PyTorch memory, this process has 79.08 GiB memory in use. "
+    text = from_2_1(20 * MIB, 79.1 * GIB, 10 * MIB, 76.4 * GIB, 76.9 * GIB, processes=own)
+    assert explain_message(text).cause == "full"
+
+
+def test_what_other_processes_are_listed_with_is_to_blame_also_where_it_is_little():
+    listed = "Process 1 has 1.20 GiB memory in use. Process 2 has 0.90 GiB memory in use. "
+    text = from_2_1(64 * MIB, 15.7 * GIB, 50 * MIB, 13.2 * GIB, 13.4 * GIB, processes=listed)
+    assert explain_message(text).cause == "held outside torch"
+
+
+def test_the_sentence_about_what_is_usual_outside_of_torch_has_the_bound_that_was_used():
+    found = explain_message(from_2_1(20 * MIB, 2 * GIB, 0, 0.5 * GIB, 0.6 * GIB))
+    assert found.cause == "held outside torch"
+    assert "usually take less than 1.00 GiB" in found.verdict.reason
+
+
+def test_a_program_that_keeps_its_own_limit_keeps_its_advice_for_a_wrong_size():
+    found = explain_message("ERROR:  invalid memory alloc request size 18446744073709551613")
+    assert (found.kind, found.cause) == ("PostgreSQL's largest request", "limited")
+
+
+@pytest.mark.parametrize(
+    ("line", "is_loading"),
+    [
+        ("model = model.to(device)", True),
+        ("logits = model.to(device)(ids)", False),
+        ("outputs = load_model_outputs(x)", False),
+    ],
+)
+def test_only_a_line_that_moves_the_model_and_does_no_more_loads_weights(line, is_loading):
+    moving = (
+        f'Traceback (most recent call last):\n  File "a.py", line 81, in <module>\n    {line}\n'
+    )
+    step = explain_message(moving + from_2_1(*FULL)).next_step
+    assert step.startswith("load the weights") == is_loading
+
+
+def test_a_traceback_of_another_error_says_nothing_of_the_request():
+    moving = (
+        'Traceback (most recent call last):\n  File "a.py", line 8, in load_checkpoint\n'
+        "    open(path)\n{}: no such file\n"
+    )
+    below = f"{from_2_1(*FULL)}\n{moving.format('FileNotFoundError')}"
+    earlier = f"{moving.format('FileNotFoundError')}Traceback (most recent call last):\n"
+    for text in (below, earlier + from_2_1(*FULL)):
+        assert explain_message(text).next_step.startswith("a smaller batch")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fallocate: no space left in quota", "worker process 4512 was killed by signal 15",
+        "lack of parameters", "Unable to create native thread pool", "unsupported system page size",
+        "[drm] Not enough memory for command submission!",
+    ],
+)  # fmt: skip
+def test_words_of_other_programs_are_no_known_failure_of_memory(text):
+    with suppress(InputError):
+        assert explain_message(text).cause == "not known"
