@@ -218,8 +218,8 @@ def os_errors(path: Path) -> Iterator[None]:
         reason = _REMEDIES.get(error.errno or 0) or error.strerror or str(error)
         if getattr(error, "winerror", None) in IN_USE:
             reason = (
-                "permission denied, or another program has it open; close it, or choose "
-                "another path"
+                "permission denied, or another program has it open; close it, or choose another "
+                "path"
             )
         raise OutputWriteError(f"cannot write {path}: {reason}") from error
 

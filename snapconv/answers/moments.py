@@ -20,8 +20,8 @@ from snapconv.replay.device_replay import Curve
 from snapconv.units import counted, device_name, shortened
 
 EXPECTED = (
-    "peak, start, end, worst, oom, oom:2, iteration:3, annotation:NAME, 'largest activations', "
-    "or an event such as 1234"
+    "peak, start, end, worst, oom, oom:2, iteration:3, annotation:NAME, 'largest activations', or "
+    "an event such as 1234"
 )
 _MOST_NAMES = 5
 _MOST_OF_NAME = 60

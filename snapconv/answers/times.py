@@ -327,8 +327,8 @@ def _remarks(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[tupl
     if not entries:
         yield (
             "no-timed-lines",
-            "no timed operation was called from a file of the project, so that the run time "
-            "report is empty; name the project's folder with --project-root",
+            "no timed operation was called from a file of the project, so that the run time report "
+            "is empty; name the project's folder with --project-root",
         )
 
 

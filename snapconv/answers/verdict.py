@@ -190,8 +190,8 @@ def _reserve(analysis: DeviceAnalysis) -> str:
     )
     shown = [f"{format_bytes(n_bytes)} {location}" for n_bytes, location in parts if n_bytes]
     return (
-        f"PyTorch reserved {format_bytes(reserved)} and used at most {format_bytes(active)}"
-        f"{_trace_limit(analysis)}. At worst {' and '.join(shown)} lay unused"
+        f"PyTorch reserved {format_bytes(reserved)} and used at most "
+        f"{format_bytes(active)}{_trace_limit(analysis)}. At worst {' and '.join(shown)} lay unused"
     )
 
 

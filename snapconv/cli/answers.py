@@ -8,7 +8,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,7 +77,7 @@ def answer_by_device(
     values = []
     rows = []
     for device, weight, (answer, lines) in zip(
-        analysis.devices, weights or repeat(0), answers, strict=False
+        analysis.devices, weights or [0] * len(analysis.devices), answers, strict=True
     ):
         number = device.device.device
         entry: dict[str, object] = {"device": number, "kind": device_kind(number)}

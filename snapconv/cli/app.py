@@ -133,8 +133,8 @@ def _add_command(words: list[str]) -> list[str]:
     if len(words) > 1 and all(map(os.path.exists, words)):
         files = " ".join(words)
         print_error(
-            f"error: several files: type `snapconv ranks {files}`, or `snapconv diff OLD NEW` "
-            f"for two"
+            f"error: several files: type `snapconv ranks {files}`, or `snapconv diff OLD NEW` for "
+            f"two"
         )
         raise ProgramEnded(2)  # a wrong command line
     return [_FILE_COMMAND, *words]
@@ -184,10 +184,8 @@ def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
         name="snapconv",
         cls=Commands,
         help="Show what fills GPU memory and takes time: read PyTorch's memory snapshots (no GPU, "
-        "no torch, "
-        "nothing in the file is run), or record a training script. `snapconv help COMMAND` shows "
-        "a command's "
-        "options.",
+        "no torch, nothing in the file is run), or record a training script. `snapconv help "
+        "COMMAND` shows a command's options.",
         no_args_is_help=True,
         context_settings=_HELP,
         pretty_exceptions_enable=False,

@@ -32,8 +32,7 @@ _DECIMAL_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([KMGT])B", re.IGNOR
 # None, "N | The help."].
 _ARGUMENTS = {
     "snapshot": "SNAPSHOT | A snapshot (pickle, JSON, a page of torch's viewer or profiler; in "
-    "gzip or zip "
-    "too), a capture's folder, or - for the standard input.",
+    "gzip or zip too), a capture's folder, or - for the standard input.",
     "oom.snapshot": (
         "SNAPSHOT | A snapshot or a capture; without one, --message explains torch's own text."
     ),
@@ -41,8 +40,7 @@ _ARGUMENTS = {
     "old": "OLD | The older file: a snapshot or a capture.",
     "new": "NEW | The newer file.",
     "question": "ADDR-OR-EVENT | An event such as '#1234' (the page of `snapconv view` shows it "
-    "for every "
-    "allocation), or an address such as 0x7f3c40001000, also inside a block.",
+    "for every allocation), or an address such as 0x7f3c40001000, also inside a block.",
     "patterns": "PATTERN | Snapshots, captures, folders, globs in quotes, @LIST for a file with "
     "one a "
     "line; or URLs of a store (s3://, gs://, hf://, ssh://; pip install 'snapconv[remote]' and "
@@ -50,16 +48,14 @@ _ARGUMENTS = {
     "package).",
     "folders": "FOLDER | A folder whose files may be read, with those below it.",
     "record.entry": "ENTRY | A training script, or a file with Skyline's or DeepView's providers; "
-    "with -m, a "
-    "module.",
+    "with -m, a module.",
     "entry": "ENTRY | A training script; with -m, a module.",
     "args": "ARGS | The script's own arguments, its options too.",
 }
 _OPTIONS = {
     # Reading a file.
-    "project_root": "Count only what is below this folder as the project; as recorded, it need "
-    "not exist "
-    "here. Default: all Python files that are not installed.",
+    "project_root": "Count only what is below this folder as the project; as recorded, it need not "
+    "exist here. Default: all Python files that are not installed.",
     "include": "PACKAGE_OR_PATH | Count a library as part of the project too: a package such as "
     "timm.models, "
     "or a folder as recorded. May be repeated. Always counted: transformers.models, "
@@ -68,8 +64,7 @@ _OPTIONS = {
     "certain": "Count only what is certain: what is likely becomes unknown.",
     "device": "N | This device only, or `host` for pinned memory. Default: each.",
     "device_total": "SIZE | The device's memory, such as 80GiB, where the file does not have it "
-    "(nvidia-smi "
-    "shows it).",
+    "(nvidia-smi shows it).",
     # Printing and writing.
     "as_json": "Print JSON for machines instead of text.",
     "top": "N | Show the N largest of every table, and with --json the first N of every list.",
@@ -88,20 +83,16 @@ _OPTIONS = {
     "at": "MOMENT | The moment: peak, start, end, worst (most unused memory), oom, oom:2, "
     "iteration:3, annotation:NAME, 'largest activations', or an event such as 1234. Default: peak.",
     "fragmentation.at": "MOMENT | A moment as in `snapconv summary`. Default: the failed request, "
-    "the dump, "
-    "the peak and the worst moment, with the details of the first.",
+    "the dump, the peak and the worst moment, with the details of the first.",
     "by": "WHAT | line, module, operation or category. Default: line.",
     "all_frames": "Show libraries and C++ too, not only the project's frames.",
     "capacity": "SIZE | The memory that torch may have, such as 78GiB.",
     "what_if.capacity": "SIZE | The memory that torch may have, such as 38GiB. Default: no limit, "
-    "or, if a "
-    "request failed, what it had then.",
+    "or, if a request failed, what it had then.",
     "card": "CARD | A card's name, such as H100 or A100-40GB, or its whole memory, such as 40GiB; "
-    "minus "
-    "memory outside PyTorch (recorded if a request failed, else 1 GiB).",
+    "minus memory outside PyTorch (recorded if a request failed, else 1 GiB).",
     "setting": "KEY:VALUE,… | Try these in place of the file's own, written as in "
-    "PYTORCH_CUDA_ALLOC_CONF. "
-    "May be repeated: each is an alternative.",
+    "PYTORCH_CUDA_ALLOC_CONF. May be repeated: each is an alternative.",
     "search": "Try the usual settings, and rank them by what they reserve.",
     "one_stream": "Try all work on one stream: no free waits for another, and all share one cache.",
     "batch_scale": "X | Estimate X times the batch size: categories that grow with it, times X.",
@@ -116,35 +107,29 @@ _OPTIONS = {
     "activation=20GiB. May be repeated.",
     "max_growth": "SIZE | The most that an iteration may add and never free, such as 0.",
     "no_faults_above": "SIZE | The most that a fault of `snapconv advise` may hold at the peak; "
-    "with "
-    "--baseline, only faults that it lacks count.",
+    "with --baseline, only faults that it lacks count.",
     "fail_over": "PERCENT | Exit code 7 if a device's peak of allocated bytes is higher by more "
-    "than this, "
-    "such as 2%.",
+    "than this, such as 2%.",
     "baseline": "FILE | A file to compare with, for --fail-over and --no-faults-above.",
     "in_trace": "Check what the trace shows, although more may have been in use before it.",
     "format": "FORMAT | text or github (a table in Markdown for a job's summary). Default: text.",
     # Ranks of a job.
     "ranks.output": "PATH | Write an SQLite database; a name ending in .html gets a page.",
-    "mesh": "AXES | The job's device mesh, outermost axis first, such as pp=4,dp=8,tp=2. "
-    "Default: as "
-    "recorded.",
+    "mesh": "AXES | The job's device mesh, outermost axis first, such as pp=4,dp=8,tp=2. Default: "
+    "as recorded.",
     "scheduler": "ADDRESS | Let the workers of this Dask scheduler (tcp:// or tls://) read. "
-    "Default: this "
-    "machine's.",
+    "Default: this machine's.",
     "workers": "N | Processes on this machine. Default: its processors, if memory suffices.",
     "reports": "FOLDER | Write each rank's memory report there too, also to a URL.",
     "no_cache": "Read every file anew, and keep nothing.",
     # Recording.
     "ranks": "LIST | Record these ranks of a job only, such as 0,8,16-23; a mesh such as "
-    "pp=4,dp=8,tp=2 "
-    "means one of each pipeline stage. Default: all.",
+    "pp=4,dp=8,tp=2 means one of each pipeline stage. Default: all.",
     "is_module": "ENTRY is a module's name, as in `python -m ENTRY`.",
     "record.output": "PATH | The capture, a folder; or the URL of a folder in a store, such as "
     "s3://bucket/run, to copy it to in the end. Default: the entry's name and .capture, here.",
     "watch.output": "FOLDER | The folder for captures, or the URL of one in a store, to which a "
-    "thread "
-    "copies them. Default: captures, here.",
+    "thread copies them. Default: captures, here.",
     "warm_up": "Iterations before those of --iterations. Default: 1.",
     "iterations": (
         "Iterations to record the memory of; after one more, as many are timed. Default: 1."
@@ -152,31 +137,25 @@ _OPTIONS = {
     "stop": "End the script when all is recorded, instead of letting it run on.",
     "batch_size": "The batch size for a file with providers. Default: that of its input provider.",
     "record.device": "The CUDA device to make the current one, and to time. Default: time that of "
-    "LOCAL_RANK "
-    "where it is visible, or the one that is current when CUDA starts.",
+    "LOCAL_RANK where it is visible, or the one that is current when CUDA starts.",
     "record.project_root": "Count only what is below this folder as your own code. Default: all "
-    "Python files "
-    "that are not installed, shown from the current folder.",
+    "Python files that are not installed, shown from the current folder.",
     "record.stacks": "WHICH | Record C++ frames too (all), the only ones that backward has, or "
-    "only Python's "
-    "(python). Default: all.",
+    "only Python's (python). Default: all.",
     "watch.stacks": "WHICH | Record Python's frames only (python), which costs least, or those of "
-    "C++ too "
-    "(all). Default: python.",
+    "C++ too (all). Default: python.",
     "record.max_entries": "How many events torch keeps, the newest. Default: 1000000.",
     "watch.max_entries": "How many events torch keeps, the newest. Default: 100000.",
     "max_captures": "Write at most N captures. Default: 3.",
-    "all_ranks": "When memory runs out in one rank, write captures of all: needs a shared "
-    "FOLDER, or "
-    "torch.distributed.",
+    "all_ranks": "When memory runs out in one rank, write captures of all: needs a shared FOLDER, "
+    "or torch.distributed.",
     # Recording without a GPU.
     "simulate": "Record without a GPU: the unchanged script runs on the CPU.",
     "no_compute": "With --simulate: follow shapes only. Fast with a model of any size; no values, "
     "no times. "
     "Files with values not computed are not kept. Ends the script when all is recorded.",
     "routing": "HOW | With --no-compute: spread tokens evenly over experts (balanced), or send "
-    "most to the "
-    "same ones (worst). Default: balanced.",
+    "most to the same ones (worst). Default: balanced.",
     **dict.fromkeys(
         ("record.capacity", "watch.capacity"),
         "SIZE | With --simulate: the GPU's memory, such as 24GiB; it runs out as a GPU's would.",

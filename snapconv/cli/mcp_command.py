@@ -133,8 +133,8 @@ def _server(tools: "ToolBox") -> "Server[Any]":
         version=VERSION,
         instructions=(
             "Answers about PyTorch CUDA memory snapshots. Begin with `files`, then `verdict`. "
-        )
-        + _UNTRUSTED,
+            + _UNTRUSTED
+        ),
     )
     one_at_a_time = Lock()
 
@@ -152,7 +152,7 @@ def _server(tools: "ToolBox") -> "Server[Any]":
         try:
             return await to_thread.run_sync(call, abandon_on_cancel=True)
         finally:
-            # The SDK takes no answer of a call that it has cancelled.
+            # The SDK takes no answer of a call that it has cancelled, and no error either.
             await lowlevel.checkpoint_if_cancelled()
 
     return server

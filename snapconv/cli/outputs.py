@@ -75,7 +75,7 @@ def view(
 
     inputs = [snapshot] if newer is None else [snapshot, newer]
     path = page_output(inputs, output_file(output), force=force)
-    files = [analysis_of(path, read, shows_progress=not quiet) for path in inputs]
+    files = [analysis_of(file, read, shows_progress=not quiet) for file in inputs]
     page = write_view(files, path, force=force)
     if not quiet:
         _report(page.path, [note for note in page.notes if not note.is_minor], page.n_bytes)

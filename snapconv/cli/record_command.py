@@ -190,8 +190,8 @@ def _check_for_providers(entry: "Entry", args: list[str], batch_size: int | None
         raise typer.BadParameter(f"{entry.path} has no providers", param_hint="--batch-size")
     if args and entry.kind == "providers":
         message = (
-            f"{entry.path} has providers, which take no arguments; put snapconv's own "
-            f"options before it"
+            f"{entry.path} has providers, which take no arguments; put snapconv's own options "
+            f"before it"
         )
         raise typer.BadParameter(message, param_hint=" ".join(args))
 
@@ -219,8 +219,7 @@ def _record(
     if options.simulation is not None and not options.simulation.compute:
         tell(
             "only shapes are computed: values read as 0, and where a branch depends on one, the "
-            "side with "
-            "more calls runs"
+            "side with more calls runs"
         )
 
     finish = partial(_finish, entry=entry, upload=upload, is_first=is_first, quiet=quiet)

@@ -43,7 +43,8 @@ _MAX_ITERATIONS = 10_000
 class Policy(Protocol):
     """The decisions of one recording.
 
-    The driver calls the methods within its guard, but for the last three: they use it themselves.
+    The driver calls the methods within its guard, but for the last three, which use it where they
+    do something that may fail.
     """
 
     def turn_on(self, driver: "Driver") -> None:

@@ -107,8 +107,8 @@ _SIMULATE = "record without a GPU: snapconv record --simulate"
 
 def _no_gpu(version: str, reason: str) -> NoCudaError:
     return NoCudaError(
-        f"torch {version} finds no usable GPU or driver on this machine{reason}: "
-        f"check nvidia-smi and CUDA_VISIBLE_DEVICES, or {_SIMULATE}"
+        f"torch {version} finds no usable GPU or driver on this machine{reason}: check nvidia-smi "
+        f"and CUDA_VISIBLE_DEVICES, or {_SIMULATE}"
     )
 
 

@@ -393,12 +393,12 @@ def _reserved_totals(device: DeviceSnapshot, moves: Int64Column) -> Int64Column:
 
 _COUNTED_NOTES = {
     "orphan-free": (
-        "frees have no alloc although their address was used before (lost or skipped events): "
-        "they are left out, so curves may be too high before and too low after them"
+        "frees have no alloc although their address was used before (lost or skipped events): they "
+        "are left out, so curves may be too high before and too low after them"
     ),
     "implicit-free": (
-        "allocations have no free, but their address is allocated again: they are taken as "
-        "freed just then, so curves may be too high before"
+        "allocations have no free, but their address is allocated again: they are taken as freed "
+        "just then, so curves may be too high before"
     ),
     "missing-from-segments": (
         "allocations are live at the trace's end but not in the segments (freed between the two "
@@ -439,9 +439,9 @@ def _notes(
         # They restore a pool by freeing and allocating everything in it at once.
         yield Note(
             "cuda-graph-pools",
-            "CUDA graph trees were used: restoring a pool shows as bursts of frees and allocs "
-            "that never happened, so a peak within one is too high, and replays of a graph leave "
-            "no events",
+            "CUDA graph trees were used: restoring a pool shows as bursts of frees and allocs that "
+            "never happened, so a peak within one is too high, and replays of a graph leave no "
+            "events",
         )
     yield _checkpoint_note(device.events, result.active)
 
@@ -456,8 +456,8 @@ def _segments_note(device: DeviceSnapshot, result: Replay) -> Note | None:
     basis = "every free in its trace has an alloc, so memory is replayed from nothing"
     if device.source is SegmentSource.PART_OF_TRACE:
         basis = (
-            "its trace begins with memory in use that it does not show: every figure is a "
-            "lower bound"
+            "its trace begins with memory in use that it does not show: every figure is a lower "
+            "bound"
         )
     elif result.at_least:
         basis += (
@@ -508,8 +508,8 @@ def _inexact_note(result: Replay, sizes: BlockSizes) -> Note | None:
     blocks = counted(len(rounded), "block")
     return Note(
         "inexact-block-sizes",
-        f"allocated bytes may be up to {format_bytes(n_bytes)} higher: the exact sizes of "
-        f"{blocks} from before the trace are not recorded",
+        f"allocated bytes may be up to {format_bytes(n_bytes)} higher: the exact sizes of {blocks} "
+        f"from before the trace are not recorded",
         is_minor=n_bytes * _MINOR_PART <= result.allocated.peak,
     )
 
@@ -519,8 +519,8 @@ def _skipped_note(events: EventTable, allocations: AllocationTable) -> Note | No
     if not has_completed:
         ended_at_request = (allocations.end_event >= 0) & (allocations.free_completed_event < 0)
         message = (
-            "the trace has no free_completed events: memory is taken as free at free_requested, "
-            "so active bytes are too low while a stream still used a block"
+            "the trace has no free_completed events: memory is taken as free at free_requested, so "
+            "active bytes are too low while a stream still used a block"
         )
         return Note("skipped-actions", message) if ended_at_request.any() else None
     has_alloc = np.any(has_code(events.action, Action.ALLOC))

@@ -143,8 +143,8 @@ class FileVersions:
     def _copy(self, entry: Entry, path: str) -> None:
         if os.path.getsize(entry.path) > _MAX_BYTES:
             reason = (
-                "a file over 1 GiB is not copied to be changed where nothing is computed; open "
-                "it to read"
+                "a file over 1 GiB is not copied to be changed where nothing is computed; open it "
+                "to read"
             )
             raise for_program(OSError(errno.EFBIG, reason, entry.name))
         for ending in ("-wal", "-journal"):  # what SQLite left
@@ -385,8 +385,7 @@ def _globals_among(functions: dict[int, Real]) -> list[tuple[ModuleType, str, An
 
 Functions = dict[str, tuple[tuple[Any, ...], ...]]
 
-# How a program reaches files, by module: the function, the method that does its work, and that
-# method's first arguments. For ``do`` these are the purpose of a path and its position in the call.
+# Functions of os by name; the same of pathlib's accessor in Python 3.10.
 _OS_FUNCTIONS: tuple[tuple[Any, ...], ...] = (
     ("stat", FileVersions.do, To.READ, 0),
     ("statvfs", FileVersions.do, To.READ, 0),
@@ -422,6 +421,8 @@ def _accessor_functions() -> Iterator[tuple[Any, ...]]:
             yield f"_normal_accessor.{name}", *work
 
 
+# How a program reaches files, by module: the function, the method that does its work, and that
+# method's first arguments. For ``do`` these are the purpose of a path and its position in the call.
 FUNCTIONS: Functions = {
     "builtins": (("open", FileVersions.open),),
     "os": _OS_FUNCTIONS,

@@ -14,9 +14,9 @@ from snapconv.torch_knowledge.allocator_options import OPTIONS, VARIABLES
 NO_ALLOCATOR = "profiler"
 WHY_FREE = (
     "possible: another thread or process freed memory meanwhile; Windows, WSL, MIG or a virtual "
-    "GPU allows a process less, or Windows' page file, which backs the GPU's memory, is too "
-    "small; the driver could not use the last few MiB, or lacked address space. A memory fraction "
-    "is not the cause: torch would print it"
+    "GPU allows a process less, or Windows' page file, which backs the GPU's memory, is too small; "
+    "the driver could not use the last few MiB, or lacked address space. A memory fraction is not "
+    "the cause: torch would print it"
 )
 _RECORDS_ITSELF = (
     "call {package}.memory._record_memory_history() before the model is built, and "

@@ -227,8 +227,7 @@ FRAME_RULES = (
         "collector",
         Role.COLLECTOR,
         function=(
-            "^(gc_collect_(main|with_callback|generations|impl)|delete_garbage|finalize_garbage"
-            "|_Py_RunGC)$"
+            "^(gc_collect_(main|with_callback|generations|impl)|delete_garbage|finalize_garbage|_Py_RunGC)$"
         ),
         reason=(
             "Python's garbage collector frees what objects in reference cycles held "
@@ -510,12 +509,11 @@ FRAME_RULES = (
         "collected",
         Role.COLLECTED,
         function=(
-            "^at::_ops::(index_Tensor|index_select|gather|take|masked_select|cat|stack)::(call"
-            "|redispatch)"
+            "^at::_ops::(index_Tensor|index_select|gather|take|masked_select|cat|stack)::(call|redispatch)"
         ),
         reason=(
-            "rows chosen by number, or pieces side by side: batches of what lies on the device "
-            "are made so"
+            "rows chosen by number, or pieces side by side: batches of what lies on the device are "
+            "made so"
         ),
         seen="2.1-2.13",
     ),
@@ -525,8 +523,8 @@ FRAME_RULES = (
         function="^forward$",
         file=r"torch/nn/modules/(linear|conv|rnn|sparse)\.py$",
         reason=(
-            "a layer computes with its weights: spectrograms and augmentations are modules that "
-            "do not"
+            "a layer computes with its weights: spectrograms and augmentations are modules that do "
+            "not"
         ),
         seen="2.0-2.15",
     ),
@@ -551,8 +549,8 @@ FRAME_RULES = (
         function="^checkpoint$",
         file=r"torch/utils/checkpoint\.py$",
         reason=(
-            "the code runs in a part of forward that backward runs again; between such parts "
-            "their inputs stay"
+            "the code runs in a part of forward that backward runs again; between such parts their "
+            "inputs stay"
         ),
         seen="2.0-2.15; seen 2.13",
     ),

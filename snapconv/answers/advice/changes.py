@@ -358,8 +358,8 @@ def smaller(analysis: DeviceAnalysis, rows: Int64Column, share_saved: float) -> 
 # Allocations of these in the optimizer's step do not grow.
 GROWING = categories_with(Trait.GROWS)
 GROWS_WITH_BATCH = (
-    "activations, inputs, caches of keys and values and temporaries grow with the batch; "
-    "weights, gradients and optimizer do not"
+    "activations, inputs, caches of keys and values and temporaries grow with the batch; weights, "
+    "gradients and optimizer do not"
 )
 
 

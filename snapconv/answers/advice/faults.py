@@ -462,8 +462,7 @@ def _is_whole_graph(evidence: Evidence, rows: Int64Column) -> bool:
     """Return whether allocations are nearly all that their forward left.
 
     A node of autograd on the stack that frees them shows a graph of any size, unless a backward
-    came before:
-    that may have gone through it, as through the input of a checkpointed layer.
+    came before: that may have gone through it, as through the input of a checkpointed layer.
     """
     features = evidence.features
     is_of_nodes = bool(features.freed_through(Role.RELEASE)[rows].any())

@@ -151,8 +151,8 @@ KINDS = (
     Kind(
         slug="garbage",
         what=(
-            "Reference cycles keep memory of earlier steps until Python's collector runs: "
-            "{where} made it."
+            "Reference cycles keep memory of earlier steps until Python's collector runs: {where} "
+            "made it."
         ),
         how=(
             (

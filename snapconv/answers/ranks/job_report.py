@@ -552,8 +552,8 @@ def _growths(dumps_by_rank: Sequence[Sequence[RankFile]]) -> Iterator[Finding]:
         line = _grown_line(first, last)
         words = (
             f": peak {format_bytes(first.peak_bytes)} at {first_file.dump or 'the first dump'}, "
-            f"{format_bytes(last.peak_bytes)} at {last_file.dump or 'the last'} "
-            f"({len(measured)} dumps)"
+            f"{format_bytes(last.peak_bytes)} at {last_file.dump or 'the last'} ({len(measured)} "
+            f"dumps)"
         )
         if line:
             words += f", most of it at {line}"

@@ -231,8 +231,8 @@ def read_setting(text: str) -> str:
     unknown = [key for key in values if key not in MODELLED_SETTINGS]
     if unknown:
         raise ValueError(
-            f"the model has no setting {unknown[0]!r}, or it moves no blocks; "
-            f"it has: {', '.join(MODELLED_SETTINGS)}"
+            f"the model has no setting {unknown[0]!r}, or it moves no blocks; it has: "
+            f"{', '.join(MODELLED_SETTINGS)}"
         )
     return text
 

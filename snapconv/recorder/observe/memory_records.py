@@ -24,7 +24,7 @@ _MAX_ROWS = 200_000
 _TORCH_PREFIXES = tuple(
     "_parameters _buffers _modules _forward _backward _state_dict _load_state_dict".split()
 )
-# The depth at which the search in an attribute's containers begins, of the greatest depth.
+# An attribute's containers are searched from this depth on, as if so many levels lay above them.
 _ATTRIBUTE_DEPTH = 4
 _MAX_LEAVES = 10_000
 # How many iterations' graphs are searched for leaves: a walk through a large one takes a while.

@@ -92,8 +92,8 @@ def refuse_launcher(
     else:
         return
     raise EntryPointError(
-        f"{name} starts the training in processes of its own, where it must be recorded"
-        f"{condition}: {shlex.join(line)}"
+        f"{name} starts the training in processes of its own, where it must be "
+        f"recorded{condition}: {shlex.join(line)}"
     )
 
 

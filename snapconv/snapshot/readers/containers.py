@@ -211,8 +211,8 @@ class _Unpacked(io.RawIOBase):
         if self.n_bytes > self._n_packed_bytes * _MAX_RATIO + _MAX_FREE_BYTES:
             command = "gzip -d FILE" if self._packing == "gzip" else "unzip FILE"
             raise MalformedSnapshotError(
-                f"the {self._packing} file unpacks to more than {_MAX_RATIO} times its size, "
-                f"which no snapshot does; if it is one all the same, unpack it yourself ({command})"
+                f"the {self._packing} file unpacks to more than {_MAX_RATIO} times its size, which "
+                f"no snapshot does; if it is one all the same, unpack it yourself ({command})"
             )
 
 

@@ -121,8 +121,8 @@ def load_timing(path: str | Path) -> tuple[Timing | None, tuple[Note, ...]]:
         version = trace.value("version", _COUNT)
         if version != VERSION:
             message = (
-                f"{path.name} is of version {version}, and only {VERSION} is known here: "
-                f"there are no times"
+                f"{path.name} is of version {version}, and only {VERSION} is known here: there are "
+                f"no times"
             )
             return None, (Note("unknown-timing-version", message),)
         return _timing(path, n_bytes, trace), ()

@@ -301,8 +301,7 @@ WORDS = (
         "snapconv_pools",
         "The memory pools of the snapshot.",
         "the two numbers that torch has for it; `(0, 0)`: the default pool, else a private one "
-        "(CUDA graphs, "
-        "`MemPool`)",
+        "(CUDA graphs, `MemPool`)",
         _pools,
     ),
     table(
@@ -517,8 +516,7 @@ ORDER BY allocation.block_bytes DESC, allocation.id""",
     View(
         "snapconv_waiting_allocations",
         "The blocks that the program had freed at the peak of allocated bytes, and that another "
-        "stream still "
-        "used, largest first.",
+        "stream still used, largest first.",
         (),
         f"""\
 CREATE VIEW snapconv_waiting_allocations AS

@@ -106,8 +106,7 @@ EXTENDED_TIME_TABLES: tuple[Table, ...] = (
     table(
         "snapconv_calls",
         "Every outermost call of a torch function in every timed iteration, in order; after an "
-        "iteration's "
-        "calls come the nodes of autograd's graph that no call had made.",
+        "iteration's calls come the nodes of autograd's graph that no call had made.",
         key(numbers_of("timing.calls")),
         integer("iteration", "the iteration", "timing.calls.iteration", sql_type=_ITERATION),
         text(

@@ -62,8 +62,7 @@ JOB_TABLES = (
     table(
         "job_files",
         "One row per file, in the order of ranks and then of dumps; a file that could not be read "
-        "has its "
-        "error.",
+        "has its error.",
         key("0"),
         text("file", "path or URL; empty for a rank without a file", "1.file"),
         integer(
@@ -176,8 +175,7 @@ JOB_TABLES = (
         size(
             "n_bytes",
             "what the request needed, the difference from the group's median, the growth, or what "
-            "a fault "
-            "holds; 0 for a hint",
+            "a fault holds; 0 for a hint",
             "1.n_bytes",
         ),
         integer(

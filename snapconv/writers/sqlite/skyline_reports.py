@@ -98,8 +98,7 @@ TABLES = (
     table(
         "activation_entries",
         "One row per activation of the iteration with the peak, live at that iteration's "
-        "activation "
-        "high-water mark.",
+        "activation high-water mark.",
         ENTRY_KEY,
         text("operation_name", "the operation that allocated it", "1.operation_name"),
         size("size_bytes", "block bytes: what the allocator set aside for it", "1.size_bytes"),
@@ -164,8 +163,7 @@ TIME_TABLES = (
     table(
         "run_time_entries",
         "One row per outermost call of a torch function in the forward pass of the reported "
-        "iteration, in "
-        "the order of the calls.",
+        "iteration, in the order of the calls.",
         ENTRY_KEY,
         text("operation_name", "the function that was called", "1.operation_name"),
         milliseconds(

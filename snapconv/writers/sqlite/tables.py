@@ -237,9 +237,8 @@ def _plain(value: object) -> Value:
     """Turn a value into one that SQLite stores as meant: it would store np.int64 as a BLOB."""
     if value is None or isinstance(value, float):
         return value
-    if isinstance(
-        value, str
-    ):  # lone surrogates and NUL as Python's escapes, which SQLite can store
+    # Lone surrogates and NUL become Python's escapes, which SQLite can store.
+    if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
     return operator.index(value)  # type: ignore[arg-type]  # what is no integer raises TypeError
 

@@ -174,8 +174,8 @@ def _goal(advice: Advice, cached: int) -> str:
     if advice.fits_already:
         capacity = format_bytes(goal + cached)
         return (
-            f"met already: a replay in {capacity} fits, as PyTorch returns cached memory "
-            f"before it fails"
+            f"met already: a replay in {capacity} fits, as PyTorch returns cached memory before it "
+            f"fails"
         )
     scope = "" if advice.history_verdict == Verdict.COMPLETE.value else " in this trace"
     result = (

@@ -13,8 +13,7 @@ _TRENDS = (
     (
         Trend.GROWS,
         "kept growing to the end of the trace: a leak, a cache that is not full yet, or reference "
-        "cycles "
-        "(gc.collect() frees these)",
+        "cycles (gc.collect() frees these)",
     ),
     (
         Trend.WAITS,

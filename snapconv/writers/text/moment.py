@@ -198,8 +198,8 @@ def tree_lines(tree: "MemoryTree", *, n_most: int = MOST_NODES) -> Iterator[str]
     if tree.n_cut_stacks:
         stacks = counted(tree.n_cut_stacks, "stack")
         yield (
-            f"  of {stacks} the innermost lines are left out: all would be many times the size "
-            f"of the file"
+            f"  of {stacks} the innermost lines are left out: all would be many times the size of "
+            f"the file"
         )
 
 
@@ -223,8 +223,8 @@ def fragmentation_lines(fragmentation: "Fragmentation", file: str) -> Iterator[s
         yield f"  {conflicts} the segments: {shown}"
     if fragmentation.has_expandable:
         yield (
-            "  estimated: where the pages of expandable segments lie, which empty_cache() "
-            "returns whole"
+            "  estimated: where the pages of expandable segments lie, which empty_cache() returns "
+            "whole"
         )
     yield from history_lines(fragmentation.history_verdict)
     last_event = max(column.event or 0 for column in fragmentation.moments)

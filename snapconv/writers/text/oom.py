@@ -179,8 +179,8 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
             yield f"    yes  a card with {size} for torch: the whole step fits as it is"
     if remedies.is_optimizer_assumed:
         yield (
-            "    assumed: for each weight the optimizer keeps three states and two temporaries "
-            "at most"
+            "    assumed: for each weight the optimizer keeps three states and two temporaries at "
+            "most"
         )
     served = [remedy for remedy in remedies.tried if remedy.is_served and remedy.assumptions]
     if served:
@@ -202,8 +202,8 @@ def _must_go_lines(remedies: Remedies) -> Iterator[str]:
     """Show how much must be freed at least, and remedies where a smaller batch does not help."""
     if remedies.is_setup:
         yield (
-            "  a smaller batch does not help while the model is put on the device: use fewer "
-            "bits for each"
+            "  a smaller batch does not help while the model is put on the device: use fewer bits "
+            "for each"
         )
         yield "    weight, shards (FSDP), offloading, or a larger card"
     if remedies.model_bytes:
