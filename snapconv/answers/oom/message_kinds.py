@@ -1845,7 +1845,7 @@ _KINDS = (
         "MXNet's CPU memory",
         backend="host",
         seen=("failed to allocate cpu memory",),
-        needs=("mxnet",),
+        needs=(r"mxnet|cpu_device_storage\.h",),
         means="MXNet got no memory of the machine, not of the GPU",
         next_step="smaller images or a smaller batch, or fewer processes and workers; `free -g` "
         "while it runs",
