@@ -13,9 +13,9 @@ benchmark: count these as seen.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import product
 from math import log2
 from operator import itemgetter
@@ -24,22 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.conditions import saves
 from snapconv.classification.decisions import CERTAIN, LIKELY, Decided, FloatColumn, Proposal
+from snapconv.classification.job import KINDS, Counts, Job, jobs
 from snapconv.classification.other_sizes import OtherSizes
 from snapconv.classification.parameters import (
     LEAST_REPEATED,
     SMALL_BYTES,
-    Parameters,
-    Sizes,
     Source,
     bytes_of,
-    candidates,
-    counted,
-    is_training,
 )
-from snapconv.columns import Int64Column, distinct, grouped, number_groups, rows_of
-from snapconv.phases.trace_phases import Optimizers, Phase
+from snapconv.columns import Int64Column, distinct, grouped, rows_of
 from snapconv.units import format_bytes
 
 SLUG = "explained-by-the-job"
@@ -61,11 +55,6 @@ _MOST_CACHED = 1 << 16
 _LEAST_WEIGHT = 0.003
 # A size weighs by its share of all bytes to this power: small sizes count too (30 %: 0.6 points).
 _SHARE_POWER = 0.1
-
-
-# Numbers of blocks: weights, optimizer states, gradients; _KINDS is their order.
-Counts = tuple[int, int, int]
-_KINDS = (Category.WEIGHT, Category.OPTIMIZER_STATE, Category.GRADIENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +126,13 @@ class Hypothesis:
         """Blocks of a parameter's size for each parameter."""
         return sum(self.block_counts) - (self.states if self.precision else 0)
 
+    def explains(self, size: int, job: Job) -> bool:
+        """Return whether parameters have this size.
+
+        Or half of it, where the optimizer works in full precision.
+        """
+        return bool(job.sizes[size] or (self.precision and job.n_of_half(size)))
+
     def __str__(self) -> str:
         parts = ["weights"]
         if self.states:
@@ -150,113 +146,6 @@ class Hypothesis:
         if self.trains_all:
             parts.append("also for sizes without a gradient")
         return " + ".join(parts) + ("" if self.is_trained else " (nothing is trained)")
-
-
-@dataclass(frozen=True)
-class Job:
-    """What the recording shows of the job.
-
-    ``counts`` has the open blocks by size, ``fact_counts`` the blocks that facts have named.
-    """
-
-    parameters: Parameters
-    counts: Sizes
-    fact_counts: dict[Category, Sizes]
-    n_layers: int
-    optimizers: Optimizers
-    is_training: bool
-    saves: int
-    has_step: bool
-    infers: bool
-    reserves_more: bool | None
-
-    @property
-    def sizes(self) -> Sizes:
-        """Parameters by size."""
-        return self.parameters.sizes
-
-    @cached_property
-    def has_gradients(self) -> bool:
-        """Whether facts have named most gradients, and so all: what is open is none."""
-        gradients = self.fact_counts[Category.GRADIENT]
-        return 2 * bytes_of(gradients & self.sizes) > bytes_of(self.sizes)
-
-    def n_from_facts(self, size: int) -> int:
-        """Weights, gradients and states of a size that facts have named."""
-        return sum(sizes[size] for sizes in self.fact_counts.values())
-
-    def open_counts(self, size: int, counts: Iterable[int]) -> Counts:
-        """Subtract what facts have named from the blocks of a size."""
-        kinds_and_counts = zip(_KINDS, counts, strict=True)
-        weights, states, gradients = (
-            max(0, n - self.fact_counts[kind][size]) for kind, n in kinds_and_counts
-        )
-        return weights, states, gradients
-
-    def n_of_half(self, size: int) -> int:
-        """Parameters of half a size."""
-        return self.sizes[size // 2] if size % 2 == 0 else 0
-
-    def explains(self, size: int, hypothesis: Hypothesis) -> bool:
-        """Whether parameters have this size, or half of it.
-
-        Half of it where the optimizer works in full precision.
-        """
-        return bool(self.sizes[size] or (hypothesis.precision and self.n_of_half(size)))
-
-
-def jobs(decided: Decided, rows: Int64Column) -> list[Job]:
-    """Gather the evidence, once for each candidate for the parameters."""
-    features = decided.features
-    best, *alternatives = candidates(decided, rows)
-    trains = is_training(decided)
-    is_forward = features.in_forward | features.preexisting_in_forward
-    job = Job(
-        parameters=best,
-        counts=counted(features.sizes[rows]),
-        fact_counts=_fact_counts(decided),
-        n_layers=layers_that_ran(decided),
-        optimizers=features.phases.optimizers,
-        is_training=trains,
-        saves=decided.shared(saves),
-        has_step=bool(np.any(features.phases.certain == Phase.OPTIMIZER)),
-        infers=not trains and bool(is_forward.any()),
-        reserves_more=features.reserves_more,
-    )
-    return [job, *(replace(job, parameters=parameters) for parameters in alternatives)]
-
-
-def _fact_counts(decided: Decided) -> dict[Category, Sizes]:
-    """Count the blocks that facts have named, by size."""
-    features = decided.features
-    older = ~features.is_traced
-    newer = features.is_traced & features.is_live_at_dump
-    old_gradients = decided.has(Category.GRADIENT) & older
-    counts = {Category.GRADIENT: counted(features.sizes[old_gradients])}
-    for category in (Category.WEIGHT, Category.OPTIMIZER_STATE):
-        is_category = decided.has(category)
-        old_counts = counted(features.sizes[is_category & older])
-        new_counts = counted(features.sizes[is_category & newer])
-        # A step may replace its states: those before and those after are the same.
-        counts[category] = old_counts | new_counts
-    return counts
-
-
-def layers_that_ran(decided: Decided) -> int:
-    """Return what divides how often every line of modules allocates.
-
-    Of the lines that do so repeatedly in a forward.
-    """
-    features = decided.features
-    rows = rows_of(features.by_module)
-    if not len(rows):
-        return 0
-    outside = np.sort(features.alloc[features.outside])
-    forward = np.searchsorted(outside, features.alloc[rows])
-    rows = rows[forward == np.bincount(forward).argmax()]
-    _, group = number_groups(features.allocations.stack_id[rows], features.sizes[rows])
-    counts = np.bincount(group)
-    return int(np.gcd.reduce(counts[counts >= LEAST_REPEATED], initial=0))
 
 
 # --- hypotheses and the bits of their rarity
@@ -371,7 +260,7 @@ def missed(hypothesis: Hypothesis, job: Job, n_layers: int, sizes: list[int]) ->
     for size in sizes:
         n = job.counts[size]
         n_explained = 0
-        if job.explains(size, hypothesis):
+        if hypothesis.explains(size, job):
             size_bits, n_explained = _bits_of_size(hypothesis, job, size)
         elif not n:
             continue
@@ -519,7 +408,7 @@ def layouts(hypothesis: Hypothesis, job: Job, size: int, n: int) -> list[Layout]
     """
     if not hypothesis.is_trained:
         return [(1.0, ((Category.WEIGHT, n),))]
-    if not job.explains(size, hypothesis):
+    if not hypothesis.explains(size, job):
         n_parameters, remainder = divmod(n, blocks_without_gradient(hypothesis, job))
         weights = n_parameters * (1 + hypothesis.copies) + remainder
         states = n_parameters * hypothesis.states
@@ -561,7 +450,7 @@ def _limited(counts: Counts, n: int) -> Counts:
 
 
 def _ordered(counts: Counts, job: Job) -> list[Layout]:
-    weights, states, gradients = zip(_KINDS, counts, strict=True)
+    weights, states, gradients = zip(KINDS, counts, strict=True)
     n_above = counts[1] + counts[2]
     if not (counts[1] and counts[2]) or job.optimizers.states_are_built:
         return [(1.0, (weights, states, gradients))]
@@ -601,7 +490,7 @@ def _mark_size(
     n = len(members)
     model = layouts(hypothesis, job, size, n)
     trains_it = hypothesis.trains_all and n % blocks_without_gradient(hypothesis, job) == 0
-    if trains_it or job.explains(size, hypothesis):
+    if trains_it or hypothesis.explains(size, job):
         _mark(table, members, weighed.weight, model)
         return
     judged = dict(other_sizes.judge(size))

@@ -5,12 +5,12 @@ to the categories, and the probabilities are proportional to 2 ** bits.
 """
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from snapconv.classification.categories import Category
 from snapconv.classification.decisions import Decided
+from snapconv.classification.job import Job
 from snapconv.classification.parameters import (
     LEAST_REPEATED,
     SMALL_BYTES,
@@ -18,9 +18,6 @@ from snapconv.classification.parameters import (
     counted,
     layers_by_counts,
 )
-
-if TYPE_CHECKING:
-    from snapconv.classification.inventory import Job
 
 # Sizes of vectors, from which those of matrices between layers follow; hostile files have more of
 # them.
@@ -67,7 +64,7 @@ class Sign(Enum):
 class OtherSizes:
     """Judges the sizes of the open rows of a job."""
 
-    def __init__(self, decided: Decided, job: "Job") -> None:
+    def __init__(self, decided: Decided, job: Job) -> None:
         features = decided.features
         self._judged: dict[int, dict[Category, float]] = {}
         self._job = job
@@ -125,7 +122,7 @@ class OtherSizes:
         return self._judged[size]
 
 
-def _has_frozen_model(job: "Job") -> bool:
+def _has_frozen_model(job: Job) -> bool:
     """Return whether the blocks of repeated sizes may be a model beside the trained one."""
     counts = {}
     for size, n in job.counts.items():

@@ -1,0 +1,409 @@
+"""Changes of a program as changes of its allocations, and the replay of a trace with them.
+
+A change takes bytes from allocations between two events: all of them where an allocation would not
+be made or would be freed earlier, a part where it would be smaller. The curve of allocated bytes
+without these bytes has nearly the new peak; the requests that are left, made to the allocator
+model, have it exactly, since the allocator then cuts blocks differently. Lifetimes are the file's
+own, so either is as exact as the change.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.classification.categories import Category, Trait, categories_with
+from snapconv.classification.features import at
+from snapconv.columns import BoolColumn, Int64Column, columns_of, has_code, rows_of, take
+from snapconv.hypotheses.allocator_calls import (
+    MOST_BYTES,
+    AllocatorCalls,
+    CallChange,
+    CallKind,
+    find_calls,
+)
+from snapconv.hypotheses.trial import Trial, block_sizes, try_out
+from snapconv.phases.trace_phases import Phase
+from snapconv.snapshot.event_table import Action
+from snapconv.stacks.project_lines import SourceLine
+from snapconv.torch_knowledge.frame_patterns import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Bytes that allocations would not have, one row per allocation and range of events.
+
+    ``n_bytes`` are missing of the request after the events from ``first`` up to, but without,
+    ``last``; all of it where they are its whole block. An allocation may have several ranges, which
+    do not overlap. Requests that failed are ``failed_scale`` times as large. ``calls`` change what
+    is reserved alone.
+    """
+
+    rows: Int64Column
+    first: Int64Column
+    last: Int64Column
+    n_bytes: Int64Column
+    failed_scale: float = 1.0
+    calls: tuple[CallChange, ...] = ()
+
+
+NO_CHANGE = Change(*np.zeros((4, 0), np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The most demanding moment of a trace, and the bytes that it needs.
+
+    They are the bytes allocated then, and a failed request on top of them.
+    """
+
+    event: int
+    n_bytes: int
+    phase: str
+
+
+# Calls of all replays of a device together, at 2.5 us each: in a trace of a million events three
+# replays. Every other change has the blocks of the trace, and is off by less the larger these are.
+_MOST_REPLAYED = 2_500_000
+# A replay that differs by a larger part of the most reserved bytes shows nothing.
+_LARGE_DIFFERENCE = 0.1
+# The number of an allocation that is not there, in its calls.
+_DROPPED = -2
+# The effect of a call on the bytes in use, by its operation.
+_SIGN = np.array([1, -1, -1, 0, 0, 0, 0])
+_PHASES = {
+    Phase.FORWARD: "forward",
+    Phase.BACKWARD: "backward",
+    Phase.OPTIMIZER: "the optimizer's step",
+    Phase.OTHER: "code outside the passes and the optimizer's step",
+    Phase.UNKNOWN: "",
+}
+
+
+class Demand:
+    """The bytes that the program needs at every moment: allocated ones, and a failed request's."""
+
+    def __init__(self, analysis: DeviceAnalysis) -> None:
+        self.analysis = analysis
+        curve = analysis.replay.allocated
+        events = analysis.device.events
+        self._after = np.concatenate(([curve.start], curve.after))  # entry e + 1 is after event e
+        self._failed = rows_of(has_code(events.action, Action.OOM))
+        self._requested = events.size[self._failed]
+        self.n_events = len(events)
+        self.peak = self.without(())
+        self._n_left = _MOST_REPLAYED
+
+    def without(self, changes: Sequence[Change]) -> Peak:
+        """Return the peak with some changes made together.
+
+        The other allocations have the blocks of the trace.
+        """
+        scale = math.prod(change.failed_scale for change in changes)
+        demand = self.held(changes)
+        demand[self._failed + 1] += (self._requested * scale).astype(np.int64)
+        event = int(demand.argmax()) - 1
+        return self._peak(event, int(demand[event + 1]))
+
+    def held(self, changes: Sequence[Change]) -> Int64Column:
+        """Return the bytes allocated before every event, and at the end, with some changes."""
+        change = combined(self.analysis, changes)
+        moves = np.zeros(len(self._after) + 1, np.int64)
+        np.subtract.at(moves, change.first + 1, change.n_bytes)
+        np.add.at(moves, np.minimum(change.last, self.n_events) + 1, change.n_bytes)
+        return np.asarray(self._after + np.cumsum(moves[:-1]), np.int64)
+
+    def replayed(self, changes: Sequence[Change]) -> Peak:
+        """Return the peak with some changes made together, by a replay of the allocator.
+
+        Blocks are as in ``without`` where a replay of the trace as it is misses the trace's peak,
+        where changes are more than calls, as gradients times steps may be, and after too many
+        calls.
+        """
+        is_bounded = sum(len(change.rows) for change in changes) <= len(self._calls)
+        if is_bounded and self._is_reproduced and len(self._calls) <= self._n_left:
+            return self._replay(changes)
+        return self.without(changes)
+
+    def saved_of_reserved(self, change: Change) -> int:
+        """Return how much less is reserved at most with a change; 0 where a replay cannot say."""
+        if 2 * len(self._calls) > self._n_left:
+            return 0
+        self._n_left -= 2 * len(self._calls)
+        before = _most_reserved(self._calls)
+        after = _most_reserved(changed_calls(self._calls, self.analysis, [change]))
+        reserved = self.analysis.replay.reserved.peak
+        is_reproduced = abs(before - reserved) <= _LARGE_DIFFERENCE * reserved
+        return before - after if is_reproduced else 0
+
+    @cached_property
+    def _calls(self) -> AllocatorCalls:
+        return find_calls(self.analysis.snapshot, self.analysis.device, self.analysis.replay)
+
+    @cached_property
+    def _is_reproduced(self) -> bool:
+        return len(self._calls) <= self._n_left and self._replay(()).n_bytes == self.peak.n_bytes
+
+    def _replay(self, changes: Sequence[Change]) -> Peak:
+        self._n_left -= len(self._calls)
+        calls = changed_calls(self._calls, self.analysis, changes)
+        sizes = block_sizes(calls)
+        start_rows = list(calls.start.rows.values())
+        growth = sizes[start_rows] - self.analysis.allocations.block_bytes[start_rows]
+        start = self._after[0] + growth.sum()
+        demand = np.cumsum(np.append(start, _SIGN[calls.operation] * sizes[calls.row]))
+        is_failed = has_code(calls.operation, CallKind.FAILED_MALLOC)
+        demand[1:] += calls.events.size[calls.event] * is_failed
+        # Before the first call of the trace stand the frees of what is gone by then.
+        first = int(np.searchsorted(calls.event, self._calls.event[:1]).sum())
+        position = first + int(demand[first:].argmax())
+        event = int(calls.event[position - 1]) if position > first else -1
+        return self._peak(event, int(demand[position]))
+
+    def _peak(self, event: int, n_bytes: int) -> Peak:
+        phase = Phase(int(self.analysis.phases.phase[event])) if event >= 0 else Phase.UNKNOWN
+        return Peak(event, n_bytes, _PHASES[phase])
+
+    def line_at(self, event: int) -> SourceLine | None:
+        """Find the line of the project that an event happened in."""
+        stack_id = self.analysis.device.events.stack_id
+        return self.analysis.lines.innermost(int(stack_id[event])) if event >= 0 else None
+
+    def place_of(self, peak: Peak) -> str:
+        """Say where a peak is reached: at a line, in an iteration, or at an event."""
+        line = self.line_at(peak.event)
+        if line:
+            return f"at {line.place}"
+        phases = self.analysis.phases
+        if peak.event >= 0 and phases.n_iterations:
+            return f"in iteration {int(phases.iteration[peak.event])}"
+        return f"at event {peak.event}"
+
+    def bytes_at(self, change: Change, event: int) -> int:
+        """Return the bytes that a change takes from what is in use just after an event."""
+        change = combined(self.analysis, [change])
+        is_missing = (change.first <= event) & (event < change.last)
+        return int(change.n_bytes[is_missing].sum())
+
+
+def _most_reserved(calls: AllocatorCalls) -> int:
+    return try_out(calls, Trial(calls.own)).ledger.max_reserved_bytes
+
+
+def combined(analysis: DeviceAnalysis, changes: Sequence[Change]) -> Change:
+    """Return changes as one, within the time in which the allocations are there.
+
+    Of one allocation a change counts up to where an earlier one of the list begins: no byte counts
+    twice.
+    """
+    table = analysis.allocations
+    begun = analysis.features.end.copy()
+    parts = [NO_CHANGE]
+    for change in changes:
+        first = np.maximum(change.first, table.alloc_event[change.rows])
+        last = np.minimum(change.last, begun[change.rows])
+        n_bytes = np.minimum(change.n_bytes, table.block_bytes[change.rows])
+        limited = replace(change, first=first, last=last, n_bytes=n_bytes)
+        part = take(limited, rows_of(last > first))
+        np.minimum.at(begun, part.rows, part.first)
+        parts.append(part)
+    return joined(parts)
+
+
+def changed_calls(
+    calls: AllocatorCalls, analysis: DeviceAnalysis, changes: Sequence[Change]
+) -> AllocatorCalls:
+    """Return the calls of a trace as the program would make them with some changes made together.
+
+    Where the size of an allocation changes it is freed and requested again, under a number of its
+    own; at its own request it has its number, as what is there before the first call has, unless
+    that is freed.
+    """
+    change = combined(analysis, changes)
+    table = analysis.allocations
+    n = len(analysis.allocations)
+    for call_change in change.calls:
+        calls = calls.changed(call_change)
+    if change.failed_scale != 1:
+        calls = calls.resized(calls.requested_bytes, change.failed_scale)
+    if not len(calls) or not len(change.rows):
+        return calls
+    points = _points(calls, analysis, change)
+    begin = int(calls.event[0])
+    row = points.row
+    event = points.event
+    is_own = (event == table.alloc_event[row]) & (event >= begin)
+    is_own |= (event < begin) & (points.size > 0)
+    number = np.where(is_own, row, n + np.arange(len(row)))
+    requested = calls.requested_bytes.copy()
+    requested[row[is_own]] = points.size[is_own]
+    changed = replace(
+        _renumbered(calls, points, number, is_own),
+        requested_bytes=np.append(requested, points.size),
+        stream=np.append(calls.stream, calls.stream[row]),
+        pool=np.append(calls.pool, calls.pool[row]),
+    )
+    return changed.with_others(*_calls_at(points, number, is_own))
+
+
+@dataclass(frozen=True, slots=True)
+class _Points:
+    """The changes of sizes, by allocation and event; ``is_after``: 1 for those after the event."""
+
+    row: Int64Column
+    size: Int64Column
+    event: Int64Column
+    is_after: Int64Column
+
+
+def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> _Points:
+    """Return where sizes change within the calls; at one event an allocation changes but once."""
+    points = _size_changes(analysis, change)
+    begin = int(calls.event[0])
+    is_known = analysis.allocations.alloc_event >= begin
+    is_known[list(calls.start.rows.values())] = True
+    is_within = is_known[points.row] & (points.event <= calls.event[-1])
+    is_within &= points.event < analysis.features.end[points.row]
+    points = take(points, rows_of(is_within))
+    points = take(points, np.lexsort((-points.is_after, points.event, points.row)))
+    points = replace(points, event=np.maximum(points.event, begin - 1))
+    # Where several are at one event the last counts: a range begins as another ends.
+    is_last = (np.diff(points.row, append=-1) != 0) | (np.diff(points.event, append=-1) != 0)
+    return take(points, rows_of(is_last))
+
+
+def _size_changes(analysis: DeviceAnalysis, change: Change) -> _Points:
+    """Return where sizes change: at the first event of a range, and back after its last."""
+    table = analysis.allocations
+    requested = table.requested_bytes[change.rows]
+    is_part = change.n_bytes < table.block_bytes[change.rows]
+    remaining = np.where(is_part, np.maximum(requested - change.n_bytes, 1), 0)
+    return _Points(
+        row=np.tile(change.rows, 2),
+        size=np.append(remaining, requested),
+        event=np.append(change.first, change.last),
+        is_after=np.repeat([0, 1], len(remaining)),
+    )
+
+
+def _renumbered(
+    calls: AllocatorCalls, points: _Points, number: Int64Column, is_own: BoolColumn
+) -> AllocatorCalls:
+    """Return the remaining calls, each under its allocation's number at that time; -1 stays -1."""
+    new_number = np.where(points.size > 0, number, _DROPPED)
+    n = len(calls.requested_bytes)
+    malloc_number = np.append(np.arange(n), -1)
+    free_number = malloc_number.copy()
+    malloc_number[points.row[is_own]] = new_number[is_own]
+    free_number[points.row] = new_number  # the last of each
+    is_malloc = has_code(calls.operation, CallKind.MALLOC)
+    row = np.where(is_malloc, malloc_number[calls.row], free_number[calls.row])
+    exists = row != _DROPPED
+    return replace(calls.kept(exists), row=row[exists])
+
+
+def _calls_at(points: _Points, number: Int64Column, is_own: BoolColumn) -> Iterator[Int64Column]:
+    """Yield the frees and requests at points as columns, for ``AllocatorCalls.with_others``."""
+    row = points.row
+    size = points.size
+    is_first = np.diff(points.row, prepend=-1) != 0
+    freed = np.where(is_first, row, np.roll(number, 1))
+    freed_size = np.where(is_first, 1, np.roll(size, 1))
+    has_size = np.column_stack((freed_size, size)).ravel() > 0
+    exists = has_size & ~np.repeat(is_own, 2)
+    yield np.tile([CallKind.FREE, CallKind.MALLOC], len(row))[exists]
+    yield np.column_stack((freed, number)).ravel()[exists]
+    yield np.repeat(points.event, 2)[exists]
+    yield np.repeat(points.is_after, 2)[exists]
+
+
+def called_otherwise(change: CallChange) -> Change:
+    """Return the change that keeps all allocations, and changes what is reserved for them."""
+    return replace(NO_CHANGE, calls=(change,))
+
+
+def joined(changes: Sequence[Change]) -> Change:
+    """Return changes of different allocations, or ranges, as one."""
+    columns = zip(*(columns_of(change).values() for change in changes), strict=True)
+    scale = math.prod(change.failed_scale for change in changes)
+    calls: list[CallChange] = []
+    for change in changes:
+        calls += change.calls
+    rows, first, last, n_bytes = map(np.concatenate, columns)
+    return Change(rows, first, last, n_bytes, scale, tuple(calls))
+
+
+def removed(analysis: DeviceAnalysis, rows: Int64Column) -> Change:
+    """Return the change that makes some allocations never happen."""
+    return freed_from(analysis, rows, -1)
+
+
+def freed_from(analysis: DeviceAnalysis, rows: Int64Column, event: ArrayLike) -> Change:
+    """Return the change that frees each allocation at an event, or all at one, before its free."""
+    first = np.full(len(rows), event, np.int64)
+    last = np.full(len(rows), analysis.n_events, np.int64)
+    return Change(rows, first, last, analysis.allocations.block_bytes[rows])
+
+
+def smaller(analysis: DeviceAnalysis, rows: Int64Column, share_saved: float) -> Change:
+    """Return the change that makes allocations smaller by a share of their bytes."""
+    saved = (analysis.allocations.requested_bytes[rows] * share_saved).astype(np.int64)
+    return replace(removed(analysis, rows), n_bytes=saved)
+
+
+# Allocations of these in the optimizer's step do not grow.
+GROWING = categories_with(Trait.GROWS)
+GROWS_WITH_BATCH = (
+    "activations, inputs, caches of keys and values and temporaries grow with the batch; weights, "
+    "gradients and optimizer do not"
+)
+
+
+def scaled_batch(analysis: DeviceAnalysis, scale: float) -> Change:
+    """Return the change to another batch, or sequence.
+
+    Failed requests grow with it where all of them do.
+    """
+    saved = analysis.allocations.requested_bytes - scaled_requests(analysis, scale)
+    rows = rows_of(saved > 0)
+    failed_scale = scale if _failed_grow(analysis).all() else 1.0
+    return replace(removed(analysis, rows), n_bytes=saved[rows], failed_scale=failed_scale)
+
+
+def _failed_grow(analysis: DeviceAnalysis) -> BoolColumn:
+    """Return which failed requests grow with the batch, by what their lines allocated before.
+
+    Where that is of several categories, as gradients of weights and of activations in one call of
+    backward, it is not known to grow. Where a line allocated nothing before, its request grows,
+    unless weights are placed, backward runs or an optimizer steps.
+    """
+    table = analysis.allocations
+    events = analysis.phases.oom_events
+    phase = analysis.phases.phase[events]
+    stacks = analysis.device.events.stack_id[events]
+    category = analysis.classification.category
+    is_known = ~has_code(category, Category.UNKNOWN) & (table.stack_id >= 0)
+    is_fixed = is_known & ~np.isin(category, GROWING)
+    was_made = np.isin(stacks, table.stack_id[is_known])
+    stays = (
+        analysis.features.roles.of(Role.PLACEMENT, stacks)
+        | np.isin(stacks, table.stack_id[is_fixed])
+        | has_code(phase, Phase.OPTIMIZER)
+        | (has_code(phase, Phase.BACKWARD) & ~was_made)
+    )
+    return ~stays
+
+
+def scaled_requests(analysis: DeviceAnalysis, scale: float) -> Int64Column:
+    """Estimate the requests of all allocations at ``scale`` times the batch, of 1 byte or more."""
+    sizes = analysis.allocations.requested_bytes
+    alloc = analysis.allocations.alloc_event
+    is_of_step = has_code(at(analysis.phases.phase, alloc), Phase.OPTIMIZER)
+    grows = np.isin(analysis.classification.category, GROWING) & ~is_of_step
+    scaled = np.ceil(np.where(grows, sizes * scale, sizes) - 1e-6)
+    limited = np.clip(scaled, 1, MOST_BYTES)
+    return np.where(sizes > 0, limited, 0).astype(np.int64)

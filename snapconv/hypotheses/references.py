@@ -1,0 +1,306 @@
+"""When Python would free a forward's tensors if no graph kept them: an estimate from call paths.
+
+A value that a function computed is taken to be in use until that function's next operation is over:
+a call with all that runs inside it, as a call holds its arguments. The last value of a function is
+its result, and so a value of its caller. Besides, a function that ends with a sum adds its first
+sum; two factors of one expression wait for each other; a concatenation may read what earlier blocks
+returned; caches, and logits that their loss reads, are part of what the model returns.
+"""
+
+import re
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.columns import (
+    BoolColumn,
+    Int64Column,
+    distinct,
+    grouped,
+    is_among,
+    next_of,
+    plain_rows,
+    rows_of,
+    unknown_column,
+)
+from snapconv.hypotheses.line_calls import LineCalls
+from snapconv.stacks.paths import normal
+from snapconv.torch_knowledge.frame_patterns import Role
+
+# Two values of one operation: no function runs between them.
+_NONE_BETWEEN = 1 << 30
+# Between two lines of a function; there are more to the method of the next class, below its
+# __init__.
+_MOST_LINES_BETWEEN = 50
+# What wraps the forward of a model in transformers 5, which returns an object: callers keep it in a
+# name.
+_MAKES_OUTPUTS = re.compile(r"transformers/utils/(generic|output_capturing)\.py$")
+# In a network whose later blocks read what earlier ones returned, concatenations read tensors of
+# so many sizes.
+_LEAST_SIZES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """The first output of every operation, in their order, one entry each.
+
+    ``rows`` are allocations. ``level``: the frames down to the function that made it, or got it,
+    and goes on with the next value. ``is_beside``: the next one is of the same line of that
+    function. ``is_output``: an object that it keeps has the value. ``depth``: the frames of its
+    path, ``root`` those down to the model's call; 0 outside. ``call``: the calls of the model that
+    ended before.
+    """
+
+    rows: Int64Column
+    sizes: Int64Column
+    level: Int64Column
+    is_beside: BoolColumn
+    is_output: BoolColumn
+    depth: Int64Column
+    root: Int64Column
+    call: Int64Column
+
+    def next_at(self, difference: int) -> Int64Column:
+        """Return for each value the next one whose level is at most its own plus a difference."""
+        last = len(self.level) - 1
+        following = np.full(len(self.level), last)
+        for level in distinct(self.level).tolist():
+            values = rows_of(self.level == level)
+            candidates = np.append(rows_of(self.level <= level + difference), last)
+            position = np.searchsorted(candidates, values, side="right")
+            following[values] = candidates[np.minimum(position, len(candidates) - 1)]
+        return following
+
+
+def ends_without_graph(
+    calls: LineCalls, analysis: DeviceAnalysis, rows: Int64Column
+) -> Int64Column:
+    """Return the event from which each allocation would be free; -1 for what would not be made."""
+    table = analysis.allocations
+    features = analysis.features
+    n_events = analysis.n_events
+    span = np.arange(rows.min(initial=len(table)), min(rows.max(initial=-1) + 2, len(table)))
+    traced = span[features.is_traced[span]]
+    free_event = unknown_column(len(table))
+    free_event[traced] = np.append(table.alloc_event[traced[1:]], n_events)
+    is_in_place = features.made_through(Role.IN_PLACE)
+    free_event[is_in_place] = -1
+    outputs = traced[(table.stack_id[traced] >= 0) & ~is_in_place[traced]]
+    if not len(outputs):
+        return free_event[rows]
+    values = _values(calls, analysis, outputs)
+    is_saved = features.mask(rows)[values.rows]
+    following = values.next_at(0)
+    over = values.next_at(-1)
+    ends = _last_reads(values, following, over)
+    _keep_joined(analysis, values, ends, over, is_saved)
+    ends = _last_outputs(analysis, values, ends, following, is_saved)
+    events = np.append(table.alloc_event[values.rows], n_events)
+    free_event[values.rows] = events[ends + 1]
+    return free_event[rows]
+
+
+def _last_outputs(
+    analysis: DeviceAnalysis,
+    values: _Values,
+    ends: Int64Column,
+    following: Int64Column,
+    is_saved: BoolColumn,
+) -> Int64Column:
+    """Keep inputs, and what objects have, up to the end of a call.
+
+    Caches stay as long, or as long as the logits.
+    """
+    n = len(ends)
+    call = values.call
+    sizes = values.sizes
+    is_cache = analysis.features.is_cache[values.rows]
+    is_output = is_cache | values.is_output | (values.root == 0)
+    call_end = np.searchsorted(call, call, side="right") - 1
+    ends = np.where(is_output, np.maximum(ends, call_end), ends)
+    is_loss = analysis.is_of_operation("cross_entropy", "log_softmax")[values.rows]
+    loss = np.minimum(next_of(rows_of(is_loss), np.arange(n), n), n - 1)
+    is_read_by_loss = ~is_loss & (loss <= following) & (sizes[loss] == sizes)
+    is_logits = is_read_by_loss & is_saved
+    ends[is_logits | (is_cache & is_among(call, call[is_logits]))] = n - 1
+    return ends
+
+
+def _last_reads(values: _Values, following: Int64Column, over: Int64Column) -> Int64Column:
+    """Return the value whose making reads each value last.
+
+    ``following`` is the next one of the same function, ``over`` that function's last.
+    """
+    level = values.level
+    depth = values.depth
+    sizes = values.sizes
+    ends: Int64Column = following.copy()
+    # A function's first sum is read by the sum that it ends with.
+    is_call = depth[following] > level
+    ends_in_sum = (depth[over] == level) & (sizes[over] == sizes)
+    is_sum = (depth == level) & is_call & ends_in_sum
+    ends[is_sum] = np.maximum(ends, over)[is_sum]
+    # An expression multiplies the values of two calls; or a value has two halves, and one is read
+    # later.
+    last = following[following]
+    is_result = (level[following] == level) & (depth[last] == level)
+    is_half = sizes == 2 * sizes[last]
+    is_product = (sizes == sizes[last]) & values.is_beside & values.is_beside[following]
+    is_factor = (depth > level) & is_call & is_result & (is_half | is_product)
+    ends[is_factor] = np.maximum(ends, last)[is_factor]
+    return ends
+
+
+def _values(calls: LineCalls, analysis: DeviceAnalysis, outputs: Int64Column) -> _Values:
+    """Return the first outputs.
+
+    Other outputs of an operation, as the mean of a norm, have another size.
+    """
+    table = analysis.allocations
+    stack = table.stack_id[outputs]
+    size = table.requested_bytes[outputs]
+    is_first = np.append(True, stack[1:] != stack[:-1])
+    first = np.maximum.accumulate(np.where(is_first, np.arange(len(outputs)), 0))
+    is_first |= size == size[first]
+    stack = stack[is_first].astype(np.int64)
+    level, is_beside, is_output = _levels(calls, analysis, stack)
+    stacks, position = np.unique(stack, return_inverse=True)
+    depths = [len(calls.path(one_stack)) for one_stack in stacks.tolist()]
+    roots = [len(calls.module_call(one_stack, outermost=True)) for one_stack in stacks.tolist()]
+    depth = np.array(depths, np.int64)[position]
+    root = np.array(roots, np.int64)[position]
+    call = np.cumsum(np.append(False, level < root)[:-1])
+    return _Values(
+        rows=outputs[is_first],
+        sizes=size[is_first],
+        level=level,
+        is_beside=is_beside > 0,
+        is_output=(is_output > 0) & (level >= root),
+        depth=depth,
+        root=root,
+        call=call,
+    )
+
+
+def _levels(calls: LineCalls, analysis: DeviceAnalysis, stack: Int64Column) -> Int64Column:
+    """Return the level of each value, and two marks.
+
+    They say whether one line made the value and the next, and whether an object has it.
+    """
+    paths = _Paths(calls, analysis, stack)
+    key = stack[:-1] * (stack.max(initial=0) + 2) + stack[1:]
+    pairs, first = np.unique(key, return_index=True)
+    rows = []
+    for position in first.tolist():
+        rows.append(paths.between(int(stack[position]), int(stack[position + 1])))
+    rows.append((0, False, False))  # the last value has no next one
+    columns: Int64Column = np.array(rows, np.int64).T
+    return columns[:, np.append(np.searchsorted(pairs, key), len(pairs))]
+
+
+class _Paths:
+    """The paths of some stacks, with a number for the function of each frame.
+
+    ``first``: the depth at which a path was the first of a function's call; met again there, so is
+    the call.
+    """
+
+    def __init__(self, calls: LineCalls, analysis: DeviceAnalysis, stack: Int64Column) -> None:
+        paths = {number: calls.path(number) for number in stack.tolist()}
+        self.calls = calls
+        self.files = analysis.snapshot.stacks.frames.filenames
+        self.function = _functions(analysis, set(chain.from_iterable(paths.values())))
+        self.first: dict[int, int] = {}
+        nodes: dict[tuple[int, int], int] = {}
+        first_stacks: dict[tuple[int, int], int] = {}
+        for number, path in paths.items():
+            parent = -1
+            for depth, frame in enumerate(path):
+                call = (parent, self.function[frame])
+                if first_stacks.setdefault(call, number) == number:
+                    self.first.setdefault(number, depth)
+                parent = nodes.setdefault((parent, frame), len(nodes))
+
+    def between(self, before: int, after: int) -> tuple[int, bool, bool]:
+        """Return what ``_levels`` says of a value of one stack, before one of another."""
+        path = self.calls.path(before)
+        next_path = self.calls.path(after)
+        if path == next_path:
+            return _NONE_BETWEEN, True, False
+        n_frames = min(len(path), len(next_path))
+        shared = 0
+        while shared < n_frames and path[shared] == next_path[shared]:
+            shared += 1
+        is_inside = False
+        if shared < n_frames:
+            is_inside = self.function[path[shared]] == self.function[next_path[shared]]
+        first = self.first.get(after, len(next_path))
+        level = shared
+        if is_inside and first > shared:
+            level += 1
+        elif not is_inside and first < shared:
+            level -= 1
+        while level and self.calls.is_module_call(path[level - 1]):
+            level -= 1
+        return level, not is_inside, self._makes_output(path[level:])
+
+    def _makes_output(self, path: tuple[int, ...]) -> bool:
+        """Return whether the first frame that calls no module returns an object."""
+        for frame in path:
+            if not self.calls.is_module_call(frame):
+                return bool(_MAKES_OUTPUTS.search(normal(self.files[frame])))
+        return False
+
+
+def _functions(analysis: DeviceAnalysis, frame_ids: set[int]) -> dict[int, int]:
+    """Return a number for the function of each frame.
+
+    Classes of one file have methods of one name: lines far apart are of different functions.
+    """
+    frames = analysis.snapshot.stacks.frames
+    lines = dict(enumerate(zip(frames.filenames, frames.names, frames.lines, strict=True)))
+    numbers: dict[int, int] = {}
+    number = 0
+    previous = ("", "", 0)
+    for frame in sorted(frame_ids, key=lines.__getitem__):
+        line = lines[frame]
+        number += line[:2] != previous[:2] or line[2] - previous[2] > _MOST_LINES_BETWEEN
+        numbers[frame] = number
+        previous = line
+    return numbers
+
+
+def _keep_joined(
+    analysis: DeviceAnalysis,
+    values: _Values,
+    ends: Int64Column,
+    over: Int64Column,
+    is_saved: BoolColumn,
+) -> None:
+    """Keep what concatenations read, where they read several sizes, as those of a U-Net do.
+
+    One reads the value before it, and in its other bytes what an earlier block returned: the last
+    concatenation the first such value. It is an argument of its block, which holds it to the end.
+    """
+    sizes = values.sizes
+    is_join = analysis.is_of_operation("cat")[values.rows] & (values.depth > 0)
+    is_join &= ~analysis.features.made_through(Role.CACHE_UPDATE)[values.rows]
+    is_join &= np.append(0, values.level[:-1]) < _NONE_BETWEEN
+    for joins in grouped(rows_of(is_join), values.call):
+        read_bytes = sizes[joins] - sizes[joins - 1]
+        # A list that grows is read anew each time.
+        read_bytes[1:][read_bytes[1:] == sizes[joins[:-1]]] = 0
+        if len(distinct(read_bytes[read_bytes > 0])) < _LEAST_SIZES:
+            continue
+        start = int(np.searchsorted(values.call, values.call[joins[0]]))
+        span = slice(start, joins[-1])
+        is_waiting = (is_saved & ~is_join)[span]
+        is_waiting &= values.level[span] <= values.depth[joins].max()
+        for join, n_bytes in plain_rows(joins[::-1], read_bytes[::-1]):
+            fits = is_waiting & (sizes[span] == n_bytes)
+            earliest = rows_of(fits[: join - start])[:1]
+            is_waiting[earliest] = False
+            earliest += start
+            ends[earliest] = np.maximum(ends[earliest], over[join])
