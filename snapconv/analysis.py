@@ -165,6 +165,13 @@ class DeviceAnalysis:
         """The operation of every allocation, and the names of all."""
         return name_allocations(self.facts.stacks, self.facts.operations, self.allocations)
 
+    def is_of_operation(self, *words: str) -> BoolColumn:
+        """Mark what operations with one of some words in their names made."""
+        names = [name.lower() for name in self.operations]
+        is_named = [any(word in name for word in words) for name in names]
+        is_named.append(False)  # without an operation the number is -1
+        return np.array(is_named)[self.operation_id]
+
     @cached_property
     def modules(self) -> Modules:
         """The module of every allocation."""

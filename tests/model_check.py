@@ -11,9 +11,9 @@ import numpy as np
 
 from snapconv.allocator.blocks import AddressSpace
 from snapconv.allocator.caching_allocator import CachingAllocator
-from snapconv.answers.what_if.calls import AllocatorCalls, CallKind
-from snapconv.answers.what_if.trial import Trial, _Run
 from snapconv.columns import Int64Column
+from snapconv.hypotheses.allocator_calls import AllocatorCalls, CallKind
+from snapconv.hypotheses.trial import Trial, _Run
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.snapshot.segment_table import BlockState

@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
-from snapconv.answers.what_if.calls import find_calls
-from snapconv.answers.what_if.trial import Trial, try_out
+from snapconv.hypotheses.allocator_calls import find_calls
+from snapconv.hypotheses.trial import Trial, try_out
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import write_anew

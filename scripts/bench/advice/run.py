@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from snapconv.analysis import AnalysisOptions, DeviceAnalysis, analyze_file
-from snapconv.answers.advice.changes import Demand, scaled_batch
 from snapconv.answers.advice.findings import advise
-from snapconv.answers.what_if.calls import CallKind, find_calls
 from snapconv.answers.what_if.setting_trials import Request, try_settings
-from snapconv.answers.what_if.trial import Outcome, Trial, try_out
+from snapconv.hypotheses.allocator_calls import CallKind, find_calls
+from snapconv.hypotheses.changes import Demand, scaled_batch
+from snapconv.hypotheses.trial import Outcome, Trial, try_out
 from snapconv.units import format_bytes
 
 PROGRAM = Path(__file__).with_name("pairs.py")

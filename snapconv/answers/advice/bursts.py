@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.evidence import Evidence, LineCalls
+from snapconv.answers.advice.evidence import Evidence
 from snapconv.classification.categories import Trait, categories_with
 from snapconv.classification.features import at
 from snapconv.columns import (
@@ -28,6 +28,7 @@ from snapconv.columns import (
     rows_of,
     sums_by,
 )
+from snapconv.hypotheses.line_calls import LineCalls
 from snapconv.torch_knowledge.frame_patterns import Role
 
 # This part of the bytes of a burst, or of a forward, is enough: the rest may be temporaries.

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snapconv.answers.advice.changes import Change, Demand, joined
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
 from snapconv.classification.categories import Category
 from snapconv.classification.categories import Evidence as NameEvidence
 from snapconv.columns import Int64Column, grouped, rows_of
+from snapconv.hypotheses.changes import Change, Demand, joined
 from snapconv.units import format_bytes
 
 _PARTS, _MOST_MODULES, _MOST_REPLAYS, _MOST_NAMES = 1000, 2000, 8, 12

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from snapconv.answers.advice.changes import Change, freed_from, joined, removed
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
 from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.classification.facts import CAST_OF_WEIGHT
@@ -26,6 +25,7 @@ from snapconv.columns import (
     rows_of,
     sums_by,
 )
+from snapconv.hypotheses.changes import Change, freed_from, joined, removed
 from snapconv.phases.trace_phases import Phase
 from snapconv.stacks.paths import normal
 from snapconv.torch_knowledge.frame_patterns import Role

@@ -13,9 +13,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.bursts import NEARLY, Burst, Bursts, is_graph
-from snapconv.answers.advice.changes import Change, combined, freed_from, joined
 from snapconv.answers.advice.evidence import Detected, Evidence
-from snapconv.answers.advice.references import ends_without_graph
 from snapconv.answers.cycles import find_garbage
 from snapconv.answers.growth import Fate, find_growth, growth_by_line, growth_notes
 from snapconv.classification.categories import ABOUT, Category
@@ -31,6 +29,8 @@ from snapconv.columns import (
     rows_of,
     run_starts,
 )
+from snapconv.hypotheses.changes import Change, combined, freed_from, joined
+from snapconv.hypotheses.references import ends_without_graph
 from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.torch_knowledge.frame_patterns import Role

@@ -12,7 +12,6 @@ from functools import partial
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.changes import Change, Demand, Peak
 from snapconv.answers.advice.checkpointing import checkpointed_modules
 from snapconv.answers.advice.copies import (
     autocast_cache,
@@ -31,7 +30,6 @@ from snapconv.answers.advice.evidence import (
     Detected,
     Evidence,
     Kind,
-    LineCalls,
 )
 from snapconv.answers.advice.faults import (
     garbage,
@@ -55,6 +53,8 @@ from snapconv.answers.advice.trades import (
 from snapconv.answers.peak import summary_totals
 from snapconv.answers.what_if.setting_trials import SavingSetting, saving_setting
 from snapconv.columns import distinct
+from snapconv.hypotheses.changes import Change, Demand, Peak
+from snapconv.hypotheses.line_calls import LineCalls
 from snapconv.replay.history_verdict import Verdict
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.stop_signals import stage

@@ -9,11 +9,11 @@ for all streams, and returns every cache; until then it requests more from the G
 from collections.abc import Iterator
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES
-from snapconv.answers.advice.changes import called_otherwise
 from snapconv.answers.advice.evidence import Detected, Evidence
 from snapconv.answers.fragmentation import is_of_private_pool
-from snapconv.answers.what_if.calls import CallChange
 from snapconv.columns import Int64Column, distinct, grouped, is_among, rows_of, run_starts
+from snapconv.hypotheses.allocator_calls import CallChange
+from snapconv.hypotheses.changes import called_otherwise
 
 # NCCL's process group recorded streams up to 2.7, unless told otherwise (pytorch/pytorch pull
 # requests 97053, which is in 2.1, 150352, which reverts the change in 2.7, and 150398, which is in

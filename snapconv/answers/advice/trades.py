@@ -7,9 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.changes import GROWING, Change, joined, removed, scaled_batch, smaller
-from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence, is_operation
-from snapconv.answers.advice.references import ends_without_graph
+from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
 from snapconv.classification.categories import ABOUT, Category, Trait, categories_with
 from snapconv.classification.categories import Evidence as NameEvidence
 from snapconv.columns import (
@@ -23,6 +21,8 @@ from snapconv.columns import (
     last_before,
     rows_of,
 )
+from snapconv.hypotheses.changes import GROWING, Change, joined, removed, scaled_batch, smaller
+from snapconv.hypotheses.references import ends_without_graph
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.units import format_bytes, optional
@@ -154,7 +154,7 @@ def _is_alike(sizes: Int64Column, size: int) -> BoolColumn:
 def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     """Find scores of attention: outputs of a softmax in a module, and their size beside them."""
     features = evidence.features
-    is_softmax = is_operation(evidence.analysis, "softmax")
+    is_softmax = evidence.analysis.is_of_operation("softmax")
     rows = rows_of(is_softmax & features.by_module & evidence.live)
     if not len(rows):
         return
@@ -178,7 +178,7 @@ def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> In
     size = int(sizes[largest[0]])
     # The mask of a dropout has a byte for each score; queries, keys and values may have as many:
     # they stay.
-    is_mask = (sizes == size // 4) & is_operation(evidence.analysis, "dropout")
+    is_mask = (sizes == size // 4) & evidence.analysis.is_of_operation("dropout")
     fitting = rows_of(evidence.is_computed & (_is_alike(sizes, size) | is_mask))
     functions = {_function(evidence, stack) for stack in distinct(table.stack_id[rows]).tolist()}
     inner_stacks = []
@@ -244,7 +244,7 @@ def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> C
     is_inner = evidence.is_computed & analysis.features.in_forward
     saved = scores[is_softmax[scores] & is_inner[scores] & is_freed[scores]]
     is_inner[scores] = False
-    is_copy = is_inner & is_freed & is_operation(analysis, *_COPIES)
+    is_copy = is_inner & is_freed & analysis.is_of_operation(*_COPIES)
     n_bytes = analysis.allocations.block_bytes.copy()
     rows = [scores]
     for softmax, part in _layers(evidence, saved, is_inner):
@@ -345,7 +345,7 @@ def _is_temporary_of_step(analysis: DeviceAnalysis) -> BoolColumn:
     features = analysis.features
     is_freed = features.end <= features.alloc_run_last
     if analysis.ran_out:
-        is_freed |= ~features.is_freed & is_operation(analysis, "_foreach_")
+        is_freed |= ~features.is_freed & analysis.is_of_operation("_foreach_")
     return np.asarray(has_code(features.alloc_phase, Phase.OPTIMIZER) & is_freed)
 
 

@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.changes import (
+from snapconv.answers.advice.findings import Finding, advise, goal_of
+from snapconv.answers.advice.trades import FEWER, batch_shares
+from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
+from snapconv.answers.oom.rest_of_step import RestOfStep
+from snapconv.answers.what_if.setting_trials import SEARCHED, candidates, why_refused
+from snapconv.hypotheses.allocator_calls import AllocatorCalls, CallKind, find_calls
+from snapconv.hypotheses.changes import (
     GROWS_WITH_BATCH,
     Change,
     changed_calls,
     scaled_batch,
 )
-from snapconv.answers.advice.findings import Finding, advise, goal_of
-from snapconv.answers.advice.trades import FEWER, batch_shares
-from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
-from snapconv.answers.oom.rest_of_step import RestOfStep
-from snapconv.answers.what_if.calls import AllocatorCalls, CallKind, find_calls
-from snapconv.answers.what_if.setting_trials import SEARCHED, candidates, why_refused
-from snapconv.answers.what_if.trial import Outcome, Trial, capacity_at_oom, try_out
+from snapconv.hypotheses.trial import Outcome, Trial, capacity_at_oom, try_out
 from snapconv.notes import Progress
 from snapconv.units import format_bytes
 

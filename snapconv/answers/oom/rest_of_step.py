@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.changes import GROWING, Change, Demand, combined, removed
 from snapconv.answers.advice.trades import SAVED_BY_8_BITS
 from snapconv.answers.growth import find_growth, growth_notes
 from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.columns import is_among, rows_of
+from snapconv.hypotheses.changes import GROWING, Change, Demand, combined, removed
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.history_verdict import Verdict
 from snapconv.torch_knowledge.frame_patterns import Role

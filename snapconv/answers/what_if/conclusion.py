@@ -2,7 +2,7 @@
 
 from snapconv.answers.moments import FEW_EVENTS
 from snapconv.answers.what_if.setting_trials import AS_AT_OOM, ONE_STREAM, SettingTrials
-from snapconv.answers.what_if.trial import FailedRequest
+from snapconv.hypotheses.trial import FailedRequest
 from snapconv.units import format_bytes
 
 _NO_ORDER = "the order of the allocations decides the layout, and is not recorded"

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, fields, replace
 
 from snapconv.allocator.allocator_settings import MODELLED_SETTINGS, AllocatorSettings, split_conf
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.changes import GROWS_WITH_BATCH, scaled_batch, scaled_requests
 from snapconv.answers.peak import device_memory
-from snapconv.answers.what_if.calls import MOST_BYTES, AllocatorCalls, CallChange, find_calls
-from snapconv.answers.what_if.trial import Outcome, Trial, capacity_at_oom, try_out
 from snapconv.columns import count_of, distinct
 from snapconv.errors import SettingError
+from snapconv.hypotheses.allocator_calls import MOST_BYTES, AllocatorCalls, CallChange, find_calls
+from snapconv.hypotheses.changes import GROWS_WITH_BATCH, scaled_batch, scaled_requests
+from snapconv.hypotheses.trial import Outcome, Trial, capacity_at_oom, try_out
 from snapconv.notes import Progress
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import Replay

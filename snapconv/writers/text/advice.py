@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from snapconv.answers.advice.changes import Peak
 from snapconv.answers.advice.evidence import FAULT, FREE, TRADE
 from snapconv.answers.advice.findings import Advice, Finding
+from snapconv.hypotheses.changes import Peak
 from snapconv.replay.history_verdict import Verdict
 from snapconv.torch_knowledge.backends import backend_of_kind
 from snapconv.units import counted, device_kind, device_name, format_bytes, optional

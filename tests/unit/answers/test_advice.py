@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import snapconv
-from snapconv.answers.advice.changes import Demand, freed_from, removed, smaller
 from snapconv.answers.advice.checkpointing import Module, cheapest, whole_layers
 from snapconv.answers.advice.evidence import Evidence
 from snapconv.answers.advice.findings import KINDS
 from snapconv.cli.app import main
+from snapconv.hypotheses.changes import Demand, freed_from, removed, smaller
 from snapconv.replay.device_replay import AllocationTable
 from tests.builders import MIB, TraceBuilder, frame
 

@@ -12,7 +12,7 @@ from snapconv.snapshot.load import load_snapshot
 from snapconv.units import HOST
 from tests.model_check import find_difference
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 FIXTURES = [
     *sorted((ROOT / "fixtures").glob("*.pickle")),
     ROOT / "fixtures" / "transformer.capture",

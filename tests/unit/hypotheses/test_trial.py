@@ -14,7 +14,7 @@ from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import TraceBuilder
 
-FIXTURES = Path(__file__).parents[4] / "fixtures"
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import snapconv
 from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.allocator.caching_allocator import ModelOutOfMemory
-from snapconv.answers.advice.changes import removed
 from snapconv.answers.advice.findings import goal_of
 from snapconv.answers.oom.remedies import Remedies
 from snapconv.answers.oom.rest_of_step import RestOfStep
 from snapconv.cli.app import main
+from snapconv.hypotheses.changes import removed
 from snapconv.writers.text.oom import oom_lines
 from tests.builders import MIB, TraceBuilder, frame
 from tests.metadata_builder import metadata

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from snapconv.allocator.allocator_settings import MIB
-from snapconv.answers.advice.changes import scaled_requests
 from snapconv.answers.what_if.setting_trials import (
     OWN,
     OWN_PLACED_ANEW,
@@ -16,6 +15,7 @@ from snapconv.answers.what_if.setting_trials import (
     read_setting,
 )
 from snapconv.classification.categories import Category
+from snapconv.hypotheses.changes import scaled_requests
 from snapconv.phases.trace_phases import Phase
 from snapconv.session import load
 from tests.builders import TraceBuilder
