@@ -48,6 +48,7 @@ from snapconv.replay.history_verdict import History, decide_history
 from snapconv.replay.rebuilt_segments import rebuild_segments
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot, load_snapshot
+from snapconv.snapshot.recorded.timing_file import CaptureTimes, Timing
 from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.stacks.stack_facts import Operations, StackFacts
@@ -283,18 +284,24 @@ class Analysis:
 
     ``path`` and ``options`` are the user's; the path of a capture is its folder. ``snapshot`` has
     the file's own tables (events, segments, blocks, stacks), ``devices`` one analysis per device,
-    ``project`` separates the frames of the user from the rest.
+    ``project`` separates the frames of the user from the rest. ``times`` are those of a capture.
     """
 
     path: Path
     snapshot: Snapshot
     project: Project
     devices: tuple[DeviceAnalysis, ...]
+    times: CaptureTimes
     options: AnalysisOptions = field(default_factory=AnalysisOptions)
 
     def __repr__(self) -> str:
         """Return a line: the file, and the peak of every device."""
         return f"{str(self.path)!r}: {'; '.join(map(repr, self.devices))}"
+
+    @property
+    def timing(self) -> Timing | None:
+        """The times of a capture; None where there are none."""
+        return self.times.timing
 
     def device(self, number: int | None) -> DeviceAnalysis:
         """Return the analysis of a device, None for the first.
@@ -344,6 +351,7 @@ def analyze(
     options: AnalysisOptions,
     *,
     devices: Sequence[DeviceSnapshot] | None = None,
+    times: CaptureTimes | None = None,
     progress: Progress | None = None,
 ) -> Analysis:
     """Analyse a file that was read, or some of its devices; their stacks are looked at once."""
@@ -368,7 +376,8 @@ def analyze(
         analyses.append(
             analyze_device(snapshot, device, facts, user_rules=user_rules, certain=options.certain)
         )
-    return Analysis(path, snapshot, project, tuple(analyses), options)
+    times = times or CaptureTimes(path)
+    return Analysis(path, snapshot, project, tuple(analyses), times, options)
 
 
 def chosen_devices(snapshot: Snapshot, number: int | None) -> tuple[DeviceSnapshot, ...]:

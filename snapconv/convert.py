@@ -7,11 +7,11 @@ from pathlib import Path
 
 from snapconv.analysis import Analysis, AnalysisOptions, analyze, chosen_devices, read_options
 from snapconv.answers.memory_report import MemoryReport, build_memory_report
-from snapconv.answers.times import TimeReport, time_report_of, times_of_device
+from snapconv.answers.times import TimeReport, time_report_of
 from snapconv.files import check_outputs, given_output, report_output
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import DeviceSnapshot, load_snapshot
-from snapconv.snapshot.recorded.timing_file import Timing
+from snapconv.snapshot.recorded.timing_file import CaptureTimes, Timing
 from snapconv.units import HOST_NAME
 from snapconv.writers.sqlite.skyline_reports import memory_database, time_database
 from snapconv.writers.sqlite.tables import write_databases
@@ -62,7 +62,10 @@ def to_sqlite(
     options = options or ConvertOptions()
     output = _named_output(options, path)
     analysis_options = read_options(options.analysis)
-    timing, timing_notes = times_of_device(path, options.device)
+    times = CaptureTimes(path)
+    timing = times.timing
+    if timing and options.device not in (None, timing.device):
+        timing = None
     name_report = partial(report_output, path, output, has_times=timing is not None)
     time_outputs = [] if timing is None else [name_report("time")]
     check = partial(check_outputs, force=options.force, inputs=[path])
@@ -73,12 +76,14 @@ def to_sqlite(
     ordinals = _ordinals(snapshot.devices, devices, is_named=output is not None)
     outputs = [name_report("memory", ordinal=ordinal) for ordinal in ordinals]
     check([*outputs, *time_outputs])
-    analysis = analyze(path, snapshot, analysis_options, devices=devices, progress=progress)
+    analysis = analyze(
+        path, snapshot, analysis_options, devices=devices, times=times, progress=progress
+    )
     conversion = _build_reports(analysis, outputs)
     if timing is not None:
         conversion = _add_time(conversion, analysis, timing, time_outputs[0])
     _write(conversion, options, progress)
-    return replace(conversion, notes=(*conversion.notes, *timing_notes))
+    return replace(conversion, notes=(*conversion.notes, *times.notes))
 
 
 def _named_output(options: ConvertOptions, path: Path) -> Path | None:

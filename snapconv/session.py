@@ -154,7 +154,7 @@ class Session:
         """
         advice = []
         for device in self.devices:
-            forward_ms = forward_times(self.analysis.path, device.device.device)
+            forward_ms = forward_times(self.analysis.timing, device.device.device)
             advice.append(
                 advise(device, goal_bytes=goal_bytes, trades=trades, forward_ms=forward_ms)
             )

@@ -18,10 +18,9 @@ from snapconv.answers.memory_report import (
     report_stacks,
 )
 from snapconv.columns import Int32Column, MsColumn, grouped, rows_of, unknown_column, values_at
-from snapconv.files import timing_file
 from snapconv.notes import Note
 from snapconv.snapshot.load import Snapshot
-from snapconv.snapshot.recorded.timing_file import PHASES, TimedIteration, Timing, load_timing
+from snapconv.snapshot.recorded.timing_file import PHASES, TimedIteration, Timing
 from snapconv.stacks.project_frames import Project, find_project
 from snapconv.stacks.project_lines import ProjectLines, SourceLine
 from snapconv.units import format_share
@@ -173,15 +172,6 @@ class TimeReport:
         }
 
 
-def times_of_device(path: Path, device: int | None) -> tuple[Timing | None, tuple[Note, ...]]:
-    """Read the times of a capture: None where it has none, or of another device."""
-    file = timing_file(path)
-    if file is None:
-        return None, ()
-    timing, notes = load_timing(file)
-    return (timing if timing and device in (None, timing.device) else None), notes
-
-
 def time_report_of(timing: Timing, snapshot: Snapshot, options: AnalysisOptions) -> TimeReport:
     """Build the report of a capture's times, with the project of its snapshot."""
     recorded = replace(snapshot.recorded_project, root=timing.project_root)
@@ -269,10 +259,9 @@ def module_times(report: TimeReport) -> tuple[TimeTotal[str], ...]:
     return _totals(report.timing, report.reported.measured.iteration, report.timing.calls.module_id)
 
 
-def forward_times(path: Path, device: int) -> dict[str, float]:
-    """Read the milliseconds of every module's forward from a capture; empty without times."""
-    timing, _ = times_of_device(path, device)
-    if timing is None:
+def forward_times(timing: Timing | None, device: int) -> dict[str, float]:
+    """Return the milliseconds of every module's forward on a device; empty without times."""
+    if timing is None or timing.device != device:
         return {}
     calls = timing.calls
     forward_rows = rows_of((calls.phase == _FORWARD) & (calls.module_id >= 0))

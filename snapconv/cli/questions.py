@@ -232,7 +232,7 @@ def advise(
     answers = []
     for device in analysis.devices:
         goal = goal_of(device, capacity=capacity_bytes, save=saved_bytes)
-        times = forward_times(snapshot, device.device.device)
+        times = forward_times(analysis.timing, device.device.device)
         advice = find_advice(device, goal_bytes=goal, capacity=capacity_bytes, forward_ms=times)
         cached = 0 if save else kept_cached(device)
         lines = advice_lines(advice, str(snapshot), cached, growing_sentence(device))

@@ -10,12 +10,15 @@ from snapconv.errors import InputError
 from snapconv.files import default_output, files_of, is_capture, snapshot_file, timing_file
 from snapconv.session import load
 from snapconv.snapshot.load import load_snapshot
+from snapconv.snapshot.recorded import timing_file as timing_reader
 from snapconv.writers.text.info import info_lines
 from tests.builders import ADDR, START_US, TraceBuilder, frame
 from tests.metadata_builder import metadata, parameter
 from tests.tables import ask
 
 pytestmark = pytest.mark.usefixtures("in_its_folder")
+
+TRANSFORMER = Path(__file__).parents[2] / "fixtures/transformer.capture"
 
 
 def capture(tmp_path, *, timing: bool = True) -> Path:
@@ -112,3 +115,22 @@ def test_info_shows_what_the_recorder_wrote(tmp_path):
     facts, _ = describe(recorded(tmp_path))
     assert facts["recorder"]["command"] == "train.py --fast"
     assert "  recorded by snapconv 0.1.0: train.py --fast" in list(info_lines(facts))
+
+
+def test_the_times_of_a_capture_are_read_once_whatever_is_asked(tmp_path, monkeypatch):
+    reads = []
+    real = timing_reader.load_timing
+
+    def counted(path):
+        reads.append(path)
+        return real(path)
+
+    monkeypatch.setattr(timing_reader, "load_timing", counted)
+    session = load(TRANSFORMER)
+    session.advise(trades=True)
+    session.of_device(0).advise()
+    assert session.analysis.timing is session.of_device(0).analysis.timing
+    session.view(tmp_path / "page.html")
+    assert reads == [TRANSFORMER / "timing.json"]
+    to_sqlite(TRANSFORMER, ConvertOptions(output=tmp_path / "out"))
+    assert reads == [TRANSFORMER / "timing.json"] * 2

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, MsColumn, read_only
 from snapconv.errors import MalformedSnapshotError
+from snapconv.files import timing_file
 from snapconv.notes import Note
 from snapconv.snapshot.fields import Bounds, Interner, errors_of, expect, read_json_file
 from snapconv.snapshot.stack_table import StackTable, stack_table
@@ -126,6 +128,30 @@ def load_timing(path: str | Path) -> tuple[Timing | None, tuple[Note, ...]]:
             )
             return None, (Note("unknown-timing-version", message),)
         return _timing(path, n_bytes, trace), ()
+
+
+class CaptureTimes:
+    """The times of the capture at a path, read once: when they are first needed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @cached_property
+    def _timing_and_notes(self) -> tuple[Timing | None, tuple[Note, ...]]:
+        file = timing_file(self._path)
+        return (None, ()) if file is None else load_timing(file)
+
+    @property
+    def timing(self) -> Timing | None:
+        """The times; None for a snapshot, and for a capture that has none that can be read."""
+        timing, _ = self._timing_and_notes
+        return timing
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """The notes about times that cannot be read."""
+        _, notes = self._timing_and_notes
+        return notes
 
 
 class _Object:

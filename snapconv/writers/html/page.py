@@ -19,7 +19,6 @@ from snapconv.answers.times import (
     TimeTotal,
     module_times,
     time_report_of,
-    times_of_device,
 )
 from snapconv.files import checked_output, new_files
 from snapconv.notes import Note
@@ -76,8 +75,8 @@ def write_view(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
     for file in files:
         facts.append(_file_facts(file))
         notes += file_notes(file)
-        timing, timing_notes = times_of_device(file.path, None)
-        notes += timing_notes
+        timing = file.timing
+        notes += file.times.notes
         if timing and timing.device in [row.device.device for row in file.devices]:
             times = time_report_of(timing, file.snapshot, file.options)
             notes += times.notes
