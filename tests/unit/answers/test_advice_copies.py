@@ -44,7 +44,8 @@ def test_a_batch_that_saves_next_to_nothing_is_not_offered(advice_on):
     assert advice_on(loop, goal_bytes=MIB).findings == ()
 
 
-def test_a_loaded_copy_of_the_weights_is_a_fault(advice_on):
+def loaded():
+    """Training beside the weights that torch.load left."""
     loop = Loop()
     place(loop)
     for size in WEIGHTS:
@@ -52,7 +53,11 @@ def test_a_loaded_copy_of_the_weights_is_a_fault(advice_on):
     train_step(loop)
     states(loop)
     train_step(loop)
-    (fault,) = advice_on(loop).faults
+    return loop
+
+
+def test_a_loaded_copy_of_the_weights_is_a_fault(advice_on):
+    (fault,) = advice_on(loaded()).faults
     assert (fault.kind, fault.where.place, fault.held_bytes) == (
         "weights-copied",
         "train.py:8",
@@ -148,14 +153,19 @@ def test_tensors_that_a_line_computes_for_later_are_no_batches(advice_on):
     assert "batches-early" not in {fault.kind for fault in advice_on(loop).faults}
 
 
-def test_gradients_beside_the_buckets_of_data_parallel_training_have_a_price(advice_on):
+def bucketed():
+    """Training with buckets beside the gradients."""
     loop = Loop()
     place(loop)
     ddp = frame("_ddp_init_helper", f"{TORCH}/nn/parallel/distributed.py")
     loop.alloc(sum(WEIGHTS), [ddp, *at(6)])
     for _ in range(2):
         train_step(loop, size=MIB)
-    advice = advice_on(loop, trades=True)
+    return loop
+
+
+def test_gradients_beside_the_buckets_of_data_parallel_training_have_a_price(advice_on):
+    advice = advice_on(bucketed(), trades=True)
     assert advice.faults == ()
     (trade,) = (one for one in advice.findings if one.kind == "buckets")
     assert "gradient_as_bucket_view=True" in trade.how[0]
@@ -163,34 +173,46 @@ def test_gradients_beside_the_buckets_of_data_parallel_training_have_a_price(adv
     assert advice.peak.n_bytes - trade.peak.n_bytes == sum(WEIGHTS) - max(WEIGHTS)
 
 
-def test_weights_that_stay_gathered_for_backward_have_a_price(advice_on):
-    """Each of four modules gathers 8 MiB; resharded, one of them has its weights at a time."""
+def gathered():
+    """Steps of sharded training in which each of four modules gathers 8 MiB."""
     loop = Loop()
     gather = frame(
         "init_all_gather_outputs", f"{TORCH}/distributed/fsdp/_fully_shard/_fsdp_param.py"
     )
     for _ in range(2):
-        gathered, saved = [], []
+        shards, saved = [], []
         for i in range(5):
-            gathered.append(loop.alloc(8 * MIB if i else MIB, at(20, gather, *layer(i))))
+            shards.append(loop.alloc(8 * MIB if i else MIB, at(20, gather, *layer(i))))
             saved.append(loop.alloc(2 * MIB, at(20, *layer(i))))
-        for weights, activation in reversed(list(zip(gathered, saved, strict=True))):
+        for weights, activation in reversed(list(zip(shards, saved, strict=True))):
             gradient = loop.alloc(2 * MIB, ENGINE)
             for addr in (activation, weights, gradient):
                 loop.trace.free(addr, frames=ENGINE)
-    advice = advice_on(loop, trades=True)
+    return loop
+
+
+def test_weights_that_stay_gathered_for_backward_have_a_price(advice_on):
+    """Resharded, one of the modules has its weights at a time."""
+    advice = advice_on(gathered(), trades=True)
     (trade,) = (one for one in advice.findings if one.kind == "unsharded")
     assert "5 modules" in trade.what
     assert advice.peak.n_bytes == (1 + 4 * 8 + 5 * 2 + 2) * MIB
     assert trade.peak.n_bytes == (1 + 8 + 5 * 2 + 2) * MIB
 
 
-def test_activations_on_the_cpu_leave_the_gpu_until_their_backward(advice_on):
+def saving():
+    """Steps whose layers save activations for backward."""
     loop = Loop()
     for _ in range(2):
         saved = [loop.alloc(4 * MIB, at(20, *layer(i))) for i in range(8)]
         for addr in reversed(saved):
             loop.trace.free(addr, frames=ENGINE)
-    (trade,) = (one for one in advice_on(loop, trades=True).findings if one.kind == "offloading")
+    return loop
+
+
+def test_activations_on_the_cpu_leave_the_gpu_until_their_backward(advice_on):
+    (trade,) = (
+        one for one in advice_on(saving(), trades=True).findings if one.kind == "offloading"
+    )
     assert trade.peak.n_bytes <= 12 * MIB
     assert "over PCIe" in trade.costs
