@@ -63,9 +63,7 @@ def to_sqlite(
     output = _named_output(options, path)
     analysis_options = read_options(options.analysis)
     times = CaptureTimes(path)
-    timing = times.timing
-    if timing and options.device not in (None, timing.device):
-        timing = None
+    timing = times.of_device(options.device)
     name_report = partial(report_output, path, output, has_times=timing is not None)
     time_outputs = [] if timing is None else [name_report("time")]
     check = partial(check_outputs, force=options.force, inputs=[path])

@@ -153,6 +153,11 @@ class CaptureTimes:
         _, notes = self._timing_and_notes
         return notes
 
+    def of_device(self, number: int | None) -> Timing | None:
+        """Return the times, where they are those of a device; None for any device."""
+        timing = self.timing
+        return timing if timing and number in (None, timing.device) else None
+
 
 class _Object:
     """A JSON object, and its path in the file."""
