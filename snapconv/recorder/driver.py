@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakMethod
 
 from snapconv.errors import SnapconvError
+from snapconv.guest.guard import Guard, Guards
+from snapconv.guest.torch_surface import Changed, Feature, changed_notes, probe
 from snapconv.notes import Note
 from snapconv.recorder import environment, memory_history
-from snapconv.recorder.guard import Guard, Guards
 from snapconv.recorder.interception import Interception
-from snapconv.recorder.memory_history import SpanLog, contents_now, note_rows
+from snapconv.recorder.memory_history import contents_now, note_rows
 from snapconv.recorder.observe.observer import Observer
 from snapconv.recorder.options import RecordingOptions
 from snapconv.recorder.program.script import Ended
 from snapconv.recorder.schedule import Part, Sign, StepCounter, listen
-from snapconv.recorder.torch_surface import Changed, Feature, changed_notes, probe
+from snapconv.recorder.spans import SpanLog
 
 if TYPE_CHECKING:
     from snapconv.recorder.timing.timer import Timer

@@ -14,8 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from snapconv.recorder.guard import Guard, Guards
-from snapconv.recorder.torch_surface import Feature
+from snapconv.guest.guard import Guard, Guards
+from snapconv.guest.replacement import replaced
+from snapconv.guest.torch_surface import Feature
 
 
 class Event(Enum):
@@ -269,9 +270,6 @@ _SOURCES: dict[Feature, tuple[Source, tuple[Event, ...]]] = {
 }
 
 
-_ABSENT = object()
-
-
 @contextmanager
 def _wrapped(guard: Guard, *wrappers: tuple[Any, str, Callable[..., Any]]) -> Iterator[None]:
     """Run ``work(call, *arguments)`` around functions.
@@ -294,24 +292,3 @@ def _wrapped(guard: Guard, *wrappers: tuple[Any, str, Callable[..., Any]]) -> It
             yield
         finally:
             is_on = False
-
-
-@contextmanager
-def replaced(
-    holder: Any, name: str, replacement: Any, *, even_if_wrapped: bool = False
-) -> Iterator[None]:
-    """Replace an attribute for a context.
-
-    Wrappers that others put around the replacement stay, unless ``even_if_wrapped``.
-    """
-    # vars() and not getattr: a class must lose again what it only inherited.
-    original = vars(holder).get(name, _ABSENT)
-    setattr(holder, name, replacement)
-    try:
-        yield
-    finally:
-        if even_if_wrapped or getattr(holder, name) is replacement:
-            if original is _ABSENT:
-                delattr(holder, name)
-            else:
-                setattr(holder, name, original)

@@ -9,10 +9,10 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
+from snapconv.guest.own_frames import stands_in
+from snapconv.guest.replacement import replaced
 from snapconv.notes import Note
-from snapconv.recorder.interception import replaced
 from snapconv.recorder.options import RecordingOptions
-from snapconv.recorder.program.own_frames import stands_in
 from snapconv.units import device_name, format_bytes
 
 # A recording of more iterations than these loses its oldest events, as a rule.

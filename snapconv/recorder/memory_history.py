@@ -1,31 +1,22 @@
-"""torch's memory history: on and off, out-of-memory errors, snapshots with metadata, its clock.
-
-torch stamps its trace with the processor's counter, calibrated to the system's time; the recorder
-reads the system's time. Annotations are written by both, and show how far the two are apart.
-"""
+"""torch's memory history: on and off, out-of-memory errors, snapshots with metadata."""
 
 import inspect
-import os
-import time
-from bisect import bisect_right
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from snapconv.errors import NothingAllocatedError
+from snapconv.guest import own_frames
+from snapconv.guest.symbols import name_every_function
+from snapconv.guest.torch_surface import OutOfMemoryObserver
 from snapconv.recorder import environment
 from snapconv.recorder.options import RecordingOptions
-from snapconv.recorder.program import own_frames
+from snapconv.recorder.spans import SpanLog
 
 if TYPE_CHECKING:
     from snapconv.notes import Note
     from snapconv.recorder.observe.observer import Observer
     from snapconv.simulation import Simulation
-
-# (device, requested bytes, device's total bytes, device's free bytes)
-OutOfMemoryObserver = Callable[[int, int, int, int], object]
 
 
 def start(options: RecordingOptions) -> None:
@@ -78,122 +69,6 @@ def out_of_memory_observer(observer: OutOfMemoryObserver) -> Iterator[None]:
         yield
     finally:
         listening.clear()
-
-
-_CHOICE = "TORCH_SYMBOLIZE_MODE"
-
-
-@cache
-def name_every_function() -> None:
-    """Have torch take ``fast``, unless the environment or an earlier stack has made the choice.
-
-    torch reads the variable at the first stack, which is one of ours here; the program never sees
-    it. A torch that does not support the word raises an error, and reads the variable again at the
-    next stack.
-    """
-    import torch
-
-    if _CHOICE in os.environ:
-        return
-    profiler = torch._C._profiler
-    os.environ[_CHOICE] = "fast"
-    try:
-        profiler.symbolize_tracebacks([profiler.gather_traceback(False, False, True)])
-    except RuntimeError:
-        pass
-    finally:
-        del os.environ[_CHOICE]
-
-
-def now_us() -> int:
-    """Microseconds since the epoch, the unit and the origin of a trace's times."""
-    return time.time_ns() // 1000
-
-
-class SpanLog:
-    """The newest phases or iterations, one at a time; each has an annotation in the trace, too."""
-
-    def __init__(self, max_spans: int) -> None:
-        self.rows: deque[dict[str, Any]] = deque(maxlen=max_spans)
-        self.current: dict[str, Any] | None = None
-        self._range: Any = None
-        # Annotations, each with the recorder's times between which torch stamped it.
-        self._marks: deque[tuple[str, int, int]] = deque(maxlen=max_spans)
-
-    def begin(self, annotation: str, /, *, is_range: bool, **values: Any) -> None:
-        """Begin a span, which ends the last one.
-
-        ``is_range``: the annotation lasts as long as the span; else it marks its beginning.
-        """
-        self.end()
-        import torch
-
-        annotated = torch.autograd.profiler.record_function(annotation)
-        begin_us = now_us()
-        annotated.__enter__()
-        self._marks.append((annotation, begin_us, now_us()))
-        if is_range:
-            self._range = annotated
-        else:
-            annotated.__exit__(None, None, None)
-        self.current = {**values, "began_us": begin_us, "ended_us": None}
-        self.rows.append(self.current)
-
-    def end(self) -> None:
-        """End the span that lasts, if one does; another thread may end it meanwhile."""
-        span = self.current
-        self.current = None
-        annotated = self._range
-        self._range = None
-        if annotated is not None:
-            annotated.__exit__(None, None, None)
-        if span is not None:
-            span["ended_us"] = now_us()
-
-    def trace_clock(self, annotations: Any) -> Callable[[int], int]:
-        """Return a function from the recorder's times to the trace's, both in µs.
-
-        The last annotation before a time shows how far the two are apart.
-        """
-        shifts = self._shifts(annotations) if isinstance(annotations, list) else []
-        if not shifts:
-            shifts = [(0, 0)]
-        times = [time_us for time_us, _ in shifts]
-
-        def convert(time_us: int) -> int:
-            index = bisect_right(times, time_us) - 1
-            _, shift_us = shifts[max(index, 0)]
-            return time_us + shift_us
-
-        return convert
-
-    def _shifts(self, annotations: list[Any]) -> list[tuple[int, int]]:
-        """Return times with the shift that holds from there on, in µs."""
-        stamps_by_name: dict[str, list[int]] = defaultdict(list)
-        for entry in annotations:
-            if entry.get("stage") == "START" and isinstance(entry.get("time_us"), int):
-                stamps_by_name[entry.get("name", "")].append(entry["time_us"])
-        shifts = []
-        # From the newest back: the ring of annotations overwrites the oldest.
-        for name, begin_us, end_us in reversed(self._marks):
-            stamps = stamps_by_name.get(name)
-            if stamps:
-                stamp_us = stamps.pop()
-                # Within the two times the clocks agree; else the smallest shift makes them agree.
-                time_us = min(max(stamp_us, begin_us), end_us)
-                shifts.append((begin_us, stamp_us - time_us))
-        return sorted(shifts)
-
-    def facts(self, convert: Callable[[int], int]) -> list[dict[str, Any]]:
-        """Return the spans as metadata has them, times as the snapshot's trace has them."""
-        rows = []
-        for span in list(self.rows):
-            row = span.copy()
-            for name in ("began_us", "ended_us"):
-                if row[name] is not None:  # no end: the span still lasts
-                    row[name] = convert(row[name])
-            rows.append(row)
-        return rows
 
 
 def nothing_allocated(entry: str) -> NothingAllocatedError:

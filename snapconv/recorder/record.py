@@ -15,17 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snapconv.errors import EntryPointError, NoCudaError, NothingAllocatedError, SnapconvError
+from snapconv.guest import script_signals
+from snapconv.guest.guard import Guard, fault_note
+from snapconv.guest.import_hook import when_imported
+from snapconv.guest.own_frames import call_user
+from snapconv.guest.torch_surface import Feature
+from snapconv.guest.unheard_signals import ended_in_place
 from snapconv.notes import Note
 from snapconv.recorder import environment, memory_history
 from snapconv.recorder.capture_folder import check_output, write_capture_somewhere, write_ending
 from snapconv.recorder.driver import Driver, Say, silent
-from snapconv.recorder.guard import Guard, fault_note
 from snapconv.recorder.later_peaks import Peaks
 from snapconv.recorder.memory_history import nothing_allocated
 from snapconv.recorder.options import RecordedProgram, RecordingOptions
-from snapconv.recorder.program import script, script_signals
+from snapconv.recorder.program import script
 from snapconv.recorder.program.entry import Entry, load_providers, provider_module
-from snapconv.recorder.program.own_frames import call_user
 from snapconv.recorder.program.script import (
     Ended,
     Stop,
@@ -33,11 +37,8 @@ from snapconv.recorder.program.script import (
     exit_code_of,
     outcome,
     warnings_name_the_user,
-    when_imported,
 )
-from snapconv.recorder.program.unheard_signals import ended_in_place
 from snapconv.recorder.schedule import Part, Sign, plan
-from snapconv.recorder.torch_surface import Feature
 
 if TYPE_CHECKING:
     from snapconv.simulation import Simulation, SimulationOptions

@@ -18,10 +18,12 @@ from types import FrameType
 from typing import Any
 
 from snapconv.errors import OutputError, SnapconvError
+from snapconv.guest.guard import Guard
+from snapconv.guest.script_signals import deferred_handlers
+from snapconv.guest.torch_surface import changed_notes
 from snapconv.recorder import environment, memory_history
 from snapconv.recorder.capture_folder import Upload, free_name, is_store, write_capture_somewhere
 from snapconv.recorder.driver import Driver
-from snapconv.recorder.guard import Guard
 from snapconv.recorder.job import SharedOom, is_chosen, process_rank
 from snapconv.recorder.later_peaks import Peaks
 from snapconv.recorder.memory_history import nothing_allocated
@@ -33,9 +35,7 @@ from snapconv.recorder.options import (
     Stacks,
 )
 from snapconv.recorder.program.script import Ended, ended_by
-from snapconv.recorder.program.script_signals import deferred_handlers
 from snapconv.recorder.schedule import Part
-from snapconv.recorder.torch_surface import changed_notes
 
 _LOG = logging.getLogger("snapconv")
 # Refusals that are logged already: a job may begin many recordings, in many ranks.

@@ -17,10 +17,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from snapconv.errors import RecorderError
+from snapconv.guest import locations
+from snapconv.guest.guard import fault_note
+from snapconv.guest.torch_surface import Changed, Feature, changed_notes, probe
 from snapconv.notes import Note
-from snapconv.recorder.guard import fault_note
-from snapconv.recorder.observe import tensors as observed_tensors
-from snapconv.recorder.torch_surface import Changed, Feature, changed_notes, probe
 from snapconv.simulation.machine import BLAS, Machine, SimulationOptions
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Simulation:
             if Feature.SIMULATED_GROUPS not in self._changed:
                 handle = process_groups.collectives_handler(handle)
             patches.callback(tracker.placements.close)
-            patches.set(observed_tensors, "locate", tracker.locate)
+            patches.set(locations, "locate", tracker.locate)
 
             def enter_modes() -> ExitStack:
                 modes = ExitStack()

@@ -22,8 +22,8 @@ from sysconfig import get_paths
 from types import FrameType
 from typing import Any
 
+from snapconv.guest.own_frames import program_frames
 from snapconv.notes import Note
-from snapconv.recorder.program.own_frames import program_frames
 from snapconv.simulation.patches import Calls
 from snapconv.units import counted
 

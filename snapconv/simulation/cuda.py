@@ -18,8 +18,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from snapconv.errors import RecorderError
+from snapconv.guest.own_frames import for_program, stands_in
 from snapconv.notes import Note
-from snapconv.recorder.program.own_frames import for_program, stands_in
 from snapconv.simulation.kernels import group_tensors
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.patches import Patches, is_ordinal

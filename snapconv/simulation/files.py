@@ -23,8 +23,8 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import quote, unquote
 
-from snapconv.recorder.program.own_frames import for_program, is_in_our_work, stands_in
-from snapconv.recorder.program.script import when_imported
+from snapconv.guest.import_hook import when_imported
+from snapconv.guest.own_frames import for_program, is_in_our_work, stands_in
 from snapconv.simulation.patches import Patches
 
 # No larger file is copied to be changed.

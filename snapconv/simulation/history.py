@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES
 from snapconv.allocator.allocator_trace import Frames, RecordedEvent
-from snapconv.recorder.memory_history import name_every_function
-from snapconv.recorder.program.own_frames import for_program
+from snapconv.guest.own_frames import for_program
+from snapconv.guest.symbols import name_every_function
 
 _CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 

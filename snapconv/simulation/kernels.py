@@ -18,8 +18,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from snapconv.errors import RecorderError
-from snapconv.recorder.program.own_frames import for_program
-from snapconv.recorder.program.script import when_imported
+from snapconv.guest.import_hook import when_imported
+from snapconv.guest.own_frames import for_program
 from snapconv.simulation.branches import users_place
 from snapconv.simulation.patches import Patches
 from snapconv.simulation.placements import Placements, tensors_in

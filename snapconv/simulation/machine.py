@@ -18,9 +18,9 @@ from snapconv.allocator.allocator_trace import Frames, RecordedEvent
 from snapconv.allocator.blocks import AddressSpace
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.errors import RecorderError, SettingError
+from snapconv.guest.own_frames import for_program, holders
+from snapconv.guest.torch_surface import OutOfMemoryObserver
 from snapconv.notes import Note
-from snapconv.recorder.memory_history import OutOfMemoryObserver
-from snapconv.recorder.program.own_frames import for_program, holders
 from snapconv.simulation.history import EventRings, Stacks, Statistics
 from snapconv.torch_knowledge.allocator_options import NEWEST_RELEASE
 from snapconv.torch_knowledge.backends import conf_of

@@ -16,10 +16,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from snapconv.errors import RecorderError
-from snapconv.recorder.guard import Guard, is_fault
-from snapconv.recorder.interception import replaced
-from snapconv.recorder.program.own_frames import stands_in
-from snapconv.recorder.program.script_signals import deliver_waiting, waiting
+from snapconv.guest.guard import Guard, is_fault
+from snapconv.guest.own_frames import stands_in
+from snapconv.guest.replacement import replaced
+from snapconv.guest.script_signals import deliver_waiting, waiting
 
 Call = tuple[Any, Any, dict[str, Any]]
 Handler = Callable[[Any, Any, dict[str, Any]], Any]

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from snapconv.recorder.program.own_frames import for_program
+from snapconv.guest.own_frames import for_program
 from snapconv.simulation.evaluation import Invocation
 from snapconv.simulation.patches import Calls, Patches
 from snapconv.simulation.placements import Placements, tensors_in

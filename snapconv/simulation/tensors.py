@@ -20,7 +20,7 @@ from torch.utils import _device
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from snapconv.recorder.program.own_frames import for_program
+from snapconv.guest.own_frames import for_program
 from snapconv.simulation.patches import LibraryKernel, Patches
 from snapconv.simulation.placements import Placement, are_computed
 from snapconv.simulation.tracker import Tracker

@@ -18,10 +18,10 @@ import torch
 
 from snapconv.allocator.allocator_trace import Frames
 from snapconv.errors import RecorderError
-from snapconv.recorder.guard import Guard, is_fault
-from snapconv.recorder.observe.tensors import Location
-from snapconv.recorder.program.own_frames import for_program, has_interrupted
-from snapconv.recorder.torch_surface import Feature
+from snapconv.guest.guard import Guard, is_fault
+from snapconv.guest.locations import Location
+from snapconv.guest.own_frames import for_program, has_interrupted
+from snapconv.guest.torch_surface import Feature
 from snapconv.simulation.branches import ENGINE_CALLER, ValuesRead, likelihood_of
 from snapconv.simulation.evaluation import NO_MEMORY_FROM_BYTES, Evaluation, Invocation
 from snapconv.simulation.history import OWN_FOLDER
@@ -290,7 +290,7 @@ class Tracker:
             self.machine.free(placement.device, placement.addr)
 
     def locate(self, tensor: Any) -> Location | None:
-        """Answer ``snapconv.recorder.observe.tensors.locate`` for the simulated devices."""
+        """Answer ``snapconv.guest.locations.locate`` for the simulated devices."""
         placement = self.placements.of(tensor)
         self.transfers.settle()
         self.transfers.settle_used([placement])

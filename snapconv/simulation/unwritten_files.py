@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
+from snapconv.guest.own_frames import for_program
 from snapconv.notes import Note
-from snapconv.recorder.program.own_frames import for_program
 from snapconv.simulation.branches import shortened, shown
 from snapconv.simulation.files import FUNCTIONS, Entry, FileVersions, Functions, Real, To
 from snapconv.simulation.patches import Patches

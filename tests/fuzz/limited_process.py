@@ -30,8 +30,8 @@ def load(path):
         print(type(error).__name__, flush=True)
     return 0
 
-NOT_LOADED = ("snapconv.recorder", "snapconv.simulation", "snapconv.integrations", "snapconv.__main__",
-              "snapconv.native.core")
+NOT_LOADED = ("snapconv.guest", "snapconv.recorder", "snapconv.simulation", "snapconv.integrations",
+              "snapconv.__main__", "snapconv.native.core")
 for module in pkgutil.walk_packages(snapconv.__path__, "snapconv."):
     if not module.name.startswith(NOT_LOADED):
         importlib.import_module(module.name)

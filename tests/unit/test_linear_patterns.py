@@ -32,7 +32,7 @@ except ImportError:  # Python 3.10
 
 PACKAGE = Path(importlib.import_module("snapconv").__file__).parent
 # They run inside of the job, on texts of its own.
-NOT_OF_FILES = ("recorder", "simulation", "integrations")
+NOT_OF_FILES = ("guest", "recorder", "simulation", "integrations")
 METHODS = ("search", "match", "fullmatch", "sub", "subn", "findall", "finditer", "split")
 N_CHARACTERS = 8_000
 # A quadratic one takes 4 ms and more for so many, and sixteen times as long for four times as many.

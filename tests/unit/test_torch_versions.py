@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.recorder.torch_surface import OLDEST
+from snapconv.guest.torch_surface import OLDEST
 
 ROOT = Path(__file__).parents[2]
 

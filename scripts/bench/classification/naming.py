@@ -17,8 +17,8 @@ from setups import Setup
 from torch.overrides import TorchFunctionMode
 
 from snapconv.recorder import memory_history
-from snapconv.recorder.memory_history import now_us
 from snapconv.recorder.options import RecordingOptions
+from snapconv.recorder.spans import now_us
 from snapconv.recorder.timing.patches import name_of
 
 Call = tuple[int, int, str]

@@ -27,12 +27,13 @@ from setups import Known, Setup
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils import checkpoint
 
+from snapconv.guest import own_frames
+from snapconv.guest.symbols import name_every_function
 from snapconv.recorder import memory_history
-from snapconv.recorder.memory_history import now_us
 from snapconv.recorder.observe.observer import Observer
 from snapconv.recorder.observe.tensors import Row, memory_rows, shape_and_type
 from snapconv.recorder.options import RecordingOptions
-from snapconv.recorder.program import own_frames
+from snapconv.recorder.spans import now_us
 from snapconv.simulation import Simulation, SimulationOptions, simulated
 
 Range = tuple[int, int]
@@ -191,7 +192,7 @@ class _Steps:
 
     def _finish(self) -> None:
         self._observer.stop()
-        memory_history.name_every_function()
+        name_every_function()
         raw: dict[str, Any] = torch.cuda.memory._snapshot()
         metadata = self._observer.facts(raw)
         own_frames.clean_snapshot(raw)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 from itertools import count
 from typing import Any
 
+from snapconv.guest.torch_surface import Module, Tensor
 from snapconv.recorder.observe.models import Frame, Key, Models
 from snapconv.recorder.observe.tensors import (
     Row,
@@ -15,7 +16,6 @@ from snapconv.recorder.observe.tensors import (
     named_tensors,
     shape_and_type,
 )
-from snapconv.recorder.torch_surface import Module, Tensor
 
 # The bound holds for each kind; a step of a large model has some ten thousand. A row takes about
 # half a KiB of the host.

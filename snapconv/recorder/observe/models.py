@@ -16,8 +16,8 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from snapconv.recorder.program.own_frames import program_frames
-from snapconv.recorder.torch_surface import Module, Tensor
+from snapconv.guest.own_frames import program_frames
+from snapconv.guest.torch_surface import Module, Tensor
 
 # A module that stands in several others has a name in each; two such levels multiply.
 _MAX_NAMES = 1_000_000

@@ -15,15 +15,15 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from snapconv.recorder.guard import Guards
+from snapconv.guest.guard import Guards
+from snapconv.guest.own_frames import program_frames
+from snapconv.guest.torch_surface import Feature, Module, Tensor
 from snapconv.recorder.interception import Event, Interception, Listeners
-from snapconv.recorder.memory_history import SpanLog
 from snapconv.recorder.observe.memory_records import MemoryRecords
 from snapconv.recorder.observe.models import Models, Registrations
 from snapconv.recorder.observe.saved_tensors import SavedTensors
 from snapconv.recorder.observe.tensors import named_tensors
-from snapconv.recorder.program.own_frames import program_frames
-from snapconv.recorder.torch_surface import Feature, Module, Tensor
+from snapconv.recorder.spans import SpanLog
 
 _Result = TypeVar("_Result")
 

@@ -17,10 +17,10 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from snapconv.recorder.guard import Guard
-from snapconv.recorder.interception import replaced
-from snapconv.recorder.program.own_frames import calls_original, for_program
-from snapconv.recorder.torch_surface import Tensor
+from snapconv.guest.guard import Guard
+from snapconv.guest.own_frames import calls_original, for_program
+from snapconv.guest.replacement import replaced
+from snapconv.guest.torch_surface import Tensor
 
 
 class _UntilSaved(tuple[Any, ...]):

@@ -1,38 +1,16 @@
 """Tensors as plain rows: those in a value, their memory on the device, and their shape."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import islice
 from typing import Any
 
-from snapconv.recorder.memory_history import now_us
-from snapconv.recorder.torch_surface import Tensor
+from snapconv.guest import locations
+from snapconv.guest.torch_surface import Tensor
+from snapconv.recorder.spans import now_us
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """The untyped storage that a tensor views: device ordinal, base address, size in bytes."""
-
-    device: int
-    addr: int
-    n_bytes: int
-
-
-def locate(tensor: "Tensor") -> Location | None:
-    """Return the storage of a tensor, None without one on a CUDA device.
-
-    A simulation replaces this function.
-    """
-    if tensor.device.type != "cuda" or tensor.layout is not _torch().strided:
-        return None
-    try:
-        storage = tensor.untyped_storage()
-        return Location(tensor.device.index, storage.data_ptr(), storage.nbytes())
-    except (RuntimeError, NotImplementedError):
-        return None  # a wrapper without storage, such as functional transforms make
 
 
 _MAX_DEPTH = 6
@@ -113,7 +91,7 @@ def _torch() -> Any:
 def memory_rows(tensor: "Tensor") -> Iterator[Row]:
     """Return the addresses of a tensor's memory now, a row for each piece; none off the device."""
     for piece in plain_tensors(tensor):
-        location = locate(piece)
+        location = locations.locate(piece)
         if location is not None and location.addr and location.n_bytes:
             n_bytes = piece.numel() * piece.element_size()
             yield {

@@ -18,7 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any, Literal
 
 from snapconv.errors import EntryPointError
-from snapconv.recorder.program.own_frames import call_user
+from snapconv.guest.own_frames import call_user
 
 Kind = Literal["script", "module", "providers"]
 

@@ -1,7 +1,6 @@
 """A script or module run as ``python FILE`` or ``python -m NAME`` would run it, in this process.
 
-Also its end: the exception that it raised, and the exit code that Python would have; and work of
-ours that waits until it imports a module.
+Also its end: the exception that it raised, and the exit code that Python would have.
 """
 
 import builtins
@@ -10,9 +9,8 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,10 +18,10 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from snapconv.errors import EntryPointError, RecorderError
-from snapconv.recorder.interception import replaced
-from snapconv.recorder.program import own_frames, script_signals
+from snapconv.guest import own_frames, script_signals
+from snapconv.guest.own_frames import call_user, is_ours, stands_in
+from snapconv.guest.replacement import replaced
 from snapconv.recorder.program.entry import Entry
-from snapconv.recorder.program.own_frames import call_user, is_ours, stands_in
 
 
 def run_script(entry: Entry, argv: Sequence[str], *_: object) -> ModuleType:
@@ -217,67 +215,3 @@ def warnings_name_the_user() -> AbstractContextManager[None]:
         show_warning(message, category, filename, lineno, *args, **keywords)
 
     return replaced(warnings, "showwarning", show)
-
-
-# --- The recorder needs torch, which reads settings when it is imported (``OMP_NUM_THREADS``, the
-# allocator's backend) that a program makes before: so nothing of ours imports it.
-
-
-@contextmanager
-def when_imported(name: str, work: Callable[[], object]) -> Iterator[None]:
-    """Do work as soon as a module has been imported, or now where it has been already.
-
-    Once, and not after the context. Whoever imports the module waits for the work, which must not
-    raise.
-    """
-    if name in sys.modules:
-        work()
-        yield
-        return
-    finder = _Finder(name, work)
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        finder.leave()
-
-
-class _Finder(MetaPathFinder):
-    """Finds one module as other finders do, and notices its import; looking for it is none."""
-
-    def __init__(self, name: str, work: Callable[[], object]) -> None:
-        self._name = name
-        self._work = work
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        for finder in sys.meta_path:
-            find_spec = getattr(finder, "find_spec", None)  # Python 3.11 still has finders without
-            if find_spec is None or finder is self:
-                continue
-            spec: ModuleSpec | None = find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    self._watch(spec.loader)
-                return spec
-        return None
-
-    def _watch(self, loader: Any) -> None:
-        """Do the work when this loader, which is of this module alone, has run the module."""
-
-        @stands_in
-        def exec_module(module: ModuleType) -> None:
-            del loader.exec_module
-            loader.exec_module(module)
-            if self in sys.meta_path:
-                self.leave()
-                self._work()
-
-        loader.exec_module = exec_module
-
-    def leave(self) -> None:
-        with suppress(ValueError):
-            sys.meta_path.remove(self)

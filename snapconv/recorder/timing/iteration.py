@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from snapconv.recorder.guard import Guards
+from snapconv.guest.guard import Guards
+from snapconv.guest.own_frames import calls_original
+from snapconv.guest.torch_surface import Feature
 from snapconv.recorder.observe.tensors import graph_nodes, named_tensors
-from snapconv.recorder.program.own_frames import calls_original
 from snapconv.recorder.timing.marks import Clock, StackRecorder
-from snapconv.recorder.torch_surface import Feature
 
 # AccumulateGrad has this number: it runs as soon as it can, and belongs to no call.
 _FIRST = (1 << 64) - 1

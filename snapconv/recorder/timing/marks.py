@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeAlias
 
+from snapconv.guest.own_frames import users_frames
 from snapconv.recorder.environment import is_capturing_graph
-from snapconv.recorder.program.own_frames import users_frames
 
 
 class CpuClock:

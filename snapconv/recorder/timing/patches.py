@@ -18,9 +18,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FunctionType
 from typing import Any, TypeAlias
 
-from snapconv.recorder.guard import Guard
-from snapconv.recorder.interception import replaced
-from snapconv.recorder.program.own_frames import calls_original, stands_in
+from snapconv.guest.guard import Guard
+from snapconv.guest.own_frames import calls_original, stands_in
+from snapconv.guest.replacement import replaced
 
 # (name, function, args, kwargs, module=None) -> result: a call that is made and recorded
 Around: TypeAlias = Callable[..., Any]

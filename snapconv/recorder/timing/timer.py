@@ -12,13 +12,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from snapconv.recorder.guard import Guards
+from snapconv.guest.guard import Guards
+from snapconv.guest.own_frames import calls_original
+from snapconv.guest.torch_surface import Feature
 from snapconv.recorder.interception import Event, Interception, Listeners
-from snapconv.recorder.program.own_frames import calls_original
 from snapconv.recorder.timing import patches
 from snapconv.recorder.timing.iteration import Call, Iteration, Section
 from snapconv.recorder.timing.marks import Clock, CpuClock, CudaClock, StackRecorder
-from snapconv.recorder.torch_surface import Feature
 from snapconv.version import VERSION
 
 ModulePath = Callable[[Any], "str | None"]

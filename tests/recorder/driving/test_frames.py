@@ -2,8 +2,8 @@ import traceback
 
 import pytest
 
-from snapconv.recorder.guard import Guard
-from snapconv.recorder.program import own_frames
+from snapconv.guest import own_frames
+from snapconv.guest.guard import Guard
 
 OURS = own_frames.__file__
 
@@ -102,4 +102,4 @@ def test_the_members_of_a_group_are_in_the_chain_and_what_only_looks_like_some_i
 def test_ours_is_the_package_and_not_what_lies_beside_it():
     assert own_frames.is_ours(Guard.run.__code__.co_filename)
     assert not own_frames.is_ours(__file__)
-    assert not own_frames.is_ours(OURS.replace("/snapconv/recorder/", "/snapconv_plugins/"))
+    assert not own_frames.is_ours(OURS.replace("/snapconv/guest/", "/snapconv_plugins/"))

@@ -4,8 +4,8 @@ import weakref
 
 import pytest
 
-from snapconv.recorder.guard import Guard, fault_note
-from snapconv.recorder.program.own_frames import for_program
+from snapconv.guest.guard import Guard, fault_note
+from snapconv.guest.own_frames import for_program
 
 
 def test_work_that_succeeds_gives_its_result():

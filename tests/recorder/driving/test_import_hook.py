@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from snapconv.recorder.program.script import when_imported
+from snapconv.guest.import_hook import when_imported
 
 NAME = "imported_late"
 

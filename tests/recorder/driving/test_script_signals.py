@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from snapconv.recorder import guard
-from snapconv.recorder.program import own_frames, script_signals
-from snapconv.recorder.program.script_signals import deferred_handlers, program_ends
+from snapconv.guest import guard, own_frames, script_signals
+from snapconv.guest.script_signals import deferred_handlers, program_ends
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no SIGALRM here")
 

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from snapconv.recorder.memory_history import name_every_function
+from snapconv.guest.symbols import name_every_function
 
 pytest.importorskip("torch")
 
 NAMES = """
 import os, torch
-from snapconv.recorder.memory_history import name_every_function
+from snapconv.guest.symbols import name_every_function
 name_every_function()
 profiler = torch._C._profiler
 (frames,) = profiler.symbolize_tracebacks([profiler.gather_traceback(False, False, True)])

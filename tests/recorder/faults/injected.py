@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from snapconv.recorder.guard import Guard
-from snapconv.recorder.torch_surface import Feature
+from snapconv.guest.guard import Guard
+from snapconv.guest.torch_surface import Feature
 from snapconv.simulation import patches
 
 ERROR = "injected: it was meant to fail"

@@ -12,11 +12,11 @@ torch = pytest.importorskip("torch")
 
 from snapconv.cli.app import main  # noqa: E402
 from snapconv.errors import RecorderError  # noqa: E402
-from snapconv.recorder import torch_surface  # noqa: E402
-from snapconv.recorder.torch_surface import ESSENTIAL, SURFACE, Feature, missing, names, probe  # noqa: E402
+from snapconv.guest import torch_surface  # noqa: E402
+from snapconv.guest.torch_surface import ESSENTIAL, SURFACE, Feature, missing, names, probe  # noqa: E402
 
-RECORDER = Path(torch_surface.__file__).parent
-PARTS = (RECORDER, RECORDER.parent / "simulation")
+PACKAGE = Path(torch_surface.__file__).parents[1]
+PARTS = [PACKAGE / name for name in ("guest", "recorder", "simulation")]
 OPTIONAL = [feature for feature in SURFACE if feature not in ESSENTIAL]
 
 

@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("torch")
 
 from snapconv.cli.app import main
-from snapconv.recorder import guard
+from snapconv.guest import guard
+from snapconv.guest.torch_surface import Feature
 from snapconv.recorder.timing import iteration, marks
-from snapconv.recorder.torch_surface import Feature
 from tests.recorder.faults.injected import ERROR, InjectedError, Injection
 
 # Calls all that a recording listens to; prints what it computes, and ends with a code of its own.
@@ -242,11 +242,11 @@ WITHOUT_A_GUARD = {
     "saved_tensors.py __del__",
     # Python's import asks it, where it compares a name, and of one module has the spec of the other
     # finders.
-    "script.py find_spec",
+    "import_hook.py find_spec",
     # Called by our own code, with the standard library in between.
     "driver.py _own_turn", "marks.py <genexpr>", "models.py _records",
-    *(f"interception.py {name}" for name in ("replaced", "_wrapped", "_copies", "_calls")),
-    "interception.py _removed_at_the_end",
+    *(f"interception.py {name}" for name in ("_wrapped", "_copies", "_calls")),
+    "interception.py _removed_at_the_end", "replacement.py replaced",
     "patches.py patch_engine", "patches.py function_mode", "patches.py opaque_modules",
 }  # fmt: skip
 
@@ -255,15 +255,16 @@ WITHOUT_A_GUARD = {
 def test_nothing_of_ours_is_entered_but_through_a_guard(run, monkeypatch, script):
     """Of a recording: a simulated device answers by itself where nothing of torch could."""
     package = Path(guard.__file__).parents[1]
-    recorder, *_ = ours = tuple(f"{package / name}/" for name in ("recorder", "simulation"))
+    watched_folders = (f"{package / 'guest'}/", f"{package / 'recorder'}/")
+    own_folders = (*watched_folders, f"{package / 'simulation'}/")
     entered = set()
 
     def watch(frame, event, _argument):
         filename = frame.f_code.co_filename
-        if event != "call" or not filename.startswith(recorder):
+        if event != "call" or not filename.startswith(watched_folders):
             return
         caller = frame.f_back
-        if caller is None or not caller.f_code.co_filename.startswith(ours):
+        if caller is None or not caller.f_code.co_filename.startswith(own_folders):
             entered.add(f"{Path(filename).name} {frame.f_code.co_name}")
 
     monkeypatch.setattr(sys, "_watch_of_a_test", watch, raising=False)

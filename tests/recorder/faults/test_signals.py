@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from snapconv.cli.app import main
-from snapconv.recorder import guard
+from snapconv.guest import guard
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no SIGALRM here")
 

@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402  # after the check that torch is there
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from snapconv.recorder.memory_history import SpanLog  # noqa: E402
 from snapconv.recorder.observe.observer import Observer  # noqa: E402
+from snapconv.recorder.spans import SpanLog  # noqa: E402
 from tests.recorder.metadata.watching import train, watching  # noqa: E402
 
 X = torch.ones(2, 3)

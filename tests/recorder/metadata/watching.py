@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 import torch
 
-from snapconv.recorder.interception import replaced
-from snapconv.recorder.observe import tensors
+from snapconv.guest import locations
+from snapconv.guest.locations import Location
+from snapconv.guest.replacement import replaced
 from snapconv.recorder.observe.observer import Observer
-from snapconv.recorder.observe.tensors import Location
 
 
 def on_cpu(tensor: torch.Tensor) -> Location | None:
@@ -21,7 +21,7 @@ def on_cpu(tensor: torch.Tensor) -> Location | None:
 def watching(**options) -> Iterator[Observer]:
     """An observer that watches what happens within."""
     observer = Observer(**options)
-    with replaced(tensors, "locate", on_cpu):
+    with replaced(locations, "locate", on_cpu):
         observer.start()
         try:
             yield observer

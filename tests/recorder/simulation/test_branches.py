@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from snapconv.recorder.program.own_frames import call_user  # noqa: E402
+from snapconv.guest.own_frames import call_user  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 
 pytestmark = pytest.mark.smoke("no-compute")

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from snapconv.guest import locations  # noqa: E402
 from snapconv.recorder.observe import tensors  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from snapconv.simulation.patches import Calls  # noqa: E402
@@ -30,7 +31,7 @@ def _simulation(request):
 
 def where(tensor):
     """The device on which a tensor's memory is tracked; None for memory that nobody tracks."""
-    location = tensors.locate(tensor)
+    location = locations.locate(tensor)
     assert location is None or location.addr
     return None if location is None else location.device
 
@@ -123,7 +124,7 @@ def test_parts_of_a_wrapper_are_tracked_through_training():
 
     state = optimizer.state[model.weight]
     for tensor in (model.weight, model.weight.grad, state["exp_avg"], state["exp_avg_sq"]):
-        pieces = [tensors.locate(piece) for piece in tensors.plain_tensors(tensor)]
+        pieces = [locations.locate(piece) for piece in tensors.plain_tensors(tensor)]
         assert tensor.device == torch.device("cuda", 0)
         assert [(piece.device, piece.n_bytes) for piece in pieces] == [(0, 64), (0, 64)]
         assert pieces[0].addr != pieces[1].addr

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from snapconv.errors import RecorderError  # noqa: E402
-from snapconv.recorder.guard import Guard  # noqa: E402
+from snapconv.guest.guard import Guard  # noqa: E402
 from snapconv.recorder.observe import tensors  # noqa: E402
 from snapconv.simulation import simulated  # noqa: E402
 from snapconv.simulation.patches import Patches  # noqa: E402

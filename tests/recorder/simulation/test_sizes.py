@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from snapconv.recorder.observe import tensors  # noqa: E402
+from snapconv.guest import locations  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 from tests.recorder.simulation.support import MIB, Block, events, recorded, sizes_allocated  # noqa: E402
 
@@ -104,7 +104,7 @@ class TestBothTargets:
         gradient = table.weight.grad
 
         assert (gradient.device, gradient.is_cuda) == (torch.device("cuda", 0), True)
-        pieces = [tensors.locate(piece) for piece in (gradient._indices(), gradient._values())]
+        pieces = [locations.locate(piece) for piece in (gradient._indices(), gradient._values())]
         assert [piece.n_bytes for piece in pieces] == [40 * 8, 40 * 16 * 4]
         assert gradient.clone().is_cuda
         assert sizes_allocated(gradient.clone) == [40 * 8, 40 * 16 * 4]

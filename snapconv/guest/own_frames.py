@@ -17,7 +17,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Error = TypeVar("_Error", bound=BaseException)
 
 # As the import system writes it: on Windows it may mix slashes, and Path would change them.
-_MODULE = os.path.join("recorder", "program", "own_frames.py")  # noqa: PTH118
+_MODULE = os.path.join("guest", "own_frames.py")  # noqa: PTH118
 _PACKAGE = __file__.removesuffix(_MODULE)
 _THIS_FILE = __file__
 _COMMANDS = os.path.join(_PACKAGE, "cli")  # noqa: PTH118

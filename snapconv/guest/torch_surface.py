@@ -8,7 +8,7 @@ torch.
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from importlib.util import find_spec
 from types import ModuleType
@@ -19,6 +19,8 @@ from snapconv.notes import Note
 
 Tensor: TypeAlias = Any
 Module: TypeAlias = Any
+# (device, requested bytes, device's total bytes, device's free bytes)
+OutOfMemoryObserver: TypeAlias = Callable[[int, int, int, int], object]
 
 # Older ones crash where they are simulated: docs/reference/torch-versions.md.
 OLDEST = (2, 6)

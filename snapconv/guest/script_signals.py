@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from snapconv.recorder.program.own_frames import for_program, is_in_our_work, runs_program
-from snapconv.recorder.program.unheard_signals import heard
+from snapconv.guest.own_frames import for_program, is_in_our_work, runs_program
+from snapconv.guest.unheard_signals import heard
 
 # (number, interrupted frame)
 Handler = Callable[[int, FrameType | None], object]

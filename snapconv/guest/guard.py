@@ -13,16 +13,16 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-from snapconv.notes import Note
-from snapconv.recorder.program.own_frames import (
+from snapconv.guest.own_frames import (
     calls_original,
     has_interrupted,
     is_for_program,
     is_ours,
     stands_in,
 )
-from snapconv.recorder.program.script_signals import deliver_waiting, waiting
-from snapconv.recorder.torch_surface import Feature
+from snapconv.guest.script_signals import deliver_waiting, waiting
+from snapconv.guest.torch_surface import Feature
+from snapconv.notes import Note
 
 _Result = TypeVar("_Result")
 

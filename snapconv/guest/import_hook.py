@@ -1,0 +1,75 @@
+"""Work of ours that waits until the program imports a module.
+
+The recorder needs torch, which reads settings when it is imported (``OMP_NUM_THREADS``, the
+allocator's backend) that a program makes before: so nothing of ours imports it.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from snapconv.guest.own_frames import stands_in
+
+
+@contextmanager
+def when_imported(name: str, work: Callable[[], object]) -> Iterator[None]:
+    """Do work as soon as a module has been imported, or now where it has been already.
+
+    Once, and not after the context. Whoever imports the module waits for the work, which must not
+    raise.
+    """
+    if name in sys.modules:
+        work()
+        yield
+        return
+    finder = _Finder(name, work)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        finder.leave()
+
+
+class _Finder(MetaPathFinder):
+    """Finds one module as other finders do, and notices its import; looking for it is none."""
+
+    def __init__(self, name: str, work: Callable[[], object]) -> None:
+        self._name = name
+        self._work = work
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        for finder in sys.meta_path:
+            find_spec = getattr(finder, "find_spec", None)  # Python 3.11 still has finders without
+            if find_spec is None or finder is self:
+                continue
+            spec: ModuleSpec | None = find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    self._watch(spec.loader)
+                return spec
+        return None
+
+    def _watch(self, loader: Any) -> None:
+        """Do the work when this loader, which is of this module alone, has run the module."""
+
+        @stands_in
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            loader.exec_module(module)
+            if self in sys.meta_path:
+                self.leave()
+                self._work()
+
+        loader.exec_module = exec_module
+
+    def leave(self) -> None:
+        with suppress(ValueError):
+            sys.meta_path.remove(self)

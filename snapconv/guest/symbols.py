@@ -1,0 +1,28 @@
+"""The names of C++ functions in torch's stacks."""
+
+import os
+from functools import cache
+
+_CHOICE = "TORCH_SYMBOLIZE_MODE"
+
+
+@cache
+def name_every_function() -> None:
+    """Have torch take ``fast``, unless the environment or an earlier stack has made the choice.
+
+    torch reads the variable at the first stack, which is one of ours here; the program never sees
+    it. A torch that does not support the word raises an error, and reads the variable again at the
+    next stack.
+    """
+    import torch
+
+    if _CHOICE in os.environ:
+        return
+    profiler = torch._C._profiler
+    os.environ[_CHOICE] = "fast"
+    try:
+        profiler.symbolize_tracebacks([profiler.gather_traceback(False, False, True)])
+    except RuntimeError:
+        pass
+    finally:
+        del os.environ[_CHOICE]
