@@ -8,7 +8,8 @@ torch.
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from importlib.util import find_spec
 from types import ModuleType
@@ -64,135 +65,263 @@ class Feature(Enum):
 
 # Nothing can be recorded without them.
 ESSENTIAL = (Feature.MEMORY, Feature.SIMULATION)
-# A line names a module or class and its attributes, with a question mark those that a supported
-# torch may lack: the recorder does without them then. Without the mark, all of the feature goes.
-SURFACE: dict[Feature, str] = {
-    Feature.MEMORY: """
-    torch.cuda.memory: _record_memory_history _snapshot
-    torch.cuda: _lazy_call is_initialized
-    torch._C: _cuda_isHistoryEnabled? _cuda_resetPeakMemoryStats? _accelerator_resetPeakStats?
-    torch.autograd.profiler.record_function: __init__ __enter__ __exit__
-    torch._C._profiler: gather_traceback symbolize_tracebacks""",
-    Feature.OUT_OF_MEMORY: "torch._C: _cuda_attach_out_of_memory_observer",
-    Feature.OPTIMIZER_STEPS: """
-    torch.compiler: is_compiling
-    torch._C: _is_tracing
-    torch.optim.optimizer: register_optimizer_step_pre_hook register_optimizer_step_post_hook
-    torch.utils.hooks.RemovableHandle: remove""",
-    Feature.BUILT_OPTIMIZERS: "torch.optim.Optimizer: __init__",
-    Feature.SCALER_STEPS: "torch.amp.GradScaler: step",
-    Feature.BACKWARD_PASSES: """
-    torch.autograd: backward grad
-    torch.Tensor: backward grad_fn""",
-    Feature.MODULES: """
-    torch.nn.modules.module: register_module_parameter_registration_hook
-    torch.nn.modules.module: register_module_buffer_registration_hook
-    torch.nn.modules.module: register_module_module_registration_hook
-    torch.utils.weak: WeakIdKeyDictionary
-    torch.nn.parameter: is_lazy
-    torch.Tensor: _indices _values _version""",
-    Feature.MODEL_CALLS: """
-    torch.nn.modules.module: register_module_forward_pre_hook register_module_forward_hook
-    torch.nn.Module: _call_impl""",
-    Feature.SAVED_TENSORS: """
-    torch._C._autograd: _saved_tensors_hooks_disable _saved_tensors_hooks_is_enabled
-    torch._C._autograd: _push_saved_tensors_default_hooks _pop_saved_tensors_default_hooks
-    torch._C._autograd: _top_saved_tensors_default_hooks
-    torch.autograd.function.FunctionCtx: save_for_backward save_for_forward
-    torch._C: _FunctionBase
-    torch._C._FunctionBase: saved_for_forward _raw_saved_tensors
-    torch.Tensor: _version
-    torch.compiler: disable""",
-    Feature.COPIES: """
-    torch.Tensor: __deepcopy__
-    torch.nn.Parameter: __deepcopy__
-    torch.nn.Module: __setstate__""",
-    Feature.TIMES: """
-    torch.overrides: TorchFunctionMode
-    torch._C: _len_torch_function_stack _get_function_stack_at _pop_torch_function_stack
-    torch._C: _push_on_torch_function_stack
-    torch._C._autograd: _get_sequence_nr
-    torch: _GLOBAL_DEVICE_CONTEXT?
-    torch.nn.Module: _call_impl
-    torch._C._profiler: gather_traceback symbolize_tracebacks""",
-    Feature.CUSTOM_FUNCTION_TIMES: "torch.autograd.Function: apply",
-    Feature.COMPILED_FUNCTION_TIMES: "torch: compile",
-    Feature.OPAQUE_MODULE_TIMES: "torch.jit.ScriptModule: __call__",
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """Attributes of one module or class of torch that a feature uses.
+
+    Without one that is ``required`` the feature is left out. A supported torch may lack those that
+    are ``optional``.
+    """
+
+    owner: str
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+
+SURFACE: dict[Feature, tuple[Attributes, ...]] = {
+    Feature.MEMORY: (
+        Attributes("torch.cuda.memory", ("_record_memory_history", "_snapshot")),
+        Attributes("torch.cuda", ("_lazy_call", "is_initialized")),
+        Attributes(
+            "torch._C",
+            optional=(
+                "_cuda_isHistoryEnabled",
+                "_cuda_resetPeakMemoryStats",
+                "_accelerator_resetPeakStats",
+            ),
+        ),
+        Attributes(
+            "torch.autograd.profiler.record_function", ("__init__", "__enter__", "__exit__")
+        ),
+        Attributes("torch._C._profiler", ("gather_traceback", "symbolize_tracebacks")),
+    ),
+    Feature.OUT_OF_MEMORY: (Attributes("torch._C", ("_cuda_attach_out_of_memory_observer",)),),
+    Feature.OPTIMIZER_STEPS: (
+        Attributes("torch.compiler", ("is_compiling",)),
+        Attributes("torch._C", ("_is_tracing",)),
+        Attributes(
+            "torch.optim.optimizer",
+            ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"),
+        ),
+        Attributes("torch.utils.hooks.RemovableHandle", ("remove",)),
+    ),
+    Feature.BUILT_OPTIMIZERS: (Attributes("torch.optim.Optimizer", ("__init__",)),),
+    Feature.SCALER_STEPS: (Attributes("torch.amp.GradScaler", ("step",)),),
+    Feature.BACKWARD_PASSES: (
+        Attributes("torch.autograd", ("backward", "grad")),
+        Attributes("torch.Tensor", ("backward", "grad_fn")),
+    ),
+    Feature.MODULES: (
+        Attributes(
+            "torch.nn.modules.module",
+            (
+                "register_module_parameter_registration_hook",
+                "register_module_buffer_registration_hook",
+                "register_module_module_registration_hook",
+            ),
+        ),
+        Attributes("torch.utils.weak", ("WeakIdKeyDictionary",)),
+        Attributes("torch.nn.parameter", ("is_lazy",)),
+        Attributes("torch.Tensor", ("_indices", "_values", "_version")),
+    ),
+    Feature.MODEL_CALLS: (
+        Attributes(
+            "torch.nn.modules.module",
+            ("register_module_forward_pre_hook", "register_module_forward_hook"),
+        ),
+        Attributes("torch.nn.Module", ("_call_impl",)),
+    ),
+    Feature.SAVED_TENSORS: (
+        Attributes(
+            "torch._C._autograd",
+            (
+                "_saved_tensors_hooks_disable",
+                "_saved_tensors_hooks_is_enabled",
+                "_push_saved_tensors_default_hooks",
+                "_pop_saved_tensors_default_hooks",
+                "_top_saved_tensors_default_hooks",
+            ),
+        ),
+        Attributes(
+            "torch.autograd.function.FunctionCtx", ("save_for_backward", "save_for_forward")
+        ),
+        Attributes("torch._C", ("_FunctionBase",)),
+        Attributes("torch._C._FunctionBase", ("saved_for_forward", "_raw_saved_tensors")),
+        Attributes("torch.Tensor", ("_version",)),
+        Attributes("torch.compiler", ("disable",)),
+    ),
+    Feature.COPIES: (
+        Attributes("torch.Tensor", ("__deepcopy__",)),
+        Attributes("torch.nn.Parameter", ("__deepcopy__",)),
+        Attributes("torch.nn.Module", ("__setstate__",)),
+    ),
+    Feature.TIMES: (
+        Attributes("torch.overrides", ("TorchFunctionMode",)),
+        Attributes(
+            "torch._C",
+            (
+                "_len_torch_function_stack",
+                "_get_function_stack_at",
+                "_pop_torch_function_stack",
+                "_push_on_torch_function_stack",
+            ),
+        ),
+        Attributes("torch._C._autograd", ("_get_sequence_nr",)),
+        Attributes("torch", optional=("_GLOBAL_DEVICE_CONTEXT",)),
+        Attributes("torch.nn.Module", ("_call_impl",)),
+        Attributes("torch._C._profiler", ("gather_traceback", "symbolize_tracebacks")),
+    ),
+    Feature.CUSTOM_FUNCTION_TIMES: (Attributes("torch.autograd.Function", ("apply",)),),
+    Feature.COMPILED_FUNCTION_TIMES: (Attributes("torch", ("compile",)),),
+    Feature.OPAQUE_MODULE_TIMES: (Attributes("torch.jit.ScriptModule", ("__call__",)),),
     # Every node has _sequence_nr, but the class that describes them did not name it up to torch
     # 2.10.
     Feature.BACKWARD_TIMES: (
-        "torch.autograd.graph.Node: register_prehook next_functions name _sequence_nr?"
+        Attributes(
+            "torch.autograd.graph.Node",
+            ("register_prehook", "next_functions", "name"),
+            optional=("_sequence_nr",),
+        ),
     ),
-    Feature.SIMULATION: """
-    torch.utils._python_dispatch: TorchDispatchMode _disable_current_modes
-    torch.utils._python_dispatch: _get_current_dispatch_mode
-    torch.overrides: TorchFunctionMode handle_torch_function has_torch_function_unary
-    torch.overrides: _get_current_function_mode_stack
-    torch.utils._device: DeviceContext _device_constructors?
-    torch.Tensor: to cuda cpu type type_as tolist numpy get_device data_ptr record_stream is_pinned
-    torch.Tensor: pin_memory new_tensor new __torch_dispatch__ device is_cuda is_cpu
-    torch._C.ScriptFunction: __call__
-    torch._C.ScriptMethod: __call__
-    torch.UntypedStorage: data_ptr clone resize_ device is_cuda _cdata
-    torch.nn.parameter.UninitializedTensorMixin: _allowed_methods
-    torch._tensor_str: _str
-    torch: tensor as_tensor asarray Generator Stream? Event?
-    torch.serialization: default_restore_location
-    torch.cuda: _initialized _queued_calls default_generators _cudart _is_in_bad_fork device_count
-    torch.cuda: _exchange_device? _maybe_exchange_device? _get_device_properties?
-    torch.cuda.nvtx: _nvtx?
-    torch.cuda.graphs: _cuda_isCurrentStreamCapturing?
-    torch.accelerator: is_available? device_count?
-    torch.backends.cuda: is_built
-    torch.backends.cudnn: is_acceptable
-    torch.cuda.streams: Stream Event ExternalStream
-    torch._C: _has_cuda? _scatter? _get_accelerator? _functorch _current_graph_task_id
-    torch._C: _dispatch_has_kernel_for_dispatch_key _current_autograd_node
-    torch._C: _storage_id _get_dispatch_mode
-    torch._C: _dispatch_has_computed_kernel_for_dispatch_key
-    torch._C: DispatchKey DispatchKeySet DisableTorchFunction _from_dlpack
-    torch._C._nn: _parse_to
-    torch._C._TorchDispatchModeKey: FAKE
-    torch._C: _group_tensors_by_device_and_dtype?
-    torch._ops.OpOverload: _can_decompose? _op_dk?
-    torch.library: Library
-    torch.library.Library: impl _destroy
-    torch._C._profiler: gather_traceback symbolize_tracebacks""",
+    Feature.SIMULATION: (
+        Attributes(
+            "torch.utils._python_dispatch",
+            ("TorchDispatchMode", "_disable_current_modes", "_get_current_dispatch_mode"),
+        ),
+        Attributes(
+            "torch.overrides",
+            (
+                "TorchFunctionMode",
+                "handle_torch_function",
+                "has_torch_function_unary",
+                "_get_current_function_mode_stack",
+            ),
+        ),
+        Attributes("torch.utils._device", ("DeviceContext",), optional=("_device_constructors",)),
+        Attributes(
+            "torch.Tensor",
+            (
+                "to",
+                "cuda",
+                "cpu",
+                "type",
+                "type_as",
+                "tolist",
+                "numpy",
+                "get_device",
+                "data_ptr",
+                "record_stream",
+                "is_pinned",
+                "pin_memory",
+                "new_tensor",
+                "new",
+                "__torch_dispatch__",
+                "device",
+                "is_cuda",
+                "is_cpu",
+            ),
+        ),
+        Attributes("torch._C.ScriptFunction", ("__call__",)),
+        Attributes("torch._C.ScriptMethod", ("__call__",)),
+        Attributes(
+            "torch.UntypedStorage", ("data_ptr", "clone", "resize_", "device", "is_cuda", "_cdata")
+        ),
+        Attributes("torch.nn.parameter.UninitializedTensorMixin", ("_allowed_methods",)),
+        Attributes("torch._tensor_str", ("_str",)),
+        Attributes(
+            "torch", ("tensor", "as_tensor", "asarray", "Generator"), optional=("Stream", "Event")
+        ),
+        Attributes("torch.serialization", ("default_restore_location",)),
+        Attributes(
+            "torch.cuda",
+            (
+                "_initialized",
+                "_queued_calls",
+                "default_generators",
+                "_cudart",
+                "_is_in_bad_fork",
+                "device_count",
+            ),
+            optional=("_exchange_device", "_maybe_exchange_device", "_get_device_properties"),
+        ),
+        Attributes("torch.cuda.nvtx", optional=("_nvtx",)),
+        Attributes("torch.cuda.graphs", optional=("_cuda_isCurrentStreamCapturing",)),
+        Attributes("torch.accelerator", optional=("is_available", "device_count")),
+        Attributes("torch.backends.cuda", ("is_built",)),
+        Attributes("torch.backends.cudnn", ("is_acceptable",)),
+        Attributes("torch.cuda.streams", ("Stream", "Event", "ExternalStream")),
+        Attributes(
+            "torch._C",
+            (
+                "_functorch",
+                "_current_graph_task_id",
+                "_dispatch_has_kernel_for_dispatch_key",
+                "_current_autograd_node",
+                "_storage_id",
+                "_get_dispatch_mode",
+                "_dispatch_has_computed_kernel_for_dispatch_key",
+                "DispatchKey",
+                "DispatchKeySet",
+                "DisableTorchFunction",
+                "_from_dlpack",
+            ),
+            optional=(
+                "_has_cuda",
+                "_scatter",
+                "_get_accelerator",
+                "_group_tensors_by_device_and_dtype",
+            ),
+        ),
+        Attributes("torch._C._nn", ("_parse_to",)),
+        Attributes("torch._C._TorchDispatchModeKey", ("FAKE",)),
+        Attributes("torch._ops.OpOverload", optional=("_can_decompose", "_op_dk")),
+        Attributes("torch.library", ("Library",)),
+        Attributes("torch.library.Library", ("impl", "_destroy")),
+        Attributes("torch._C._profiler", ("gather_traceback", "symbolize_tracebacks")),
+    ),
     Feature.SIMULATED_ANNOTATIONS: (
-        "torch.autograd.profiler.record_function: __init__ __enter__ __exit__"
+        Attributes(
+            "torch.autograd.profiler.record_function", ("__init__", "__enter__", "__exit__")
+        ),
     ),
-    Feature.SIMULATED_AUTOCAST: """
-    torch: set_autocast_enabled set_autocast_dtype?
-    torch._C: _ExcludeDispatchKeyGuard""",
-    Feature.SIMULATED_GRAPHS: """
-    torch.cuda.graphs: CUDAGraph graph make_graphed_callables _graph_pool_handle?
-    torch._C: _host_emptyCache?""",
-    Feature.SIMULATED_GROUPS: """
-    torch.distributed.distributed_c10d: init_process_group _NCCL_AVAILABLE default_pg_nccl_timeout
-    torch.distributed: Reducer split_group?
-    torch._C._distributed_c10d: FakeProcessGroup _create_work_from_future
-    torch._C._distributed_c10d.FakeProcessGroup: _create_internal?
-    torch.cuda.nccl: version""",
-    Feature.SIMULATED_FILES: """
-    torch._C.PyTorchFileReader: get_storage_from_record
-    torch.serialization: save load _get_restore_location
-    torch: save load from_file""",
-    Feature.SIMULATED_WRAPPERS: "torch.Tensor: _make_wrapper_subclass",
-    Feature.SIMULATED_TYPES: "torch: set_default_tensor_type",
-    Feature.SIMULATED_COMPILATION: """
-    torch._dynamo.eval_frame: _TorchDynamoContext
-    torch._dynamo.eval_frame._TorchDynamoContext: __call__
-    torch.compiler: set_stance
-    torch.jit: trace trace_module""",
+    Feature.SIMULATED_AUTOCAST: (
+        Attributes("torch", ("set_autocast_enabled",), optional=("set_autocast_dtype",)),
+        Attributes("torch._C", ("_ExcludeDispatchKeyGuard",)),
+    ),
+    Feature.SIMULATED_GRAPHS: (
+        Attributes(
+            "torch.cuda.graphs",
+            ("CUDAGraph", "graph", "make_graphed_callables"),
+            optional=("_graph_pool_handle",),
+        ),
+        Attributes("torch._C", optional=("_host_emptyCache",)),
+    ),
+    Feature.SIMULATED_GROUPS: (
+        Attributes(
+            "torch.distributed.distributed_c10d",
+            ("init_process_group", "_NCCL_AVAILABLE", "default_pg_nccl_timeout"),
+        ),
+        Attributes("torch.distributed", ("Reducer",), optional=("split_group",)),
+        Attributes("torch._C._distributed_c10d", ("FakeProcessGroup", "_create_work_from_future")),
+        Attributes("torch._C._distributed_c10d.FakeProcessGroup", optional=("_create_internal",)),
+        Attributes("torch.cuda.nccl", ("version",)),
+    ),
+    Feature.SIMULATED_FILES: (
+        Attributes("torch._C.PyTorchFileReader", ("get_storage_from_record",)),
+        Attributes("torch.serialization", ("save", "load", "_get_restore_location")),
+        Attributes("torch", ("save", "load", "from_file")),
+    ),
+    Feature.SIMULATED_WRAPPERS: (Attributes("torch.Tensor", ("_make_wrapper_subclass",)),),
+    Feature.SIMULATED_TYPES: (Attributes("torch", ("set_default_tensor_type",)),),
+    Feature.SIMULATED_COMPILATION: (
+        Attributes("torch._dynamo.eval_frame", ("_TorchDynamoContext",)),
+        Attributes("torch._dynamo.eval_frame._TorchDynamoContext", ("__call__",)),
+        Attributes("torch.compiler", ("set_stance",)),
+        Attributes("torch.jit", ("trace", "trace_module")),
+    ),
 }
-
-
-def names(table: str) -> Iterator[str]:
-    """Read the lines of a feature."""
-    for line in table.splitlines():
-        owner, _, attributes = line.strip().partition(": ")
-        for attribute in attributes.split():
-            yield f"{owner}.{attribute}"
 
 
 # The features that are left out, each with what is missing.
@@ -218,10 +347,10 @@ def probe(*, is_for_simulation: bool) -> Changed:
             f"torch {version} is too old to record with: use torch {oldest} or newer"
         )
     changed: Changed = {}
-    for feature, table in SURFACE.items():
+    for feature, rows in SURFACE.items():
         if feature.is_of_simulation != is_for_simulation:
             continue
-        name = next(missing(table), None)
+        name = next(missing(rows), None)
         if name is None:
             continue
         if feature in ESSENTIAL:
@@ -232,9 +361,13 @@ def probe(*, is_for_simulation: bool) -> Changed:
     return changed
 
 
-def missing(table: str) -> Iterator[str]:
-    """Return the names that this torch does not have."""
-    return (name for name in names(table) if not name.endswith("?") and not _exists(name))
+def missing(rows: Iterable[Attributes]) -> Iterator[str]:
+    """Yield the dotted names that are required and that this torch does not have."""
+    for row in rows:
+        for attribute in row.required:
+            name = f"{row.owner}.{attribute}"
+            if not _exists(name):
+                yield name
 
 
 def _sentence(feature: Feature, name: str) -> str:

@@ -13,7 +13,14 @@ torch = pytest.importorskip("torch")
 from snapconv.cli.app import main  # noqa: E402
 from snapconv.errors import RecorderError  # noqa: E402
 from snapconv.guest import torch_surface  # noqa: E402
-from snapconv.guest.torch_surface import ESSENTIAL, SURFACE, Feature, missing, names, probe  # noqa: E402
+from snapconv.guest.torch_surface import (  # noqa: E402
+    ESSENTIAL,
+    SURFACE,
+    Attributes,
+    Feature,
+    missing,
+    probe,
+)
 
 PACKAGE = Path(torch_surface.__file__).parents[1]
 PARTS = [PACKAGE / name for name in ("guest", "recorder", "simulation")]
@@ -22,14 +29,15 @@ OPTIONAL = [feature for feature in SURFACE if feature not in ESSENTIAL]
 
 def without(monkeypatch, feature):
     """Let a feature need something that no torch has."""
-    monkeypatch.setitem(SURFACE, feature, f"{SURFACE[feature]}\ntorch.autograd: nowhere")
+    nowhere = Attributes("torch.autograd", ("nowhere",))
+    monkeypatch.setitem(SURFACE, feature, (*SURFACE[feature], nowhere))
 
 
 @pytest.mark.smoke("recording")
 def test_this_torch_is_as_the_table_has_it():
     importlib.import_module("torch.distributed.fsdp")
-    tables = (table for feature, table in SURFACE.items() if feature is not Feature.OUT_OF_MEMORY)
-    assert list(missing("\n".join(tables))) == []
+    rows = [row for feature in {*SURFACE} - {Feature.OUT_OF_MEMORY} for row in SURFACE[feature]]
+    assert list(missing(rows)) == []
 
 
 @pytest.mark.alone
@@ -93,7 +101,8 @@ def test_without_the_history_there_is_nothing_to_record(monkeypatch):
 
 def test_what_may_be_missing_is_no_difference(monkeypatch):
     monkeypatch.setattr(torch, "Holder", SimpleNamespace(value=3), raising=False)
-    assert list(missing("torch.Holder: value gone? lost")) == ["torch.Holder.lost"]
+    row = Attributes("torch.Holder", ("value", "lost"), optional=("gone",))
+    assert list(missing([row])) == ["torch.Holder.lost"]
 
 
 # --- the table is complete
@@ -137,9 +146,9 @@ def own_names():
 def table():
     return {
         part
-        for table in SURFACE.values()
-        for name in names(table)
-        for part in name.rstrip("?").split(".")
+        for rows in SURFACE.values()
+        for row in rows
+        for part in (*row.owner.split("."), *row.required, *row.optional)
     }
 
 
@@ -180,7 +189,7 @@ def test_every_instance_of_a_module_has_what_is_used_of_it():
     assert all(isinstance(getattr(module, name), dict) for name in OF_INSTANCES)
 
 
-def test_no_row_stands_twice_in_a_feature():
-    for feature, table in SURFACE.items():
-        listed = list(names(table))
+def test_no_name_stands_twice_in_a_feature():
+    for feature, rows in SURFACE.items():
+        listed = [(row.owner, name) for row in rows for name in (*row.required, *row.optional)]
         assert len(set(listed)) == len(listed), feature
