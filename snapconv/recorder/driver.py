@@ -107,8 +107,8 @@ class Driver:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is nothing more to record: all is written, or something of ours failed."""
-        return self.is_over or self.guard.failure is not None
+        """Whether there is nothing more to record: all is written, closed, or failed by our fault."""
+        return self.is_over or self._is_closed or self.guard.failure is not None
 
     @property
     def uses_device(self) -> bool:

@@ -100,9 +100,10 @@ def refuse_launcher(
 def _split_launch(args: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """Split a launcher's arguments into its options and those from the program on."""
     for i, argument in enumerate(args):
-        if argument in ("-m", "--module") or argument.endswith(".py"):
-            is_option = argument.startswith("-")
-            return args[:i], ["-m", *args[i + 1 :]] if is_option else args[i:]
+        if argument in ("-m", "--module"):
+            return args[:i], ["-m", *args[i + 1 :]]
+        if argument.endswith(".py") and not argument.startswith("-"):
+            return args[:i], args[i:]
     return args, ["SCRIPT"]
 
 

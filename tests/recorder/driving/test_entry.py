@@ -163,6 +163,10 @@ RECORD = ["snapconv", "record", "--simulate"]
             "deepspeed t.py --deepspeed",
             "deepspeed --module snapconv record --simulate t.py --deepspeed",
         ),
+        (
+            "torchrun --config=a.py train.py",
+            "torchrun --config=a.py -m snapconv record --simulate train.py",
+        ),
         ("deepspeed", "deepspeed --module snapconv record --simulate SCRIPT"),
         ("trl sft --lr 1", "snapconv record --simulate -m trl.scripts.sft --lr 1"),
         ("-m pkg.train x", "snapconv record --simulate -m pkg.train x"),

@@ -61,6 +61,17 @@ def warnings_in(caplog):
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+def test_a_step_after_the_end_of_the_block_begins_no_iteration(job, tmp_path):
+    with snapconv.recording(tmp_path / "out", steps=[0, 1]) as recording:
+        recording.step()
+    job.train(1)
+    recording.step()
+    assert recording.steps_done == 1
+    assert names(tmp_path / "out") == ["step-000000.capture"]
+    # An iteration would begin with hooks in torch.
+    assert not torch.nn.modules.module._global_forward_hooks
+
+
 def test_a_block_without_chosen_steps_is_one_capture_at_its_end(job, tmp_path, caplog):
     with snapconv.recording(
         tmp_path / "out", model=job.model, optimizer=job.optimizer
