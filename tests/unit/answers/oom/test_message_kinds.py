@@ -12,6 +12,7 @@ import pytest
 from snapconv.answers.oom.allocator_messages import PHASES, WORDS
 from snapconv.answers.oom.message import OomMessage, explain_message
 from snapconv.answers.oom.message_kinds import ALLOCATOR, MESSAGE_KINDS, SUMMARY
+from tests.drawn_inputs import sample
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 FULL, LIMITED, OUTSIDE, HOST = "full", "limited", "held outside torch", "host memory"
@@ -5492,8 +5493,15 @@ def test_every_kind_of_text_is_tried():
 
 
 @pytest.mark.parametrize("row", TEXTS, ids=lambda row: row[1])
+def test_a_text_at_the_end_of_a_long_log_is_found(row):
+    """Lines that have no sign are left out: after 400 of them one of the text has to have a sign."""
+    text, kind, *_ = row
+    lines = "ok\n" * 400
+    assert explain_message(f"{lines}{text}\nok\n").kind == kind
+
+
+@pytest.mark.parametrize("row", sample(TEXTS, 36), ids=lambda row: row[1])
 def test_a_text_in_the_middle_of_a_long_log_is_found(row):
-    """The lines far from it are left out before it is searched: one of its own has to have a sign."""
     text, kind, *_ = row
     lines = "step 1, loss 0.5, all is well\n" * 4_000
     assert explain_message(f"{lines}{text}\n{lines}").kind == kind
