@@ -81,8 +81,8 @@ on_a_gpu(trainings, mib=40)
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(job, id=name, marks=pytest.mark.xdist_group(f"callback of {name}"))
-        for name, job in (("transformers", TRANSFORMERS), ("lightning", LIGHTNING))
+        pytest.param(TRANSFORMERS, id="transformers"),
+        pytest.param(LIGHTNING, id="lightning"),
     ],
 )
 def folder(request, tmp_path_factory):

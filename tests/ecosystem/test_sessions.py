@@ -29,13 +29,7 @@ def installed(package):
     ),
     reason="the page has the sessions of the pinned libraries",
 )
-@pytest.mark.parametrize(
-    "session",
-    [
-        pytest.param(one, id=one.program, marks=pytest.mark.xdist_group(one.program))
-        for one in SESSIONS
-    ],
-)
+@pytest.mark.parametrize("session", SESSIONS, ids=lambda session: session.program)
 def test_a_session_of_the_page_is_what_the_terminal_shows(session, recordings):
     (program,) = [program for program in PROGRAMS if program.name == session.program]
     recorded = recordings(
