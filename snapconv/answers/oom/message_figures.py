@@ -58,6 +58,8 @@ FIGURES = {
     "before": FigureName("free before"),
     "after": FigureName("free when it failed"),
     "used": FigureName("used"),
+    "cached": FigureName("pages of files in memory"),
+    "buffer": FigureName("all that this buffer was to hold"),
     "swap": FigureName("swap used"),
     "all_swap": FigureName("all swap"),
     "address_space": FigureName("of address space"),

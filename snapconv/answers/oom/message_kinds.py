@@ -154,6 +154,8 @@ _KINDS = (
             "available kv cache memory: -<lacking>",
             r"memory profiling results: total_gpu_memory=\S{0,160}?kv_cache_size=-<lacking>",
             r"(?:cuda|gpu) blocks: 0(?!\d)",
+            # vLLM on Ascend's devices, before its start fails.
+            "available memory: 0, total memory: <total>",
         ),
         also=(
             r"total_gpu_memory \(<total>\) x gpu_memory_utilization \(<utilization>\) = <wanted>",
@@ -643,6 +645,16 @@ _KINDS = (
         "that (MIG slices, Jetson, WSL, containers without NVML)",
         next_step="a smaller batch or smaller inputs, as for any CUDA out of memory; free what "
         "other processes hold (`nvidia-smi`, on Jetson `tegrastats`)",
+    ),
+    MessageKind(
+        "torch's allocator, without its figures",
+        level=-1,
+        seen=("nvml_success == .{0,120}?internal assert failed at .{0,200}?cudacachingallocator",),
+        needs=("jetson|jetpack|tegra|l4t|orin|xavier",),
+        means="CUDA out of memory: torch asked NVML for the figures of its message, which a Jetson "
+        "does not have; the CPU and the GPU share its memory",
+        next_step="free the memory that other programs and models hold, which `tegrastats` shows; "
+        "else a smaller or quantized model, or a smaller batch",
     ),
     MessageKind(
         "Jetson's memory",
@@ -1943,7 +1955,11 @@ _KINDS = (
         level=-0.75,
         seen=(r"requested buffer size exceeds device (?:memory allocation|buffer size) limit",),
         needs=(r"stable-diffusion\.cpp|ggml_extend\.hpp",),
-        also=(r"device memory allocation of size <tried> failed",),
+        also=(
+            r"device memory allocation of size <tried> failed",
+            r"failed to allocate vulkan\d{1,2} buffer of size <buffer>",
+            r"utilizing dxgi \+ pdh memory reporting free: <free> total: <total>",
+        ),
         means="one buffer is larger than Vulkan's driver allows, whatever is free",
         next_step="--vae-tiling, or a smaller image; where weights are loaded, a more strongly "
         "quantized model; or a newer release",
@@ -2073,7 +2089,11 @@ _KINDS = (
             r"allocation|buffer size) "
             "limit",
         ),
-        also=(r"device memory allocation of size <tried> failed",),
+        also=(
+            r"device memory allocation of size <tried> failed",
+            r"failed to allocate vulkan\d{1,2} buffer of size <buffer>",
+            r"utilizing dxgi \+ pdh memory reporting free: <free> total: <total>",
+        ),
         means="one buffer is larger than Vulkan's driver allows, whatever is free",
         next_step=(
             "fewer layers on the GPU (--n-gpu-layers), a shorter context (-c) or a smaller batch "
@@ -2567,6 +2587,22 @@ _KINDS = (
         leads=True,
     ),
     MessageKind(
+        "vLLM's start",
+        level=0.9,
+        seen=(
+            r"enginecore failed to start|enginecoreproc\(|engine core initialization failed|"
+            r"engine process failed to start|in run_mp_engine",
+        ),
+        needs=(_OUT_OF_MEMORY, r"vllm|worker_[dtpe]p"),
+        unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf|in load_model",),
+        means="memory ran out while vLLM started, before it served anything: the weights, or what "
+        "it builds beside them (its trial run, the KV cache, graphs), need more than the GPU has",
+        next_step="if the weights alone do not fit, a quantized or smaller model or more GPUs "
+        "(--tensor-parallel-size); if they do, lower --gpu-memory-utilization, --max-model-len or "
+        "--max-num-seqs",
+        leads=True,
+    ),
+    MessageKind(
         "vLLM",
         level=1,
         seen=(
@@ -2595,6 +2631,21 @@ _KINDS = (
         ),
         next_step="lower --gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs; "
         "while weights are loaded, a quantized model or more GPUs (--tensor-parallel-size)",
+        leads=True,
+    ),
+    MessageKind(
+        "SGLang's start",
+        level=0.9,
+        seen=(
+            r"sglang[/\\]srt[/\\]managers[/\\](?:scheduler|tp_worker)\.py\"?,line\d{1,6},in "
+            r"__init__",
+        ),
+        needs=(_OUT_OF_MEMORY,),
+        unless=(r"verl[/\\]|in load_model",),
+        means="memory ran out while SGLang started, before it served anything: the weights, or "
+        "what it builds beside them (the KV cache, graphs), need more than the GPU has",
+        next_step="if the weights alone do not fit, a quantized or smaller model or more GPUs "
+        "(--tp); if they do, lower --mem-fraction-static, --context-length or --cuda-graph-max-bs",
         leads=True,
     ),
     MessageKind(
@@ -2823,6 +2874,17 @@ _KINDS = (
         means="captured CUDA graphs took the memory that the weights and the KV cache left free",
         next_step="capture fewer or smaller graphs (--cuda-graphs 1,2,4; 0 for none), or lower "
         "--cuda-memory-fraction or --max-batch-total-tokens",
+        leads=True,
+    ),
+    MessageKind(
+        "text-generation-inference's start",
+        level=0.9,
+        seen=("shard ?cannot ?start|shard \\d{1,4} failed to start",),
+        needs=(_OUT_OF_MEMORY,),
+        means="memory ran out while a shard of this server started: most often the weights are "
+        "larger than the GPU",
+        next_step="more GPUs (--num-shard), --quantize or a smaller model; if the weights fit, "
+        "lower --max-batch-prefill-tokens",
         leads=True,
     ),
     MessageKind(
@@ -4224,6 +4286,19 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "no process that may be killed",
+        backend="host",
+        seen=("out of memory and no killable processes",),
+        also=("memory usage: <used>, cached: <cached>, total: <machine>",),
+        means="the kernel needed memory of the host (not the GPU's), and every process there is "
+        "exempt from being killed (oom_score_adj -1000): where only few are listed, most likely "
+        "the limit of a container",
+        next_step="the lines above it say whose limit it was (memory usage, limit, Memory cgroup "
+        "stats): raise that limit or put less into it, its files in memory (tmpfs) included; let "
+        "processes that may end have a higher oom_score_adj",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "the machine's memory",
         backend="host",
         level=1,
@@ -4757,15 +4832,17 @@ _KINDS = (
             r"mentions?|logs?) of (?:the|an|any)? ?oom|runner has received a shutdown "
             r"signal|sending "
             r"sigterm|received sigterm|failed to stop "
-            r"gracefully",
+            r"gracefully|(?:supervisorctl|systemctl|docker(?:-?compose)?) (?:restart|stop)",
         ),
         unless=(
             (
-                "oom[-_]kill event|oomkilled(?!\\W{1,4}false)|killed process \\d|out of "
-                "memory|invoked oom"
+                # "Running out of memory" is what programs say of what 137 may mean.
+                "oom[-_]kill event|oomkilled(?!\\W{1,4}false)|killed process \\d|"
+                "(?<!running)out of memory|invoked oom"
             ),
             "memory cgroup|used up",
         ),
+        also=("max memory usage of this container is <used>",),
         means="SIGKILL ended the process: the kernel's, because host memory ran out, or that of "
         "whatever stops the container (`docker stop` after its grace period, a failed probe, a "
         "scheduler), of which the text has a sign",

@@ -2222,6 +2222,84 @@ TEXTS = (
         "a smaller batch or input",
     ),
     (
+        "(EngineCore_DP0 pid=9) ERROR [core.py:7] EngineCore failed to start.\n(EngineCore_DP0 "
+        'pid=9) ERROR [core.py:7] File "/env/vllm/v1/engine/core.py", line 6, in run_engine_core\n'
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "vLLM's start",
+        FULL,
+        {},
+        "if the weights alone do not fit, a quantized or smaller model or more GPUs",
+    ),
+    (
+        'File "/env/sglang/srt/managers/scheduler.py", line 9, in __init__\n'
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "SGLang's start",
+        FULL,
+        {},
+        "if the weights alone do not fit, a quantized or smaller model or more GPUs",
+    ),
+    (
+        "torch.cuda.OutOfMemoryError: CUDA out of memory.\n rank=0\nError: ShardCannotStart\n"
+        "ERROR text_generation_launcher: Shard 0 failed to start",
+        "text-generation-inference's start",
+        FULL,
+        {},
+        "more GPUs (--num-shard), --quantize",
+    ),
+    (
+        "JetPack 6.1\nRuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "
+        '"/src/c10/cuda/CUDACachingAllocator.cpp":838, please report a bug to PyTorch.',
+        "torch's allocator, without its figures",
+        FULL,
+        {},
+        "free the memory that other programs and models hold, which `tegrastats` shows",
+    ),
+    (
+        "(Worker_TP2 pid=9) INFO 10-28 21:14:48 [worker_v1.py:259] Available memory: 0, total "
+        "memory: 32212254720\n(EngineCore_DP0 pid=8) ERROR EngineCore failed to start.",
+        "vLLM's KV cache",
+        LIMITED,
+        {"total": 30 * GIB},
+        "raise --gpu-memory-utilization",
+    ),
+    (
+        "ggml_backend_vk_get_device_memory utilizing DXGI + PDH memory reporting free: 9663676416 "
+        "total: 12884901888\nggml_vulkan: Device memory allocation of size 4294967296 failed.\n"
+        "ggml_vulkan: Requested buffer size exceeds device buffer size limit: "
+        "ErrorOutOfDeviceMemory\n"
+        "ggml_gallocr_reserve_n: failed to allocate Vulkan0 buffer of size 5368709120",
+        "a Vulkan buffer of llama.cpp",
+        LIMITED,
+        {
+            "tried": 4 * GIB,
+            "free": 9 * GIB,
+            "total": 12 * GIB,
+            "all that this buffer was to hold": 5 * GIB,
+        },
+        "fewer layers on the GPU",
+    ),
+    (
+        "+ docker-compose exec web supervisorctl restart all\nExited with code 137\nHint: it is "
+        "often killed because it was running out of memory\nHint: Max memory usage of this "
+        "container is 3221225472",
+        "a process that was perhaps stopped",
+        UNKNOWN,
+        {"used": 3 * GIB},
+        "`dmesg",
+    ),
+    (
+        "kernel: Out of memory and no killable processes...\nwatchdogd[2]: Memory usage: 1024 kB, "
+        "cached: 2048 kB, total: 4096 kB",
+        "no process that may be killed",
+        HOST,
+        {
+            "used": 1 * MIB,
+            "pages of files in memory": 2 * MIB,
+            "the machine's memory": 4 * MIB,
+        },
+        "the lines above it say whose limit it was",
+    ),
+    (
         "cpu_device_storage.h:72: Failed to allocate CPU Memory",
         "MXNet's CPU memory",
         HOST,
