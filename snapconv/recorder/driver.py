@@ -107,7 +107,7 @@ class Driver:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is nothing more to record: all is written, closed, or failed by our fault."""
+        """Whether nothing is left to record: all is written, it is closed, or our work failed."""
         return self.is_over or self._is_closed or self.guard.failure is not None
 
     @property

@@ -292,7 +292,7 @@ _COMBINED = {
     "logical_or": max,
     "bitwise_or": max,
 }
-# Of truth values that are neither all False nor all True, some are True, and not all.
+# Truth values that are neither all False nor all True: some are True, and not all.
 _SOME = {"any": 0.9, "all": 0.1}
 
 
@@ -348,7 +348,7 @@ class ValuesRead:
         name = self.name_of_call("")
         if is_comparison or name in ("bool", "is_nonzero"):
             return True
-        # Of the checks inside of operations zeros pass most.
+        # Zeros pass most of the checks inside of operations.
         return str(dtype) == "torch.bool" and name in ("item", "int", "float", "index")
 
     def decide(self, operation: str, likelihood: float) -> bool:

@@ -32,6 +32,7 @@ from snapconv.simulation.placements import (
     Placement,
     Placements,
     are_computed,
+    first_device,
     has_values,
     tensors_in,
 )
@@ -312,9 +313,7 @@ class Evaluation:
         if self._has_sparse((shapes,)):
             return call.run(call.args, call.kwargs)
         shapes = self._routing.assume(call, shapes)
-        comes_back = call.device is None and any(
-            placement is not None and placement.device is not None for placement in call.inputs
-        )
+        comes_back = call.device is None and first_device(call.inputs) is not None
         make = self._zeros if comes_back else fake_storages.like
         return map_tensors(shapes, lambda shape: make(shape) if shape.is_meta else shape)
 

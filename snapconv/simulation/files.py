@@ -434,7 +434,7 @@ FUNCTIONS: Functions = {
         ("load", FileVersions.do, To.READ, 0),
         ("RecursiveScriptModule.save", FileVersions.do, To.ARCHIVE, 1),
     ),
-    # Of torch.export and torch.package.
+    # torch.export and torch.package use them.
     "torch._C": (
         ("PyTorchFileReader.__init__", FileVersions.do, To.READ, 1),
         ("PyTorchFileWriter.__init__", FileVersions.do, To.ARCHIVE, 1),

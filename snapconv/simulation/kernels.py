@@ -22,7 +22,7 @@ from snapconv.guest.import_hook import when_imported
 from snapconv.guest.own_frames import for_program
 from snapconv.simulation.branches import users_place
 from snapconv.simulation.patches import Patches
-from snapconv.simulation.placements import Placements, tensors_in
+from snapconv.simulation.placements import Placements, first_device, tensors_in
 
 _FLASH_MAX_HEAD_SIZE = 256
 
@@ -64,10 +64,10 @@ def add_gpu_choices(kernels: Kernels, placements: Placements) -> None:
     """Let attention and dropout of tensors on a simulated device take CUDA's way."""
 
     def is_placed(tensor: Any) -> bool:
-        placement = placements.of(tensor)
-        return placement is not None and placement.device is not None
+        return first_device([placements.of(tensor)]) is not None
 
-    def dropout(plain: Any, tensor: Any, p: float, train: bool) -> Any:  # noqa: FBT001  # the operation's
+    # The arguments are the operation's.
+    def dropout(plain: Any, tensor: Any, p: float, train: bool) -> Any:  # noqa: FBT001
         # is_fused_kernel_acceptable in aten/src/ATen/native/Dropout.cpp
         if train and 0 < p < 1 and tensor.numel() > 0 and is_placed(tensor):
             return torch.native_dropout(tensor, p, train)[0]
@@ -239,7 +239,7 @@ def _float32_inputs(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
 
 def _float32_result(plain: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
     """Request a float32 result unless the caller gave a type."""
-    # Of softmax the type is a positional argument, however the caller wrote it.
+    # softmax has its type as a positional argument, however the caller wrote it.
     values = (kwargs.get("dtype"), *args)
     has_type = any(isinstance(value, torch.dtype) for value in values)
     if _is_low(tensor) and not has_type:

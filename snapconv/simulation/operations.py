@@ -80,7 +80,7 @@ _SILENT_VIEWS = {
     "unsafe_split",
     "unsafe_split_with_sizes",
 }
-# Of their first argument they take the shape alone.
+# They take the shape alone of their first argument.
 FILLING = {"new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"}
 # They change what memory their argument has, and no values.
 RESIZING = {"resize_", "resize_as_", "set_", "resize_output_"}

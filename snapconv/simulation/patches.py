@@ -221,8 +221,8 @@ def dispatch_mode(handle: Handler) -> Any:
             if torch.is_inference_mode_enabled() and getattr(func, "_can_decompose", bool)():
                 keys = torch._C.DispatchKey
                 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-                # Of what only Python takes apart (`native_batch_norm`, torch 2.13) there is
-                # neither; to call it all the same would crash.
+                # What only Python takes apart (`native_batch_norm`, torch 2.13) has neither; to
+                # call it all the same would crash.
                 for key in (keys.AutogradCPU, keys.CompositeImplicitAutograd):
                     if has_kernel(func.name(), key):
                         with self:

@@ -161,7 +161,11 @@ def _patch_nccl(c10d: Any, patches: Patches) -> None:
     options: Any = getattr(fake, "Options", object)
 
     class Options(options):  # type: ignore[misc]  # C++ code takes no others
-        def __init__(self, is_high_priority_stream: bool = False, **_: Any) -> None:  # noqa: FBT001, FBT002  # NCCL's
+        def __init__(
+            self,
+            is_high_priority_stream: bool = False,  # noqa: FBT001, FBT002  # NCCL's
+            **_: Any,
+        ) -> None:
             super().__init__()
             self.is_high_priority_stream = is_high_priority_stream
             self.config = SimpleNamespace()
