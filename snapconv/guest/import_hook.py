@@ -1,7 +1,7 @@
 """Work of ours that waits until the program imports a module.
 
-The recorder needs torch, which reads settings when it is imported (``OMP_NUM_THREADS``, the
-allocator's backend) that a program makes before: so nothing of ours imports it.
+A program makes settings (``OMP_NUM_THREADS``, the allocator's backend) that torch reads when it is
+imported. So nothing of ours may import torch first: what needs it waits.
 """
 
 import sys

@@ -8,11 +8,11 @@ _CHOICE = "TORCH_SYMBOLIZE_MODE"
 
 @cache
 def name_every_function() -> None:
-    """Have torch take ``fast``, unless the environment or an earlier stack has made the choice.
+    """Let torch name C++ functions by its symbolizer ``fast``, unless one is chosen already.
 
-    torch reads the variable at the first stack, which is one of ours here; the program never sees
-    it. A torch that does not support the word raises an error, and reads the variable again at the
-    next stack.
+    The environment or an earlier stack may have chosen. torch reads the variable at the first
+    stack, which is one of ours here; the program never sees it. A torch that does not support the
+    word raises an error, and reads the variable again at the next stack.
     """
     import torch
 

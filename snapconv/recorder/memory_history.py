@@ -9,13 +9,13 @@ from snapconv.errors import NothingAllocatedError
 from snapconv.guest import own_frames
 from snapconv.guest.symbols import name_every_function
 from snapconv.guest.torch_surface import OutOfMemoryObserver
+from snapconv.notes import Note
 from snapconv.recorder import environment
+from snapconv.recorder.observe.observer import Observer
 from snapconv.recorder.options import RecordingOptions
 from snapconv.recorder.spans import SpanLog
 
 if TYPE_CHECKING:
-    from snapconv.notes import Note
-    from snapconv.recorder.observe.observer import Observer
     from snapconv.simulation import Simulation
 
 
@@ -81,7 +81,7 @@ def nothing_allocated(entry: str) -> NothingAllocatedError:
 
 def contents_now(
     options: RecordingOptions,
-    observer: "Observer",
+    observer: Observer,
     *,
     iterations: SpanLog,
     device: int,
@@ -119,6 +119,6 @@ def contents_now(
     return {**snapshot, "snapconv": metadata}
 
 
-def note_rows(notes: "Iterable[Note]") -> list[dict[str, str]]:
+def note_rows(notes: Iterable[Note]) -> list[dict[str, str]]:
     """Return notes as metadata has them."""
     return [{"slug": note.slug, "message": note.message} for note in notes]

@@ -111,7 +111,7 @@ class MemoryRecords:
             if type(node).__name__ == "AccumulateGrad" and id(node.variable) not in parameter_ids:
                 self._add_leaf(node.variable)
 
-    def _add_leaf(self, tensor: "Tensor") -> None:
+    def _add_leaf(self, tensor: Tensor) -> None:
         if len(self._leaves) < _MAX_LEAVES and not tensor.is_inference():
             self._leaves[id(tensor)] = weakref.ref(tensor)
 
@@ -124,7 +124,7 @@ class MemoryRecords:
             else:
                 self._gradient(iteration, (-tensor_id, ""), tensor)
 
-    def _gradient(self, iteration: int, key: Key, tensor: "Tensor | None") -> None:
+    def _gradient(self, iteration: int, key: Key, tensor: Tensor | None) -> None:
         if tensor is None or not tensor.is_leaf or tensor.grad is None:
             return
         for row in memory_rows(tensor.grad):
@@ -154,7 +154,7 @@ class MemoryRecords:
                 for row in memory_rows(tensor):
                     self._add("inputs", {"iteration": iteration} | shape_and_type(tensor) | row)
 
-    def saved(self, iteration: int, tensor: "Tensor", module: str | None) -> None:
+    def saved(self, iteration: int, tensor: Tensor, module: str | None) -> None:
         """Note a tensor that autograd saves for backward, and whether it has a history."""
         values = {
             "iteration": iteration,
@@ -165,13 +165,13 @@ class MemoryRecords:
         for row in memory_rows(tensor):
             self._add("saved", values | row)
 
-    def copy(self, original: "Tensor", copy: "Tensor") -> None:
+    def copy(self, original: Tensor, copy: Tensor) -> None:
         """Note a copy and the address of its original, on the same device."""
         for source, row in zip(memory_rows(original), memory_rows(copy), strict=False):
             if source["device"] == row["device"]:
                 self._add("copies", {"original": source["addr"]} | row)
 
-    def attributes(self, modules: "Iterable[Module]") -> None:
+    def attributes(self, modules: Iterable[Module]) -> None:
         """Note tensors that modules hold as plain attributes, and whether they were written to."""
         import torch
 

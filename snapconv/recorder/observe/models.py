@@ -57,7 +57,7 @@ class Registrations:
 
         return WeakIdKeyDictionary()  # modules may define __eq__
 
-    def add(self, module: "Module") -> int:
+    def add(self, module: Module) -> int:
         """Make a module known and return its number."""
         record = self._records.get(module)
         if record is None:
@@ -67,7 +67,7 @@ class Registrations:
             self.is_changed = True
         return int(record.number)
 
-    def add_tensor(self, owner: "Module", name: str, tensor: "Tensor | None") -> None:
+    def add_tensor(self, owner: Module, name: str, tensor: Tensor | None) -> None:
         """See a tensor registered."""
         if tensor is None:
             return
@@ -83,17 +83,17 @@ class Registrations:
         # The first shows where the slot was made, the last what is in it now.
         registrations[1:] = [registration]
 
-    def add_module(self, owner: "Module", _name: str, child: "Module | None") -> None:
+    def add_module(self, owner: Module, _name: str, child: Module | None) -> None:
         """See a module registered in another."""
         if child is not None:
             self.add(owner)
             self.add(child)
 
-    def modules(self) -> "list[Module]":
+    def modules(self) -> list[Module]:
         """All live modules that are known, in the order in which they were seen."""
         return list(self._records.keys())
 
-    def frames(self, names: "Iterable[tuple[Module, str]]", tensor: "Tensor") -> tuple[Frame, ...]:
+    def frames(self, names: Iterable[tuple[Module, str]], tensor: Tensor) -> tuple[Frame, ...]:
         """Return the stack in which a tensor was registered first, leaf first.
 
         ``names`` has each module that holds it, with its name there. Conversions may put new
@@ -118,7 +118,7 @@ class Slot:
     """
 
     key: Key
-    owner: "weakref.ref[Any]"
+    owner: weakref.ref[Any]
     local_name: str
     kind: str
     name: str
@@ -126,7 +126,7 @@ class Slot:
     frames: tuple[Frame, ...] = ()
     is_loose: bool = False
 
-    def tensor(self) -> "Tensor | None":
+    def tensor(self) -> Tensor | None:
         """Return the tensor that the slot holds now."""
         owner = self.owner()
         if owner is None:
@@ -145,7 +145,7 @@ class Models:
     def __init__(
         self,
         registrations: Registrations,
-        model: "Module | None" = None,
+        model: Module | None = None,
         *,
         optimizers: Callable[[], Iterable[Any]] = tuple,
     ) -> None:
@@ -221,7 +221,7 @@ class Models:
                         is_loose=True,
                     )
 
-    def _slot(self, tensor: "Tensor", kind: str, names: "list[tuple[str, str, Module]]") -> Slot:
+    def _slot(self, tensor: Tensor, kind: str, names: list[tuple[str, str, Module]]) -> Slot:
         path, name, module = names[0]
         holders = [(holder, local_name) for _, local_name, holder in names]
         return Slot(
@@ -266,7 +266,7 @@ def _groups(optimizer: Any) -> Iterable[dict[str, Any]]:
     return getattr(optimizer, "param_groups", ())
 
 
-def _optimizers_tensors(optimizer: Any) -> "Iterator[tuple[str, Tensor]]":
+def _optimizers_tensors(optimizer: Any) -> Iterator[tuple[str, Tensor]]:
     """Return an optimizer's tensors, named by the group and the index in it: ``0.3``."""
     import torch
 
@@ -276,7 +276,7 @@ def _optimizers_tensors(optimizer: Any) -> "Iterator[tuple[str, Tensor]]":
                 yield f"{number}.{i}", tensor
 
 
-def _optimizers_tensor(optimizer: Any, name: str) -> "Tensor | None":
+def _optimizers_tensor(optimizer: Any, name: str) -> Tensor | None:
     """Return the tensor that has such a name now."""
     import torch
 
@@ -303,7 +303,7 @@ def _named_modules(roots: list[Module]) -> Iterator[tuple[str, Module]]:
         yield from root.named_modules(prefix=prefix, remove_duplicate=False)
 
 
-def _numbered(name: str, numbers: "Counter[str]") -> str:
+def _numbered(name: str, numbers: Counter[str]) -> str:
     """Return a name, from its second use on with a number: ``AdamW#2``."""
     numbers[name] += 1
     return name if numbers[name] == 1 else f"{name}#{numbers[name]}"

@@ -42,7 +42,7 @@ class Observer:
     def __init__(
         self,
         *,
-        model: "Module | None" = None,
+        model: Module | None = None,
         optimizer: Any = None,
         guards: Guards | None = None,
         interception: Interception | None = None,
@@ -139,7 +139,7 @@ class Observer:
         convert = self._phases.trace_clock(snapshot.get("external_annotations"))
         return {**self._records.facts(convert), "phases": self._phases.facts(convert)}
 
-    def module_path(self, module: "Module") -> str | None:
+    def module_path(self, module: Module) -> str | None:
         """Return a module's dotted name, empty for the model itself; None if unknown."""
         return self._run(self._models.path, module)
 
@@ -168,7 +168,7 @@ class Observer:
             f"snapconv:{phase}", is_range=True, phase=phase, iteration=self._iteration
         )
 
-    def _call_begins(self, module: "Module", args: Any) -> None:
+    def _call_begins(self, module: Module, args: Any) -> None:
         self._running.append(module)
         if len(self._running) == 1:
             # Global hooks get no keyword arguments: take those of torch's _call_impl, alive during
@@ -176,7 +176,7 @@ class Observer:
             frame = next(program_frames(), None)
             self._begin_forward(module, (args, frame and frame.f_locals.get("kwargs")))
 
-    def _call_ends(self, module: "Module", _args: Any, result: Any) -> None:
+    def _call_ends(self, module: Module, _args: Any, result: Any) -> None:
         if not any(running is module for running in self._running):
             return
         while self._running.pop() is not module:
@@ -184,7 +184,7 @@ class Observer:
         if not self._running:
             self._end_forward(result)
 
-    def _begin_forward(self, module: "Module", arguments: tuple[Any, Any]) -> None:
+    def _begin_forward(self, module: Module, arguments: tuple[Any, Any]) -> None:
         import torch
 
         self._registrations.add(module)
@@ -299,6 +299,6 @@ class Observer:
             self._optimizers.append(weakref.ref(optimizer))
             self._registrations.is_changed = True
 
-    def _note_saved(self, tensor: "Tensor") -> None:
+    def _note_saved(self, tensor: Tensor) -> None:
         module = self._models.path(self._running[-1]) if self._running else None
         self._records.saved(self._iteration, tensor, module)

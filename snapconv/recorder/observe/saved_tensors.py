@@ -36,7 +36,7 @@ class _UntilSaved(tuple[Any, ...]):
 class SavedTensors:
     """Calls ``note`` with every tensor saved for backward between ``open`` and ``close``."""
 
-    def __init__(self, note: "Callable[[Tensor], None]", guard: Guard) -> None:
+    def __init__(self, note: Callable[[Tensor], None], guard: Guard) -> None:
         self._note = note
         self._guard = guard
         self._pair: tuple[Any, Any] = self._hooks()
@@ -125,7 +125,7 @@ class SavedTensors:
             return False
         return bool(_innermost() == self._pair)
 
-    def _pack(self, tensor: "Tensor") -> "tuple[Tensor, int | None]":
+    def _pack(self, tensor: Tensor) -> tuple[Tensor, int | None]:
         if self._is_open:
             self._note(tensor)
         # A node that saves its own output would hold itself for ever if it got the output back. A
@@ -134,7 +134,7 @@ class SavedTensors:
         return stored, tensor._version
 
     @staticmethod
-    def _unpack(packed: "tuple[Tensor, int | None]") -> "Tensor":
+    def _unpack(packed: tuple[Tensor, int | None]) -> Tensor:
         tensor, version = packed
         # torch leaves this check to whoever has hooks.
         if version is not None and tensor._version != version:
@@ -185,7 +185,7 @@ class SavedTensors:
         self._n_saving += 1
         context.saved_for_forward = waiting
 
-    def _saved(self, context: "weakref.ref[Any]", tensors: "tuple[Tensor | None, ...]") -> None:
+    def _saved(self, context: weakref.ref[Any], tensors: tuple[Tensor | None, ...]) -> None:
         """Note the tensors; a call that failed, or has no gradient, has saved nothing."""
         self._n_saving -= 1
         node = context()

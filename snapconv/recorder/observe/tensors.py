@@ -17,7 +17,7 @@ _MAX_DEPTH = 6
 _MAX_ITEMS = 10_000
 
 
-def named_tensors(value: Any, name: str = "", depth: int = 0) -> "Iterator[tuple[str, Tensor]]":
+def named_tensors(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
     """Find every tensor in nested containers, with the keys that lead to it: ``old_dirs.3``."""
     if isinstance(value, _torch().Tensor):
         yield name, value
@@ -88,7 +88,7 @@ def _torch() -> Any:
     return torch
 
 
-def memory_rows(tensor: "Tensor") -> Iterator[Row]:
+def memory_rows(tensor: Tensor) -> Iterator[Row]:
     """Return the addresses of a tensor's memory now, a row for each piece; none off the device."""
     for piece in plain_tensors(tensor):
         location = locations.locate(piece)
@@ -102,7 +102,7 @@ def memory_rows(tensor: "Tensor") -> Iterator[Row]:
             }
 
 
-def shape_and_type(tensor: "Tensor") -> Row:
+def shape_and_type(tensor: Tensor) -> Row:
     """Return a tensor's shape and element type as plain values."""
     return {
         "shape": [int(n) for n in tensor.shape],

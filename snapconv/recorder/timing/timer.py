@@ -21,7 +21,7 @@ from snapconv.recorder.timing.iteration import Call, Iteration, Section
 from snapconv.recorder.timing.marks import Clock, CpuClock, CudaClock, StackRecorder
 from snapconv.version import VERSION
 
-ModulePath = Callable[[Any], "str | None"]
+ModulePath = Callable[[Any], str | None]
 # The marks at the beginning and at the end.
 Span = tuple[Any, Any]
 
