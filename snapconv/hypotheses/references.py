@@ -16,6 +16,7 @@ import numpy as np
 from snapconv.analysis import DeviceAnalysis
 from snapconv.columns import (
     BoolColumn,
+    Int32Column,
     Int64Column,
     distinct,
     grouped,
@@ -23,10 +24,10 @@ from snapconv.columns import (
     next_of,
     plain_rows,
     rows_of,
+    run_starts,
     unknown_column,
 )
 from snapconv.hypotheses.line_calls import LineCalls
-from snapconv.stacks.paths import normal
 from snapconv.torch_knowledge.frame_patterns import Role
 
 # Two values of one operation: no function runs between them.
@@ -88,18 +89,26 @@ def ends_without_graph(
     is_in_place = features.made_through(Role.IN_PLACE)
     free_event[is_in_place] = -1
     outputs = traced[(table.stack_id[traced] >= 0) & ~is_in_place[traced]]
-    if not len(outputs):
-        return free_event[rows]
-    values = _values(calls, analysis, outputs)
-    is_saved = features.mask(rows)[values.rows]
+    if len(outputs):
+        values = _values(calls, analysis, outputs)
+        ends = _ends_of_values(analysis, values, is_saved=features.mask(rows)[values.rows])
+        events = np.append(table.alloc_event[values.rows], n_events)
+        free_event[values.rows] = events[ends + 1]
+    return free_event[rows]
+
+
+def _ends_of_values(
+    analysis: DeviceAnalysis, values: _Values, *, is_saved: BoolColumn
+) -> Int64Column:
+    """Return the value whose making is over when each value is free.
+
+    ``is_saved`` marks what a graph kept.
+    """
     following = values.next_at(0)
     over = values.next_at(-1)
     ends = _last_reads(values, following, over)
     _keep_joined(analysis, values, ends, over, is_saved)
-    ends = _last_outputs(analysis, values, ends, following, is_saved)
-    events = np.append(table.alloc_event[values.rows], n_events)
-    free_event[values.rows] = events[ends + 1]
-    return free_event[rows]
+    return _last_outputs(analysis, values, ends, following, is_saved)
 
 
 def _last_outputs(
@@ -159,22 +168,16 @@ def _values(calls: LineCalls, analysis: DeviceAnalysis, outputs: Int64Column) ->
     Other outputs of an operation, as the mean of a norm, have another size.
     """
     table = analysis.allocations
-    stack = table.stack_id[outputs]
-    size = table.requested_bytes[outputs]
-    is_first = np.append(True, stack[1:] != stack[:-1])
-    first = np.maximum.accumulate(np.where(is_first, np.arange(len(outputs)), 0))
-    is_first |= size == size[first]
-    stack = stack[is_first].astype(np.int64)
+    rows = outputs[_are_first(table.stack_id[outputs], table.requested_bytes[outputs])]
+    stack = table.stack_id[rows].astype(np.int64)
     level, is_beside, is_output = _levels(calls, analysis, stack)
     stacks, position = np.unique(stack, return_inverse=True)
-    depths = [len(calls.path(one_stack)) for one_stack in stacks.tolist()]
-    roots = [len(calls.module_call(one_stack, outermost=True)) for one_stack in stacks.tolist()]
-    depth = np.array(depths, np.int64)[position]
-    root = np.array(roots, np.int64)[position]
+    depths = [(len(calls.path(row)), len(calls.model_call(row))) for row in stacks.tolist()]
+    depth, root = np.array(depths, np.int64)[position].T
     call = np.cumsum(np.append(False, level < root)[:-1])
     return _Values(
-        rows=outputs[is_first],
-        sizes=size[is_first],
+        rows=rows,
+        sizes=table.requested_bytes[rows],
         level=level,
         is_beside=is_beside > 0,
         is_output=(is_output > 0) & (level >= root),
@@ -182,6 +185,13 @@ def _values(calls: LineCalls, analysis: DeviceAnalysis, outputs: Int64Column) ->
         root=root,
         call=call,
     )
+
+
+def _are_first(stack: Int32Column, sizes: Int64Column) -> BoolColumn:
+    """Mark in each run of one stack its first output, and those of its size."""
+    starts = run_starts(stack)
+    first = np.repeat(starts, np.diff(starts, append=len(stack)))
+    return np.asarray(sizes == sizes[first])
 
 
 def _levels(calls: LineCalls, analysis: DeviceAnalysis, stack: Int64Column) -> Int64Column:
@@ -210,7 +220,6 @@ class _Paths:
     def __init__(self, calls: LineCalls, analysis: DeviceAnalysis, stack: Int64Column) -> None:
         paths = {number: calls.path(number) for number in stack.tolist()}
         self.calls = calls
-        self.files = analysis.snapshot.stacks.frames.filenames
         self.function = _functions(analysis, set(chain.from_iterable(paths.values())))
         self.first: dict[int, int] = {}
         nodes: dict[tuple[int, int], int] = {}
@@ -250,7 +259,7 @@ class _Paths:
         """Return whether the first frame that calls no module returns an object."""
         for frame in path:
             if not self.calls.is_module_call(frame):
-                return bool(_MAKES_OUTPUTS.search(normal(self.files[frame])))
+                return bool(_MAKES_OUTPUTS.search(self.calls.file(frame)))
         return False
 
 
@@ -285,9 +294,7 @@ def _keep_joined(
     concatenation the first such value. It is an argument of its block, which holds it to the end.
     """
     sizes = values.sizes
-    is_join = analysis.is_of_operation("cat")[values.rows] & (values.depth > 0)
-    is_join &= ~analysis.features.made_through(Role.CACHE_UPDATE)[values.rows]
-    is_join &= np.append(0, values.level[:-1]) < _NONE_BETWEEN
+    is_join = _are_joins(analysis, values)
     for joins in grouped(rows_of(is_join), values.call):
         read_bytes = sizes[joins] - sizes[joins - 1]
         # A list that grows is read anew each time.
@@ -304,3 +311,11 @@ def _keep_joined(
             is_waiting[earliest] = False
             earliest += start
             ends[earliest] = np.maximum(ends[earliest], over[join])
+
+
+def _are_joins(analysis: DeviceAnalysis, values: _Values) -> BoolColumn:
+    """Mark concatenations that come after another value, but for those of caches."""
+    is_join = analysis.is_of_operation("cat")[values.rows] & (values.depth > 0)
+    is_join &= ~analysis.features.made_through(Role.CACHE_UPDATE)[values.rows]
+    is_join &= np.append(0, values.level[:-1]) < _NONE_BETWEEN
+    return is_join

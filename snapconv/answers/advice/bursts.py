@@ -226,8 +226,7 @@ class Bursts:
         newest = int(alloc[last])
         call = self._call(path, last, freed)
         if call <= newest and is_of_graph:
-            following = np.append(self.calls.alloc_events, self.features.n_events)
-            call = int(following[self.calls.n_allocs[newest]])
+            call = self.calls.next_alloc(newest)
         if newest < call < freed and self._is_made_anew(
             rows, newest, (call, freed), is_of_graph=is_of_graph
         ):
@@ -248,7 +247,7 @@ class Bursts:
         if call > self.table.alloc_event[last]:
             return call
         # Nothing but this line is in the loop, or this is a temporary of the call itself.
-        module = self.calls.module_call(int(self.table.stack_id[last]), outermost=True)
+        module = self.calls.model_call(int(self.table.stack_id[last]))
         return self.calls.began_last(module, freed) if module else -1
 
     def _old(self, rows: Int64Column) -> Int64Column:
@@ -307,7 +306,7 @@ class Bursts:
             return None
         if _shared_bytes(sizes[rows], sizes[remaining]) >= required:
             return None
-        maker = self.calls.module_call(int(table.stack_id[new[0]]), outermost=True)
+        maker = self.calls.model_call(int(table.stack_id[new[0]]))
         if not maker:
             return None
         call = self.calls.began(maker, int(table.alloc_event[new[0]]))

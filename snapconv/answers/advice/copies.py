@@ -219,7 +219,7 @@ def autocast_cache(evidence: Evidence, *, is_read_again: bool) -> Iterator[Detec
     if stack >= 0:
         path = calls.path(stack)
     else:
-        path = calls.module_call(evidence.analysis.main_stack(live), outermost=True)
+        path = calls.model_call(evidence.analysis.main_stack(live))
     change = freed_from(evidence.analysis, rows, _next_operations(evidence, is_cached)[rows])
     yield evidence.finding(change, live, calls.line_of(path), could_be=())
 
@@ -249,7 +249,7 @@ def _are_read_again(evidence: Evidence, copies: Int64Column) -> bool:
     table = evidence.table
     calls = evidence.calls
     for path in {calls.path(stack) for stack in table.stack_id[copies].tolist() if stack >= 0}:
-        rows = rows_of(calls.is_within(path)[table.stack_id])
+        rows = rows_of(calls.made_within(path))
         run = np.cumsum(np.diff(rows, prepend=-2) > 1)
         line_copies = np.intersect1d(copies, rows)
         ends = evidence.features.end[line_copies]

@@ -18,7 +18,6 @@ from snapconv.columns import (
 from snapconv.hypotheses.changes import Change, Demand, Peak
 from snapconv.hypotheses.line_calls import LineCalls
 from snapconv.phases.trace_phases import Phase
-from snapconv.stacks.paths import normal
 from snapconv.stacks.project_lines import SourceLine
 
 # A change of the program is worth it from this part of the peak on; a price, from the second on.
@@ -140,9 +139,8 @@ class Evidence:
 
     def _frames_of(self, rows: Int64Column) -> Iterator[tuple[SourceLine | None, str]]:
         """Yield the project's line and the file of each frame of the main stack, from inside."""
-        files = self.analysis.snapshot.stacks.frames.filenames
         for frame in reversed(self.calls.path(self.analysis.main_stack(rows))):
-            yield self.calls.lines.of_frame(frame), normal(files[frame])
+            yield self.calls.lines.of_frame(frame), self.calls.file(frame)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.bursts import NEARLY, Burst, Bursts, is_graph
@@ -17,9 +18,10 @@ from snapconv.answers.advice.evidence import Detected, Evidence
 from snapconv.answers.cycles import find_garbage
 from snapconv.answers.growth import Fate, find_growth, growth_by_line, growth_notes
 from snapconv.classification.categories import ABOUT, Category
-from snapconv.classification.features import at, first_before
+from snapconv.classification.features import first_before
 from snapconv.columns import (
     BoolColumn,
+    EventColumn,
     Int32Column,
     Int64Column,
     distinct,
@@ -113,37 +115,37 @@ def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
     stay, and several backwards come before each step, they may be added up on purpose; nothing is
     found then.
     """
-    analysis = evidence.analysis
-    moment = evidence.moment.event
     features = evidence.features
-    phases = analysis.phases
-    idle = _idle_ranges(analysis.phases)
-    begun = idle[idle[:, 0] <= moment]
-    if not len(begun) or moment > phases.run_end[begun[-1, 1]]:
+    phases = evidence.analysis.phases
+    idle = _idle_ranges(phases)
+    begun = idle[idle[:, 0] <= evidence.moment.event]
+    if not len(begun) or evidence.moment.event > phases.run_end[begun[-1, 1]]:
         return
     step_end, backward = begun[-1].tolist()
     # Those of before the trace may be a sum, unless they are freed before the first backward.
     is_idle = features.is_traced | (features.end <= idle[0, 1])
     rows = rows_of(is_idle & evidence.is_a(Category.GRADIENT))
-    is_old = features.alloc[rows] < step_end
-    live_rows = rows[evidence.live[rows] & is_old]
+    live_rows = rows[evidence.live[rows] & (features.alloc[rows] < step_end)]
     if not evidence.is_large(live_rows) or len(rows) * len(idle) > _MOST_RANGES:
         return
     stay = bool((features.end[live_rows] > backward).any())
-    iterations = phases.iteration[phases.begins_of(Phase.BACKWARD)]
-    if stay and len(distinct(iterations)) < len(iterations):
+    if stay and _has_several_backwards(phases):
         return
     line = _first_free_line(evidence, live_rows)
-    freed = "not freed before backward"
-    if not stay:
-        freed = f"freed only after it{optional(', at {0.place}', line)}"
+    after = f"freed only after it{optional(', at {0.place}', line)}"
     yield evidence.finding(
         _freed_after_steps(evidence, rows, idle),
         live_rows,
         line,
         could_be=_gradient_look_alikes(phases, stay=stay),
-        when=freed,
+        when="not freed before backward" if stay else after,
     )
+
+
+def _has_several_backwards(phases: Phases) -> bool:
+    """Return whether an iteration has more than one backward."""
+    iterations = phases.iteration[phases.begins_of(Phase.BACKWARD)]
+    return len(distinct(iterations)) < len(iterations)
 
 
 def _first_free_line(evidence: Evidence, rows: Int64Column) -> SourceLine | None:
@@ -190,10 +192,7 @@ def _freed_after_steps(evidence: Evidence, rows: Int64Column, idle: Int64Column)
     features = evidence.features
     phases = evidence.analysis.phases
     alloc = table.alloc_event[rows]
-    begins = run_starts(phases.phase)
-    first = last_before(begins, alloc + 1)
-    last = phases.run_end[alloc]
-    position = (alloc - first) / np.maximum(last - first + 1, 1)
+    position = _positions_in_runs(phases, alloc)
     incoming = rows_of(features.by_engine & ~evidence.is_a(Category.GRADIENT))
     incoming_alloc = table.alloc_event[incoming]
     parts: list[Change] = []
@@ -206,6 +205,13 @@ def _freed_after_steps(evidence: Evidence, rows: Int64Column, idle: Int64Column)
         freed = freed_from(evidence.analysis, rows[is_kept], ends)
         parts.append(replace(freed, last=again))
     return joined(parts)
+
+
+def _positions_in_runs(phases: Phases, alloc: EventColumn) -> NDArray[np.float64]:
+    """Return how far into its run of a phase each alloc comes: from 0 to 1."""
+    first = last_before(run_starts(phases.phase), alloc + 1)
+    last = phases.run_end[alloc]
+    return np.asarray((alloc - first) / np.maximum(last - first + 1, 1))
 
 
 def _taken_over(
@@ -236,33 +242,39 @@ _LEAST_GRAPHS = 3
 def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     """Find forwards whose activations were kept for a backward, and freed without one."""
     analysis = evidence.analysis
-    table = evidence.table
+    calls = evidence.calls
     features = evidence.features
     unused, call_number = _unused(evidence)
-    burst = at(evidence.calls.n_allocs, table.freed_event, -1).astype(np.int64)
-    call_and_burst = burst * (evidence.demand.n_events + 1) + call_number
-    parts = _thrown_away(evidence, unused, call_and_burst)
-    parts += _replaced_graphs(evidence, unused & ~features.is_cache)
-    if not parts:
+    graphs = _graphs_without_backward(evidence, unused, call_number)
+    if not len(graphs):
         return
-    stacks = distinct(table.stack_id[np.concatenate(parts)])
-    parts += _last_graph(evidence, unused, stacks)
-    rows = distinct(np.concatenate(parts))
+    stacks = distinct(evidence.table.stack_id[graphs])
+    rows = distinct(np.concatenate([graphs, *_last_graph(evidence, unused, stacks)]))
     live_rows = rows[evidence.live[rows]]
     if not evidence.is_large(live_rows):
         return
-    is_companion = _is_companion(evidence, unused) & is_among(burst, burst[rows])
+    is_companion = _is_companion(evidence, unused) & is_among(calls.burst, calls.burst[rows])
     rows = np.concatenate((rows, rows_of(is_companion)))
-    callers = (evidence.calls.module_call(stack, outermost=True) for stack in stacks.tolist())
+    callers = map(calls.model_call, stacks.tolist())
     # What the same call left before was freed without a backward.
     is_over = features.is_freed[rows].any()
     yield evidence.finding(
-        freed_from(analysis, rows, ends_without_graph(evidence.calls, analysis, rows)),
+        freed_from(analysis, rows, ends_without_graph(calls, analysis, rows)),
         live_rows,
-        evidence.calls.line_of(next(filter(None, callers), ())),
+        calls.line_of(next(filter(None, callers), ())),
         could_be=_graph_look_alikes(analysis, live_rows, is_over=is_over),
         calls="this call" if features.is_traced[rows].all() else _CALLS_OF_BEFORE,
     )
+
+
+def _graphs_without_backward(
+    evidence: Evidence, unused: BoolColumn, call_number: Int64Column
+) -> Int64Column:
+    """Return the allocations of graphs that were thrown away, or replaced by a next one."""
+    call_and_burst = evidence.calls.burst * (evidence.demand.n_events + 1) + call_number
+    parts = [np.zeros(0, np.int64), *_thrown_away(evidence, unused, call_and_burst)]
+    parts += _replaced_graphs(evidence, unused & ~evidence.features.is_cache)
+    return np.concatenate(parts)
 
 
 def _is_companion(evidence: Evidence, unused: BoolColumn) -> BoolColumn:
@@ -323,7 +335,7 @@ def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> list[Int64Column
     for burst in Bursts(analysis, calls).finished(evidence):
         if burst.is_graph and not burst.maker:
             is_new = unused & (table.stack_id >= 0) & (table.alloc_event >= burst.call)
-            is_new &= calls.is_within(calls.path(burst.line))[table.stack_id]
+            is_new &= calls.made_within(calls.path(burst.line))
             parts += [burst.rows, rows_of(is_new)]
     return parts
 
@@ -364,16 +376,15 @@ def _number(evidence: Evidence, rows: Int64Column, begins: Int64Column) -> Int64
 
 def _add_losses(evidence: Evidence, call: _ModelCalls) -> Int64Column:
     """Return graphs with what was freed together with each: its inputs, and its loss's memory."""
-    table = evidence.table
     features = evidence.features
     is_part = features.is_freed.copy()
     line = call.path[:-1]
     if line:  # what the trace does not free has no burst: then the same line
-        is_part |= evidence.calls.is_within(line)[table.stack_id]
+        is_part |= evidence.calls.made_within(line)
     is_input = evidence.is_a(Category.INPUT)
     is_part &= (evidence.is_computed | is_input) & features.is_traced
     candidates = rows_of(is_part | features.mask(call.rows))
-    burst = at(evidence.calls.n_allocs, table.freed_event[candidates], -1) + 1
+    burst = evidence.calls.burst[candidates] + 1
     number = _number(evidence, candidates, call.begins)
     key = number * (evidence.demand.n_events + 2) + burst
     return candidates[np.isin(key, key[np.isin(candidates, call.rows)])]
@@ -482,7 +493,7 @@ def _model_calls(evidence: Evidence, is_chosen: BoolColumn) -> Iterator[_ModelCa
     stack_id = evidence.table.stack_id
     parts_by_path: dict[tuple[int, ...], list[Int64Column]] = {}
     for stack_rows in grouped(rows_of(is_chosen), stack_id):
-        path = evidence.calls.module_call(int(stack_id[stack_rows[0]]), outermost=True)
+        path = evidence.calls.model_call(int(stack_id[stack_rows[0]]))
         parts_by_path.setdefault(path, []).append(stack_rows)
     for path, parts in parts_by_path.items():
         rows = np.sort(np.concatenate(parts))

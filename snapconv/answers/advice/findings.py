@@ -487,30 +487,27 @@ def advise(
     demand = Demand(analysis)
     unknown = _why_unknown(analysis)
     peak_of = demand.replayed if replays else demand.without
-    evidence = Evidence(demand, LineCalls(analysis), demand.peak, goal_bytes, forward_ms or {})
     findings: list[Finding] = []
     if not unknown:
-        findings = _search(evidence, _sorts(trades=trades, replays=replays), peak_of)
-    if replays and (goal_bytes is not None or not trades):
-        findings = _worthwhile(findings, goal_bytes, demand)
-    failed = analysis.phases.oom_events[:1].tolist()
+        evidence = Evidence(demand, LineCalls(analysis), demand.peak, goal_bytes, forward_ms or {})
+        findings = _find(evidence, peak_of, trades=trades, replays=replays)
     fits_already = False
     setting = None
     is_tried = trades and replays and not unknown and analysis.n_events <= _MOST_SEARCHED
     if is_tried:
         fits_already, setting = saving_setting(analysis, capacity)
-    changes = [finding.change for finding in findings]
+    failed_bytes, failed_line = _failed_request(demand)
     return Advice(
         device=analysis.device.device,
         peak=demand.peak,
         reserved_bytes=analysis.replay.reserved.peak,
-        is_failed=bool(failed),
-        failed_bytes=sum(int(analysis.device.events.size[event]) for event in failed),
-        failed_line=next((demand.line_at(event) for event in failed), None),
+        is_failed=analysis.ran_out,
+        failed_bytes=failed_bytes,
+        failed_line=failed_line,
         goal_bytes=goal_bytes,
         with_trades=trades,
         findings=tuple(findings),
-        together=findings[0].peak if len(findings) == 1 else peak_of(changes),
+        together=_peak_together(findings, peak_of),
         enough=tuple(_enough(findings, goal_bytes, demand)) if goal_bytes is not None else (),
         fits_already=fits_already,
         are_settings_tried=is_tried,
@@ -519,6 +516,39 @@ def advise(
         unknown=unknown,
         history_verdict=analysis.history.verdict.value,
     )
+
+
+def _find(
+    evidence: Evidence,
+    peak_of: Callable[[Sequence[Change]], Peak],
+    *,
+    trades: bool,
+    replays: bool,
+) -> list[Finding]:
+    """Search for findings, and leave out those that nobody needs."""
+    goal_bytes = evidence.goal_bytes
+    findings = _search(evidence, _sorts(trades=trades, replays=replays), peak_of)
+    if replays and (goal_bytes is not None or not trades):
+        return _worthwhile(findings, goal_bytes, evidence.demand)
+    return findings
+
+
+def _failed_request(demand: Demand) -> tuple[int, SourceLine | None]:
+    """Return the bytes and the line of the first request that failed; 0 without one."""
+    analysis = demand.analysis
+    if not analysis.ran_out:
+        return 0, None
+    event = int(analysis.phases.oom_events[0])
+    return int(analysis.device.events.size[event]), demand.line_at(event)
+
+
+def _peak_together(
+    findings: Sequence[Finding], peak_of: Callable[[Sequence[Change]], Peak]
+) -> Peak:
+    """Return the peak with the changes of all findings; that of a single one is measured already."""
+    if len(findings) == 1:
+        return findings[0].peak
+    return peak_of([finding.change for finding in findings])
 
 
 def _sorts(*, trades: bool, replays: bool) -> list[str]:
@@ -777,11 +807,7 @@ def _finding(
     demand = evidence.demand
     change = detected.alone or detected.change
     alone = demand.without([change])
-    saved = demand.peak.n_bytes - alone.n_bytes
-    if changes:
-        n_before = demand.without(changes).n_bytes
-        n_after = demand.without([*changes, detected.change]).n_bytes
-        saved = max(saved, n_before - n_after)
+    saved = _saved_bytes(detected, demand, alone, changes)
     texts = _sentence_values(kind, detected, demand)
     could_be = kind.look_alikes(detected.could_be)
     wrong_if = kind.wrong_if.format(**texts)
@@ -806,6 +832,16 @@ def _finding(
         peak=alone,
         change=change,
     )
+
+
+def _saved_bytes(detected: Detected, demand: Demand, alone: Peak, changes: Sequence[Change]) -> int:
+    """Return the bytes that a change saves alone, or beside others if it then saves more."""
+    saved = demand.peak.n_bytes - alone.n_bytes
+    if changes:
+        n_before = demand.without(changes).n_bytes
+        n_after = demand.without([*changes, detected.change]).n_bytes
+        saved = max(saved, n_before - n_after)
+    return saved
 
 
 def _sentence_values(kind: Kind, detected: Detected, demand: Demand) -> dict[str, str]:

@@ -271,7 +271,7 @@ def _layers(
     calls = evidence.calls
     stacks = distinct(table.stack_id[softmaxes]).tolist()
     for module in {calls.module_call(stack) for stack in stacks} - {()}:
-        is_of_module = calls.is_within(module)[table.stack_id]
+        is_of_module = calls.made_within(module)
         module_softmaxes = softmaxes[is_of_module[softmaxes]]
         alloc = np.sort(table.alloc_event[module_softmaxes].astype(np.int64))
         middles = (alloc[1:] + alloc[:-1]) // 2
@@ -375,25 +375,13 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
 def offloaded(evidence: Evidence) -> Iterator[Detected]:
     """Find the tensors that autograd saved, to keep on the GPU only while operations need them."""
     analysis = evidence.analysis
-    table = evidence.table
-    features = evidence.features
-    is_saved = is_among(analysis.classification.category, categories_with(Trait.SAVED))
-    # What backward computes again is saved there, outside of the forward's hooks.
-    is_saved &= features.is_freed_by_engine & features.is_traced
-    is_saved &= ~features.made_through(Role.RECOMPUTE)
-    rows = rows_of(is_saved)
-    freed = table.freed_event[rows]
-    # Nothing but the graph holds it when backward begins; it comes back for its own operation.
-    ends = ends_without_graph(evidence.calls, analysis, rows)
-    first = np.minimum(ends, features.next_backward[rows])
-    last = np.maximum(last_before(np.sort(freed), freed), first)
-    change = Change(rows, first, last, table.block_bytes[rows])
+    calls = evidence.calls
+    change = _moved(evidence)
     n_moved = evidence.demand.bytes_at(change, evidence.moment.event)
     if not evidence.is_worth(n_moved, LEAST_SHARE_OF_TRADE):
         return
-    live_rows = rows[evidence.live[rows]]
-    calls = evidence.calls
-    line = calls.line_of(calls.module_call(analysis.main_stack(live_rows), outermost=True))
+    live_rows = change.rows[evidence.live[change.rows]]
+    line = calls.line_of(calls.model_call(analysis.main_stack(live_rows)))
     seconds = f"{2 * n_moved / _PCIE:.2g} s at 20 GiB/s"
     texts = {
         "moved": format_bytes(n_moved),
@@ -403,6 +391,23 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
         "keyword": _keyword_hint(evidence, live_rows),
     }
     yield Detected(change, analysis.main_line(live_rows), line, texts)
+
+
+def _moved(evidence: Evidence) -> Change:
+    """Return the change that has the saved tensors on the CPU while no operation needs them."""
+    features = evidence.features
+    category = evidence.analysis.classification.category
+    # What backward computes again is saved there, outside of the forward's hooks.
+    is_saved = is_among(category, categories_with(Trait.SAVED))
+    is_saved &= features.is_freed_by_engine & features.is_traced
+    is_saved &= ~features.made_through(Role.RECOMPUTE)
+    rows = rows_of(is_saved)
+    freed = evidence.table.freed_event[rows]
+    # Nothing but the graph holds it when backward begins; it comes back for its own operation.
+    ends = ends_without_graph(evidence.calls, evidence.analysis, rows)
+    first = np.minimum(ends, features.next_backward[rows])
+    last = np.maximum(last_before(np.sort(freed), freed), first)
+    return Change(rows, first, last, evidence.table.block_bytes[rows])
 
 
 def _keyword_hint(evidence: Evidence, rows: Int64Column) -> str:
