@@ -36,7 +36,7 @@ from snapconv.columns import (
 )
 from snapconv.replay.device_replay import AllocationTable, Replay
 from snapconv.replay.lifetimes import real_events
-from snapconv.replay.memory_layout import layout_at, segments_of
+from snapconv.replay.memory_layout import MemoryLayout, Pieces, layout_at, segments_of
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.snapshot.segment_table import SegmentTable
@@ -203,14 +203,12 @@ def find_calls(
         _part(filled, CallKind.DEVICE_IS_FULL, rank=_BEFORE),
         _part(rows_of(events.action == Action.OOM), CallKind.FAILED_MALLOC, rank=_ITSELF),
     ]
-    order, operation, row = (np.concatenate(column) for column in zip(*parts, strict=True))
-    sort = np.argsort(order, kind="stable")
-    sort = sort[order[sort] >= first_event * _PLACES]
+    position, operation, row = _in_order(parts, first_event)
     return read_only(
         AllocatorCalls(
-            operation=operation[sort].astype(np.int8),
-            row=row[sort],
-            event=order[sort] // _PLACES,
+            operation=operation.astype(np.int8),
+            row=row,
+            event=position // _PLACES,
             requested_bytes=rows.requested_bytes,
             stream=rows.stream,
             pool=_pools_of(device, replayed, default),
@@ -229,6 +227,7 @@ def find_calls(
 # Several calls may belong to one event: these are their places.
 _BEFORE, _ITSELF, _AFTER, _PLACES = 0, 1, 2, 3
 
+# Positions (an event and a place at it), operations and rows.
 _Part = tuple[Int64Column, ...]
 
 
@@ -236,6 +235,15 @@ def _part(event: NDArray[Any], operation: CallKind, *, rank: int, row: ArrayLike
     order = event.astype(np.int64) * _PLACES + rank
     operations = np.full(len(event), operation, np.int64)
     return order, operations, np.full(len(event), row, np.int64)
+
+
+def _in_order(parts: Iterable[_Part], first_event: int) -> _Part:
+    """Return the calls of all parts in the order of their positions, from an event on."""
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    position = columns[0]
+    order = np.argsort(position, kind="stable")
+    order = order[position[order] >= first_event * _PLACES]
+    return tuple(column[order] for column in columns)
 
 
 def _allocation_parts(events: EventTable, replayed: Replay) -> list[_Part]:
@@ -276,21 +284,14 @@ def _find_returns(
     (stacks of all events have the name); and where the device had more at another time than would
     have been needed, unless garbage was collected.
     """
-    action = events.action
-    settings = replayed.rules.settings
-    is_return = is_among(action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
-    at = rows_of(is_return | is_among(action, _CALLS_AND_GROWTH))
-    starts = at[run_starts(is_return[at])]
-    runs = rows_of(is_return[starts])
-    begins = starts[runs]
-    follower = np.append(starts, len(events))[runs + 1]
-    next_action = np.append(action, Action.UNKNOWN)[follower]
+    begins, follower = _runs_of_returns(events)
+    next_action = np.append(events.action, Action.UNKNOWN)[follower]
     is_growth = is_among(next_action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
     stack = events.stack_id[begins]
     next_stack = np.append(events.stack_id, -1)[follower]
     is_by_program = ~(is_growth | (next_action == Action.OOM))
     is_by_program |= (stack >= 0) & _stacks_that_empty(stacks)[stack]
-    if settings.garbage_collection_threshold == 0:
+    if replayed.rules.settings.garbage_collection_threshold == 0:
         reserved = replayed.reserved
         # The last entry is of before the trace.
         before = np.append(reserved.after, reserved.start)[begins - 1]
@@ -298,6 +299,19 @@ def _find_returns(
         is_by_program |= is_growth & (before + requested <= reserved.peak)
     is_sure = is_by_program | ((stack >= 0) & (stack == next_stack))
     return begins[is_by_program], begins[~is_by_program], count_of(~is_sure)
+
+
+def _runs_of_returns(events: EventTable) -> tuple[Int64Column, Int64Column]:
+    """Return where each run of returned segments begins, and the call or growth that follows it.
+
+    The number of events where nothing follows.
+    """
+    is_return = is_among(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
+    rows = rows_of(is_return | is_among(events.action, _CALLS_AND_GROWTH))
+    starts = rows[run_starts(is_return[rows])]
+    runs = rows_of(is_return[starts])
+    follower = np.append(starts, len(events))[runs + 1]
+    return starts[runs], follower
 
 
 _CALLS_AND_GROWTH = (
@@ -336,28 +350,35 @@ def start_before(
 ) -> ReplayStart:
     """Find where memory was just before an event of one device."""
     rows = replayed.allocations
-    layout = layout_at(device, rows, event - 1)
-    # Where segments overlap, the first counts; where blocks do, the part before the next one.
-    ends = np.maximum.accumulate(layout.segments.addr + layout.segments.total_bytes)
-    is_first = layout.segments.addr >= np.append(-_NO_ADDRESS, ends[:-1])
-    n_bytes = np.minimum(layout.blocks.n_bytes, np.diff(layout.blocks.addr, append=_NO_ADDRESS))
-    is_there = (n_bytes > 0) & is_first[layout.blocks.segment]
-    blocks = take(replace(layout.blocks, n_bytes=n_bytes), rows_of(is_there))
+    segments, blocks = _without_overlaps(layout_at(device, rows, event - 1))
     live = blocks.allocation
     is_pending = _is_pending(device.events, rows, event)
     columns = (blocks.addr, blocks.n_bytes, rows.requested_bytes[live], is_pending[live])
-    first_segments = rows_of(is_first)
-    live_blocks: dict[int, list[LiveBlock]] = {row: [] for row in first_segments.tolist()}
+    live_blocks: list[list[LiveBlock]] = [[] for _ in range(len(segments))]
     for segment, *fields in plain_rows(blocks.segment, *columns):
         live_blocks[segment].append(LiveBlock(*fields))
-    segments = take(layout.segments, first_segments)
     is_live = (rows.alloc_event < event) & ((rows.end_event < 0) | (rows.end_event >= event))
     return ReplayStart(
-        segments=tuple(_segment_layouts(segments, live_blocks.values(), pools)),
+        segments=tuple(_segment_layouts(segments, live_blocks, pools)),
         rows=dict(plain_rows(blocks.addr, live)),
         n_inexact=count_of(~rows.is_exact[live]),
         n_outside=count_of(is_live) - len(blocks.addr),
     )
+
+
+def _without_overlaps(layout: MemoryLayout) -> tuple[SegmentTable, Pieces]:
+    """Return the segments and blocks of a layout that lie over no other.
+
+    Where segments overlap, the first counts; where blocks do, the part before the next one.
+    """
+    ends = np.maximum.accumulate(layout.segments.addr + layout.segments.total_bytes)
+    is_first = layout.segments.addr >= np.append(-_NO_ADDRESS, ends[:-1])
+    n_bytes = np.minimum(layout.blocks.n_bytes, np.diff(layout.blocks.addr, append=_NO_ADDRESS))
+    exists = (n_bytes > 0) & is_first[layout.blocks.segment]
+    number = np.cumsum(is_first) - 1
+    segment = number[layout.blocks.segment]
+    blocks = replace(layout.blocks, n_bytes=n_bytes, segment=segment)
+    return take(layout.segments, rows_of(is_first)), take(blocks, rows_of(exists))
 
 
 def _is_pending(events: EventTable, rows: AllocationTable, event: int) -> BoolColumn:

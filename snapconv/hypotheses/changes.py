@@ -224,8 +224,6 @@ def changed_calls(
     that is freed.
     """
     change = combined(analysis, changes)
-    table = analysis.allocations
-    n = len(analysis.allocations)
     for call_change in change.calls:
         calls = calls.changed(call_change)
     if change.failed_scale != 1:
@@ -233,12 +231,9 @@ def changed_calls(
     if not len(calls) or not len(change.rows):
         return calls
     points = _points(calls, analysis, change)
-    begin = int(calls.event[0])
     row = points.row
-    event = points.event
-    is_own = (event == table.alloc_event[row]) & (event >= begin)
-    is_own |= (event < begin) & (points.size > 0)
-    number = np.where(is_own, row, n + np.arange(len(row)))
+    is_own = _have_own_number(points, analysis, int(calls.event[0]))
+    number = np.where(is_own, row, len(analysis.allocations) + np.arange(len(row)))
     requested = calls.requested_bytes.copy()
     requested[row[is_own]] = points.size[is_own]
     changed = replace(
@@ -258,6 +253,13 @@ class _Points:
     size: Int64Column
     event: Int64Column
     is_after: Int64Column
+
+
+def _have_own_number(points: _Points, analysis: DeviceAnalysis, begin: int) -> BoolColumn:
+    """Mark points that keep their allocation's number: its own request, and what is there before."""
+    is_before = points.event < begin
+    is_own = ~is_before & (points.event == analysis.allocations.alloc_event[points.row])
+    return np.asarray(is_own | (is_before & (points.size > 0)))
 
 
 def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> _Points:

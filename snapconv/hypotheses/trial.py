@@ -235,28 +235,17 @@ class _Run:
         One flat loop: at millions of events a function call per event would cost as much as the
         rest.
         """
-        calls = self.calls
-        allocator = self.allocator
         ledger = self.allocator.ledger
-        part = slice(first, last)
-        rows = calls.row[part]
         blocks = self.blocks
         sizes = self.sizes
-        take = allocator.take
-        give_back = allocator.give_back
+        take = self.allocator.take
+        give_back = self.allocator.give_back
+        reserved_after = self.calls.reserved_after
         is_check = self.trial.is_check
-        for operation, row, event, n_bytes, stream, pool in zip(
-            calls.operation[part].tolist(),
-            rows.tolist(),
-            calls.event[part].tolist(),
-            self.requested[rows].tolist(),
-            self.stream[rows].tolist(),
-            self._pools(part),
-            strict=True,
-        ):
+        for operation, row, event, n_bytes, stream, pool in self._plain_calls(slice(first, last)):
             if operation == 0:  # MALLOC
                 if is_check and self.is_full:  # it had as much as the trace has reserved afterwards
-                    ledger.capacity = int(calls.reserved_after[event])
+                    ledger.capacity = int(reserved_after[event])
                 try:
                     blocks[row] = block = take(pool, stream, sizes[row], n_bytes)
                     sizes[row] = block.size
@@ -266,17 +255,30 @@ class _Run:
                     return False
                 if is_check and self.is_full:
                     self.is_full, ledger.capacity = False, self.trial.capacity
-                if is_check and ledger.reserved_bytes != calls.reserved_after[event]:
+                if is_check and ledger.reserved_bytes != reserved_after[event]:
                     self.outcome.differs_at = event
                     return False
             elif operation == 1:  # FREE
-                block = blocks[row]
-                if block is not None:
-                    give_back(block)
+                freed = blocks[row]
+                if freed is not None:
+                    give_back(freed)
                     blocks[row] = None
             else:
                 self._make_rare(operation, row, event)
         return True
+
+    def _plain_calls(self, part: slice) -> Iterator[tuple[int, int, int, int, int, BlockPool]]:
+        """Return calls as plain values: operation, row, event, bytes, stream, pool."""
+        calls = self.calls
+        rows = calls.row[part]
+        columns = (
+            calls.operation[part],
+            rows,
+            calls.event[part],
+            self.requested[rows],
+            self.stream[rows],
+        )
+        return zip(*(column.tolist() for column in columns), self._pools(part), strict=True)
 
     def _make_rare(self, operation: int, row: int, event: int) -> None:
         block = self.blocks[row] if row >= 0 else None
