@@ -1,18 +1,24 @@
 """What the program describes of itself -> pages of docs/reference, or parts of them."""
 
 import inspect
-import pydoc
 import re
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
 import snapconv
 from scripts.docs import catalogs
-from snapconv.cli.answers import DOCUMENTS
+from snapconv.answers.advice.findings import Advice
+from snapconv.answers.fragmentation import Fragmentation
+from snapconv.answers.oom.failed_allocation import OutOfMemory
+from snapconv.answers.oom.message import MessageAnswer
+from snapconv.answers.oom.remedies import Remedies
+from snapconv.answers.peak import MomentState
+from snapconv.answers.tree import MemoryTree
+from snapconv.answers.verdict import FileVerdict
 from snapconv.cli.terminal import JSON_VERSION
 from snapconv.json_text import read_json
 from snapconv.snapshot.recorded import metadata, timing_file
@@ -21,6 +27,15 @@ from snapconv.writers.sqlite.extended_times import TIME_SCHEMA_VERSION
 from snapconv.writers.sqlite.job_database import JOB_SCHEMA_VERSION
 
 ROOT = Path(__file__).parents[2]
+# The dataclasses whose fields are the keys of a command's JSON, in the order of the commands.
+DOCUMENTS: dict[str, tuple[type, ...]] = {
+    "verdict": (FileVerdict,),
+    "summary": (MomentState,),
+    "tree": (MemoryTree,),
+    "oom": (OutOfMemory, Remedies, MessageAnswer),
+    "fragmentation": (Fragmentation,),
+    "advise": (Advice,),
+}
 _KINDS = {int: "integer", str: "string", bool: "boolean", float: "number", type(None): "null"}
 
 
@@ -166,10 +181,9 @@ def _key_table(keys: Iterable[catalogs.JsonKey]) -> str:
 def answer_keys() -> str:
     """Describe the JSON of the commands whose keys are the fields of one dataclass, and of those within."""
     parts, described = [], set()
-    for command, names in DOCUMENTS.items():
-        parts += [f"## JSON of `{command}`"] * bool(names)
-        shapes: Iterator[typing.Any] = (pydoc.locate(f"snapconv.answers.{name}") for name in names)
-        for shape in (found for outer in shapes for found in _with_inner(outer)):
+    for command, documents in DOCUMENTS.items():
+        parts.append(f"## JSON of `{command}`")
+        for shape in chain.from_iterable(map(_with_inner, documents)):
             if shape not in described:
                 described.add(shape)
                 parts += [f"### {_title(shape)}", _doc(shape), _fields(shape)]

@@ -12,7 +12,13 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snapconv.cli.arguments import ReadOptions, device_number, give_signature
+from snapconv.cli.arguments import (
+    JsonOption,
+    ReadOptions,
+    TopOption,
+    device_number,
+    give_signature,
+)
 from snapconv.cli.terminal import first_entries, print_json, print_lines, progress_bar, show_notes
 from snapconv.errors import BudgetExceeded, SnapconvError
 from snapconv.units import curve_bytes, device_argument, device_kind, device_name
@@ -23,13 +29,12 @@ if TYPE_CHECKING:
 
 # Every answer has its own line about the history.
 _SHOWN_BY_ANSWERS = {"truncated-history"}
-# Every question by the name of its command, in the order of the help.
+# Every question by the name of its command, in the order of the help, and the commands.
 QUESTIONS: "dict[str, Callable[..., Answer]]" = {}
-# The dataclasses whose fields are a question's JSON, as MODULE.CLASS below ``snapconv.answers``.
-DOCUMENTS: dict[str, tuple[str, ...]] = {}
+QUESTION_COMMANDS: dict[str, Callable[..., None]] = {}
 # What every question has besides its own options.
-TOP = inspect.Parameter("top", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=int | None)
-_AS_JSON = TOP.replace(name="as_json", default=False, annotation=bool)
+TOP = inspect.Parameter("top", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=TopOption)
+_AS_JSON = TOP.replace(name="as_json", default=False, annotation=JsonOption)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,32 +121,29 @@ def _device_line(device: "DeviceAnalysis", head: str = "") -> str:
     return f"{head} (--device {device_argument(number)} shows more)"
 
 
-def question(*documents: str) -> Callable[[Callable[..., Answer]], Callable[..., None]]:
+def question(function: Callable[..., Answer]) -> Callable[..., None]:
     """Make a command of a question: it prints the answer, and has ``--top`` and ``--json`` too."""
+    parameters = inspect.signature(function).parameters
 
-    def command_of(function: Callable[..., Answer]) -> Callable[..., None]:
-        name = function.__name__.replace("_", "-")
-        parameters = inspect.signature(function).parameters
+    def run(*, as_json: bool, top: int | None, **options: Any) -> None:
+        from snapconv.writers.text.size_rows import table_rows
 
-        def run(*, as_json: bool, top: int | None, **options: Any) -> None:
-            from snapconv.writers.text.size_rows import table_rows
+        shown = {"top": top} if "top" in parameters else {}
+        with table_rows(top):
+            answer = function(**options, **shown)
+            if as_json:
+                print_json(first_entries(answer.values, top), n_bytes=answer.n_bytes)
+            else:
+                print_lines(answer.lines, sys.stdout)
+        show_notes(answer.notes)
+        if answer.exceeded:
+            raise BudgetExceeded(answer.exceeded)
 
-            shown = {"top": top} if "top" in parameters else {}
-            with table_rows(top):
-                answer = function(**options, **shown)
-                if as_json:
-                    print_json(first_entries(answer.values, top), n_bytes=answer.n_bytes)
-                else:
-                    print_lines(answer.lines, sys.stdout)
-            show_notes(answer.notes)
-            if answer.exceeded:
-                raise BudgetExceeded(answer.exceeded)
-
-        QUESTIONS[name], DOCUMENTS[name] = function, documents
-        own_options = [parameter for name, parameter in parameters.items() if name != "top"]
-        return give_signature(run, [*own_options, TOP, _AS_JSON], of=function)
-
-    return command_of
+    own_options = [parameter for name, parameter in parameters.items() if name != "top"]
+    command = give_signature(run, [*own_options, TOP, _AS_JSON], of=function)
+    name = function.__name__.replace("_", "-")
+    QUESTIONS[name], QUESTION_COMMANDS[name] = function, command
+    return command
 
 
 def error_values(error: BaseException | None) -> dict[str, object]:

@@ -1,23 +1,19 @@
 """The command line: parse, call the library, print. Only the command that is called is loaded."""
 
 import atexit
-import importlib
 import os
-import pkgutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-import snapconv.cli
-from snapconv.cli import outputs, questions
-from snapconv.cli.answers import QUESTIONS, error_values
-from snapconv.cli.arguments import Command, Commands, expanded
-from snapconv.cli.outputs import OUTPUTS
+from snapconv.cli import outputs
+from snapconv.cli.answers import error_values
+from snapconv.cli.arguments import Command, flat
+from snapconv.cli.questions import QUESTION_COMMANDS
 from snapconv.cli.terminal import give_up_stdout, open_stdout, print_error, print_json, print_lines
 from snapconv.errors import BudgetExceeded, InputError, OutputWriteError, SnapconvError
 from snapconv.files import is_capture
@@ -28,18 +24,14 @@ from snapconv.version import VERSION
 _INTERRUPTED, _NOBODY_READS = BY_SIGNAL + 2, BY_SIGNAL + 13
 # These commands run a program of the user in this process.
 _PROGRAM_COMMANDS = {"record", "watch"}
-
-
-# Every command: the questions, the outputs, and of each module NAME_command its function of that
-# name.
-_MODULES = (
-    name for _, name, _ in pkgutil.iter_modules(snapconv.cli.__path__) if name.endswith("_command")
-)
-_OTHERS = (name.removesuffix("_command").replace("_", "-") for name in _MODULES)
-COMMANDS = (*QUESTIONS, *sorted((*OUTPUTS, *_OTHERS)))
+_OUTPUTS = {"export": outputs.export, "to-sqlite": outputs.to_sqlite, "view": outputs.view}
+_LOADED_WHEN_CALLED = ("mcp", "ranks", "record", "watch")
+# Every command in the order of the help.
+COMMANDS = (*QUESTION_COMMANDS, *sorted((*_OUTPUTS, *_LOADED_WHEN_CALLED)))
 # The commands of a line that begins with a file, or with a folder of a job's files.
 _FILE_COMMAND, _FOLDER_COMMAND = "verdict", "ranks"
 _HELP = {"help_option_names": ["--help", "-h"]}
+_PLAIN_OUTPUT: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
 
 
 class ProgramEnded(Exception):
@@ -87,7 +79,10 @@ def _run(line: list[str]) -> int:
         open_stdout()
     try:
         with signals_raise(is_program=is_program):
-            app_with([name] if name in COMMANDS else COMMANDS)(line, prog_name="snapconv")
+            if name in COMMANDS:
+                _app_of(name)(line[1:], prog_name=f"snapconv {name}")
+            else:
+                app_with()(line, prog_name="snapconv")
     except SystemExit as stop:  # how typer ends, whatever happened
         error = stop.__context__
         if isinstance(error, BrokenPipeError):  # typer gives it the code of any failure
@@ -171,34 +166,61 @@ def _options(
     """Options before the command."""
 
 
-def _module_of(function: str) -> ModuleType:
-    for module in (questions, outputs):
-        if hasattr(module, function):
-            return module
-    return importlib.import_module(f"snapconv.cli.{function}_command")
-
-
 def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     """Make the command line with these of its commands, whose modules are loaded."""
     app = typer.Typer(
         name="snapconv",
-        cls=Commands,
         help="Show what fills GPU memory and takes time: read PyTorch's memory snapshots (no GPU, "
         "no torch, nothing in the file is run), or record a training script. `snapconv help "
         "COMMAND` shows a command's options.",
         no_args_is_help=True,
         context_settings=_HELP,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
+        **_PLAIN_OUTPUT,
     )
     app.callback()(_options)
     for name in commands:
-        function = name.replace("-", "_")
-        module = _module_of(function)
-        command = expanded(getattr(module, function))
-        settings = {"cls": Command} | getattr(module, "COMMAND_SETTINGS", {})
-        settings["context_settings"] = _HELP | settings.get("context_settings", {})
-        summary = (command.__doc__ or "").partition("\n")[0]
-        run = command if name in _PROGRAM_COMMANDS else stage(command)
-        app.command(name, short_help=summary, **settings)(run)
+        _add(app, name)
     return app
+
+
+def _app_of(name: str) -> typer.Typer:
+    """Make the command line of one command alone: what precedes a command needs no parsing."""
+    app = typer.Typer(add_completion=False, **_PLAIN_OUTPUT)
+    _add(app, name)
+    return app
+
+
+def _add(app: typer.Typer, name: str) -> None:
+    function, command_class = _load(name)
+    command = flat(function)
+    summary = (command.__doc__ or "").partition("\n")[0]
+    settings: dict[str, Any] = dict(_HELP)
+    if name in _PROGRAM_COMMANDS:
+        settings["allow_interspersed_args"] = False  # what follows the entry is the program's
+    else:
+        command = stage(command)
+    add = app.command(name, short_help=summary, cls=command_class, context_settings=settings)
+    add(command)
+
+
+def _load(name: str) -> tuple[Callable[..., None], type[Command]]:
+    """Return the function of a command and its class; loads the modules of the last ones."""
+    if name in QUESTION_COMMANDS:
+        return QUESTION_COMMANDS[name], Command
+    if name in _OUTPUTS:
+        return _OUTPUTS[name], Command
+    if name == "mcp":
+        from snapconv.cli.mcp_command import mcp
+
+        return mcp, Command
+    if name == "ranks":
+        from snapconv.cli.ranks_command import ranks
+
+        return ranks, Command
+    if name == "watch":
+        from snapconv.cli.watch_command import watch
+
+        return watch, Command
+    from snapconv.cli.record_command import RecordCommand, record
+
+    return record, RecordCommand

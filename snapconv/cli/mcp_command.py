@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass
 from io import TextIOWrapper
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from typer.models import ArgumentInfo
 
 from snapconv.cli.answers import QUESTIONS, TOP, Answer, error_values
-from snapconv.cli.arguments import SNAPSHOTS, declared, expanded, no_pipe
+from snapconv.cli.arguments import SNAPSHOTS, flat, refuse_pipe
 from snapconv.cli.terminal import first_entries, json_text, limited_text
 from snapconv.errors import InputError, SnapconvError
 from snapconv.stop_signals import let_signals_call
@@ -43,7 +43,16 @@ _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _TEXT_OPTIONS = ("stack", "format")
 
 
-def mcp(folders: list[Path]) -> None:
+def mcp(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER",
+            help="A folder whose files may be read, with those below it.",
+            readable=False,
+        ),
+    ],
+) -> None:
     """Answer an agent's questions about files, as a server of the Model Context Protocol.
 
     It uses standard input and output, opens no port and writes no file. It reads inside the given
@@ -214,7 +223,7 @@ class ToolBox:
                 )
             if key in SNAPSHOTS:
                 values[key] = self.path(values[key])
-        run = expanded(question)
+        run = flat(question)
         signature = inspect.signature(run)
         defaults = {row.name: row.default for row in signature.parameters.values()}
         if "top" in defaults:
@@ -232,7 +241,7 @@ class ToolBox:
             except (OSError, RuntimeError, ValueError):
                 continue
             if self._has(file) and self._keeps_inside(file):
-                no_pipe(file)
+                refuse_pipe(file)
                 return file
         raise InputError(
             f"{text}: no such file in {', '.join(map(str, self.folders))}; see the tool `files`"
@@ -281,9 +290,9 @@ def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
 
 def _parameters(question: Any) -> dict[str, tuple[Any, Any]]:
     """Return the parameters of a question that an agent may give: no path but those of snapshots."""
-    signature = inspect.signature(expanded(question))
+    signature = inspect.signature(flat(question))
     annotations = {row.name: row.annotation for row in signature.parameters.values()}
-    annotations["top"] = declared(question.__name__, TOP).annotation
+    annotations["top"] = TOP.annotation
     parameters = {}
     for name, annotation in annotations.items():
         kind, info = get_args(annotation)

@@ -3,10 +3,21 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from snapconv.cli.answers import analysis_of
-from snapconv.cli.arguments import ReadOptions, device_number, output_file
+from snapconv.cli.arguments import (
+    ForceOption,
+    JsonOption,
+    QuietOption,
+    ReadOptions,
+    SnapshotArgument,
+    device_number,
+    output_file,
+    refuse_pipe,
+)
 from snapconv.cli.terminal import print_json, print_lines, progress_bar, show_notes
 from snapconv.files import checked_output
 from snapconv.units import format_bytes
@@ -14,18 +25,28 @@ from snapconv.units import format_bytes
 if TYPE_CHECKING:
     from snapconv.notes import Note
 
-OUTPUTS = ("to-sqlite", "view", "export")
-
 
 def to_sqlite(
-    snapshot: Path,
+    snapshot: SnapshotArgument,
     *,
-    output: str | None = None,
-    extended: bool = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="The report's file. Default: SNAPSHOT.memory.sqlite, here. A capture with times "
+            "becomes NAME.memory.sqlite and NAME.time.sqlite: name either, or NAME alone.",
+        ),
+    ] = None,
+    extended: Annotated[
+        bool,
+        typer.Option("--extended", help="Add snapconv's own tables; Skyline's stay as they are."),
+    ] = False,
     read: ReadOptions,
-    force: bool = False,
-    as_json: bool = False,
-    quiet: bool = False,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Convert a snapshot to Skyline's SQLite memory report.
 
@@ -56,14 +77,32 @@ def to_sqlite(
 
 
 def view(
-    snapshot: Path,
-    newer: Path | None = None,
+    snapshot: SnapshotArgument,
+    newer: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="NEWER",
+            help="A second file, recorded later: both on one axis, with what differs.",
+            readable=False,
+            callback=refuse_pipe,
+        ),
+    ] = None,
     *,
-    output: str | None = None,
-    open_page: bool = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="The page's file. Default: SNAPSHOT.view.html, of two files NEWER.compare.html.",
+        ),
+    ] = None,
+    open_page: Annotated[
+        bool, typer.Option("--open", help="Open the page in the browser.")
+    ] = False,
     read: ReadOptions,
-    force: bool = False,
-    quiet: bool = False,
+    force: ForceOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Write a page that shows a snapshot in any browser, or compares two.
 
@@ -84,12 +123,20 @@ def view(
 
 
 def export(
-    snapshot: Path,
+    snapshot: SnapshotArgument,
     *,
-    output: str | None = None,
-    force: bool = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="The trace's file. Default: SNAPSHOT.trace.json, here.",
+        ),
+    ] = None,
+    force: ForceOption = False,
     read: ReadOptions,
-    quiet: bool = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Write memory over time as a trace for Perfetto.
 

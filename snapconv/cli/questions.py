@@ -5,12 +5,22 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from snapconv.cli.answers import QUESTION_COMMANDS as QUESTION_COMMANDS  # filled here
 from snapconv.cli.answers import Answer, analysis_of, answer_by_device, question
-from snapconv.cli.arguments import ReadOptions, moment, parsed, size_of
+from snapconv.cli.arguments import (
+    DeviceTotalOption,
+    ReadOptions,
+    SnapshotArgument,
+    TopOption,
+    moment,
+    parsed,
+    refuse_pipe,
+    size_of,
+)
 from snapconv.cli.terminal import progress_bar
 from snapconv.errors import InputError
 from snapconv.files import open_input
@@ -26,10 +36,19 @@ if TYPE_CHECKING:
 _MOST_OF_LOG = 64 << 20
 _MOST_SCALE = 10_000
 _NOT_MODELLED = "pinned host memory has an allocator of its own, which is not modelled"
+MomentOption = Annotated[
+    str,
+    typer.Option(
+        metavar="MOMENT",
+        help="The moment: peak, start, end, worst (most unused memory), oom, oom:2, iteration:3, "
+        "annotation:NAME, 'largest activations', or an event such as 1234. Default: peak.",
+        show_default=False,
+    ),
+]
 
 
-@question("verdict.FileVerdict")
-def verdict(snapshot: Path, *, read: ReadOptions, top: int | None = None) -> Answer:
+@question
+def verdict(snapshot: SnapshotArgument, *, read: ReadOptions, top: TopOption = None) -> Answer:
     """Say what matters most; `snapconv FILE` does it too.
 
     A verdict, the three largest causes, the next command to type. Example: snapconv run.pickle
@@ -47,9 +66,13 @@ def verdict(snapshot: Path, *, read: ReadOptions, top: int | None = None) -> Ans
     return answer_by_device(analysis, answers)
 
 
-@question("peak.MomentState")
+@question
 def summary(
-    snapshot: Path, *, at: str = "peak", device_total: str | None = None, read: ReadOptions
+    snapshot: SnapshotArgument,
+    *,
+    at: MomentOption = "peak",
+    device_total: DeviceTotalOption = None,
+    read: ReadOptions,
 ) -> Answer:
     """Show what is live at the peak, or at any other moment.
 
@@ -70,15 +93,27 @@ def summary(
     return answer_by_device(analysis, answers, every_note=True)
 
 
-@question("tree.MemoryTree")
+@question
 def tree(
-    snapshot: Path,
+    snapshot: SnapshotArgument,
     *,
-    at: str = "peak",
-    by: Literal["line", "module", "operation", "category"] = "line",
-    all_frames: bool = False,
+    at: MomentOption = "peak",
+    by: Annotated[
+        Literal["line", "module", "operation", "category"],
+        typer.Option(
+            metavar="WHAT",
+            help="line, module, operation or category. Default: line.",
+            show_default=False,
+        ),
+    ] = "line",
+    all_frames: Annotated[
+        bool,
+        typer.Option(
+            "--all-frames", help="Show libraries and C++ too, not only the project's frames."
+        ),
+    ] = False,
     read: ReadOptions,
-    top: int | None = None,
+    top: TopOption = None,
 ) -> Answer:
     """Show live memory as a tree of lines, modules or operations.
 
@@ -99,13 +134,31 @@ def tree(
     return answer_by_device(analysis, answers)
 
 
-@question("oom.failed_allocation.OutOfMemory", "oom.remedies.Remedies", "oom.message.MessageAnswer")
+@question
 def oom(
-    snapshot: Path | None = None,
+    snapshot: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="SNAPSHOT",
+            help="A snapshot or a capture; without one, --message explains torch's own text.",
+            readable=False,
+            callback=refuse_pipe,
+        ),
+    ] = None,
     *,
-    message: Path | None = None,
-    device_total: str | None = None,
-    no_replay: bool = False,
+    message: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="LOG",
+            help="A file with torch's message, or the message itself; - is the standard input.",
+            readable=False,
+        ),
+    ] = None,
+    device_total: DeviceTotalOption = None,
+    no_replay: Annotated[
+        bool,
+        typer.Option("--no-replay", help="Do not replay the trace to try what would have helped."),
+    ] = False,
     read: ReadOptions,
 ) -> Answer:
     """Explain why memory ran out, and try what would have helped.
@@ -173,8 +226,20 @@ def _end_of(log: Path) -> bytes:
         ) from error
 
 
-@question("fragmentation.Fragmentation")
-def fragmentation(snapshot: Path, *, at: str | None = None, read: ReadOptions) -> Answer:
+@question
+def fragmentation(
+    snapshot: SnapshotArgument,
+    *,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MOMENT",
+            help="A moment as in `snapconv summary`. Default: the failed request, the dump, the "
+            "peak and the worst moment, with the details of the first.",
+        ),
+    ] = None,
+    read: ReadOptions,
+) -> Answer:
     """Show what is reserved and not used, and which lines keep it.
 
     What empty_cache() returns, too. Free memory helps only a request of its own pool and stream,
@@ -192,8 +257,8 @@ def fragmentation(snapshot: Path, *, at: str | None = None, read: ReadOptions) -
     return answer_by_device(analysis, answers)
 
 
-@question()
-def growth(snapshot: Path, *, read: ReadOptions) -> Answer:
+@question
+def growth(snapshot: SnapshotArgument, *, read: ReadOptions) -> Answer:
     """Show the lines whose memory grows from iteration to iteration.
 
     By how much and since when. An iteration is a step of the optimizer; the trace needs at least
@@ -208,9 +273,19 @@ def growth(snapshot: Path, *, read: ReadOptions) -> Answer:
     return answer_by_device(analysis, answers, weights=[report.weight for report in reports])
 
 
-@question("advice.findings.Advice")
+@question
 def advise(
-    snapshot: Path, *, capacity: str | None = None, save: str | None = None, read: ReadOptions
+    snapshot: SnapshotArgument,
+    *,
+    capacity: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="The memory that torch may have, such as 78GiB."),
+    ] = None,
+    save: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="The bytes to save at the peak, such as 10GiB."),
+    ] = None,
+    read: ReadOptions,
 ) -> Answer:
     """Say what to change in the program, and how much memory each change saves.
 
@@ -240,16 +315,54 @@ def advise(
     return answer_by_device(analysis, answers)
 
 
-@question()
+@question
 def what_if(
-    snapshot: Path,
+    snapshot: SnapshotArgument,
     *,
-    setting: list[str] | None = None,
-    search: bool = False,
-    capacity: str | None = None,
-    card: str | None = None,
-    batch_scale: float | None = None,
-    one_stream: bool = False,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY:VALUE,…",
+            help="Try these in place of the file's own, written as in PYTORCH_CUDA_ALLOC_CONF. "
+            "May be repeated: each is an alternative.",
+        ),
+    ] = None,
+    search: Annotated[
+        bool,
+        typer.Option(
+            "--search", help="Try the usual settings, and rank them by what they reserve."
+        ),
+    ] = False,
+    capacity: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="The memory that torch may have, such as 38GiB. Default: no limit, or, if a "
+            "request failed, what it had then.",
+        ),
+    ] = None,
+    card: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CARD",
+            help="A card's name, such as H100 or A100-40GB, or its whole memory, such as 40GiB; "
+            "minus memory outside PyTorch (recorded if a request failed, else 1 GiB).",
+        ),
+    ] = None,
+    batch_scale: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Estimate X times the batch size: categories that grow with it, times X.",
+        ),
+    ] = None,
+    one_stream: Annotated[
+        bool,
+        typer.Option(
+            "--one-stream",
+            help="Try all work on one stream: no free waits for another, and all share one cache.",
+        ),
+    ] = False,
     read: ReadOptions,
 ) -> Answer:
     """Try other allocator settings, or another card, by a replay.
@@ -299,8 +412,23 @@ def what_if(
     return answer_by_device(analysis, answers)
 
 
-@question()
-def explain(snapshot: Path, question: str, *, read: ReadOptions, stack: bool = False) -> Answer:
+@question
+def explain(
+    snapshot: SnapshotArgument,
+    question: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADDR-OR-EVENT",
+            help="An event such as '#1234' (the page of `snapconv view` shows it for every "
+            "allocation), or an address such as 0x7f3c40001000, also inside a block.",
+        ),
+    ],
+    *,
+    read: ReadOptions,
+    stack: Annotated[
+        bool, typer.Option("--stack", help="Show whole stacks, also that of the free.")
+    ] = False,
+) -> Answer:
     """Show what an allocation was for, and how that is known.
 
     Its size, life and category, and the evidence. Example: snapconv explain run.pickle
@@ -322,8 +450,8 @@ def explain(snapshot: Path, question: str, *, read: ReadOptions, stack: bool = F
     )
 
 
-@question()
-def info(snapshot: Path) -> Answer:
+@question
+def info(snapshot: SnapshotArgument) -> Answer:
     """Show what a snapshot contains, and how much of the job it covers.
 
     Its torch version, devices, events, settings and history. Example: snapconv info run.pickle
@@ -336,8 +464,24 @@ def info(snapshot: Path) -> Answer:
     return Answer(facts, info_lines(facts), notes, facts["n_bytes"])
 
 
-@question()
-def diff(old: Path, new: Path, *, read: ReadOptions) -> Answer:
+@question
+def diff(
+    old: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OLD",
+            help="The older file: a snapshot or a capture.",
+            readable=False,
+            callback=refuse_pipe,
+        ),
+    ],
+    new: Annotated[
+        Path,
+        typer.Argument(metavar="NEW", help="The newer file.", readable=False, callback=refuse_pipe),
+    ],
+    *,
+    read: ReadOptions,
+) -> Answer:
     """Compare two files: what is new, gone or larger at the peak.
 
     By category, line, module and operation. Lines are matched by file, function and order, also
@@ -368,23 +512,76 @@ def _notes_of_both(old: "Sequence[Note]", new: "Sequence[Note]") -> "Iterator[No
 class Limits:
     """The limits of ``check`` as texts; None: not given."""
 
-    max_peak: str | None = None
-    max_reserved: str | None = None
-    max_category: list[str] | None = None
-    max_growth: str | None = None
-    no_faults_above: str | None = None
-    fail_over: str | None = None
+    max_peak: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="The most that may be allocated at once, such as 38GiB."),
+    ] = None
+    max_reserved: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="The most that may be reserved at once."),
+    ] = None
+    max_category: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CATEGORY=SIZE",
+            help="The most that a category may have at the peak, such as activation=20GiB. May be "
+            "repeated.",
+        ),
+    ] = None
+    max_growth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="The most that an iteration may add and never free, such as 0."
+        ),
+    ] = None
+    no_faults_above: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="The most that a fault of `snapconv advise` may hold at the peak; with "
+            "--baseline, only faults that it lacks count.",
+        ),
+    ] = None
+    fail_over: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Exit code 7 if a device's peak of allocated bytes is higher by more than this, "
+            "such as 2%.",
+        ),
+    ] = None
 
 
-@question()
+@question
 def check(
-    snapshot: Path,
+    snapshot: SnapshotArgument,
     *,
     limits: Limits,
-    baseline: Path | None = None,
-    in_trace: bool = False,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file to compare with, for --fail-over and --no-faults-above.",
+            readable=False,
+            callback=refuse_pipe,
+        ),
+    ] = None,
+    in_trace: Annotated[
+        bool,
+        typer.Option(
+            "--in-trace",
+            help="Check what the trace shows, although more may have been in use before it.",
+        ),
+    ] = False,
     read: ReadOptions,
-    format: Literal["text", "github"] = "text",
+    format: Annotated[
+        Literal["text", "github"],
+        typer.Option(
+            metavar="FORMAT",
+            help="text or github (a table in Markdown for a job's summary). Default: text.",
+            show_default=False,
+        ),
+    ] = "text",
 ) -> Answer:
     """Check limits for the memory; exit code 7 if a limit is exceeded."""
     from snapconv.answers.check import check_budgets, outcome

@@ -3,11 +3,20 @@
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snapconv.cli.arguments import parsed
+from snapconv.cli.arguments import (
+    CertainOption,
+    ForceOption,
+    IncludeOption,
+    JsonOption,
+    ProjectRootOption,
+    QuietOption,
+    TopOption,
+    parsed,
+)
 from snapconv.cli.terminal import first_entries, print_error, print_json, print_lines, progress_bar
 from snapconv.errors import InputError, UnsafePickleError
 from snapconv.files import check_outputs, given_output
@@ -20,21 +29,66 @@ if TYPE_CHECKING:
 
 
 def ranks(
-    patterns: list[str],
+    patterns: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATTERN",
+            help="Snapshots, captures, folders, globs in quotes, @LIST for a file with one a line; "
+            "or URLs of a store (s3://, gs://, hf://, ssh://; pip install 'snapconv[remote]' and "
+            "the store's package).",
+        ),
+    ],
     *,
-    output: Path | None = None,
-    mesh: str | None = None,
-    scheduler: str | None = None,
-    workers: int | None = None,
-    reports: str | None = None,
-    no_cache: bool = False,
-    top: int | None = None,
-    project_root: str | None = None,
-    include: list[str] | None = None,
-    certain: bool = False,
-    force: bool = False,
-    as_json: bool = False,
-    quiet: bool = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="Write an SQLite database; a name ending in .html gets a page.",
+            readable=False,
+        ),
+    ] = None,
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AXES",
+            help="The job's device mesh, outermost axis first, such as pp=4,dp=8,tp=2. Default: "
+            "as recorded.",
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Let the workers of this Dask scheduler (tcp:// or tls://) read. Default: this "
+            "machine's.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Processes on this machine. Default: its processors, if memory suffices.",
+            min=1,
+        ),
+    ] = None,
+    reports: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="Write each rank's memory report there too, also to a URL."
+        ),
+    ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Read every file anew, and keep nothing.")
+    ] = False,
+    top: TopOption = None,
+    project_root: ProjectRootOption = None,
+    include: IncludeOption = None,
+    certain: CertainOption = False,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Compare the ranks of a job: which differs, in what, and at which line; `snapconv FOLDER` does it too.
 

@@ -14,12 +14,22 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from snapconv.cli.app import ProgramEnded
-from snapconv.cli.arguments import Command, chosen_ranks, size_of
+from snapconv.cli.arguments import (
+    ArgumentsOfEntry,
+    Command,
+    ForceOption,
+    IncludeOption,
+    IsModuleOption,
+    QuietOption,
+    RanksOption,
+    chosen_ranks,
+    size_of,
+)
 from snapconv.cli.terminal import say, show_raised
 from snapconv.errors import RecorderError, SnapconvError
 from snapconv.units import format_bytes
@@ -68,10 +78,6 @@ class RecordCommand(Command):
         return remaining
 
 
-# Options end at the entry: what follows it is the program's.
-COMMAND_SETTINGS = {"cls": RecordCommand, "context_settings": {"allow_interspersed_args": False}}
-
-
 def _refuse_ours(entry: str, behind: "Sequence[str]") -> None:
     for argument in takewhile(lambda argument: argument != "--", behind):
         name = argument.partition("=")[0]
@@ -87,32 +93,131 @@ def _refuse_ours(entry: str, behind: "Sequence[str]") -> None:
 class Simulated:
     """Options of a recording without a GPU."""
 
-    simulate: bool = False
-    no_compute: bool = False
-    routing: Literal["balanced", "worst"] = "balanced"
-    capacity: str | None = None
-    cublas_workspace: bool = False
+    simulate: Annotated[
+        bool,
+        typer.Option(
+            "--simulate", help="Record without a GPU: the unchanged script runs on the CPU."
+        ),
+    ] = False
+    no_compute: Annotated[
+        bool,
+        typer.Option(
+            "--no-compute",
+            help="With --simulate: follow shapes only. Fast with a model of any size; no values, "
+            "no times. Files with values not computed are not kept. Ends the script when all is "
+            "recorded.",
+        ),
+    ] = False
+    routing: Annotated[
+        Literal["balanced", "worst"],
+        typer.Option(
+            metavar="HOW",
+            help="With --no-compute: spread tokens evenly over experts (balanced), or send most "
+            "to the same ones (worst). Default: balanced.",
+            show_default=False,
+        ),
+    ] = "balanced"
+    capacity: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="With --simulate: the GPU's memory, such as 24GiB; it runs out as a GPU's would.",
+        ),
+    ] = None
+    cublas_workspace: Annotated[
+        bool,
+        typer.Option(
+            "--cublas-workspace",
+            help="With --simulate: add the workspace that cuBLAS keeps by default.",
+        ),
+    ] = False
 
 
 def record(
-    entry: str,
-    args: list[str] | None = None,
+    entry: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENTRY",
+            help="A training script, or a file with Skyline's or DeepView's providers; with -m, a "
+            "module.",
+        ),
+    ],
+    args: ArgumentsOfEntry = None,
     *,
-    is_module: bool = False,
-    output: str | None = None,
-    force: bool = False,
+    is_module: IsModuleOption = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="The capture, a folder; or the URL of a folder in a store, such as "
+            "s3://bucket/run, to copy it to in the end. Default: the entry's name and .capture, "
+            "here.",
+        ),
+    ] = None,
+    force: ForceOption = False,
     simulated: Simulated,
-    ranks: str | None = None,
-    warm_up: int = 1,
-    iterations: int = 1,
-    stop: bool = False,
-    batch_size: int | None = None,
-    device: int | None = None,
-    project_root: Path | None = None,
-    include: list[str] | None = None,
-    stacks: Literal["all", "python"] = "all",
-    max_entries: int | None = None,
-    quiet: bool = False,
+    ranks: RanksOption = None,
+    warm_up: Annotated[
+        int,
+        typer.Option(
+            help="Iterations before those of --iterations. Default: 1.", min=0, show_default=False
+        ),
+    ] = 1,
+    iterations: Annotated[
+        int,
+        typer.Option(
+            help="Iterations to record the memory of; after one more, as many are timed. "
+            "Default: 1.",
+            min=1,
+            show_default=False,
+        ),
+    ] = 1,
+    stop: Annotated[
+        bool,
+        typer.Option(
+            "--stop", help="End the script when all is recorded, instead of letting it run on."
+        ),
+    ] = False,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="The batch size for a file with providers. Default: that of its input provider.",
+            min=1,
+        ),
+    ] = None,
+    device: Annotated[
+        int | None,
+        typer.Option(
+            help="The CUDA device to make the current one, and to time. Default: time that of "
+            "LOCAL_RANK where it is visible, or the one that is current when CUDA starts.",
+            min=0,
+        ),
+    ] = None,
+    project_root: Annotated[
+        Path | None,
+        typer.Option(
+            help="Count only what is below this folder as your own code. Default: all Python "
+            "files that are not installed, shown from the current folder.",
+            readable=False,
+        ),
+    ] = None,
+    include: IncludeOption = None,
+    stacks: Annotated[
+        Literal["all", "python"],
+        typer.Option(
+            metavar="WHICH",
+            help="Record C++ frames too (all), the only ones that backward has, or only Python's "
+            "(python). Default: all.",
+            show_default=False,
+        ),
+    ] = "all",
+    max_entries: Annotated[
+        int | None,
+        typer.Option(help="How many events torch keeps, the newest. Default: 1000000.", min=1),
+    ] = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Run a training script and record its memory and its times.
 

@@ -2,29 +2,65 @@
 
 import logging
 import shlex
-from typing import Literal
+from typing import Annotated, Literal
+
+import typer
 
 from snapconv.cli.app import ProgramEnded
-from snapconv.cli.arguments import chosen_ranks
+from snapconv.cli.arguments import ArgumentsOfEntry, IsModuleOption, RanksOption, chosen_ranks
 from snapconv.cli.record_command import Simulated, lasting_until_exit, simulation_options
 from snapconv.cli.terminal import say, show_raised
 
-# Options end at the entry: what follows it is the program's.
-COMMAND_SETTINGS = {"context_settings": {"allow_interspersed_args": False}}
-
 
 def watch(
-    entry: str,
-    args: list[str] | None = None,
-    is_module: bool = False,
-    output: str = "captures",
+    entry: Annotated[
+        str, typer.Argument(metavar="ENTRY", help="A training script; with -m, a module.")
+    ],
+    args: ArgumentsOfEntry = None,
     *,
+    is_module: IsModuleOption = False,
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="The folder for captures, or the URL of one in a store, to which a thread copies "
+            "them. Default: captures, here.",
+            show_default=False,
+        ),
+    ] = "captures",
     simulated: Simulated,
-    ranks: str | None = None,
-    all_ranks: bool = False,
-    stacks: Literal["python", "all"] = "python",
-    max_entries: int = 100_000,
-    max_captures: int = 3,
+    ranks: RanksOption = None,
+    all_ranks: Annotated[
+        bool,
+        typer.Option(
+            "--all-ranks",
+            help="When memory runs out in one rank, write captures of all: needs a shared FOLDER, "
+            "or torch.distributed.",
+        ),
+    ] = False,
+    stacks: Annotated[
+        Literal["python", "all"],
+        typer.Option(
+            metavar="WHICH",
+            help="Record Python's frames only (python), which costs least, or those of C++ too "
+            "(all). Default: python.",
+            show_default=False,
+        ),
+    ] = "python",
+    max_entries: Annotated[
+        int,
+        typer.Option(
+            help="How many events torch keeps, the newest. Default: 100000.",
+            min=1,
+            show_default=False,
+        ),
+    ] = 100_000,
+    max_captures: Annotated[
+        int,
+        typer.Option(help="Write at most N captures. Default: 3.", min=1, show_default=False),
+    ] = 3,
 ) -> None:
     """Run a training script, and write a capture when its memory runs out.
 
