@@ -164,12 +164,14 @@ def parameters(callback: Callable[..., Any]) -> Iterator[tuple[str, str, bool]]:
             if isinstance(info, ArgumentInfo):
                 yield (info.metavar or name.upper()), info.help or "", False
             elif isinstance(info, OptionInfo):
-                yield _option_words(info, typing.get_args(hint)[0]), info.help or "", True
+                words = _option_words(name, info, typing.get_args(hint)[0])
+                yield words, info.help or "", True
 
 
-def _option_words(info: ParameterInfo, kind: object) -> str:
+def _option_words(name: str, info: ParameterInfo, kind: object) -> str:
     # Inside Annotated, typer takes the first name for the default.
-    names = sorted(filter(None, (info.default, *(info.param_decls or ()))), key=len)
+    first = f"--{name.replace('_', '-')}" if info.default is ... else str(info.default)
+    names = sorted((first, *(info.param_decls or ())), key=len)
     kinds = [k for k in (kind, *typing.get_args(kind)) if k in TYPE_WORDS]
     value = info.metavar or (TYPE_WORDS[kinds[0]] if kinds else "")
     return f"{', '.join(names)} {value}".rstrip()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.analysis import Analysis, AnalysisOptions, DeviceAnalysis, analyze_file
-from snapconv.answers.advice.findings import Advice, advise, kept_cached
+from snapconv.answers.advice.findings import Advice, advise, goal_of, kept_cached
 from snapconv.answers.check import Budgets, Check, check_budgets
 from snapconv.answers.diff import FileDiff, compare_files
 from snapconv.answers.explanation import Explanation, explain
@@ -31,10 +31,13 @@ from snapconv.answers.what_if.setting_trials import Request, SettingTrials, try_
 from snapconv.classification.categories import Category, Certainty
 from snapconv.classification.user_rules import UserRule
 from snapconv.columns import columns_of, distinct
+from snapconv.files import checked_output
 from snapconv.notebook import Answers, PrintedDiff, PrintedExplanation
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import Snapshot
+from snapconv.units import parse_bytes
 from snapconv.writers.html.page import View, page_output, write_view
+from snapconv.writers.perfetto_trace import write_trace
 from snapconv.writers.text.advice import advice_lines
 from snapconv.writers.text.comparisons import check_lines
 from snapconv.writers.text.growth import growth_lines
@@ -146,24 +149,47 @@ class Session:
         lines = partial(oom_lines, *explained, file=str(self.analysis.path))
         return cast("tuple[OutOfMemory, Remedies | None]", Answers.of(explained, lines))
 
-    def advise(self, *, goal_bytes: int | None = None, trades: bool = False) -> tuple[Advice, ...]:
+    def advise(
+        self,
+        *,
+        capacity: str | int | None = None,
+        save: str | int | None = None,
+        goal_bytes: int | None = None,
+        trades: bool = False,
+    ) -> tuple[Advice, ...]:
         """Find changes of the program that save memory at the peak of every device.
 
-        Each is tried by a replay. Faults keep memory for nothing. ``trades`` cost time or
-        precision; they are found too where ``goal_bytes``, the peak to reach, is given.
+        Each is tried by a replay. Faults keep memory for nothing. Trades cost time or precision:
+        they are found with ``trades``, or where there is a peak to reach. That is ``goal_bytes``,
+        or the peak less the bytes to ``save``, or what fits into the ``capacity`` that torch may
+        have; where a request failed, the capacity is what torch had then. ``capacity`` and ``save``
+        are texts such as ``"38GiB"`` or bytes. Raises ValueError for another text, and for both.
         """
+        if capacity is not None and save is not None:
+            raise ValueError("give capacity or save, not both")
+        capacity_bytes = parse_bytes(capacity) if isinstance(capacity, str) else capacity
+        saved_bytes = parse_bytes(save) if isinstance(save, str) else save
         advice = []
         for device in self.devices:
+            goal = goal_bytes
+            if goal is None:
+                goal = goal_of(device, capacity=capacity_bytes, save=saved_bytes)
             forward_ms = forward_times(self.analysis.timing, device.device.device)
-            advice.append(
-                advise(device, goal_bytes=goal_bytes, trades=trades, forward_ms=forward_ms)
+            device_advice = advise(
+                device,
+                goal_bytes=goal,
+                capacity=capacity_bytes,
+                trades=trades,
+                forward_ms=forward_ms,
             )
-        return Answers.of(advice, partial(self._advice_lines, advice))
+            advice.append(device_advice)
+        return Answers.of(advice, partial(self._advice_lines, advice, is_saving=bool(save)))
 
-    def _advice_lines(self, answers: Sequence[Advice]) -> Iterator[str]:
+    def _advice_lines(self, answers: Sequence[Advice], *, is_saving: bool) -> Iterator[str]:
         path = str(self.analysis.path)
         for device, advice in zip(self.devices, answers, strict=True):
-            yield from advice_lines(advice, path, kept_cached(device), growing_sentence(device))
+            cached = 0 if is_saving else kept_cached(device)
+            yield from advice_lines(advice, path, cached, growing_sentence(device))
 
     def fragmentation(self, moment: str | None = None) -> tuple[Fragmentation, ...]:
         """Describe the reserved memory that is not in use on every device, at a moment.
@@ -240,6 +266,18 @@ class Session:
             output = folder / page_output(inputs, None, force=True).name
         page = page_output(inputs, Path(output), force=force)
         return write_view(files, page, force=force)
+
+    def export(self, output: str | Path | None = None, *, force: bool = False) -> Path:
+        """Write the trace of ``snapconv export``, which ui.perfetto.dev opens; return its path.
+
+        By default it is in the current folder, named after the file. Raises OutputError; a file
+        that exists is replaced with ``force`` alone.
+        """
+        inputs = [self.analysis.path]
+        named_output = None if output is None else Path(output)
+        path = checked_output(inputs, named_output, ".trace.json", force=force)
+        write_trace(path, self.analysis, force=force)
+        return path
 
     def columns(
         self, device: int | None = None, *, table: str = "allocations"

@@ -210,6 +210,36 @@ def test_an_answer_prints_as_the_command_does(command, step, capsys):
     assert str(ANSWERS[command](step)).split() == printed.split()
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, ()),
+        ({"save": "50MiB"}, ("--save", "50MiB")),
+        ({"capacity": 190 << 20}, ("--capacity", "190MiB")),
+    ],
+)
+def test_advice_prints_as_the_command_does_where_memory_ran_out(options, words, capsys):
+    path = FIXTURES / "out_of_memory.pickle"
+    main(["advise", str(path), *words])
+    printed = capsys.readouterr().out
+    assert str(snapconv.load(path).advise(**options)).split() == printed.split()
+    assert "goal" in printed
+
+
+def test_advice_takes_one_goal(step):
+    with pytest.raises(ValueError, match="not both"):
+        step.advise(capacity="1GiB", save="1GiB")
+
+
+def test_a_session_writes_the_trace_that_the_command_writes(step, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = step.export()
+    assert path.name == "training_step.trace.json"
+    written = path.read_bytes()
+    main(["export", str(FIXTURES / "training_step.pickle"), "--force", "-q"])
+    assert path.read_bytes() == written
+
+
 @pytest.mark.parametrize("command", ["summary", "tree", "fragmentation", "what-if", "check"])
 def test_an_answer_is_a_table_in_a_notebook_and_stays_a_sequence(command, step):
     answers = ANSWERS[command](step)
