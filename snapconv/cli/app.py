@@ -1,10 +1,9 @@
 """The command line: parse, call the library, print. Only the command that is called is loaded."""
 
-import atexit
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +12,7 @@ import typer
 from snapconv.cli import outputs
 from snapconv.cli.answers import error_values
 from snapconv.cli.arguments import Command, flat
+from snapconv.cli.program_end import ProgramEnded
 from snapconv.cli.questions import QUESTION_COMMANDS
 from snapconv.cli.terminal import give_up_stdout, open_stdout, print_error, print_json, print_lines
 from snapconv.errors import BudgetExceeded, InputError, OutputWriteError, SnapconvError
@@ -32,25 +32,6 @@ COMMANDS = (*QUESTION_COMMANDS, *sorted((*_OUTPUTS, *_LOADED_WHEN_CALLED)))
 _FILE_COMMAND, _FOLDER_COMMAND = "verdict", "ranks"
 _HELP = {"help_option_names": ["--help", "-h"]}
 _PLAIN_OUTPUT: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
-
-
-class ProgramEnded(Exception):
-    """The program is over, and ``exit_code`` is to be the exit code of the command line.
-
-    ``until_exit`` is closed when the process ends; whoever lives on after the command closes it
-    before.
-    """
-
-    def __init__(self, exit_code: int, until_exit: ExitStack | None = None) -> None:
-        super().__init__(exit_code)
-        self.exit_code = exit_code
-        self._until_exit = until_exit
-
-    def close(self) -> None:
-        """End what would last until the process does."""
-        if self._until_exit is not None:
-            atexit.unregister(self._until_exit.close)
-            self._until_exit.close()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,12 +4,10 @@ Everything is printed on stderr: the standard output belongs to the program that
 module is loaded with the command line and so imports the recorder only when a recording begins.
 """
 
-import atexit
 import os
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -18,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from snapconv.cli.app import ProgramEnded
 from snapconv.cli.arguments import (
     ArgumentsOfEntry,
     Command,
@@ -30,6 +27,7 @@ from snapconv.cli.arguments import (
     chosen_ranks,
     size_of,
 )
+from snapconv.cli.program_end import ProgramEnded, lasting_until_exit
 from snapconv.cli.terminal import say, show_raised
 from snapconv.errors import RecorderError, SnapconvError
 from snapconv.units import format_bytes
@@ -414,18 +412,3 @@ def simulation_options(options: Simulated, device: int | None = None) -> "Simula
         cublas_workspace=options.cublas_workspace,
         n_devices=last + 1,
     )
-
-
-@contextmanager
-def lasting_until_exit() -> "Iterator[ExitStack]":
-    """Yield a stack that is closed after the program's own functions of ``atexit``.
-
-    The function that is registered first is called last. An error closes the stack at once.
-    """
-    lifetime = ExitStack()
-    atexit.register(lifetime.close)
-    try:
-        yield lifetime
-    except BaseException:
-        lifetime.close()
-        raise

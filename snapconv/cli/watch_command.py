@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from snapconv.cli.app import ProgramEnded
 from snapconv.cli.arguments import ArgumentsOfEntry, IsModuleOption, RanksOption, chosen_ranks
-from snapconv.cli.record_command import Simulated, lasting_until_exit, simulation_options
+from snapconv.cli.program_end import ProgramEnded, lasting_until_exit
+from snapconv.cli.record_command import Simulated, simulation_options
 from snapconv.cli.terminal import say, show_raised
 
 
