@@ -26,8 +26,11 @@ def find_difference(calls: AllocatorCalls, device: DeviceSnapshot, addr: Int64Co
 
     ``addr`` are the addresses of the allocations.
     """
-    run, addresses = _Run(calls, Trial(calls.own, is_check=True)), _TracedAddresses(calls.events)
-    run.allocator = CachingAllocator(settings=calls.own, addresses=addresses)
+    run, addresses = (
+        _Run(calls, Trial(calls.file_settings, is_check=True)),
+        _TracedAddresses(calls.events),
+    )
+    run.allocator = CachingAllocator(settings=calls.file_settings, addresses=addresses)
     assert run.start()
     rows = zip(calls.operation.tolist(), calls.row.tolist(), calls.event.tolist(), strict=True)
     for number, (operation, row, event) in enumerate(rows):

@@ -1,4 +1,4 @@
-"""What the recording shows of the job: open blocks, blocks that facts have named, its parameters."""
+"""A job as the recording shows it: open blocks, blocks that facts have named, parameters."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

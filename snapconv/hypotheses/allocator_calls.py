@@ -102,10 +102,10 @@ class AllocatorCalls:
 
     ``row`` is a row of the allocations, -1 where none is meant; ``event`` the event that shows the
     call. ``requested_bytes``, ``stream`` and ``pool`` (position in ``pools``, as ``default_pool``)
-    have one entry for each allocation. ``own`` are the settings that the trace was recorded with,
-    as far as the file has them. ``n_missing`` counts calls that must have been, but are not in the
-    trace; ``n_unsure_returns`` how often a DEVICE_IS_FULL may have been an EMPTY_CACHE, since no
-    stack shows it.
+    have one entry for each allocation. ``file_settings`` are those that the trace was recorded
+    with, as far as the file has them. ``n_missing`` counts calls that must have been, but are not
+    in the trace; ``n_unsure_returns`` how often a DEVICE_IS_FULL may have been an EMPTY_CACHE,
+    since no stack shows it.
     """
 
     operation: Int8Column
@@ -118,7 +118,7 @@ class AllocatorCalls:
     default_pool: int
     start: ReplayStart
     events: EventTable
-    own: AllocatorSettings
+    file_settings: AllocatorSettings
     reserved_after: Int64Column
     n_missing: int
     n_unsure_returns: int
@@ -126,7 +126,7 @@ class AllocatorCalls:
     def __len__(self) -> int:
         return len(self.operation)
 
-    def kept(self, calls: NDArray[Any] | slice) -> "AllocatorCalls":
+    def select(self, calls: NDArray[Any] | slice) -> "AllocatorCalls":
         """Return some of the calls."""
         return replace(
             self, operation=self.operation[calls], row=self.row[calls], event=self.event[calls]
@@ -134,9 +134,9 @@ class AllocatorCalls:
 
     def until(self, event: int) -> "AllocatorCalls":
         """Return the calls of the events before this one."""
-        return self.kept(slice(int(np.searchsorted(self.event, event))))
+        return self.select(slice(int(np.searchsorted(self.event, event))))
 
-    def with_others(
+    def insert(
         self, operation: ArrayLike, row: ArrayLike, event: ArrayLike, is_after: ArrayLike = 0
     ) -> "AllocatorCalls":
         """Return the calls with others, each before the calls of its event, or after them."""
@@ -172,7 +172,7 @@ class AllocatorCalls:
             events=events,
         )
         event = np.maximum(np.array(change.emptied, np.int64), calls.event[:1].sum())
-        return calls.with_others(np.full_like(event, CallKind.EMPTY_CACHE), event * 0 - 1, event, 1)
+        return calls.insert(np.full_like(event, CallKind.EMPTY_CACHE), event * 0 - 1, event, 1)
 
     def resized(self, requested_bytes: Int64Column, failed_scale: float = 1.0) -> "AllocatorCalls":
         """Return the same calls for other sizes.
@@ -203,7 +203,7 @@ def find_calls(
         _part(filled, CallKind.DEVICE_IS_FULL, rank=_BEFORE),
         _part(rows_of(events.action == Action.OOM), CallKind.FAILED_MALLOC, rank=_ITSELF),
     ]
-    position, operation, row = _in_order(parts, first_event)
+    position, operation, row = _sort_calls(parts, first_event)
     return read_only(
         AllocatorCalls(
             operation=operation.astype(np.int8),
@@ -216,7 +216,7 @@ def find_calls(
             default_pool=default,
             start=start_before(device, replayed, pools, first_event),
             events=events,
-            own=replayed.rules.settings,
+            file_settings=replayed.rules.settings,
             reserved_after=replayed.reserved.after,
             n_missing=replayed.n_missing_events,
             n_unsure_returns=n_unsure_returns,
@@ -237,7 +237,7 @@ def _part(event: NDArray[Any], operation: CallKind, *, rank: int, row: ArrayLike
     return order, operations, np.full(len(event), row, np.int64)
 
 
-def _in_order(parts: Iterable[_Part], first_event: int) -> _Part:
+def _sort_calls(parts: Iterable[_Part], first_event: int) -> _Part:
     """Return the calls of all parts in the order of their positions, from an event on."""
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     position = columns[0]
@@ -350,7 +350,7 @@ def start_before(
 ) -> ReplayStart:
     """Find where memory was just before an event of one device."""
     rows = replayed.allocations
-    segments, blocks = _without_overlaps(layout_at(device, rows, event - 1))
+    segments, blocks = _drop_overlaps(layout_at(device, rows, event - 1))
     live = blocks.allocation
     is_pending = _is_pending(device.events, rows, event)
     columns = (blocks.addr, blocks.n_bytes, rows.requested_bytes[live], is_pending[live])
@@ -366,7 +366,7 @@ def start_before(
     )
 
 
-def _without_overlaps(layout: MemoryLayout) -> tuple[SegmentTable, Pieces]:
+def _drop_overlaps(layout: MemoryLayout) -> tuple[SegmentTable, Pieces]:
     """Return the segments and blocks of a layout that lie over no other.
 
     Where segments overlap, the first counts; where blocks do, the part before the next one.

@@ -104,12 +104,12 @@ class Demand:
         The other allocations have the blocks of the trace.
         """
         scale = math.prod(change.failed_scale for change in changes)
-        demand = self.held(changes)
+        demand = self.allocated_bytes(changes)
         demand[self._failed + 1] += (self._requested * scale).astype(np.int64)
         event = int(demand.argmax()) - 1
         return self._peak(event, int(demand[event + 1]))
 
-    def held(self, changes: Sequence[Change]) -> Int64Column:
+    def allocated_bytes(self, changes: Sequence[Change]) -> Int64Column:
         """Return the bytes allocated before every event, and at the end, with some changes."""
         change = combined(self.analysis, changes)
         moves = np.zeros(len(self._after) + 1, np.int64)
@@ -191,7 +191,7 @@ class Demand:
 
 
 def _most_reserved(calls: AllocatorCalls) -> int:
-    return try_out(calls, Trial(calls.own)).ledger.max_reserved_bytes
+    return try_out(calls, Trial(calls.file_settings)).ledger.max_reserved_bytes
 
 
 def combined(analysis: DeviceAnalysis, changes: Sequence[Change]) -> Change:
@@ -242,7 +242,7 @@ def changed_calls(
         stream=np.append(calls.stream, calls.stream[row]),
         pool=np.append(calls.pool, calls.pool[row]),
     )
-    return changed.with_others(*_calls_at(points, number, is_own))
+    return changed.insert(*_calls_at(points, number, is_own))
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ class _Points:
 
 
 def _have_own_number(points: _Points, analysis: DeviceAnalysis, begin: int) -> BoolColumn:
-    """Mark points that keep their allocation's number: its own request, and what is there before."""
+    """Mark points that keep their allocation's number: its request, and what is there before."""
     is_before = points.event < begin
     is_own = ~is_before & (points.event == analysis.allocations.alloc_event[points.row])
     return np.asarray(is_own | (is_before & (points.size > 0)))
@@ -305,11 +305,11 @@ def _renumbered(
     is_malloc = has_code(calls.operation, CallKind.MALLOC)
     row = np.where(is_malloc, malloc_number[calls.row], free_number[calls.row])
     exists = row != _DROPPED
-    return replace(calls.kept(exists), row=row[exists])
+    return replace(calls.select(exists), row=row[exists])
 
 
 def _calls_at(points: _Points, number: Int64Column, is_own: BoolColumn) -> Iterator[Int64Column]:
-    """Yield the frees and requests at points as columns, for ``AllocatorCalls.with_others``."""
+    """Yield the frees and requests at points as columns, for ``AllocatorCalls.insert``."""
     row = points.row
     size = points.size
     is_first = np.diff(points.row, prepend=-1) != 0

@@ -55,7 +55,7 @@ class LineCalls:
         return at(self.n_allocs, self._table.freed_event, -1).astype(np.int64)
 
     def next_alloc(self, event: int) -> int:
-        """Return the event of the first allocation after an event; the number of events for none."""
+        """Return the first allocation's event after an event; the number of events for none."""
         following = np.append(self.alloc_events, len(self._events))
         return int(following[self.n_allocs[event]])
 

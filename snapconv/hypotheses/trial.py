@@ -128,11 +128,11 @@ def block_sizes(calls: AllocatorCalls) -> Int64Column:
     The last entry is that of no block. Small pools split off all that is left, as all do with
     expandable segments: the block is the rounded request. So only the others are replayed.
     """
-    run = _Run(calls, Trial(calls.own))
+    run = _Run(calls, Trial(calls.file_settings))
     run.start()
-    if not calls.own.expandable_segments:
+    if not calls.file_settings.expandable_segments:
         is_replayed = np.array(run.sizes) > SMALL_REQUEST_BYTES
-        run.calls = calls.kept(is_replayed[calls.row] | (calls.row < 0))
+        run.calls = calls.select(is_replayed[calls.row] | (calls.row < 0))
         run.run(None)
     return np.array(run.sizes, np.int64)
 
@@ -146,7 +146,7 @@ def capacity_at_oom(calls: AllocatorCalls, event: int) -> int:
     """
     reserved = int(calls.reserved_after[event])
     free = int(calls.events.addr[event])
-    segment = calls.own.segment_size(int(calls.events.size[event]))
+    segment = calls.file_settings.segment_size(int(calls.events.size[event]))
     return reserved + free if free < segment else reserved
 
 
@@ -193,8 +193,8 @@ class _Run:
 
     def _is_alike(self) -> bool:
         """Return whether the settings and the requests place blocks as the trace did."""
-        unmoved = {name: getattr(self.calls.own, name) for name in _MOVES_NOTHING}
-        if replace(self.trial.settings, **unmoved) != self.calls.own:
+        unmoved = {name: getattr(self.calls.file_settings, name) for name in _MOVES_NOTHING}
+        if replace(self.trial.settings, **unmoved) != self.calls.file_settings:
             return False
         layout = self.calls.start
         for segment in layout.segments:

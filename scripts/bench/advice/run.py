@@ -61,8 +61,8 @@ def replayed(before: DeviceAnalysis, kind: str) -> Outcome:
         return trials.tried[-1].outcome
     calls = find_calls(before.snapshot, before.device, before.replay)
     ends = [iteration.first_event for iteration in before.iterations[1:]]
-    emptied = calls.with_others([CallKind.EMPTY_CACHE] * len(ends), [-1] * len(ends), ends)
-    return try_out(emptied, Trial(calls.own))
+    emptied = calls.insert([CallKind.EMPTY_CACHE] * len(ends), [-1] * len(ends), ends)
+    return try_out(emptied, Trial(calls.file_settings))
 
 
 def predicted(before: DeviceAnalysis, kind: str) -> int | None:

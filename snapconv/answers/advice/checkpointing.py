@@ -54,7 +54,7 @@ def checkpointed_modules(evidence: Evidence) -> Iterator[Detected]:
     """
     saved = _saved_activations(evidence)
     modules = _modules(evidence, saved)
-    most_bytes = _MOST_OF_MODULE * evidence.bytes_of(saved[evidence.live[saved]])
+    most_bytes = _MOST_OF_MODULE * evidence.bytes_of(evidence.live_of(saved))
     candidates = [module for module in modules if 0 < module.held_bytes <= most_bytes]
     goal = evidence.goal_bytes or 0
     chosen, change = _choose(evidence, candidates, goal)

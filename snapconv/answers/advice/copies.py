@@ -138,7 +138,7 @@ def early_batches(evidence: Evidence) -> Iterator[Detected]:
     unused = _unused_inputs(evidence, bursts)
     frame = analysis.project_frame
     for rows in grouped(unused[frame[unused] >= 0], frame):
-        live = rows[evidence.live[rows]]
+        live = evidence.live_of(rows)
         if evidence.is_large(live):
             change = removed(analysis, rows)
             number = 1 + max(map(len, grouped(live, table.requested_bytes)))
@@ -269,7 +269,7 @@ def copied_gradients(evidence: Evidence) -> Iterator[Detected]:
     is_gradient = evidence.is_a(Category.GRADIENT) & ~is_bucket
     outlives = ~features.is_freed | (table.freed_event > features.alloc_run_end)
     rows = rows_of(is_gradient & features.is_traced & outlives)
-    live = rows[evidence.live[rows]]
+    live = evidence.live_of(rows)
     n_in_buckets = evidence.bytes_of(rows_of(is_bucket & evidence.live))
     if n_in_buckets >= evidence.bytes_of(live) * _NEARLY and evidence.is_large(live):
         change = freed_from(analysis, rows, _summed_up(evidence, rows))
@@ -326,7 +326,7 @@ def views_of_gradients(evidence: Evidence) -> Iterator[Detected]:
     n_used = sums_by(recorded.gradients + 1, gradients.n_bytes, len(table) + 1)[1:]
     n_spare = table.requested_bytes - n_used
     rows = rows_of((n_used > 0) & (n_spare > n_used))
-    live = rows[evidence.live[rows]]
+    live = evidence.live_of(rows)
     if evidence.is_large(live):
         engine_allocs = table.alloc_event[evidence.features.by_engine & (n_used == 0)]
         position = np.searchsorted(engine_allocs, table.alloc_event[rows], side="right")
@@ -354,7 +354,7 @@ def gathered_shards(evidence: Evidence) -> Iterator[Detected]:
     if len(parts) < _LEAST_GATHERED:
         return
     change = joined(parts)
-    live = change.rows[evidence.live[change.rows]]
+    live = evidence.live_of(change.rows)
     if evidence.is_large(live, LEAST_SHARE_OF_TRADE):
         yield evidence.finding(change, live, None, number=len(distinct(module[live])))
 

@@ -97,6 +97,10 @@ class Evidence:
         """Return the least bytes worth a finding: a share of the memory at the moment."""
         return max(int(self.moment.n_bytes * share), 1)
 
+    def live_of(self, rows: Int64Column) -> Int64Column:
+        """Return those of some allocations that are in use at the moment."""
+        return rows[self.live[rows]]
+
     def is_large(self, rows: Int64Column, share: float = LEAST_SHARE) -> bool:
         """Return whether allocations are worth a finding."""
         return self.is_worth(self.bytes_of(rows), share)

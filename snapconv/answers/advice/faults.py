@@ -250,7 +250,7 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
         return
     stacks = distinct(evidence.table.stack_id[graphs])
     rows = distinct(np.concatenate([graphs, *_last_graph(evidence, unused, stacks)]))
-    live_rows = rows[evidence.live[rows]]
+    live_rows = evidence.live_of(rows)
     if not evidence.is_large(live_rows):
         return
     is_companion = _is_companion(evidence, unused) & is_among(calls.burst, calls.burst[rows])
@@ -497,6 +497,6 @@ def _model_calls(evidence: Evidence, is_chosen: BoolColumn) -> Iterator[_ModelCa
         parts_by_path.setdefault(path, []).append(stack_rows)
     for path, parts in parts_by_path.items():
         rows = np.sort(np.concatenate(parts))
-        if path and evidence.is_large(rows[evidence.live[rows]]):
+        if path and evidence.is_large(evidence.live_of(rows)):
             begins = evidence.calls.begins(path)
             yield _ModelCalls(path, rows, begins, _number(evidence, rows, begins))

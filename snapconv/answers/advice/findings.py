@@ -545,7 +545,7 @@ def _failed_request(demand: Demand) -> tuple[int, SourceLine | None]:
 def _peak_together(
     findings: Sequence[Finding], peak_of: Callable[[Sequence[Change]], Peak]
 ) -> Peak:
-    """Return the peak with the changes of all findings; that of a single one is measured already."""
+    """Return the peak with the changes of all findings; a single one has its own already."""
     if len(findings) == 1:
         return findings[0].peak
     return peak_of([finding.change for finding in findings])

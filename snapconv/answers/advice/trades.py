@@ -89,7 +89,7 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
     saved = demand.peak.n_bytes - peak
     if saved <= 0 or not (analysis.ran_out or evidence.is_worth(saved)):
         return
-    live_rows = change.rows[evidence.live[change.rows]]
+    live_rows = evidence.live_of(change.rows)
     categories = distinct(analysis.classification.category[live_rows])
     nouns = ", ".join(ABOUT[category].noun for category in GROWING if category in categories)
     batch = batch_of(analysis)
@@ -115,7 +115,7 @@ def full_logits(evidence: Evidence) -> Iterator[Detected]:
         return
     largest = int(sizes[is_of_loss].max())
     rows = rows_of(_is_alike(sizes, largest) & evidence.is_computed)
-    live_rows = rows[evidence.live[rows]]
+    live_rows = evidence.live_of(rows)
     if evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
         losses = rows_of(is_of_loss)
         change = _chunked(evidence, rows)
@@ -159,7 +159,7 @@ def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     if not len(rows):
         return
     scores = _scores(evidence, rows, is_softmax)
-    live_rows = scores[evidence.live[scores]]
+    live_rows = evidence.live_of(scores)
     # With a softmax alone nothing shows that its input was made for it.
     has_several = features.in_forward[live_rows].sum() >= 2
     if has_several and evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
@@ -212,7 +212,7 @@ def merged_masks(evidence: Evidence) -> Iterator[Detected]:
     sizes = table.requested_bytes[saved]
     is_like_last = is_among(sizes, sizes[line == line.max()])
     rows = saved[(line == line.min()) & ~is_like_last]
-    live_rows = rows[evidence.live[rows]]
+    live_rows = evidence.live_of(rows)
     if evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
         change = removed(evidence.analysis, rows)
         yield evidence.finding(change, live_rows, evidence.analysis.main_line(live_rows))
@@ -228,7 +228,7 @@ def adapter_inputs(evidence: Evidence) -> Iterator[Detected]:
     analysis = evidence.analysis
     features = evidence.features
     rows = rows_of(features.made_through(Role.ADAPTED) & features.reaches_backward)
-    live_rows = rows[evidence.live[rows]]
+    live_rows = evidence.live_of(rows)
     if evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
         change = smaller(analysis, rows, 1 / 2)
         yield evidence.finding(change, live_rows, analysis.main_line(live_rows))
@@ -365,7 +365,7 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
         is_short = states.n_bytes < full_bytes
         is_state[recorded.states[is_short & (recorded.states >= 0)]] = False
     rows = rows_of(is_state & (table.block_bytes >= _LEAST_STATE_BYTES))
-    live_rows = rows[evidence.live[rows]]
+    live_rows = evidence.live_of(rows)
     if evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
         change = smaller(analysis, rows, SAVED_BY_8_BITS)
         alone = joined((change, removed(analysis, rows_of(is_temporary))))
@@ -380,7 +380,7 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
     n_moved = evidence.demand.bytes_at(change, evidence.moment.event)
     if not evidence.is_worth(n_moved, LEAST_SHARE_OF_TRADE):
         return
-    live_rows = change.rows[evidence.live[change.rows]]
+    live_rows = evidence.live_of(change.rows)
     line = calls.line_of(calls.model_call(analysis.main_stack(live_rows)))
     seconds = f"{2 * n_moved / _PCIE:.2g} s at 20 GiB/s"
     texts = {

@@ -119,7 +119,7 @@ class _Trials:
         """Try a remedy: changes of the program, or of the settings."""
         step = self.step
         calls = changed_calls(self.calls, step.analysis, changes)
-        trial = Trial(settings or calls.own, self.usable_bytes)
+        trial = Trial(settings or calls.file_settings, self.usable_bytes)
         outcome = try_out(calls, trial, progress=self.progress)
         is_enough = None
         detail = _UNKNOWN
@@ -127,7 +127,7 @@ class _Trials:
             is_enough = False
             detail = "memory still runs out"
         elif step.is_known:
-            n_bytes = _reserved_bytes(step.most(changes, remedy.kind), outcome)
+            n_bytes = _reserved_bytes(step.most_bytes(changes, remedy.kind), outcome)
             is_enough = True if n_bytes <= self.usable_bytes else None
             verb = "needs at most" if is_enough else "may need"
             capacity = format_bytes(self.capacity)
@@ -149,9 +149,11 @@ def find_remedies(
         analysis.snapshot, analysis.device, analysis.replay, first_event=end - n_events
     )
     # The memory that torch had, which is tried, is less than any fraction of the device's.
-    calls = replace(calls.until(end), own=replace(calls.own, memory_fraction=1.0))
+    calls = replace(
+        calls.until(end), file_settings=replace(calls.file_settings, memory_fraction=1.0)
+    )
     capacity = capacity_at_oom(calls, event)
-    outcome = try_out(calls, Trial(calls.own, capacity))
+    outcome = try_out(calls, Trial(calls.file_settings, capacity))
     if event not in outcome.failed_again:
         return Remedies(n_events, (), _NOW_SERVED if event in outcome.served else _FAILS_EARLIER)
     step = RestOfStep(analysis, event)
@@ -161,7 +163,7 @@ def find_remedies(
     excess = analysis.replay.allocated.at(event) + request_bytes - usable_bytes
     card_bytes = None
     if step.is_known:
-        card_bytes = int(_reserved_bytes(step.most([]), outcome) / (1 - LEAST_FREE))
+        card_bytes = int(_reserved_bytes(step.most_bytes([]), outcome) / (1 - LEAST_FREE))
     return Remedies(
         n_events,
         (*_try_changes(trials), *_try_settings(trials)),
@@ -224,10 +226,10 @@ def _try_settings(trials: _Trials) -> list[Remedy]:
     remedies = []
     if ends:
         n_ends = len(ends)
-        calls = calls.with_others([CallKind.EMPTY_CACHE] * n_ends, [-1] * n_ends, ends)
+        calls = calls.insert([CallKind.EMPTY_CACHE] * n_ends, [-1] * n_ends, ends)
         remedy = Remedy("empty_cache() at the end of every iteration", is_setting=True)
         remedies.append(replace(trials, calls=calls).replayed(remedy))
-    for name, settings in candidates(trials.calls.own, SEARCHED):
+    for name, settings in candidates(trials.calls.file_settings, SEARCHED):
         if not why_refused(analysis.snapshot, name, settings):
             remedy = Remedy(name, is_setting=True)
             remedies.append(trials.replayed(remedy, settings=settings))

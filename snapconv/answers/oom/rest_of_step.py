@@ -92,7 +92,7 @@ class RestOfStep:
         is_as_large = sizes[number : number + 1].sum() >= events.size[self.event]
         return max(analysis.iterations[earlier].first_event, 0) if is_as_large else None
 
-    def most(self, changes: Sequence[Change], kind: str = "") -> int:
+    def most_bytes(self, changes: Sequence[Change], kind: str = "") -> int:
         """Return the most bytes allocated in this step, which is known, with changes of this kind.
 
         They are what stays from step to step, and the most beside it: of the earlier step with what
@@ -103,8 +103,8 @@ class RestOfStep:
         event = self.event
         category = analysis.classification.category
         # Entry e of both is before event e.
-        all_bytes = self.demand.held(changes)
-        passing_bytes = self.demand.held([removed(analysis, self._kept), *changes])
+        all_bytes = self.demand.allocated_bytes(changes)
+        passing_bytes = self.demand.allocated_bytes([removed(analysis, self._kept), *changes])
         if self.earlier is not None:
             is_recent = table.alloc_event >= self.earlier
             is_remnant = ~self._stays & table.live_at(self.begin - 1) & is_recent

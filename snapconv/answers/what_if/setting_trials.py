@@ -261,7 +261,7 @@ def try_settings(
     if scale != 1:
         failed_scale = scaled_batch(analysis, scale).failed_scale
         calls = calls.resized(scaled_requests(analysis, scale), failed_scale)
-    alternatives, refused = _alternatives(analysis.snapshot, calls.own, request)
+    alternatives, refused = _alternatives(analysis.snapshot, calls.file_settings, request)
     outcomes = _try_all(calls, request, alternatives, is_placed_anew=scale != 1, progress=progress)
     for _, outcome in outcomes:
         reasons += outcome.assumptions
@@ -321,7 +321,7 @@ def saving_setting(
 
 def _difference(calls: AllocatorCalls, replayed: Replay, progress: Progress | None) -> str:
     """Say where a replay under the file's own settings differs from the trace; empty: nowhere."""
-    outcome = try_out(calls, Trial(calls.own, is_check=True), progress=progress)
+    outcome = try_out(calls, Trial(calls.file_settings, is_check=True), progress=progress)
     if outcome.differs_at is not None:
         return f"from event {outcome.differs_at} on"
     return "" if outcome.ledger.reserved_bytes == replayed.reserved.end else "at the end"
@@ -357,24 +357,24 @@ def _try_all(
         *,
         is_anew: bool = is_placed_anew,
     ) -> Outcome:
-        device_bytes = request.card_bytes or _device_bytes(request, settings, calls.own)
+        device_bytes = request.card_bytes or _device_bytes(request, settings, calls.file_settings)
         trial = Trial(settings, request.capacity, device_bytes, is_placed_anew=is_anew)
         return try_out(calls, trial, progress=progress)
 
-    own_outcomes = [(OWN, tried_out(calls.own))]
+    own_outcomes = [(OWN, tried_out(calls.file_settings))]
     outcomes = [(text, tried_out(settings)) for text, settings in alternatives]
     if request.one_stream:
         allocations = tuple(range(len(calls.stream)))
         streams = tuple(distinct(calls.stream).tolist())
         merged = calls.changed(CallChange(completed=allocations, merged=streams))
-        outcomes.append((ONE_STREAM, tried_out(calls.own, merged)))
+        outcomes.append((ONE_STREAM, tried_out(calls.file_settings, merged)))
     if request.is_search:
         outcomes.sort(key=_search_rank)
     beginnings = {outcome.is_placed_anew for _, outcome in (*own_outcomes, *outcomes)}
     if calls.start.rows and len(beginnings) > 1:
         # Beside trials that had to begin otherwise, the same beginning under the file's own
         # settings.
-        own_outcomes.append((OWN_PLACED_ANEW, tried_out(calls.own, is_anew=True)))
+        own_outcomes.append((OWN_PLACED_ANEW, tried_out(calls.file_settings, is_anew=True)))
     return [*own_outcomes, *outcomes]
 
 

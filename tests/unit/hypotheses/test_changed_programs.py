@@ -126,7 +126,7 @@ def test_the_replay_has_the_peak_of_the_changed_program(calls, data, conf):
     assert demand.replayed(()) == demand.peak
     # The whole replay too, with the reserved bytes.
     changed = changed_calls(demand._calls, analysis, [change])
-    outcome = try_out(changed, Trial(changed.own)).ledger
+    outcome = try_out(changed, Trial(changed.file_settings)).ledger
     assert outcome.max_reserved_bytes == ran(calls, conf, points).ledger.max_reserved_bytes
 
 
@@ -149,7 +149,7 @@ def test_calls_from_an_event_on_have_the_changes_from_there_on(calls, data):
     truth = ran(calls, points=late[1])
     before = len(ran(calls[:start]).history)
     most = max(event.allocated_bytes for event in truth.history[max(before - 1, 0) :])
-    assert try_out(changed, Trial(changed.own)).ledger.max_allocated_bytes == most
+    assert try_out(changed, Trial(changed.file_settings)).ledger.max_allocated_bytes == most
 
 
 def test_what_is_over_before_the_first_call_changes_nothing():

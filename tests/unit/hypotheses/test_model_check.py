@@ -29,7 +29,11 @@ def checked(path, *, own=None):
         if device.device != HOST:
             replayed = replay(snapshot, device)
             calls = find_calls(snapshot, device, replayed)
-            yield replace(calls, own=replace(calls.own, **own or {})), device, replayed.allocations
+            yield (
+                replace(calls, file_settings=replace(calls.file_settings, **own or {})),
+                device,
+                replayed.allocations,
+            )
 
 
 @pytest.mark.parametrize("path", [*FIXTURES, *REAL], ids=lambda path: path.stem)
@@ -58,4 +62,4 @@ def test_a_block_elsewhere_and_another_end_are_found():
 def test_other_settings_do_not_give_the_own_segments():
     own = {"max_split_size_bytes": None}
     ((calls, _, _),) = checked(ROOT / "fixtures" / "max_split_size.pickle", own=own)
-    assert try_out(calls, Trial(calls.own, is_check=True)).differs_at is not None
+    assert try_out(calls, Trial(calls.file_settings, is_check=True)).differs_at is not None

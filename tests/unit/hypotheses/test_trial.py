@@ -46,7 +46,7 @@ def fragment(found):
 
 def test_another_setting_gives_what_the_program_needs_under_it(calls_of):
     calls = calls_of(fragment(model()))
-    outcome = try_out(calls, Trial(calls.own.changed("expandable_segments:True")))
+    outcome = try_out(calls, Trial(calls.file_settings.changed("expandable_segments:True")))
     truth = fragment(model("expandable_segments:True"))
     assert outcome.ledger.max_reserved_bytes == truth.ledger.max_reserved_bytes
     assert outcome.ledger.max_reserved_bytes < calls.reserved_after.max()
@@ -58,8 +58,8 @@ def test_another_setting_gives_what_the_program_needs_under_it(calls_of):
 def test_a_smaller_capacity_runs_out_where_the_program_would(calls_of):
     # 46 MiB more than 128 do not fit into 150; they do after the four free segments are given back.
     calls = calls_of(fragment(model()))
-    assert try_out(calls, Trial(calls.own, capacity=150 * MIB)).ran_out is None
-    outcome = try_out(calls, Trial(calls.own, capacity=100 * MIB))
+    assert try_out(calls, Trial(calls.file_settings, capacity=150 * MIB)).ran_out is None
+    outcome = try_out(calls, Trial(calls.file_settings, capacity=100 * MIB))
     with pytest.raises(ModelOutOfMemory):
         fragment(model(capacity=100 * MIB))
     assert outcome.ran_out is not None
@@ -74,7 +74,7 @@ def test_a_failed_request_shows_what_its_pool_had(calls_of):
     found.free(blocks[2])
     found.malloc(8 * MIB)
     calls = calls_of(found)
-    failed = try_out(calls, Trial(calls.own, capacity=30 * MIB)).ran_out
+    failed = try_out(calls, Trial(calls.file_settings, capacity=30 * MIB)).ran_out
     assert failed is not None
     assert failed.requested_bytes == 8 * MIB
     assert (failed.pool_free_bytes, failed.pool_largest_bytes) == (10 * MIB, 5 * MIB)
@@ -90,11 +90,11 @@ def test_a_request_that_failed_is_tried_again(calls_of):
     calls = calls_of(found)
     oom = next(i for i, size in enumerate(calls.events.size.tolist()) if size == 60 * MIB)
     assert capacity_at_oom(calls, oom) == 150 * MIB
-    again = try_out(calls, Trial(calls.own, capacity=150 * MIB))
+    again = try_out(calls, Trial(calls.file_settings, capacity=150 * MIB))
     assert (again.failed_again, again.served) == ([oom], [])
     assert [failed.event for failed in (again.ran_out,) if failed] == [oom]
     assert again.ledger.allocated_bytes == 0  # the trace goes on: the program did
-    larger = try_out(calls, Trial(calls.own, capacity=200 * MIB))
+    larger = try_out(calls, Trial(calls.file_settings, capacity=200 * MIB))
     assert (larger.failed_again, larger.served, larger.ran_out) == ([], [oom], None)
 
 
@@ -114,9 +114,9 @@ def test_garbage_collection_needs_a_fraction_of_something(calls_of):
     conf = "garbage_collection_threshold:0.5,per_process_memory_fraction:0.5"
     # Half of a half of 200 MiB: when 50 are requested, 70 are held, and the older 30 are given
     # back.
-    collected = try_out(calls, Trial(calls.own.changed(conf), capacity=200 * MIB))
+    collected = try_out(calls, Trial(calls.file_settings.changed(conf), capacity=200 * MIB))
     assert collected.ledger.max_reserved_bytes == 90 * MIB
-    without = try_out(calls, Trial(calls.own.changed(conf)))
+    without = try_out(calls, Trial(calls.file_settings.changed(conf)))
     assert without.ledger.reserved_bytes == 120 * MIB
     assert without.assumptions[0].startswith("garbage_collection_threshold did nothing")
 
@@ -128,8 +128,8 @@ def test_emptying_the_cache_is_tried_too(calls_of):
     found.free(first)
     found.malloc(50 * MIB)  # event 7
     calls = calls_of(found)
-    for tried, most in ((calls, 120), (calls.with_others([CallKind.EMPTY_CACHE], [-1], [6]), 90)):
-        assert try_out(tried, Trial(calls.own)).ledger.max_reserved_bytes == most * MIB
+    for tried, most in ((calls, 120), (calls.insert([CallKind.EMPTY_CACHE], [-1], [6]), 90)):
+        assert try_out(tried, Trial(calls.file_settings)).ledger.max_reserved_bytes == most * MIB
 
 
 def test_empty_cache_of_the_program_is_repeated(calls_of):
@@ -140,7 +140,7 @@ def test_empty_cache_of_the_program_is_repeated(calls_of):
     )
     found.malloc(1000)
     calls = calls_of(found)
-    outcome = try_out(calls, Trial(calls.own))
+    outcome = try_out(calls, Trial(calls.file_settings))
     assert outcome.ledger.reserved_bytes == 2 * MIB
 
 
@@ -149,9 +149,12 @@ def test_segments_given_back_because_the_device_was_full_stay_where_it_is_not(ca
     found.free(found.malloc(30 * MIB))
     found.malloc(40 * MIB)
     calls = calls_of(found)
-    without = try_out(calls, Trial(calls.own))
+    without = try_out(calls, Trial(calls.file_settings))
     assert without.ledger.max_reserved_bytes == 70 * MIB
-    assert try_out(calls, Trial(calls.own, capacity=50 * MIB)).ledger.max_reserved_bytes == 40 * MIB
+    assert (
+        try_out(calls, Trial(calls.file_settings, capacity=50 * MIB)).ledger.max_reserved_bytes
+        == 40 * MIB
+    )
     # No stack shows that it was the malloc: it may have been empty_cache().
     assert [reason for reason in without.assumptions if "not as empty_cache()" in reason]
 
@@ -189,8 +192,8 @@ def test_a_range_begins_with_the_memory_of_then(calls_of):
     found.malloc(50 * MIB)
     calls = calls_of(found, first_event=4)
     assert [segment.size for segment in calls.start.segments] == [30 * MIB, 2 * MIB]
-    assert try_out(calls, Trial(calls.own)).ledger.max_reserved_bytes == 82 * MIB
-    other = try_out(calls, Trial(calls.own.changed("expandable_segments:True")))
+    assert try_out(calls, Trial(calls.file_settings)).ledger.max_reserved_bytes == 82 * MIB
+    other = try_out(calls, Trial(calls.file_settings.changed("expandable_segments:True")))
     assert (
         other.ledger.max_reserved_bytes == 62 * MIB
     )  # pages of 20 MiB: 40 for 30, then 60 for 50, and 2
@@ -207,7 +210,7 @@ def test_memory_at_addresses_below_zero_is_there_before_a_range():
     calls = find_calls(snapshot, device, replayed, first_event=len(device.events) // 2)
     assert (len(calls.start.segments), calls.start.n_outside) == (4, 0)
     assert all(segment.addr < 0 for segment in calls.start.segments)
-    outcome = try_out(calls, Trial(calls.own))
+    outcome = try_out(calls, Trial(calls.file_settings))
     assert (outcome.ledger.max_reserved_bytes, outcome.assumptions) == (replayed.reserved.peak, ())
 
 
@@ -215,6 +218,6 @@ def test_what_is_live_before_the_trace_may_not_fit(calls_of):
     found = model()
     found.malloc(30 * MIB)
     calls = calls_of(found, first_event=2)
-    outcome = try_out(calls, Trial(calls.own, capacity=20 * MIB))
+    outcome = try_out(calls, Trial(calls.file_settings, capacity=20 * MIB))
     assert outcome.ran_out is not None
     assert outcome.ran_out.event == -1

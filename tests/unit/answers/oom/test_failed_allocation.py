@@ -434,7 +434,7 @@ def test_a_remedy_is_enough_only_where_the_rest_of_the_step_fits_too(
 ):
     """Cut blocks and segments take a tenth more at least: 90 MiB need 99 of 100 MiB."""
     monkeypatch.setattr(RestOfStep, "_find_earlier", lambda _: 0)  # the rest is known
-    monkeypatch.setattr(RestOfStep, "most", lambda *_: most * MIB)
+    monkeypatch.setattr(RestOfStep, "most_bytes", lambda *_: most * MIB)
     job = Job(100 * MIB)
     job.alloc("kept", 60 * MIB, frames=MODEL)
     job.free("kept")
