@@ -4,7 +4,7 @@ import pytest
 
 from tests.entries import ENTRIES, weights_of
 from tests.entry_checks import EntryChecks
-from tests.recordings import convert, record, sequence, watch
+from tests.recordings import convert, record, sequence
 
 pytest.importorskip("torch")
 
@@ -13,8 +13,7 @@ class TestSimulatedEntries(EntryChecks):
     """All that must hold of any recording."""
 
 
-def test_recording_leaves_the_sequence_of_allocations_as_it_is(recording):
-    alone = watch(recording.entry, recording.kind)
+def test_recording_leaves_the_sequence_of_allocations_as_it_is(recording, alone):
     assert len(alone.sequence) > 100
     assert sequence(recording.snapshot, with_addresses=True) == alone.sequence
     assert recording.metadata["devices"][0]["max_memory_allocated"] == alone.max_memory_allocated
