@@ -220,7 +220,12 @@ export class Device {
       this.ints("segment_end"),
     ]);
     this.segments = { addr, bytes, stream, pool, isSmall, isExpandable, begin, end };
-    this.rows = await makeRows(this);
+    this.rows = await makeRows({
+      ints: (name) => this.ints(name),
+      floats: (name) => this.floats(name),
+      nEvents: this.facts.n_events,
+      tensorNames: this.detail.tensor_names,
+    });
   }
 
   async ints(name: string): Promise<Int32Array> {

@@ -1,6 +1,12 @@
 // Every allocation of a device, and what was live after any event.
 
-import type { Detail, Device } from "./model.ts";
+/** The columns of a device by their names, and two facts beside them. */
+export interface RowSource {
+  ints(name: string): Promise<Int32Array>;
+  floats(name: string): Promise<Float64Array>;
+  nEvents: number;
+  tensorNames: string[];
+}
 
 /** What allocations of one kind have in common; ids are 0 where there is none. */
 export interface Kinds {
@@ -48,8 +54,8 @@ export interface Rows {
 
 export const NEVER = 0x7fffffff;
 
-export async function makeRows(device: Device): Promise<Rows> {
-  const int = (name: string) => device.ints(name);
+export async function makeRows(source: RowSource): Promise<Rows> {
+  const int = (name: string) => source.ints(name);
   const [trait, count] = await Promise.all([int("kind_trait"), int("kind_count")]);
   const [stack, category, evidence, certainty, probability, reason, operation, module, pool, stream, exact] = await Promise.all(
     ["stack", "category", "evidence", "certainty", "probability", "reason", "operation", "module", "pool", "stream", "exact"].map(async (name) => {
@@ -58,7 +64,7 @@ export async function makeRows(device: Device): Promise<Rows> {
     }),
   );
   const [rounding, bytes, addrs] = await Promise.all(
-    ["kind_rounding", "kind_block", "addrs"].map((name) => device.floats(name)),
+    ["kind_rounding", "kind_block", "addrs"].map((name) => source.floats(name)),
   );
   const requested = bytes.map((n, kind) => n - rounding[kind]);
   const first = starts(count);
@@ -74,10 +80,10 @@ export async function makeRows(device: Device): Promise<Rows> {
     end[row] = pending[row] ? freed[row] + pending[row] - 1 : NEVER;
     addr[row] = addrs[addrId[row]];
   }
-  const [byEvent, alsoFreed, endsAt, alsoEnds] = eventsOf(alloc, freed, end, device.facts.n_events);
+  const [byEvent, alsoFreed, endsAt, alsoEnds] = eventsOf(alloc, freed, end, source.nEvents);
   const namedRow = await int("named_row");
   const nameOf = new Map<number, string>();
-  namedRow.forEach((row, i) => nameOf.set(row, (device.detail as Detail).tensor_names[i]));
+  namedRow.forEach((row, i) => nameOf.set(row, source.tensorNames[i]));
   const stackFirst = starts(await int("stack_length"));
   const stackFrame = await int("stack_frame");
   return { n, kinds, kindOf, alloc, freed, end, addr, byEvent, alsoFreed, endsAt, alsoEnds, nameOf, stackFirst, stackFrame };

@@ -1,4 +1,5 @@
-/* The state of the machine that reads a pickle, and what both of its ways share: token by token, and whole events. */
+/* The state of the machine that reads a pickle, and what both of its ways share: token by token, and
+ * whole events. */
 #ifndef SNAPCONV_MACHINE_H
 #define SNAPCONV_MACHINE_H
 
@@ -40,8 +41,23 @@ static inline size_t reference_bytes(uint8_t opcode) { return opcode == 'h' ? 2 
 
 static inline uint64_t reference(const uint8_t *at) { return at[0] == 'h' ? at[1] : load_bytes(at + 1, 4); }
 
+enum { MAX_FRAMES = 1 << 16 }; /* of one stack */
+
 /* The memo index of a text in the rest; NO_ID where memory or probes run out. */
 uint32_t text_id(reader *r, const uint8_t *text, uint32_t n_bytes);
+
+/* Puts a value onto a stack that is full. */
+int push_with_room(reader *r, value v);
+static inline int push(reader *r, value v) {
+    if (r->n_stack == r->n_stack_max) {
+        return push_with_room(r, v);
+    }
+    r->stack[r->n_stack++] = v;
+    return MORE;
+}
+
+/* The number of the stack whose frames were pushed last; NO_ID where memory or probes run out. */
+uint32_t close_stack(reader *r);
 /* Makes an empty list of frames the stack that it is; false where memory or probes run out. */
 bool settle_frames(reader *r, const value *key, value *list);
 /* The run that stands behind a mark, with the end of its list, kept for the next time if it is new; or NO_RUN. */
@@ -49,9 +65,5 @@ uint32_t known_run(reader *r, const uint8_t *after_mark, size_t n);
 /* Puts the row that was added last onto the stack: it joins those just before it, as torch's C++ writer leaves them
  * there by the million. */
 int push_row(reader *r);
-
-/* Reads the dictionary that the bytes begin with, if it is an event of usual tokens that is here as a whole: gives its
- * bytes, and the status. 0: what stands there has to be read token by token, from its beginning. */
-size_t read_event(reader *r, const uint8_t *bytes, size_t n, int *status);
 
 #endif

@@ -1,7 +1,7 @@
 /* Reads a whole event at once, from its bytes to the values of a row, without the machine's stack. Nearly all events
  * of a file can be read so. */
 
-#include "machine.h"
+#include "whole_events.h"
 
 /* The most bytes of a key with its value, without the contents of texts and lists; a reader may look at so many. */
 enum { PAIR_BYTES = 16, MAX_INTEGER_BYTES = 8 };
