@@ -7,7 +7,8 @@ not at all. Nothing else of the recorder need know. Importing this imports no to
 ``Simulation.patched`` replaces what every simulation needs, ``_patch_features`` what it can do
 without; both name the module that does it: ``cuda`` torch.cuda and torch._C, ``tensors`` methods
 and places of tensors, ``kernels`` what only a GPU computes, ``same_device`` the errors of tensors
-on two devices, ``process_groups`` torch.distributed, ``unwritten_files`` what saves.
+on two devices, ``process_groups`` torch.distributed, ``compilation`` torch.compile,
+``unwritten_files`` what saves.
 """
 
 import warnings
@@ -119,7 +120,14 @@ class Simulation:
 
     def _patch_features(self, patches: "Patches") -> None:
         """Replace what a simulation can do without, as far as this torch has it."""
-        from snapconv.simulation import cuda, kernels, process_groups, tensors, unwritten_files
+        from snapconv.simulation import (
+            compilation,
+            cuda,
+            kernels,
+            process_groups,
+            tensors,
+            unwritten_files,
+        )
 
         machine = self.machine
         tracker = self.tracker
@@ -131,7 +139,7 @@ class Simulation:
             (Feature.SIMULATED_AUTOCAST, kernels.patch_autocast, added),
             (Feature.SIMULATED_ANNOTATIONS, cuda.patch_annotations, machine),
             (Feature.SIMULATED_GROUPS, process_groups.patch_process_groups, tracker),
-            (Feature.SIMULATED_COMPILATION, cuda.patch_compilation, machine),
+            (Feature.SIMULATED_COMPILATION, compilation.patch_compilation, machine),
         ]
         if self._files is not None:
             parts.append((Feature.SIMULATED_FILES, unwritten_files.patch_checkpoints, tracker))

@@ -9,23 +9,18 @@ here: so all reads are listed.
 
 import ast
 import linecache
-import os
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from math import isinf, isnan
-from pathlib import Path
-from sysconfig import get_paths
 from types import FrameType
 from typing import Any
 
 from snapconv.guest.own_frames import program_frames
 from snapconv.notes import Note
 from snapconv.simulation.patches import Calls
-from snapconv.units import counted
+from snapconv.simulation.places import shortened, shown, torch_folder, users_place
 
 # Between a program's line and an operation; not all of torch, which decides by values itself.
 _MODULES = (
@@ -39,8 +34,6 @@ _MODULES = (
 _PLUMBING = tuple(f"/torch/{name}.py" for name in _MODULES)
 # So often a loop goes on that only a value ends.
 _PATIENCE = 1000
-# torch/autograd/graph.py
-ENGINE_CALLER = "_engine_run_backward"
 _JUMPS = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 _COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 # What a comprehension keeps may need memory later: it counts as a call.
@@ -265,68 +258,8 @@ def _is_call(node: ast.AST, names: set[str]) -> bool:
     return getattr(function, "attr", getattr(function, "id", "")) in names
 
 
-# How likely a truth value is that was not computed, of finite numbers that all differ.
-_CERTAIN = {
-    "isnan": 0.0,
-    "isinf": 0.0,
-    "isposinf": 0.0,
-    "isneginf": 0.0,
-    "isfinite": 1.0,
-    "isreal": 1.0,
-}
-_AS_BEFORE = {
-    "_to_copy",
-    "clone",
-    "index",
-    "index_select",
-    "gather",
-    "repeat",
-    "cat",
-    "flip",
-    "bitwise_and",
-}
-_COMBINED = {
-    "logical_and": min,
-    "bitwise_and": min,
-    "mul": min,
-    "logical_or": max,
-    "bitwise_or": max,
-}
-# Truth values that are neither all False nor all True: some are True, and not all.
-_SOME = {"any": 0.9, "all": 0.1}
-
-
-def likelihood_of(call: Any) -> float:
-    """Estimate how likely the truth value is True that an operation did not compute."""
-    name = call.operation.name
-    args = call.args
-    inputs = [0.5 if placement is None else placement.likelihood for placement in call.inputs]
-    first = inputs[0] if inputs else 0.5
-    if name in ("eq", "ne"):
-        is_equal = _likelihood_of_equality(*args)
-        return is_equal if name == "eq" else 1 - is_equal
-    if name in _SOME:
-        return first if first in (0, 1) or args[0].numel() == 1 else _SOME[name]
-    if name in ("logical_not", "bitwise_not"):
-        return 1 - first
-    if len(inputs) == len(args) and name in _COMBINED:
-        return _COMBINED[name](inputs)
-    return first if name in _AS_BEFORE else _CERTAIN.get(name, 0.5)
-
-
-def _likelihood_of_equality(tensor: Any, operand: Any) -> float:
-    """Estimate how likely a value equals another: itself always, infinity and one number never."""
-    if tensor is operand:
-        return 1.0
-    is_special = isinstance(operand, float) and (isinf(operand) or isnan(operand))
-    return 0.0 if is_special or tensor.numel() == 1 else 0.5
-
-
-_STANDARD_LIBRARY = get_paths()["stdlib"]
-_LIBRARY_FOLDERS = ("site-packages", "dist-packages")
 # A loop may read at as many places as it generates.
 _MAX_PLACES = 1000
-_MAX_SHOWN = 4
 
 # What decides a branch or a shape for certain is listed first.
 _ORDER = {"shape": 0, "bool()": 1}
@@ -428,41 +361,3 @@ def _rank(read: tuple[str, str]) -> int:
     """Return how early a read is listed."""
     _, operation = read
     return _ORDER.get(operation.partition(" ")[0], 2)
-
-
-def shown(listed: Iterable[str], noun: str = "place") -> str:
-    """Name the first ones of a list, and how many more there are."""
-    names = [*listed]
-    text = ", ".join(names[:_MAX_SHOWN])
-    n_more = len(names) - _MAX_SHOWN
-    return f"{text} and {counted(n_more, f'more {noun}')}" if n_more > 0 else text
-
-
-def torch_folder() -> str:
-    """Return the folder of torch's own files."""
-    return str(Path(str(sys.modules["torch"].__file__)).parent)
-
-
-def users_place() -> str:
-    """Name the innermost line outside torch; for a library's, also the program's line before it."""
-    torch_files = torch_folder()
-    innermost = None
-    for frame in program_frames():
-        filename = frame.f_code.co_filename
-        if filename.startswith((torch_files, "<")):
-            continue
-        line = f"{shortened(filename)}:{frame.f_lineno}"
-        is_installed = any(folder in filename for folder in _LIBRARY_FOLDERS)
-        if not is_installed and not filename.startswith(_STANDARD_LIBRARY):
-            return line if innermost is None else f"{innermost} called at {line}"
-        innermost = innermost or line
-    return innermost or "(unknown line)"
-
-
-def shortened(filename: str) -> str:
-    """Write a library's file from its package on, the program's from the current folder on."""
-    for folder in _LIBRARY_FOLDERS:
-        _, separator, name = filename.replace("\\", "/").rpartition(f"/{folder}/")
-        if separator:
-            return name
-    return filename.removeprefix(f"{Path.cwd()}{os.sep}")

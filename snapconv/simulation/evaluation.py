@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from snapconv.errors import RecorderError
-from snapconv.simulation.branches import ValuesRead, users_place
+from snapconv.simulation.branches import ValuesRead
 from snapconv.simulation.kernels import cuda_only_operations
 from snapconv.simulation.operations import (
     FILLING,
@@ -36,6 +36,7 @@ from snapconv.simulation.placements import (
     has_values,
     tensors_in,
 )
+from snapconv.simulation.places import users_place
 from snapconv.simulation.routing import Routing, is_small_mask
 
 # From this size on, fresh uninitialised CPU memory takes none where nothing is computed: a model

@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from snapconv.errors import RecorderError
 from snapconv.guest.import_hook import when_imported
 from snapconv.guest.own_frames import for_program
-from snapconv.simulation.branches import users_place
 from snapconv.simulation.patches import Patches
 from snapconv.simulation.placements import Placements, first_device, tensors_in
+from snapconv.simulation.places import users_place
 
 _FLASH_MAX_HEAD_SIZE = 256
 

@@ -21,7 +21,9 @@ from snapconv.errors import RecorderError, SettingError
 from snapconv.guest.own_frames import for_program, holders
 from snapconv.guest.torch_surface import OutOfMemoryObserver
 from snapconv.notes import Note
-from snapconv.simulation.history import EventRings, Stacks, Statistics
+from snapconv.simulation.history import EventRings
+from snapconv.simulation.memory_stats import Statistics
+from snapconv.simulation.stacks import Stacks
 from snapconv.torch_knowledge.allocator_options import NEWEST_RELEASE
 from snapconv.torch_knowledge.backends import conf_of
 from snapconv.units import counted

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from snapconv.notes import Note
-from snapconv.simulation.branches import likelihood_of, shown, users_place
+from snapconv.simulation.likelihoods import likelihood_of
 from snapconv.simulation.operations import FILLING, is_mask
 from snapconv.simulation.placements import Placement, are_computed, has_assumed
+from snapconv.simulation.places import shown, users_place
 
 # Positions of the results that are indices.
 _INDICES = {

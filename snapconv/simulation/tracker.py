@@ -6,25 +6,21 @@ sums that a GPU makes in place, and the workspaces of cuBLAS.
 """
 
 import os
-import re
-import sys
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from snapconv.allocator.allocator_trace import Frames
 from snapconv.errors import RecorderError
 from snapconv.guest.guard import Guard, is_fault
 from snapconv.guest.locations import Location
 from snapconv.guest.own_frames import for_program, has_interrupted
 from snapconv.guest.torch_surface import Feature
-from snapconv.simulation.branches import ENGINE_CALLER, ValuesRead, likelihood_of
+from snapconv.simulation.blas_workspaces import BlasWorkspaces
+from snapconv.simulation.branches import ValuesRead
 from snapconv.simulation.evaluation import NO_MEMORY_FROM_BYTES, Evaluation, Invocation
-from snapconv.simulation.history import OWN_FOLDER
+from snapconv.simulation.likelihoods import likelihood_of
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.operations import FakeStorages, Kind, Operation, describe
 from snapconv.simulation.patches import Calls
@@ -39,6 +35,7 @@ from snapconv.simulation.placements import (
 )
 from snapconv.simulation.routing import Routing
 from snapconv.simulation.same_device import SameDevice
+from snapconv.simulation.transfers import Transfers
 
 
 class Tracker:
@@ -297,172 +294,3 @@ class Tracker:
         if placement is None or placement.device is None:
             return None
         return Location(placement.device, placement.addr, placement.n_bytes)
-
-
-# Sums that a GPU makes in place, seen here as new tensors: with any dispatch mode active, torch's
-# autograd takes the out-of-place path where it would otherwise add into memory without other
-# references (InputBuffer::accumulate, AccumulateGrad, the derivatives of indexing).
-# A sum that the engine computes, and no Python code in a node, is an accumulation. (The few sums
-# inside derivatives written in C++ cannot be distinguished; their operands are mostly kept.)
-_SUMS = {"add"}
-# Inside a node, these write into fresh zeros on a GPU (torch/csrc/autograd/FunctionsManual.cpp).
-_SCATTERS = {
-    *"index_put _index_put_impl scatter scatter_add index_add masked_scatter put index_fill".split()
-}
-
-
-@dataclass(slots=True, eq=False)
-class _Undecided:
-    thread: int
-    placement: Placement
-    operands: list[Placement]
-    frames: Frames | None
-
-
-class Transfers:
-    """Allocations of sums, deferred for a moment, at most one of each thread.
-
-    If the very next thing that the thread does is that the sum's first operand is freed, then the
-    sum has that operand's block, and nothing was allocated. What another thread does meanwhile
-    decides nothing.
-    """
-
-    def __init__(self, machine: Machine, placements: Placements) -> None:
-        self._graph_task = torch._C._current_graph_task_id
-        self._is_grad_enabled = torch._C.is_grad_enabled
-        self._machine = machine
-        self._placements = placements
-        self._undecided: list[_Undecided] = []
-        self._failures: dict[int, BaseException] = {}
-        machine.settle = self._settle_all
-
-    def may_start(self, operation: Operation, args: Any, placement: Placement) -> bool:
-        """Defer a placement's allocation if a GPU may run its operation in place."""
-        # With create_graph the engine makes new tensors on a GPU too.
-        if self._graph_task() == -1 or self._is_grad_enabled():
-            return False
-        if operation.name in _SCATTERS:
-            tensors = args[:1]
-        elif operation.name in _SUMS and _is_called_by_engine():
-            tensors = args[:2]
-        else:
-            return False
-        device, n_bytes = placement.device, placement.n_bytes
-        operands: list[Placement] = []
-        for operand in map(self._placements.of, tensors):
-            if operand and operand.device == device and operand.n_bytes == n_bytes:
-                operands.append(operand)
-        if not operands:
-            return False
-        self.settle()
-        frames = self._machine.frames()
-        self._undecided.append(_Undecided(threading.get_ident(), placement, operands, frames))
-        return True
-
-    def take_over(self, freed: Placement) -> bool:
-        """Give the block of a freed operand to its undecided sum; return whether there is one."""
-        for undecided in list(self._undecided):
-            # Placements are compared by identity.
-            if freed in undecided.operands and self._take(undecided):
-                undecided.placement.addr = freed.addr
-                return True
-        return False
-
-    def settle(self) -> None:
-        """Allocate what this thread deferred."""
-        if self._undecided:
-            thread = threading.get_ident()
-            for undecided in list(self._undecided):
-                if undecided.thread == thread:
-                    self._settle(undecided)
-
-    def _settle_all(self) -> None:
-        """Allocate what any thread deferred."""
-        for undecided in list(self._undecided):
-            self._settle(undecided)
-
-    def settle_used(self, placements: Iterable[Placement | None]) -> None:
-        """Allocate what another thread deferred and this one uses."""
-        if self._undecided:
-            thread = threading.get_ident()
-            operands = [*placements]
-            for undecided in list(self._undecided):
-                if undecided.thread != thread and undecided.placement in operands:
-                    self._settle(undecided)
-
-    def _take(self, undecided: _Undecided) -> bool:
-        """Say whether it is this call that decides; of several threads one does."""
-        try:
-            self._undecided.remove(undecided)
-        except ValueError:
-            return False
-        return True
-
-    def _settle(self, undecided: _Undecided) -> None:
-        if self._take(undecided):
-            try:
-                self.allocate(undecided.placement, undecided.frames)
-            except RuntimeError as error:
-                # Raised by the next operation: this may be in a deallocation.
-                self._failures[undecided.thread] = error
-
-    def allocate(self, placement: Placement, frames: Frames | None = None) -> None:
-        """Give a storage on a device its block."""
-        assert placement.device is not None
-        placement.addr = self._machine.malloc(placement.device, placement.n_bytes, frames)
-
-    def raise_failure(self) -> None:
-        """Raise the error of a deferred allocation of this thread."""
-        failure = self._failures.pop(threading.get_ident(), None) if self._failures else None
-        if failure is not None:
-            raise failure
-
-
-def _is_called_by_engine() -> bool:
-    """Say whether no Python code stands between the running engine and the simulation."""
-    frame = sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(OWN_FOLDER):
-        frame = frame.f_back
-    return frame.f_code.co_name == ENGINE_CALLER
-
-
-# What torch gives cuBLAS per handle and stream where CUBLAS_WORKSPACE_CONFIG is not set: 32 MiB on
-# compute capability 9.0, which is what the simulated device has (8320 KiB before it). torch's
-# documentation, notes/cuda.rst, "cuBLAS workspaces" (2.13), and parseChosenWorkspaceSize in
-# aten/src/ATen/cuda/CublasHandlePool.cpp; a recorded training step on that hardware has 33,554,432
-# B too.
-_WORKSPACE_BYTES = 32 << 20
-# What requests it (torch 2.5 to 2.7; CublasHandlePool.cpp).
-_FRAMES = ("at::cuda::getNewWorkspace()", "at::cuda::getCurrentCUDABlasHandle()")
-_USES_BLAS = {"mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot"}
-
-
-class BlasWorkspaces:
-    """One workspace per device, stream and thread, given at the first use and never freed.
-
-    torch has one handle per thread. Backward runs on a thread of its own for each device on a GPU,
-    whoever calls it. ``addrs`` has the addresses of all, for a benchmark of how well workspaces are
-    recognized.
-    """
-
-    def __init__(self, machine: Machine) -> None:
-        self._graph_task = torch._C._current_graph_task_id
-        self._machine = machine
-        config = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
-        chunks = re.findall(r":(\d+):(\d+)", config)
-        n_kib = sum(int(size) * int(count) for size, count in chunks)
-        # :0:0 asks for none.
-        self._n_bytes = n_kib << 10 if chunks else _WORKSPACE_BYTES
-        self._lock = threading.RLock()
-        self.addrs: dict[tuple[int, int, int | None], int] = {}
-
-    def note(self, operation: str, device: int) -> None:
-        """Allocate the workspace if an operation is the first that needs it."""
-        if operation not in _USES_BLAS:
-            return
-        thread = threading.get_ident() if self._graph_task() == -1 else None
-        key = (device, self._machine.device(device).stream, thread)
-        with self._lock:
-            if key not in self.addrs:
-                frames = self._machine.frames(within=_FRAMES)
-                self.addrs[key] = self._machine.malloc(device, self._n_bytes, frames)

@@ -25,9 +25,9 @@ import torch
 
 from snapconv.guest.own_frames import for_program
 from snapconv.notes import Note
-from snapconv.simulation.branches import shortened, shown
 from snapconv.simulation.files import FUNCTIONS, Entry, FileVersions, Functions, Real, To
 from snapconv.simulation.patches import Patches
+from snapconv.simulation.places import shortened, shown
 from snapconv.simulation.tracker import Tracker
 from snapconv.units import format_bytes
 

@@ -51,7 +51,8 @@ MAY_IMPORT["integrations"] = GROUND | {"recorder", "integrations"}
 GUEST_LAYERS = ("guest", "simulation", "recorder")
 GUEST = set(GUEST_LAYERS)
 READ_BEFORE_TORCH = {
-    PACKAGE / "simulation" / f"{name}.py" for name in ("__init__", "machine", "history")
+    PACKAGE / "simulation" / f"{name}.py"
+    for name in ("__init__", "machine", "history", "memory_stats", "stacks")
 }
 MAY_IMPORT |= {
     package: GROUND | {"torch_knowledge", "allocator"} | set(GUEST_LAYERS[: height + 1])

@@ -9,9 +9,10 @@ import pytest
 pytest.importorskip("torch")
 
 from snapconv.simulation import SimulationOptions
+from snapconv.simulation.blas_workspaces import BlasWorkspaces
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.placements import Placement
-from snapconv.simulation.tracker import BlasWorkspaces, Transfers
+from snapconv.simulation.transfers import Transfers
 
 SCATTER = SimpleNamespace(name="index_put")
 
