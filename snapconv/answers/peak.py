@@ -380,9 +380,8 @@ def state_at(
     replay = analysis.replay
     allocations = analysis.allocations
     live = allocations.live_at(event)
-    waiting = allocations.waiting_at(event)
     layout = layout or layout_at(analysis.device, allocations, event)
-    return MomentState(
+    state = MomentState(
         device=analysis.device.device,
         moment=moment.name,
         event=event if event >= 0 else None,
@@ -408,10 +407,25 @@ def state_at(
         history_verdict=analysis.history.verdict.value,
         history_reason=analysis.history.reason,
         memory=device_memory(analysis, event, given_total=device_total),
+    )
+    return _add_limits(state, analysis, event, live)
+
+
+def _add_limits(
+    state: MomentState, analysis: DeviceAnalysis, event: int, live: BoolColumn
+) -> MomentState:
+    """Add what the totals do not show.
+
+    Memory without a stack, blocks that wait for another stream, and which figures are lower bounds.
+    """
+    allocations = analysis.allocations
+    waiting = allocations.waiting_at(event)
+    return replace(
+        state,
         no_stack_bytes=allocations.bytes_of(live & (analysis.project_frame < -1)),
         waiting_bytes=allocations.bytes_of(waiting),
         waiting_lines=totals_by_line(analysis, waiting),
-        at_least=tuple(sorted(replay.at_least)),
+        at_least=tuple(sorted(analysis.replay.at_least)),
     )
 
 
