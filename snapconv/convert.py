@@ -21,7 +21,7 @@ from snapconv.writers.sqlite.tables import write_databases
 class ConvertOptions:
     """The options of ``to_sqlite``; see ``snapconv to-sqlite --help`` for the meaning of each."""
 
-    output: Path | None = None
+    output: str | Path | None = None
     extended: bool = False
     device: int | None = None  # HOST: pinned host memory
     force: bool = False

@@ -153,27 +153,33 @@ def report_output(
     return output.with_name(f"{name}{ordinal}{own_kind}{ending}")
 
 
-def given_output(path: Path) -> Path:
+def given_output(output: str | Path) -> Path:
     """Return the path of an output that the user named: through a link, the file that it leads to.
 
     A link under a name that we choose ourselves may be somebody else's: no writer follows it.
+    Raises OutputWriteError for the name of a stream or a folder; a Path has lost a folder's slash.
     """
+    name = os.fspath(output)
+    if name == "-":
+        raise OutputWriteError("cannot write -: an output is a file and no stream; name a file")
+    if name.endswith(("/", os.sep)) and name.strip("/" + os.sep):
+        raise OutputWriteError(
+            f"cannot write {name}: it is a folder's name; give --output {name}NAME"
+        )
+    path = Path(output)
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def checked_output(
-    inputs: Sequence[Path], output: Path | None, ending: str, *, force: bool
+    inputs: Sequence[Path], output: str | Path | None, ending: str, *, force: bool
 ) -> Path:
     """Return the path of an output, by default named after the last input.
 
     Raises OutputError where it cannot be written.
     """
-    if output is None:
-        output = default_output(inputs[-1], ending)
-    else:
-        output = given_output(output)
-    check_outputs([output], force=force, inputs=inputs)
-    return output
+    path = default_output(inputs[-1], ending) if output is None else given_output(output)
+    check_outputs([path], force=force, inputs=inputs)
+    return path
 
 
 # --- sizes of outputs

@@ -31,12 +31,12 @@ from snapconv.answers.what_if.setting_trials import Request, SettingTrials, try_
 from snapconv.classification.categories import Category, Certainty
 from snapconv.classification.user_rules import UserRule
 from snapconv.columns import columns_of, distinct
-from snapconv.files import checked_output
+from snapconv.files import checked_output, default_output
 from snapconv.notebook import Answers, PrintedDiff, PrintedExplanation
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import Snapshot
 from snapconv.units import parse_bytes
-from snapconv.writers.html.page import View, page_output, write_view
+from snapconv.writers.html.page import View, page_ending, page_output, write_view
 from snapconv.writers.perfetto_trace import write_trace
 from snapconv.writers.text.advice import advice_lines
 from snapconv.writers.text.comparisons import check_lines
@@ -263,8 +263,8 @@ class Session:
         inputs = [file.path for file in files]
         if output is None:
             folder = Path(tempfile.mkdtemp(prefix="snapconv-"))
-            output = folder / page_output(inputs, None, force=True).name
-        page = page_output(inputs, Path(output), force=force)
+            output = folder / default_output(inputs[-1], page_ending(inputs))
+        page = page_output(inputs, output, force=force)
         return write_view(files, page, force=force)
 
     def export(self, output: str | Path | None = None, *, force: bool = False) -> Path:
@@ -274,8 +274,7 @@ class Session:
         that exists is replaced with ``force`` alone.
         """
         inputs = [self.analysis.path]
-        named_output = None if output is None else Path(output)
-        path = checked_output(inputs, named_output, ".trace.json", force=force)
+        path = checked_output(inputs, output, ".trace.json", force=force)
         write_trace(path, self.analysis, force=force)
         return path
 

@@ -5,7 +5,6 @@ of a dataclass, which a command has as one parameter: ``flat`` puts the fields i
 """
 
 import inspect
-import os
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, ge
 import typer
 from typer.core import TyperCommand
 
-from snapconv.errors import InputError, OutputWriteError
+from snapconv.errors import InputError
 from snapconv.units import parse_bytes, parse_device
 
 if TYPE_CHECKING:
@@ -272,17 +271,6 @@ def device_number(text: str | None) -> int | None:
 def size_of(text: str | None, option: str) -> int | None:
     """Read a size such as 38GiB; None where it is not given."""
     return None if text is None else parsed(text, parse_bytes, option)
-
-
-def output_file(text: str | None) -> Path | None:
-    """Refuse what is no file's name, before it becomes a Path, which loses the slash at its end."""
-    if text == "-":
-        raise OutputWriteError("cannot write -: an output is a file and no stream; name a file")
-    if text and text.endswith(("/", os.sep)) and text.strip("/" + os.sep):
-        raise OutputWriteError(
-            f"cannot write {text}: it is a folder's name; give --output {text}NAME"
-        )
-    return None if text is None else Path(text)
 
 
 def chosen_ranks(text: str | None) -> frozenset[int]:

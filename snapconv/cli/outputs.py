@@ -15,7 +15,6 @@ from snapconv.cli.arguments import (
     ReadOptions,
     SnapshotArgument,
     device_number,
-    output_file,
     refuse_pipe,
 )
 from snapconv.cli.terminal import print_json, print_lines, progress_bar, show_notes
@@ -56,7 +55,7 @@ def to_sqlite(
     from snapconv import convert
 
     options = convert.ConvertOptions(
-        output=output_file(output),
+        output=output,
         extended=extended,
         device=device_number(read.device),
         force=force,
@@ -113,7 +112,7 @@ def view(
     from snapconv.writers.html.page import page_output, write_view
 
     inputs = [snapshot] if newer is None else [snapshot, newer]
-    path = page_output(inputs, output_file(output), force=force)
+    path = page_output(inputs, output, force=force)
     files = [analysis_of(file, read, shows_progress=not quiet) for file in inputs]
     page = write_view(files, path, force=force)
     if not quiet:
@@ -146,7 +145,7 @@ def export(
     from snapconv.answers.notes import main_notes
     from snapconv.writers.perfetto_trace import write_trace
 
-    path = checked_output([snapshot], output_file(output), ".trace.json", force=force)
+    path = checked_output([snapshot], output, ".trace.json", force=force)
     analysis = analysis_of(snapshot, read)
     write_trace(path, analysis, force=force)
     if not quiet:

@@ -19,7 +19,7 @@ from snapconv.cli.arguments import (
 )
 from snapconv.cli.terminal import first_entries, print_error, print_json, print_lines, progress_bar
 from snapconv.errors import InputError, UnsafePickleError
-from snapconv.files import check_outputs, given_output
+from snapconv.files import checked_output
 from snapconv.mesh import Mesh
 from snapconv.units import counted
 
@@ -40,13 +40,12 @@ def ranks(
     ],
     *,
     output: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--output",
             "-o",
             metavar="PATH",
             help="Write an SQLite database; a name ending in .html gets a page.",
-            readable=False,
         ),
     ] = None,
     mesh: Annotated[
@@ -99,8 +98,7 @@ def ranks(
     from snapconv.analysis import AnalysisOptions
     from snapconv.ranks.job import JobOptions, JobStopped, default_cache, read_job
 
-    output = None if output is None else given_output(output)
-    check_outputs([output] if output else [], force=force)
+    database = None if output is None else checked_output([], output, "", force=force)
     options = JobOptions(
         mesh=None if mesh is None else parsed(mesh, Mesh.parse, "--mesh"),
         scheduler=scheduler,
@@ -117,10 +115,10 @@ def ranks(
         show(stopped.report)
         _print_stop(stopped.n_left, is_kept=not no_cache and reports is None)
         raise
-    _write(report, output, force=force)
+    _write(report, database, force=force)
     show(report)
-    if output is not None and not quiet and not as_json:
-        print_lines([f"  written: {output}"], sys.stdout)
+    if database is not None and not quiet and not as_json:
+        print_lines([f"  written: {database}"], sys.stdout)
     _end_for_errors(report)
 
 

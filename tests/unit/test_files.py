@@ -213,6 +213,12 @@ def test_a_link_that_the_user_named_is_written_through(tmp_path):
     assert names_in(tmp_path / "real") == ["a"]
 
 
+@pytest.mark.parametrize(("name", "advice"), [("-", "name a file"), ("runs/", "runs/NAME")])
+def test_the_name_of_a_stream_or_a_folder_is_refused_in_the_library_too(name, advice):
+    with pytest.raises(OutputWriteError, match=advice):
+        given_output(name)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs the permissions of Unix")
 def test_a_folder_that_may_not_be_written_to_is_refused(tmp_path, monkeypatch):
     tmp_path.chmod(0o555)

@@ -240,6 +240,17 @@ def test_a_session_writes_the_trace_that_the_command_writes(step, tmp_path, monk
     assert path.read_bytes() == written
 
 
+def test_a_page_in_a_temporary_folder_does_not_depend_on_the_current_one(
+    step, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "training_step.view.html").mkdir()
+    page = step.view().path
+    assert (page.name, page.parent != tmp_path) == ("training_step.view.html", True)
+    page.unlink()
+    page.parent.rmdir()
+
+
 @pytest.mark.parametrize("command", ["summary", "tree", "fragmentation", "what-if", "check"])
 def test_an_answer_is_a_table_in_a_notebook_and_stays_a_sequence(command, step):
     answers = ANSWERS[command](step)

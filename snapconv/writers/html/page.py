@@ -54,10 +54,14 @@ class View:
         webbrowser.open(self.path.resolve().as_uri())
 
 
-def page_output(inputs: Sequence[Path], output: Path | None, *, force: bool) -> Path:
+def page_ending(inputs: Sequence[Path]) -> str:
+    """Return the end of the name of a page about one file, or of one that compares two."""
+    return ".view.html" if len(inputs) == 1 else ".compare.html"
+
+
+def page_output(inputs: Sequence[Path], output: str | Path | None, *, force: bool) -> Path:
     """Return where the page goes, by default named after the (newer) file; raises OutputError."""
-    ending = ".view.html" if len(inputs) == 1 else ".compare.html"
-    return checked_output(inputs, output, ending, force=force)
+    return checked_output(inputs, output, page_ending(inputs), force=force)
 
 
 def write_view(files: Sequence[Analysis], output: Path, *, force: bool) -> View:

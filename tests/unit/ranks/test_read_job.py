@@ -156,6 +156,13 @@ def test_no_process_imports_what_lies_beside_the_files(tmp_path):
     assert (done.returncode, done.stdout.split(";")[0]) == (0, "3 ranks in 3 files"), done.stderr
 
 
+@pytest.mark.parametrize(("output", "advice"), [("-", "name a file"), ("new/", "new/NAME")])
+def test_a_stream_or_a_folder_is_no_database(tmp_path, monkeypatch, capsys, output, advice):
+    monkeypatch.chdir(tmp_path)
+    assert main(["ranks", "missing", "-o", output]) == 5
+    assert advice in capsys.readouterr().err
+
+
 def test_a_rank_that_lies_about_its_place_costs_the_job_no_database(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "local_workers", in_threads)
     write_job(tmp_path / "job", 2)
