@@ -8,28 +8,26 @@ SCHEMA_VERSION.
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from itertools import count
-from operator import attrgetter
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from snapconv.answers.memory_report import PEAK_ALLOCATED, MemoryReport, ReportStacks
+from snapconv.answers.memory_report import PEAK_ALLOCATED, MemoryReport
+from snapconv.answers.times import TimeReport
 from snapconv.classification.categories import Category, Certainty, Evidence
-from snapconv.columns import Int64Column
 from snapconv.phases.trace_phases import Phase
 from snapconv.units import device_kind
 from snapconv.writers.sqlite.tables import (
+    Arrays,
     Column,
-    Get,
+    Row,
+    Rows,
     Table,
     View,
-    always,
     integer,
     key,
-    numbered,
-    numbers_of,
+    picked,
     row_of,
-    single_record,
     size,
     table,
     text,
@@ -45,21 +43,19 @@ _NO_EVENT = "there is no such event in the trace"
 _BEFORE = "before the first event"
 _EMPTY = "the trace has no events"
 _NO_STACK = "no stack was recorded"
-# The path of a report's columns of allocations.
-_ROWS = "analysis.allocations"
 
 
-def _event(name: str, meaning: str, null: str, at: str | Get = "") -> Column:
-    return Column(name, meaning, at, null, _EVENT, stands_for_null=-1)
+def _event(name: str, meaning: str, null: str) -> Column:
+    return Column(name, meaning, null, _EVENT, stands_for_null=-1)
 
 
-def _iteration(name: str, meaning: str, null: str | None = None, at: str = "") -> Column:
+def _iteration(name: str, meaning: str, null: str | None = None) -> Column:
     reference = "INTEGER REFERENCES snapconv_iterations (iteration)"
-    return Column(name, meaning, at, null, sql_type=reference, stands_for_null=-1 if null else None)
+    return Column(name, meaning, null, sql_type=reference, stands_for_null=-1 if null else None)
 
 
-def _time(null: str, at: str = "") -> Column:
-    return Column("time_us", "when", at, null, _US, stands_for_null=-1)
+def _time(null: str) -> Column:
+    return Column("time_us", "when", null, _US, stands_for_null=-1)
 
 
 _STACK = row_of("snapconv_stacks", "stack_id", _NO_STACK)
@@ -69,44 +65,154 @@ _NO_TIMES = "the snapshot has no times"
 def _words(
     name: str, meaning: str, word_meaning: str, words: Callable[[MemoryReport], Iterable[str]]
 ) -> Table:
-    return table(
-        name,
-        meaning,
-        key("0"),
-        text("name", word_meaning, "1"),
-        records=lambda r: enumerate(words(r)),
-    )
+    def rows(report: MemoryReport) -> Rows:
+        return enumerate(words(report))
+
+    return table(name, meaning, key(), text("name", word_meaning), rows=rows)
 
 
 def _labels(kind: type[IntEnum]) -> Callable[[MemoryReport], list[str]]:
     labels = [getattr(member, "label", member.name.lower()) for member in kind]
-    return always(labels)
+
+    def words(_: MemoryReport) -> list[str]:
+        return labels
+
+    return words
 
 
-def _reason(at: str, meaning: str, table: str, name: str) -> Column:
-    return row_of(table, name, at=f"analysis.classification.{at}", meaning=meaning)
+def _rules(report: MemoryReport) -> Iterable[str]:
+    return report.analysis.classification.reasons
+
+
+def _operations(report: MemoryReport) -> Iterable[str]:
+    return report.analysis.operations
 
 
 def _pools(report: MemoryReport) -> Iterable[str]:
     return map(str, report.analysis.snapshot.pools)
 
 
-def _modules(report: MemoryReport) -> Iterable[tuple[int, str, Evidence]]:
+def _module_rows(report: MemoryReport) -> Rows:
     modules = report.analysis.modules
-    return zip(count(), modules.names, modules.evidence)
+    labels = [evidence.label for evidence in modules.evidence]
+    return zip(count(), modules.names, labels)
 
 
-def _stack_of_frames(stacks: ReportStacks) -> Int64Column:
-    return np.repeat(stacks.stack_id, stacks.n_frames)
+def _source_rows(report: MemoryReport | TimeReport) -> Rows:
+    return report.source
 
 
-def _ordering(stacks: ReportStacks) -> Int64Column:
+def _note_rows(report: MemoryReport | TimeReport) -> Rows:
+    return [(note.slug, note.message, note.device) for note in report.notes]
+
+
+def _moment_rows(report: MemoryReport) -> Rows:
+    for moment in report.moments:
+        yield moment.name, moment.event, moment.time_us, moment.size_bytes
+
+
+def _iteration_rows(report: MemoryReport) -> Rows:
+    for number, iteration in enumerate(report.analysis.iterations):
+        first, last = iteration.first_event, iteration.last_event
+        yield number, first, last, iteration.peak_bytes, iteration.peak_event
+
+
+def _growth_rows(report: MemoryReport) -> Rows:
+    for growth in report.growth:
+        yield (
+            growth.stack_id,
+            growth.fate,
+            growth.certainty,
+            growth.first_iteration,
+            growth.last_iteration,
+            growth.n_iterations,
+            growth.n_allocations,
+            growth.block_bytes,
+            growth.bytes_per_iteration,
+        )
+
+
+def _failed_rows(report: MemoryReport) -> Rows:
+    for failed in report.oom_events:
+        yield (
+            failed.event,
+            failed.time_us,
+            failed.block_bytes,
+            failed.device_free_bytes,
+            failed.allocated_bytes,
+            failed.reserved_bytes,
+            failed.stack_id,
+        )
+
+
+def frame_arrays(report: MemoryReport | TimeReport) -> list[Any]:
+    """Return the columns of the distinct frames."""
+    stacks = report.stacks
+    frames = stacks.table.frames
+    frame_id = stacks.frame_id
+    return [
+        frame_id,
+        picked(frames.names, frame_id),
+        picked(frames.filenames, frame_id),
+        frames.lines[frame_id],
+        stacks.is_project[frame_id],
+    ]
+
+
+def _stack_arrays(report: MemoryReport) -> Arrays:
+    stacks = report.stacks
+    return stacks.stack_id, stacks.n_frames, stacks.innermost_frame_id, stacks.project_frame_id
+
+
+def _stack_frame_arrays(report: MemoryReport | TimeReport) -> Arrays:
+    stacks = report.stacks
+    frame_ids = stacks.table.frame_ids
     firsts = np.repeat(stacks.table.offsets[:-1], stacks.n_frames)
-    return np.arange(len(stacks.table.frame_ids)) - firsts
+    ordering = np.arange(len(frame_ids)) - firsts
+    return np.repeat(stacks.stack_id, stacks.n_frames), ordering, frame_ids
 
 
-def _probability(report: MemoryReport) -> NDArray[np.float64]:
-    return np.asarray(report.analysis.classification.probability.astype(float).round(3))
+def _timeline_arrays(report: MemoryReport) -> Arrays:
+    replay = report.analysis.replay
+    allocated = replay.allocated.after
+    return (
+        range(len(allocated)),
+        report.analysis.device.events.time_us,
+        replay.requested.after,
+        allocated,
+        replay.active.after,
+        replay.reserved.after,
+    )
+
+
+def _allocation_arrays(report: MemoryReport) -> Arrays:
+    analysis = report.analysis
+    allocations = analysis.allocations
+    classification = analysis.classification
+    return (
+        range(len(allocations)),
+        allocations.alloc_event,
+        allocations.free_requested_event,
+        allocations.free_completed_event,
+        allocations.end_event,
+        allocations.addr,
+        allocations.stream,
+        allocations.pool_id,
+        allocations.requested_bytes,
+        allocations.block_bytes,
+        allocations.is_exact,
+        classification.category,
+        classification.evidence,
+        classification.certainty,
+        classification.probability.astype(float).round(3),
+        classification.reason_id,
+        analysis.operation_id,
+        allocations.stack_id,
+        analysis.iteration,
+        report.phase,
+        analysis.modules.module_id,
+        allocations.is_pending_at_end,
+    )
 
 
 # Columns of allocations, in their table and in the view with words.
@@ -120,84 +226,87 @@ def _probability(report: MemoryReport) -> NDArray[np.float64]:
     _IS_EXACT,
     _PENDING,
 ) = (
-    _event("alloc_event", "event that allocated it", _NOT_IN_TRACE, f"{_ROWS}.alloc_event"),
+    _event("alloc_event", "event that allocated it", _NOT_IN_TRACE),
     _event(
         "free_requested_event",
         "event that requested its free",
         _NO_EVENT,
-        f"{_ROWS}.free_requested_event",
     ),
     _event(
         "free_completed_event",
         "event that made its block free",
         _NO_EVENT,
-        f"{_ROWS}.free_completed_event",
     ),
     _event(
         "end_event",
         "the same, or the event by which that must have happened where the trace has lost it",
         "its block is not free when the trace ends",
-        f"{_ROWS}.end_event",
     ),
-    size("requested_bytes", "the size that the program requested", f"{_ROWS}.requested_bytes"),
-    size("block_bytes", "what the allocator set aside", f"{_ROWS}.block_bytes"),
+    size("requested_bytes", "the size that the program requested"),
+    size("block_bytes", "what the allocator set aside"),
     integer(
         "is_exact",
         "1: `block_bytes` is certain; 0: it is a lower limit, see [replay.md](../design/replay.md)",
-        f"{_ROWS}.is_exact",
     ),
     integer(
         "is_pending_at_end",
         "1: freed, but another stream still uses its block at the dump",
-        f"{_ROWS}.is_pending_at_end",
     ),
 )
 
 
-def report_table(version: int, *columns: Column, root: str) -> Table:
-    """Make the table of facts about the report, of memory or of times."""
+def report_table(version: int, *columns: Column, facts: Callable[[Any], Row]) -> Table:
+    """Make the table of facts about the report, of memory or of times.
+
+    ``facts`` gives the values of the columns, and the root of the project.
+    """
     version_meaning = f"version of the `snapconv_` tables; this page describes {version}"
     root_meaning = "folder that paths of the project are relative to"
+
+    def rows(report: object) -> Rows:
+        return [(version, *facts(report))]
+
     return table(
         "snapconv_report",
         "What this report is; always one row.",
-        integer("schema_version", version_meaning, always(version)),
+        integer("schema_version", version_meaning),
         *columns,
-        text("project_root", root_meaning, root, null="none was found"),
-        records=single_record,
+        text("project_root", root_meaning, null="none was found"),
+        rows=rows,
     )
 
 
-def _kind(report: MemoryReport) -> str:
-    return device_kind(report.peak.device)
+def _facts(report: MemoryReport) -> Row:
+    peak = report.peak
+    kind = device_kind(peak.device)
+    history = peak.history_verdict, peak.history_reason
+    return peak.device, kind, peak.allocated_bytes, *history, peak.job, peak.project_root
 
 
 REPORT, SOURCE, NOTES = (
     report_table(
         SCHEMA_VERSION,
-        integer("device", "device that the report is about; -1: pinned host memory", "peak.device"),
-        text("device_kind", "kind of the device: `cuda`, `npu`, `xpu`, …; `host`", _kind),
-        size("peak_usage_bytes", "the same number as in `misc_sizes`", "peak.allocated_bytes"),
+        integer("device", "device that the report is about; -1: pinned host memory"),
+        text("device_kind", "kind of the device: `cuda`, `npu`, `xpu`, …; `host`"),
+        size("peak_usage_bytes", "the same number as in `misc_sizes`"),
         text(
             "history_verdict",
             "how much of the job the trace covers: one of four words, see below",
-            "peak.history_verdict",
         ),
-        text("history_reason", "how that is known", "peak.history_reason"),
+        text("history_reason", "how that is known"),
         text(
             "job",
             "which hypothesis about the job explains what was there before the trace",
-            "peak.job",
             null="nothing was left for a hypothesis",
         ),
-        root="peak.project_root",
+        facts=_facts,
     ),
     table(
         "snapconv_source",
         "Where the numbers come from: the file, and how it was made.",
-        text("key", "name of the fact", "0"),
-        text("value", "its text", "1"),
-        records=attrgetter("source"),
+        text("key", "name of the fact"),
+        text("value", "its text"),
+        rows=_source_rows,
     ),
     table(
         "snapconv_notes",
@@ -205,7 +314,7 @@ REPORT, SOURCE, NOTES = (
         text("slug", "stable short name of the note"),
         text("message", "a sentence for a person"),
         integer("device", "device that it is about; -1: pinned host memory", null="the whole file"),
-        records=attrgetter("notes"),
+        rows=_note_rows,
     ),
 )
 
@@ -217,17 +326,17 @@ STEPS = (
         _event("event", "the event; what is counted is counted after it", _BEFORE),
         _time(f"{_BEFORE}, or {_NO_TIMES}"),
         size("size_bytes", "the bytes at that moment, of the kind in the name"),
-        records=attrgetter("moments"),
+        rows=_moment_rows,
     ),
     table(
         "snapconv_iterations",
         "The training steps; one row for the whole trace where no step was found.",
-        key("0", name="iteration"),
-        _event("first_event", "its first event", _EMPTY, "1.first_event"),
-        _event("last_event", "its last event", _EMPTY, "1.last_event"),
-        size("peak_allocated_bytes", "the most that was allocated in it", "1.peak_bytes"),
-        _event("peak_event", "the event after which that was so", _BEFORE, "1.peak_event"),
-        records=numbered("analysis.iterations"),
+        key(name="iteration"),
+        _event("first_event", "its first event", _EMPTY),
+        _event("last_event", "its last event", _EMPTY),
+        size("peak_allocated_bytes", "the most that was allocated in it"),
+        _event("peak_event", "the event after which that was so", _BEFORE),
+        rows=_iteration_rows,
     ),
     table(
         "snapconv_growth",
@@ -244,7 +353,7 @@ STEPS = (
         integer("n_allocations", "number of allocations that were left behind"),
         size("block_bytes", "what it grew by in all of them"),
         size("bytes_per_iteration", "what an iteration adds"),
-        records=attrgetter("growth"),
+        rows=_growth_rows,
     ),
     table(
         "snapconv_oom_events",
@@ -254,13 +363,12 @@ STEPS = (
         size(
             "requested_bytes",
             "the requested size, which torch writes rounded up here",
-            "block_bytes",
         ),
         size("device_free_bytes", "what the driver had free"),
         size("allocated_bytes", "what was allocated then"),
         size("reserved_bytes", "the bytes in segments then"),
         _STACK,
-        records=attrgetter("oom_events"),
+        rows=_failed_rows,
     ),
 )
 
@@ -288,13 +396,13 @@ WORDS = (
         "snapconv_rules",
         "The rules that decided categories.",
         "name of the rule; that of row 0 is `none`",
-        attrgetter("analysis.classification.reasons"),
+        _rules,
     ),
     _words(
         "snapconv_operations",
         "The operations that allocated.",
         "name of the operation; that of row 0 is `unknown`",
-        attrgetter("analysis.operations"),
+        _operations,
     ),
     _words("snapconv_phases", "The parts of a training step.", "name of the phase", _labels(Phase)),
     _words(
@@ -307,10 +415,10 @@ WORDS = (
     table(
         "snapconv_modules",
         "The modules that allocations are of.",
-        key("0"),
-        text("name", "name of the module, see below", "1"),
-        text("evidence", "how that is known, see below", "2.label"),
-        records=_modules,
+        key(),
+        text("name", "name of the module, see below"),
+        text("evidence", "how that is known, see below"),
+        rows=_module_rows,
     ),
 )
 
@@ -319,36 +427,29 @@ FRAMES, STACKS, STACK_FRAMES = (
     table(
         "snapconv_frames",
         "The distinct frames.",
-        key("frame_id"),
-        text("function", "function, as recorded", "table.frames.names", rows="frame_id"),
-        text("file", "file, as recorded", "table.frames.filenames", rows="frame_id"),
-        integer(
-            "line",
-            "line in that file",
-            "table.frames.lines",
-            null="not known",
-            stands_for_null=0,
-            rows="frame_id",
-        ),
-        integer("is_project", "1: the file is the project's; 0: it is not", rows="frame_id"),
-        arrays="stacks",
+        key(),
+        text("function", "function, as recorded"),
+        text("file", "file, as recorded"),
+        integer("line", "line in that file", null="not known", stands_for_null=0),
+        integer("is_project", "1: the file is the project's; 0: it is not"),
+        arrays=frame_arrays,
     ),
     table(
         "snapconv_stacks",
         "The distinct stacks.",
-        key("stack_id"),
+        key(),
         integer("n_frames", "number of frames"),
         row_of("snapconv_frames", "innermost_frame_id", "the stack is empty"),
         row_of("snapconv_frames", "project_frame_id", "no frame is the project's"),
-        arrays="stacks",
+        arrays=_stack_arrays,
     ),
     table(
         "snapconv_stack_frames",
         "The frames of every stack: Python's, and in a memory report C++'s.",
-        row_of("snapconv_stacks", "stack_id", at=_stack_of_frames),
-        integer("ordering", "0, 1, 2, …; 0 is the innermost frame", _ordering),
-        row_of("snapconv_frames", "frame_id", at="table.frame_ids"),
-        arrays="stacks",
+        row_of("snapconv_stacks", "stack_id"),
+        integer("ordering", "0, 1, 2, …; 0 is the innermost frame"),
+        row_of("snapconv_frames", "frame_id"),
+        arrays=_stack_frame_arrays,
         constraint="PRIMARY KEY (stack_id, ordering)",
     ),
 )
@@ -362,29 +463,26 @@ EXTENDED_TABLES: tuple[Table, ...] = (
         Column(
             "event",
             "0, 1, 2, …: position in the device's trace",
-            numbers_of("replay.allocated.after"),
             unit=_EVENT,
             sql_type="INTEGER PRIMARY KEY",
         ),
-        _time(_NO_TIMES, "device.events.time_us"),
+        _time(_NO_TIMES),
         size(
             "requested_bytes",
             "sum of the requested sizes of all blocks that `active_bytes` counts",
-            "replay.requested.after",
         ),
-        size("allocated_bytes", "sum of the blocks in use", "replay.allocated.after"),
+        size("allocated_bytes", "sum of the blocks in use"),
         size(
             "active_bytes",
             "sum of the blocks in use or waiting for a stream before they are free",
-            "replay.active.after",
         ),
-        size("reserved_bytes", "sum of the segments", "replay.reserved.after"),
-        arrays="analysis",
+        size("reserved_bytes", "sum of the segments"),
+        arrays=_timeline_arrays,
     ),
     table(
         "snapconv_allocations",
         "Every allocation of the device, one row per lifetime.",
-        key(numbers_of(_ROWS)),
+        key(),
         _ALLOC_EVENT,
         _FREE_REQUESTED,
         _FREE_COMPLETED,
@@ -392,42 +490,36 @@ EXTENDED_TABLES: tuple[Table, ...] = (
         integer(
             "addr",
             "address as a signed 64-bit integer, negative from 2^63 on",
-            f"{_ROWS}.addr",
             unit="address",
         ),
-        integer("stream", "handle of the CUDA stream; 0 is the default stream", f"{_ROWS}.stream"),
-        row_of("snapconv_pools", "pool_id", "not in the snapshot", f"{_ROWS}.pool_id"),
+        integer("stream", "handle of the CUDA stream; 0 is the default stream"),
+        row_of("snapconv_pools", "pool_id", "not in the snapshot"),
         _REQUESTED,
         _BLOCK,
         _IS_EXACT,
-        _reason("category", "what it was for", "snapconv_categories", "category_id"),
-        _reason("evidence", "how that is known", "snapconv_evidence", "evidence_id"),
-        _reason("certainty", "how sure that is", "snapconv_certainties", "certainty_id"),
+        row_of("snapconv_categories", "category_id", meaning="what it was for"),
+        row_of("snapconv_evidence", "evidence_id", meaning="how that is known"),
+        row_of("snapconv_certainties", "certainty_id", meaning="how sure that is"),
         Column(
             "probability",
             "how probable the category is: of what has 0.9, 90 % is right; 1: it follows from a "
             "fact",
-            _probability,
             null="it is unknown",
             sql_type="REAL",
             stands_for_null=0,
         ),
-        _reason(
-            "reason_id", "row of `snapconv_rules`; 0: none decided", "snapconv_rules", "rule_id"
-        ),
+        row_of("snapconv_rules", "rule_id", meaning="row of `snapconv_rules`; 0: none decided"),
         row_of(
             "snapconv_operations",
             "operation_id",
-            at="analysis.operation_id",
             meaning="row of `snapconv_operations`; 0: not known",
         ),
-        row_of("snapconv_stacks", "stack_id", _NO_STACK, f"{_ROWS}.stack_id"),
-        _iteration(
-            "iteration", "training step that allocated it", _NOT_IN_TRACE, "analysis.iteration"
-        ),
-        row_of("snapconv_phases", "phase_id", _NOT_IN_TRACE, "phase"),
-        row_of("snapconv_modules", "module_id", _NO_MODULE, "analysis.modules.module_id"),
+        row_of("snapconv_stacks", "stack_id", _NO_STACK),
+        _iteration("iteration", "training step that allocated it", _NOT_IN_TRACE),
+        row_of("snapconv_phases", "phase_id", _NOT_IN_TRACE),
+        row_of("snapconv_modules", "module_id", _NO_MODULE),
         _PENDING,
+        arrays=_allocation_arrays,
     ),
 )
 

@@ -15,12 +15,11 @@ from snapconv.stacks.project_lines import SourceLine
 from snapconv.writers.sqlite.tables import (
     Column,
     Database,
-    always,
+    Row,
+    Rows,
     integer,
     key,
     milliseconds,
-    numbered,
-    single_record,
     size,
     table,
     text,
@@ -29,49 +28,73 @@ from snapconv.writers.sqlite.tables import (
 USER_VERSION = 1
 
 # Skyline's tables count from 1.
-ENTRY_KEY = key("0", "1, 2, 3, …")
-# Columns of the frames of entries. A record is the entry, the place in it, and the line.
+ENTRY_KEY = key("1, 2, 3, …")
+# Columns of the frames of entries.
 _ORDERING, _FILE_PATH, _LINE_NUMBER = (
-    integer("ordering", "0, 1, 2, …; 0 is the innermost frame", "1"),
-    text("file_path", "relative to the project root", "2.file_path"),
-    integer("line_number", "line in that file, from 1", "2.line_number"),
+    integer("ordering", "0, 1, 2, …; 0 is the innermost frame"),
+    text("file_path", "relative to the project root"),
+    integer("line_number", "line in that file, from 1"),
 )
-
-
-class EntryFrames:
-    """The frames of entries with a known line; their records are built while they are written."""
-
-    def __init__(self, entries: Sequence[WeightEntry | ActivationEntry | RunTimeEntry]) -> None:
-        known_lines = cache(_known_lines)
-        self._frames = [known_lines(entry.frames) for entry in entries]
-
-    def __len__(self) -> int:
-        return sum(map(len, self._frames))
-
-    def __iter__(self) -> Iterator[tuple[int, int, object]]:
-        for number, frames in enumerate(self._frames, 1):
-            for ordering, frame in enumerate(frames):
-                yield number, ordering, frame
-
-
-def _known_lines(frames: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]:
-    return tuple(frame for frame in frames if frame.line_number >= 1)
-
-
-def _frames_of_memory(report: MemoryReport) -> EntryFrames:
-    return EntryFrames((*report.weights, *report.activations))
-
-
-def _frames_of_times(report: TimeReport) -> EntryFrames:
-    return EntryFrames(report.entries)
-
 
 WEIGHT = 1
 ACTIVATION = 2
 PEAK_KEY = "peak_usage_bytes"
 
 
-def _correlations(report: MemoryReport) -> Iterator[tuple[int, int, int]]:
+class EntryFrames:
+    """The frames of entries with a known line; their rows are built while they are written.
+
+    A row has the frame's position, file and line, behind the entry's number, or before it.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[WeightEntry | ActivationEntry | RunTimeEntry],
+        *,
+        is_number_first: bool,
+    ) -> None:
+        known_lines = cache(_known_lines)
+        self._frames = [known_lines(entry.frames) for entry in entries]
+        self._is_number_first = is_number_first
+
+    def __len__(self) -> int:
+        return sum(map(len, self._frames))
+
+    def __iter__(self) -> Iterator[Row]:
+        for number, frames in enumerate(self._frames, 1):
+            for ordering, frame in enumerate(frames):
+                row = ordering, frame.file_path, frame.line_number
+                yield (number, *row) if self._is_number_first else (*row, number)
+
+
+def _known_lines(frames: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]:
+    return tuple(frame for frame in frames if frame.line_number >= 1)
+
+
+def _memory_frames(report: MemoryReport) -> Rows:
+    return EntryFrames((*report.weights, *report.activations), is_number_first=True)
+
+
+def _time_frames(report: TimeReport) -> Rows:
+    return EntryFrames(report.entries, is_number_first=False)
+
+
+def _weight_rows(report: MemoryReport) -> Rows:
+    for number, weight in enumerate(report.weights, 1):
+        yield number, weight.name, weight.size_bytes, weight.grad_size_bytes
+
+
+def _activation_rows(report: MemoryReport) -> Rows:
+    for number, activation in enumerate(report.activations, 1):
+        yield number, activation.operation_name, activation.size_bytes
+
+
+def _call_rows(report: TimeReport) -> Rows:
+    for number, entry in enumerate(report.entries, 1):
+        yield number, entry.operation_name, entry.forward_ms, entry.backward_ms
+
+
+def _correlations(report: MemoryReport) -> Rows:
     """Yield weights, then activations, numbered as one sequence."""
     n_weights = len(report.weights)
     for weight_id in range(1, n_weights + 1):
@@ -80,19 +103,26 @@ def _correlations(report: MemoryReport) -> Iterator[tuple[int, int, int]]:
         yield n_weights + activation_id, activation_id, ACTIVATION
 
 
+def _entry_types(_: MemoryReport) -> Rows:
+    return [(WEIGHT, "Weight"), (ACTIVATION, "Activation")]
+
+
+def _peak_row(report: MemoryReport) -> Rows:
+    return [(PEAK_KEY, report.peak.allocated_bytes)]
+
+
 TABLES = (
     table(
         "weight_entries",
         "One row per weight that is live at the report's moment, the peak of allocated bytes.",
         ENTRY_KEY,
-        text("name", "as recorded; else `train.py:48#3`, its line, or `weight_3`", "1.name"),
-        size("size_bytes", "requested bytes: elements × bytes per element", "1.size_bytes"),
+        text("name", "as recorded; else `train.py:48#3`, its line, or `weight_3`"),
+        size("size_bytes", "requested bytes: elements × bytes per element"),
         size(
             "grad_size_bytes",
             "the same of its gradient in the iteration of the peak; 0: it has none",
-            "1.grad_size_bytes",
         ),
-        records=numbered("weights", 1),
+        rows=_weight_rows,
         is_skylines=True,
     ),
     table(
@@ -100,22 +130,21 @@ TABLES = (
         "One row per activation of the iteration with the peak, live at that iteration's "
         "activation high-water mark.",
         ENTRY_KEY,
-        text("operation_name", "the operation that allocated it", "1.operation_name"),
-        size("size_bytes", "block bytes: what the allocator set aside for it", "1.size_bytes"),
-        records=numbered("activations", 1),
+        text("operation_name", "the operation that allocated it"),
+        size("size_bytes", "block bytes: what the allocator set aside for it"),
+        rows=_activation_rows,
         is_skylines=True,
     ),
     table(
         "stack_correlation",
         "Ties a weight or an activation to its frames: weights first, then activations.",
         key(
-            "0",
             "the weight's id, or the number of weights plus the activation's id",
             "correlation_id",
         ),
-        integer("entry_id", "id in `weight_entries` or in `activation_entries`", "1"),
-        integer("entry_type", "which of the two: see `entry_types`", "2"),
-        records=_correlations,
+        integer("entry_id", "id in `weight_entries` or in `activation_entries`"),
+        integer("entry_type", "which of the two: see `entry_types`"),
+        rows=_correlations,
         constraint="UNIQUE (correlation_id, entry_id)",
         is_skylines=True,
         index="""\
@@ -127,33 +156,32 @@ CREATE UNIQUE INDEX entry_type_and_id
         "stack_frames",
         "The frames of the project that allocated the entry; an entry without any has no rows "
         "here.",
-        integer("correlation_id", "row of `stack_correlation`", "0"),
+        integer("correlation_id", "row of `stack_correlation`"),
         _ORDERING,
         _FILE_PATH,
         _LINE_NUMBER,
-        records=_frames_of_memory,
+        rows=_memory_frames,
         constraint="PRIMARY KEY (correlation_id, ordering)",
         is_skylines=True,
     ),
     table(
         "entry_types",
         "The two kinds of entries; always these two rows.",
-        key("0", "1 or 2", "entry_type"),
-        text("name", "`Weight` or `Activation`", "1"),
-        records=always(((WEIGHT, "Weight"), (ACTIVATION, "Activation"))),
+        key("1 or 2", "entry_type"),
+        text("name", "`Weight` or `Activation`"),
+        rows=_entry_types,
         is_skylines=True,
     ),
     table(
         "misc_sizes",
         "Always one row.",
-        Column("key", f"`{PEAK_KEY}`", always(PEAK_KEY), sql_type="TEXT PRIMARY KEY"),
+        Column("key", f"`{PEAK_KEY}`", sql_type="TEXT PRIMARY KEY"),
         size(
             "size_bytes",
             "what `torch.cuda.max_memory_allocated()` would have returned",
-            "peak.allocated_bytes",
             sql_type="INT",
         ),
-        records=single_record,
+        rows=_peak_row,
         is_skylines=True,
     ),
 )
@@ -165,17 +193,14 @@ TIME_TABLES = (
         "One row per outermost call of a torch function in the forward pass of the reported "
         "iteration, in the order of the calls.",
         ENTRY_KEY,
-        text("operation_name", "the function that was called", "1.operation_name"),
-        milliseconds(
-            "forward_ms", "from before the call to after it, on the device", at="1.forward_ms"
-        ),
+        text("operation_name", "the function that was called"),
+        milliseconds("forward_ms", "from before the call to after it, on the device"),
         milliseconds(
             "backward_ms",
             "what autograd ran for it in backward, on the device",
-            "1.backward_ms",
             null="nothing of it ran in backward",
         ),
-        records=numbered("entries", 1),
+        rows=_call_rows,
         is_skylines=True,
     ),
     table(
@@ -184,8 +209,8 @@ TIME_TABLES = (
         _ORDERING,
         _FILE_PATH,
         _LINE_NUMBER,
-        integer("entry_id", "row of `run_time_entries`", "0"),
-        records=_frames_of_times,
+        integer("entry_id", "row of `run_time_entries`"),
+        rows=_time_frames,
         constraint="PRIMARY KEY (entry_id, ordering)",
         is_skylines=True,
     ),

@@ -1,9 +1,10 @@
 """Tables and views as data, and the SQLite files that are made of them, all or none.
 
-A column is one declaration: its SQL, its meaning, and where its values come from. Files are created
-and filled from it, and docs/reference/schema.md is printed from it, so that they cannot differ. The
-same report gives the same bytes with the same SQLite version: the pragmas are fixed, and everything
-happens in one transaction.
+A table has its columns, each with its SQL and its meaning, and a function that takes their values
+out of a report, in the order of the columns. Files are created and filled from it, and
+docs/reference/schema.md is printed from it, so that they cannot differ. The same report gives the
+same bytes with the same SQLite version: the pragmas are fixed, and everything happens in one
+transaction.
 """
 
 import operator
@@ -22,8 +23,10 @@ from snapconv.errors import OutputWriteError
 from snapconv.files import new_files
 
 Value = int | float | str | None
-Row = tuple[Value, ...]
-Get = Callable[[Any], Any]
+# The values of a record, or of a table column by column, in the order of a table's columns.
+Row = tuple[object, ...]
+Rows = Iterable[Row]
+Arrays = Sequence[Any]
 
 # Rows that are Python objects at a time: of the widest table 6 MB. Four times as many take no less
 # time.
@@ -51,45 +54,20 @@ class Column:
     """A column; ``null`` is what NULL means, or is None where NULL cannot be.
 
     ``stands_for_null`` is the value with the same meaning in a report's column, which has no NULL.
-    ``at`` is where the value is in a record, or all values in what has them as columns: a path of
-    attributes and positions such as ``1.line.function``, by default the column's name, or a
-    function. ``rows`` is the path of the numbers of those values that are wanted, in their order;
-    -1: none.
     """
 
     name: str
     meaning: str
-    at: str | Get = ""
     null: str | None = None
     unit: str = ""
     sql_type: str = "INTEGER"
     stands_for_null: int | None = None
-    rows: str = ""
-
-    def of(self, source: Any) -> Any:
-        """Get the column's value out of a record, or its values out of what has them as columns."""
-        if callable(self.at):
-            return self.at(source)
-        values = _at(self.at or self.name, source)
-        if not self.rows:
-            return values
-        numbers = _at(self.rows, source)
-        if isinstance(values, np.ndarray):
-            return values[numbers]
-        return [values[number] if number >= 0 else None for number in numbers.tolist()]
 
     @property
     def declaration(self) -> str:
         """The line of the CREATE statement."""
         needs_not_null = self.null is None and "PRIMARY KEY" not in self.sql_type
         return f"{self.name} {self.sql_type}{' NOT NULL' if needs_not_null else ''}"
-
-
-def _at(path: str, source: Any) -> Any:
-    for part in path.split("."):
-        if source is not None:
-            source = source[int(part)] if part.isdigit() else getattr(source, part)
-    return source
 
 
 integer = Column
@@ -99,36 +77,35 @@ size = partial(Column, unit="bytes")
 milliseconds = partial(Column, sql_type="REAL", unit="ms")
 
 
-def key(at: str | Get, meaning: str = "0, 1, 2, …", name: str = "id") -> Column:
+def key(meaning: str = "0, 1, 2, …", name: str = "id") -> Column:
     """Make the column of a table's key."""
-    return Column(name, meaning, at, sql_type="INTEGER PRIMARY KEY")
+    return Column(name, meaning, sql_type="INTEGER PRIMARY KEY")
 
 
-def row_of(
-    table: str, name: str, null: str | None = None, at: str | Get = "", meaning: str = ""
-) -> Column:
+def row_of(table: str, name: str, null: str | None = None, meaning: str = "") -> Column:
     """Make a column of ids of another table's rows; ``null`` is what a missing one means."""
     reference = f"INTEGER REFERENCES {table} (id)"
     stand_in = None if null is None else -1
     meaning = meaning or f"row of `{table}`"
-    return Column(name, meaning, at, null, sql_type=reference, stands_for_null=stand_in)
+    return Column(name, meaning, null, sql_type=reference, stands_for_null=stand_in)
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table, and where a report has its rows.
 
-    ``records`` gives an object per row. A table of millions has none: its columns are at the path
-    ``arrays``. ``constraint`` is the last line of the CREATE statement; the rows of a table of ours
-    are then stored in the order of that key. A table of Skyline's is written as SQLite stores
-    Skyline's, indentation included; ``index`` is created after it.
+    ``rows`` gives a tuple per row. A table of millions has ``arrays``: the values of all rows, column
+    by column; None is a column of NULL alone. ``constraint`` is the last line of the CREATE
+    statement; the rows of a table of ours are then stored in the order of that key. A table of
+    Skyline's is written as SQLite stores Skyline's, indentation included; ``index`` is created after
+    it.
     """
 
     name: str
     meaning: str
     columns: tuple[Column, ...]
-    records: Callable[[Any], Iterable[object]] | None = None
-    arrays: str = ""
+    rows: Callable[[Any], Rows] | None = None
+    arrays: Callable[[Any], Arrays] | None = None
     constraint: str = ""
     is_skylines: bool = False
     index: str = ""
@@ -154,17 +131,15 @@ class Table:
 
     def rows_of(self, report: object) -> tuple[int, Iterator[Row]]:
         """Return the number of a report's rows, and the rows, each made when it is written."""
-        if self.records is not None:
-            records: Any = self.records(report)
-            records = records if hasattr(records, "__len__") else list(records)
-            return len(records), map(self._row, records)
-        source = _at(self.arrays, report) if self.arrays else report
-        columns = [column.of(source) for column in self.columns]
+        if self.rows is not None:
+            rows: Any = self.rows(report)
+            sized_rows = rows if hasattr(rows, "__len__") else list(rows)
+            return len(sized_rows), map(_plain_row, sized_rows)
+        assert self.arrays is not None
+        columns = self.arrays(report)
+        assert len(columns) == len(self.columns), self.name
         n_rows = len(columns[0])
         return n_rows, _rows_of_columns(columns, n_rows)
-
-    def _row(self, record: object) -> Row:
-        return tuple(_plain(column.of(record)) for column in self.columns)
 
 
 def _rows_of_columns(columns: Sequence[Any], n_rows: int) -> Iterator[Row]:
@@ -178,24 +153,9 @@ def table(name: str, meaning: str, *columns: Column, **fields: Any) -> Table:
     return Table(name, meaning, columns, **fields)
 
 
-def numbered(path: str, first: int = 0) -> Get:
-    """Make the function that gets the records at a path of a report, each behind its number."""
-    return lambda report: enumerate(_at(path, report), first)
-
-
-def numbers_of(path: str) -> Get:
-    """Make the function that numbers what is at a path of a report."""
-    return lambda report: range(len(_at(path, report)))
-
-
-def always(value: Any) -> Get:
-    """Make the function that gets the same out of every report."""
-    return lambda _: value
-
-
-def single_record(report: object) -> list[object]:
-    """Return a report as the only record of a table."""
-    return [report]
+def picked(values: Sequence[Any], numbers: Any) -> list[Any]:
+    """Return the values with these numbers; None for -1."""
+    return [values[number] if number >= 0 else None for number in numbers.tolist()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +191,10 @@ def _slice(column: Any, start: int, stop: int) -> Iterable[Value]:
         values: list[Value] = part.tolist()
         return values
     return part if isinstance(part, range) else map(_plain, part)
+
+
+def _plain_row(row: Row) -> tuple[Value, ...]:
+    return tuple(map(_plain, row))
 
 
 def _plain(value: object) -> Value:
