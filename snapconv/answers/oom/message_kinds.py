@@ -27,7 +27,7 @@ _OF_TORCH = (
     "caffe2",
 )
 # A person may quote torch's message without its first words; "you tried" is of the host's memory.
-_OUT_OF_MEMORY = r"out of memory|(?<!you)tried to allocate \d"
+_OUT_OF_MEMORY = r"out of memory(?!: ?kill)|(?<!you)tried to allocate \d"
 # Where neither the program nor its memory is known.
 _LESS_OF_ANY = (
     "use less at once: a smaller batch, input, context or model; `nvidia-smi` and `free -g` while "
@@ -88,6 +88,24 @@ class MessageKind:
     leads: bool = False
 
 
+# What llama.cpp logs before a buffer fails, of the device that failed where the text names it. What
+# was free is that before the weights were loaded.
+_GGML_DEVICE = r"(?:cuda|rocm|hip|vulkan|sycl|musa|cann|metal|mtl)\d{0,2}"
+_OF_THE_FAILED = r"(?=.{0,4000}?(?:failed|unable) to allocate \1 buffer)"
+_LLAMA_FIGURES = (
+    r"(?:alloc_tensor_range|ggml\w{0,40}): failed to allocate \w{1,12} buffer of size <tried>",
+    r"allocating <tried> on device <device>: \w{2,4}malloc failed",
+    "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
+    r"failed to allocate <tried>(?= |$|\D)",
+    rf"using device ({_GGML_DEVICE}) ?\(.{{1,90}}?\) ?- <before> free{_OF_THE_FAILED}",
+    rf"using device {_GGML_DEVICE} ?\(.{{1,90}}?\) ?- <before> free",
+    rf"({_GGML_DEVICE}) (?:model)? buffer size = <weights>{_OF_THE_FAILED}",
+    rf"{_GGML_DEVICE} (?:model)? buffer size = <weights>",
+    rf"({_GGML_DEVICE}) kv buffer size = <kv>{_OF_THE_FAILED}",
+    rf"{_GGML_DEVICE} kv buffer size = <kv>",
+    r"\(<total>, <before> free\)",
+    "capacity: <total>",
+)
 _FIRST_ATTEMPT = (
     r"memory (?:allocation|mapping) failed with oom on device (?:<device> while trying to "
     r"(?:allocate|map) "
@@ -185,6 +203,31 @@ _KINDS = (
         ),
         exact="--max-model-len {fits} fits; for longer sequences raise --gpu-memory-utilization, "
         "quantize, or use more GPUs",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "vLLM's KV cache on a CPU",
+        backend="host",
+        level=-0.5,
+        seen=(
+            "no available memory for the cache blocks",
+            "kv cache is needed, which is larger than the available kv cache memory",
+            "larger than the maximum number of tokens that can be stored in kv cache",
+        ),
+        needs=("vllm_cpu_|cpu backend|cpu_(?:worker|model_runner)|vllm[-_]cpu|device=cpu",),
+        also=(
+            "<needed> kv cache is needed",
+            r"available kv cache memory \(<available>\)",
+            r"max seq len \(<length>\)",
+            r"stored in kv cache \(<fits>\)",
+            "estimated maximum model length is <fits>",
+        ),
+        means="on a CPU, the KV cache has the size that VLLM_CPU_KVCACHE_SPACE sets, which is too "
+        "small for one sequence of the model's length: the GPU plays no part",
+        next_step="raise VLLM_CPU_KVCACHE_SPACE (GiB of the host's memory), or lower "
+        "--max-model-len",
+        exact="raise VLLM_CPU_KVCACHE_SPACE (GiB of the host's memory), or --max-model-len {fits}, "
+        "which fits",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -296,9 +339,36 @@ _KINDS = (
         leads=True,
     ),
     MessageKind(
+        "vLLM's warm-up",
+        level=0.2,
+        seen=(
+            r"vllm\S{0,80}?\.py\"?,line\d{1,6},in "
+            r"(?:compile_or_warm_up_model|_dummy_sampler_run|kernel_warmup)",
+        ),
+        needs=(_OUT_OF_MEMORY,),
+        means="vLLM's KV cache already has its share of the GPU, and a trial run of the warm-up "
+        "does not fit beside it",
+        next_step="lower --gpu-memory-utilization, --max-num-seqs or --max-num-batched-tokens",
+        leads=True,
+    ),
+    MessageKind(
+        "the allocation of vLLM's KV cache",
+        seen=(
+            r"vllm\S{0,80}?\.py\"?,line\d{1,6},in (?:initialize_from_config"
+            r"|initialize_kv_cache\w{0,12}|_?allocate_kv_cache\w{0,12}|_init_cache_engine)",
+        ),
+        needs=(_OUT_OF_MEMORY,),
+        means="the weights and the trial run fitted, and it was allocating the KV cache, which "
+        "takes the rest of vLLM's share of the GPU: less was free than vLLM had counted on",
+        next_step="lower --gpu-memory-utilization; stop other processes on the same GPU",
+        leads=True,
+    ),
+    MessageKind(
         "graph capture in SGLang",
         seen=(
             "capture cuda graph failed: .{0,40}out of memory",
+            r"sglang\S{0,80}?\.py\"?,line\d{1,6},in "
+            r"(?:init_(?:cuda|device)_graphs|capture_one_batch_size)",
             r"capture cuda graph begin\.",
         ),
         needs=(_OUT_OF_MEMORY,),
@@ -319,7 +389,11 @@ _KINDS = (
     ),
     MessageKind(
         "graph capture in vLLM",
-        seen=("capturing (?:the model for )?cuda graphs?",),
+        seen=(
+            "capturing (?:the model for )?cuda graphs?",
+            r"vllm\S{0,80}?\.py\"?,line\d{1,6},in (?:capture_model|_capture_cudagraphs"
+            r"|_warm_up_model)",
+        ),
         needs=(_OUT_OF_MEMORY,),
         unless=(r"captur\w{0,8} finished|application startup complete",),
         also=("gpu <device> has a total",),
@@ -329,6 +403,18 @@ _KINDS = (
         ),
         next_step="lower --gpu-memory-utilization, or capture fewer graphs (--max-num-seqs, or "
         "--enforce-eager for none)",
+        leads=True,
+    ),
+    MessageKind(
+        "the allocation of SGLang's KV cache",
+        seen=(
+            r"sglang\S{0,80}?\.py\"?,line\d{1,6},in "
+            r"(?:init_memory_pool|_init_pools|_create_buffers|init_kv_buffer)",
+        ),
+        needs=(_OUT_OF_MEMORY,),
+        means="the weights fitted, and it was allocating the KV cache, which takes the rest of "
+        "SGLang's static share: less was free than SGLang had counted on",
+        next_step="lower --mem-fraction-static; stop other processes on the same GPU",
         leads=True,
     ),
     MessageKind(
@@ -390,6 +476,7 @@ _KINDS = (
         seen=(
             "not enough memory to handle <length> (?:prefill|total) tokens",
             "unable to warmup model.{0,120}?out of memory",
+            "method warmup encountered an error.{0,8000}?out of memory",
         ),
         also=("with <prefill> prefill tokens",),
         means="the trial run with as many tokens at once as the server allows does not fit beside "
@@ -410,6 +497,7 @@ _KINDS = (
             r"could not be created: (?P<part>[\w ]{1,30}?)total gpu memory",
             r"total gpu memory \(gib\): <total_gib>",
             r"free gpu memory before component creation attempt \(gib\): <free_gib>",
+            r"creation \(gib\): model: <before_model>/<after_model>",
         ),
         means="a part of the executor did not fit beside those that were created before",
         next_step="lower free_gpu_memory_fraction of the KV cache (kv_cache_free_gpu_mem_fraction "
@@ -2000,12 +2088,7 @@ _KINDS = (
     MessageKind(
         "llama.cpp's KV cache",
         seen=("failed to allocate buffer for kv cache",),
-        also=(
-            r"(?:alloc_tensor_range|ggml\w{0,40}): failed to allocate \w{1,12} buffer of size "
-            "<tried>",
-            r"allocating <tried> on device <device>: \w{2,4}malloc failed",
-            "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
-        ),
+        also=_LLAMA_FIGURES,
         means="the weights fit on the GPU, but the KV cache, which grows with the context, does "
         "not fit beside them",
         next_step="a shorter context (-c), or a quantized cache (-ctk q8_0 -ctv q8_0, with -fa)",
@@ -2024,18 +2107,28 @@ _KINDS = (
         "(--n-gpu-layers); the server's own log says which memory it lacked",
     ),
     MessageKind(
+        "the vision part of llama.cpp",
+        level=-0.3,
+        seen=(
+            r"(?:clip_(?:model_load\w{0,4}|ctx|init):|load_hparams:|handle_\w{1,20}_clip:)"
+            r"(?:(?!llm_load|llama_model|llama_kv|llama_new|llama_context|load_tensors).){0,800}?"
+            r"allocating <tried> on device <device>: \w{2,4}malloc failed",
+        ),
+        also=_LLAMA_FIGURES,
+        means="the weights of the language model fit on the GPU, but its vision part (the "
+        "projector, mmproj), which is loaded after it and encodes images, does not fit beside it",
+        next_step="fewer layers of the language model on the GPU (--n-gpu-layers; num_gpu in "
+        "Ollama) or a shorter context (-c; num_ctx in Ollama); in llama.cpp also "
+        "--no-mmproj-offload, which keeps the vision part on the CPU",
+    ),
+    MessageKind(
         "llama.cpp's weights",
         seen=(
             "unable to allocate "
             "(?:backend|(?:cuda|rocm|hip|vulkan|musa|sycl|metal|mtl|cann|opencl|webgpu)"
             r"\w{0,8}(?<!host)) buffer",
         ),
-        also=(
-            r"(?:alloc_tensor_range|ggml\w{0,40}): failed to allocate \w{1,12} buffer of size "
-            "<tried>",
-            r"allocating <tried> on device <device>: \w{2,4}malloc failed",
-            "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
-        ),
+        also=_LLAMA_FIGURES,
         means="the model's weights do not fit on the GPU",
         next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a model with a "
         "smaller quantization",
@@ -2046,11 +2139,7 @@ _KINDS = (
             "(?:allocating|ggml_gallocr_reserve|failed to allocate compute).{0,600}?retrying "
             "without pip(?!.{0,4000}?failed to allocate)",
         ),
-        also=(
-            r"ggml_gallocr_reserve\w{0,20}: failed to allocate \w{1,12} buffer of size <tried>",
-            r"allocating <tried> on device <device>: \w{2,4}malloc failed",
-            "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
-        ),
+        also=_LLAMA_FIGURES,
         means="a warning: the compute buffers with copies for pipeline parallelism did not fit, "
         "and llama.cpp tries again without the copies",
         next_step="nothing, if the model loads; else a smaller batch (-ub), or fewer layers on the "
@@ -2064,10 +2153,7 @@ _KINDS = (
             r"ggml_gallocr_reserve\w{0,20}: failed to allocate (?!cpu)\w{1,12} buffer of size "
             "<tried>",
         ),
-        also=(
-            r"allocating <tried> on device <device>: \w{2,4}malloc failed",
-            "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
-        ),
+        also=_LLAMA_FIGURES,
         means="the weights and the KV cache fit on the GPU, but the compute buffers, which grow "
         "with the batch, do not fit beside them",
         next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a smaller batch "
@@ -2085,15 +2171,13 @@ _KINDS = (
     MessageKind(
         "a Vulkan buffer of llama.cpp",
         seen=(
+            r"(?:utilizing dxgi \+ pdh memory reporting free: <free> total: <total>.{0,400}?)?"
             r"(?<!pinned memory \()requested buffer size exceeds device (?:memory "
-            r"allocation|buffer size) "
-            "limit",
+            r"allocation|buffer size) limit"
+            r"(?:.{0,200}?failed to allocate vulkan\d{1,2} buffer of size <buffer>)?",
+            "device memory allocation of size <tried> failed.{0,60}?requested buffer size exceeds",
         ),
-        also=(
-            r"device memory allocation of size <tried> failed",
-            r"failed to allocate vulkan\d{1,2} buffer of size <buffer>",
-            r"utilizing dxgi \+ pdh memory reporting free: <free> total: <total>",
-        ),
+        also=_LLAMA_FIGURES,
         means="one buffer is larger than Vulkan's driver allows, whatever is free",
         next_step=(
             "fewer layers on the GPU (--n-gpu-layers), a shorter context (-c) or a smaller batch "
@@ -2150,6 +2234,7 @@ _KINDS = (
     MessageKind(
         "Ollama's layers",
         seen=("memory layout cannot be allocated(?: with num_gpu = <layers>)?",),
+        also=("with num_gpu = <layers>",),
         means="the layers that num_gpu puts on the GPUs do not fit there, or the rest of the model "
         "does not fit into host memory",
         next_step="leave num_gpu out, or set a smaller one; a shorter context (num_ctx), or a "
@@ -2171,6 +2256,7 @@ _KINDS = (
     MessageKind(
         "cuBLAS in llama.cpp",
         seen=("cuda error: the resource allocation failed",),
+        also=_LLAMA_FIGURES,
         means="cuBLAS got no memory for its handle or workspace: the model, its KV cache or "
         "another program left almost no GPU memory",
         next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a shorter "
@@ -2210,6 +2296,17 @@ _KINDS = (
         cause=OomCause.WARNING,
     ),
     MessageKind(
+        "a start that Ollama stopped waiting for",
+        backend="",
+        level=1.5,
+        seen=("timed out waiting for (?:llama runner|server) to start",),
+        means="Ollama stopped waiting while a model was loaded: the text does not say that memory "
+        "ran out, and its lines about VRAM follow from the stop",
+        next_step="a longer time (OLLAMA_LOAD_TIMEOUT=30m), or a faster disk; if the log has an "
+        "error of memory above, a smaller model or a shorter context (num_ctx)",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "Ollama's runner, without a reason",
         level=1.5,
         seen=("llama runner process has terminated: exit status",),
@@ -2245,6 +2342,7 @@ _KINDS = (
             "ggml_vulkan: device memory allocation of size <tried> failed",
             r"error loading model: vk::\S{1,60}?: ?erroroutofdevicememory",
         ),
+        also=_LLAMA_FIGURES,
         means="the GPU's memory ran out, or one buffer is larger than its driver allows",
         next_step="a smaller batch (-ub), a shorter context (-c; num_ctx in Ollama) or fewer "
         "layers on the GPU (--n-gpu-layers; num_gpu in Ollama)",
@@ -2298,13 +2396,9 @@ _KINDS = (
             r"process).{0,300}?cuda "
             "error: out of memory",
             "llama runner process has terminated.{0,60}?cudamalloc failed: out of memory",
+            rf"failed to allocate {_GGML_DEVICE} buffer(?! of size)",
         ),
-        also=(
-            r"\(<total>, <before> free\)",
-            "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
-            r"failed to allocate <tried>(?= |$|\D)",
-            "capacity: <total>",
-        ),
+        also=_LLAMA_FIGURES,
         means="the driver refused a buffer: the model's weights, its KV cache, its compute buffers "
         "and what its kernels need do not fit on the GPU, or one buffer is larger than an "
         "integrated GPU allows",
@@ -2363,9 +2457,20 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "llama.cpp, on the host",
+        backend="host",
+        level=-0.5,
+        seen=(r"(?:llama_model_load|llama_init|llm_load)\w{0,20}:.{0,400}?std::bad_alloc",),
+        also=(r"mem required = <needed> \(\+ <state> per state\)",),
+        means="the machine's memory ran out as llama.cpp loaded the model",
+        next_step="a smaller or more strongly quantized model, or a shorter context (-c); close "
+        "other programs",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "LM Studio's guardrails",
         seen=(
-            "model loading was stopped due to insufficient system resources(?:.{0,80}?requires "
+            "model loading (?:was stopped|aborted) due to insufficient system resources(?:.{0,80}?requires "
             "approximately <estimated>)?",
             "not enough resources to (?:load|run) (?:the)? model with the current settings",
         ),
@@ -2375,6 +2480,18 @@ _KINDS = (
         next_step="a shorter context, fewer layers on the GPU or a smaller quantization; if the "
         "estimate is wrong, relax the model loading guardrails in LM Studio's settings, or try a "
         "newer release",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "Docker Model Runner's check",
+        seen=(
+            r"runtime memory requirement for model .{0,80}?exceeds total system memory"
+            "(?:: required <needed> ram <needed_vram> vram, system <machine> ram <total> vram)?",
+        ),
+        means="Docker Model Runner estimated that the model needs more memory than the machine "
+        "has, and refused it: no memory ran out",
+        next_step="a smaller or more strongly quantized variant of the model, or a shorter "
+        "context; if the estimate is wrong, `docker model` has --ignore-runtime-memory-check",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -2562,6 +2679,73 @@ _KINDS = (
         leads=True,
     ),
     MessageKind(
+        "weights in vLLM",
+        level=0.5,
+        seen=(
+            r"starting to load model (?!.{0,4000}?(?:model loading|loading model weights) took)",
+        ),
+        needs=(_OUT_OF_MEMORY,),
+        unless=("sglang",),
+        means="it was loading the weights",
+        next_step="load the weights in fewer bytes (a quantized model, --dtype), or spread them "
+        "over more GPUs (--tensor-parallel-size)",
+        leads=True,
+    ),
+    MessageKind(
+        "vLLM's trial run",
+        level=0.6,
+        seen=(
+            r"(?:model loading|loading model weights) took <weights>(?!.{0,4000}?(?:(?:gpu|npu|cuda) "
+            r"blocks:|kv cache size:|available kv cache memory|startup complete))",
+        ),
+        needs=(_OUT_OF_MEMORY,),
+        means="the weights were loaded, and a trial run of the largest step did not fit beside "
+        "them",
+        next_step="a smaller step: lower --max-num-batched-tokens or --max-num-seqs; else "
+        "quantize, or use more GPUs (--tensor-parallel-size)",
+        leads=True,
+    ),
+    MessageKind(
+        "vLLM's warm-up",
+        level=0.7,
+        seen=(
+            r"(?:gpu kv cache size:|(?:gpu|npu|cuda) blocks: [1-9])"
+            r"(?!.{0,4000}?(?:startup complete|init engine))",
+        ),
+        needs=(_OUT_OF_MEMORY,),
+        means="vLLM's KV cache already has its share of the GPU, and graphs or a trial run of the "
+        "warm-up do not fit beside it",
+        next_step="lower --gpu-memory-utilization, --max-num-seqs or --max-num-batched-tokens",
+        leads=True,
+    ),
+    MessageKind(
+        "weights in SGLang",
+        level=0.5,
+        seen=(r"load weight begin\.(?!.{0,4000}?load weight end)",),
+        needs=(_OUT_OF_MEMORY,),
+        means="it was loading the weights",
+        next_step="load the weights in fewer bytes (a quantized model, --quantization fp8), or "
+        "spread them over more GPUs (--tp)",
+        leads=True,
+    ),
+    MessageKind(
+        "the allocation of SGLang's KV cache",
+        level=0.6,
+        seen=(
+            r"load weight end\.(?!.{0,4000}?(?:memory pool end|kv cache is allocated"
+            r"|max_total_num_tokens=|capture cuda graph|server is fired up))",
+        ),
+        needs=(_OUT_OF_MEMORY,),
+        also=(
+            r"load weight end\..{0,120}?avail mem=<before>, mem usage=<weights>",
+            r"load weight end\..{0,120}?avail mem=<before>",
+        ),
+        means="the weights fitted, and what SGLang builds next beside them, the KV cache above "
+        "all, did not",
+        next_step="lower --mem-fraction-static; stop other processes on the same GPU",
+        leads=True,
+    ),
+    MessageKind(
         "weights in SGLang",
         seen=(
             r"sglang[/\\]\S{0,80}?\.py\"?,line\d{1,6},in load_model",
@@ -2575,6 +2759,22 @@ _KINDS = (
         means="it was loading the weights",
         next_step="load the weights in fewer bytes (a quantized model, --quantization fp8), or "
         "spread them over more GPUs (--tp)",
+        leads=True,
+    ),
+    MessageKind(
+        "vLLM's trial run with images",
+        level=-0.5,
+        seen=(r"vllm[/\\]\S{0,80}?\.py\"?,line\d{1,6},in (?:profile_run|determine_)",),
+        needs=(
+            _OUT_OF_MEMORY,
+            r"in (?:embed_multimodal|get_multimodal_embeddings|_execute_mm_encoder"
+            r"|_process_(?:image|video|audio)_input|_?embed_(?:image|vision)\w{0,20}"
+            r"|dummy_mm\w{0,20})|self\.(?:visual|vision_\w{1,20})\(",
+        ),
+        means="beside the weights, the largest image, video or audio that a request may hold did "
+        "not fit: vLLM's trial run encodes it",
+        next_step="fewer or smaller of them in one request: --limit-mm-per-prompt (0 for kinds that "
+        "are not used), or fewer pixels (--mm-processor-kwargs); else quantize, or use more GPUs",
         leads=True,
     ),
     MessageKind(
@@ -2592,6 +2792,10 @@ _KINDS = (
         seen=(
             r"enginecore failed to start|enginecoreproc\(|engine core initialization failed|"
             r"engine process failed to start|in run_mp_engine",
+            # The command itself ends with an error only where its server did not start.
+            r"bin[/\\]vllm\"?,line\d{1,6},in \Wmodule\W|vllm\S{0,80}?\.py\"?,line\d{1,6},in "
+            r"(?:from_engine_args|from_vllm_config|_init_engine|_init_executor"
+            r"|build_async_engine_client\w{0,20})",
         ),
         needs=(_OUT_OF_MEMORY, r"vllm|worker_[dtpe]p"),
         unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf|in load_model",),
@@ -2673,6 +2877,21 @@ _KINDS = (
         leads=True,
     ),
     MessageKind(
+        "weights in LMDeploy",
+        seen=(
+            r"lmdeploy\S{0,80}?\.py\"?,line\d{1,6},in "
+            r"(?:_?build_model|load_model_weights|_?create_weight|process_weight)",
+        ),
+        needs=(_OUT_OF_MEMORY,),
+        unless=(r"lmdeploy\S{0,80}?\.py\"?,line\d{1,6},in (?:forward|_forward_impl|warmup)",),
+        means="LMDeploy was loading the weights",
+        next_step=(
+            "a quantized model or more GPUs (--tp); stop the other processes that `nvidia-smi` "
+            "shows"
+        ),
+        leads=True,
+    ),
+    MessageKind(
         "LMDeploy",
         level=1,
         seen=(r"lmdeploy[/\\](?:pytorch|turbomind|serve|cli|messages|api|archs)",),
@@ -2681,6 +2900,19 @@ _KINDS = (
         "more than the rest",
         next_step="lower cache_max_entry_count (--cache-max-entry-count) or max_prefill_token_num; "
         "while weights are loaded, a quantized model or more GPUs (--tp)",
+        leads=True,
+    ),
+    MessageKind(
+        "weights in TensorRT-LLM",
+        seen=(
+            r"tensorrt_llm\S{0,80}?\.py\"?,line\d{1,6},in "
+            r"(?:_?load_model|_?load_weights\w{0,12}|create_weights|init_meta_tensor)",
+        ),
+        needs=(_OUT_OF_MEMORY,),
+        unless=(r"tensorrt_llm\S{0,80}?\.py\"?,line\d{1,6},in (?:forward|warmup)",),
+        means="TensorRT-LLM was loading the weights",
+        next_step="a quantized model, or more GPUs (--tp_size, --ep_size); stop the other "
+        "processes that `nvidia-smi` shows",
         leads=True,
     ),
     MessageKind(
@@ -2814,12 +3046,50 @@ _KINDS = (
         leads=True,
     ),
     MessageKind(
+        "a model as it is loaded",
+        backend="device",
+        level=2.6,
+        seen=(
+            r"(?:while|when|trying to|tried to|try to|during) (?:i )?(?:the )?load(?:ing)?"
+            r"[\w./ -]{0,60}?(?:model|checkpoint|weights|shards)",
+            r"\.from_(?:pretrained|quantized)(?:\([^()]{0,80}\))? to load",
+        ),
+        needs=(_OUT_OF_MEMORY,),
+        unless=(
+            r"train(?!ed)|fine-?tun|optimizer|epoch\W{0,2}\d|backward|inference|in forward|in generate|"
+            r"loads? fine|ggml|llama_|comfy|diffus",
+        ),
+        means="the text says that a model was being loaded: the weights did not fit into what was "
+        "free",
+        next_step="weights in fewer bytes (bf16, 8 or 4 bits) or a smaller model; a part of them "
+        "on the CPU or another GPU (without a .cuda() of the whole); a smaller batch does not help "
+        "while weights are loaded",
+        cause=OomCause.UNKNOWN,
+        leads=True,
+    ),
+    MessageKind(
         "Xinference",
         level=1,
         seen=("model actor is out of memory",),
         means="Xinference stopped the model's process because torch ran out of GPU memory",
         next_step="fewer models on this GPU, a quantized model, or shorter and fewer requests at "
         "once; `xinference terminate` stops a model",
+        leads=True,
+    ),
+    MessageKind(
+        "weights in a local program for language models",
+        level=0.9,
+        seen=(
+            r"modules[/\\]\w{1,20}\.py\"?,line\d{1,6},in (?:load_model\w{0,12}|load_quantized)|"
+            r"exllamav?\d?[/\\][\w/\\]{1,30}\.py\"?,line\d{1,6},in load(?!_state)|"
+            r"(?:while|when|trying to|after) loading \S{1,80}?(?:gptq|awq|exl2|exl3)",
+        ),
+        needs=(_OUT_OF_MEMORY,),
+        unless=(r"in (?:generate\w{0,20}|gentask|forward|_?sample)(?!\w)|vllm[/\\]|sglang",),
+        means="it was loading the weights, with which some loaders also allocate the cache of the "
+        "context",
+        next_step="weights in fewer bytes (quantized to 4 bits or less), a shorter context, or a "
+        "part of the layers on the CPU or another GPU",
         leads=True,
     ),
     MessageKind(
@@ -2879,12 +3149,23 @@ _KINDS = (
     MessageKind(
         "text-generation-inference's start",
         level=0.9,
-        seen=("shard ?cannot ?start|shard \\d{1,4} failed to start",),
+        seen=("shard ?cannot ?start|shard \\d{1,4} failed to start|error when initializing model",),
         needs=(_OUT_OF_MEMORY,),
         means="memory ran out while a shard of this server started: most often the weights are "
         "larger than the GPU",
         next_step="more GPUs (--num-shard), --quantize or a smaller model; if the weights fit, "
         "lower --max-batch-prefill-tokens",
+        leads=True,
+    ),
+    MessageKind(
+        "a step of text-generation-inference",
+        level=0.8,
+        seen=("method (?:prefill|decode|clear_?cache) encountered an error",),
+        needs=(_OUT_OF_MEMORY,),
+        means="the server had started, and a step of the requests that it ran at once did not fit "
+        "beside the weights and the KV cache",
+        next_step="lower --max-batch-prefill-tokens and --max-batch-total-tokens, or "
+        "--max-input-tokens for shorter requests",
         leads=True,
     ),
     MessageKind(
@@ -4303,7 +4584,7 @@ _KINDS = (
         backend="host",
         level=1,
         seen=(
-            r"(?<!cgroup)out of memory: kill(?:ed)? process \d",
+            r"(?<!cgroup)out of memory: kill(?:ed)? process (?:\d|\()",
             "constraint=constraint_none",
         ),
         unless=("cgroup out of memory|constraint_memcg|oomkilled|limit of /",),

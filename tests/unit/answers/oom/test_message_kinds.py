@@ -37,6 +37,266 @@ TEXTS = (
         "a larger pool (LMCACHE_MAX_LOCAL_CPU_SIZE",
     ),
     (
+        'File "/env/vllm_ascend/worker/model_runner_v1.py", line 24, in _allocate_kv_cache_tensors\n'
+        "RuntimeError: NPU out of memory.",
+        "the allocation of vLLM's KV cache",
+        FULL,
+        {},
+        "lower --gpu-memory-utilization",
+    ),
+    (
+        'File "/env/vllm/v1/worker/gpu_worker.py", line 5, in compile_or_warm_up_model\n'
+        'File "/env/vllm/v1/worker/gpu_model_runner.py", line 9, in _dummy_sampler_run\n'
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "vLLM's warm-up",
+        FULL,
+        {},
+        "lower --gpu-memory-utilization",
+    ),
+    (
+        'File "/env/vllm/v1/worker/gpu_worker.py", line 5, in compile_or_warm_up_model\n'
+        'File "/env/vllm/v1/worker/gpu_model_runner.py", line 9, in capture_model\n'
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "graph capture in vLLM",
+        FULL,
+        {},
+        "lower --gpu-memory-utilization, or capture fewer graphs",
+    ),
+    (
+        'File "/env/vllm/v1/worker/gpu_worker.py", line 5, in determine_available_memory\n'
+        'File "/env/vllm/model_executor/models/a_vl.py", line 9, in get_multimodal_embeddings\n'
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "vLLM's trial run with images",
+        FULL,
+        {},
+        "fewer or smaller of them in one request: --limit-mm-per-prompt",
+    ),
+    (
+        "torch.OutOfMemoryError: HIP out of memory.\nTraceback (most recent call last):\n"
+        '  File "/env/bin/vllm", line 8, in <module>\n    sys.exit(main())',
+        "vLLM's start",
+        FULL,
+        {},
+        "if the weights alone do not fit, a quantized or smaller model",
+    ),
+    (
+        "On the CPU backend: ValueError: To serve at least one request with the models's max seq "
+        "len (2048), (3.00 GiB KV cache is needed, which is larger than the available KV cache "
+        "memory (2.00 GiB). Based on the available memory, the estimated maximum model length is "
+        "1024.",
+        "vLLM's KV cache on a CPU",
+        LIMITED,
+        {"requested": 2048, "needed": 3 * GIB, "available": 2 * GIB, "fit": 1024},
+        "raise VLLM_CPU_KVCACHE_SPACE (GiB of the host's memory), or --max-model-len 1024",
+    ),
+    (
+        'File "/env/sglang/srt/managers/scheduler.py", line 9, in __init__\n'
+        'File "/env/sglang/srt/model_executor/model_runner.py", line 4, in init_memory_pool\n'
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "the allocation of SGLang's KV cache",
+        FULL,
+        {},
+        "lower --mem-fraction-static",
+    ),
+    (
+        'File "/env/sglang/srt/managers/scheduler.py", line 9, in __init__\n'
+        'File "/env/sglang/srt/model_executor/model_runner.py", line 4, in init_device_graphs\n'
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "graph capture in SGLang",
+        FULL,
+        {},
+        "capture fewer or smaller graphs",
+    ),
+    (
+        'File "/env/lmdeploy/pytorch/engine/model_agent.py", line 9, in load_model_weights\n'
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "weights in LMDeploy",
+        FULL,
+        {},
+        "a quantized model or more GPUs (--tp)",
+    ),
+    (
+        'File "/env/tensorrt_llm/_torch/pyexecutor/model_engine.py", line 9, in _load_model\n'
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "weights in TensorRT-LLM",
+        FULL,
+        {},
+        "a quantized model, or more GPUs (--tp_size",
+    ),
+    (
+        "Executor creation failed due to insufficient GPU memory.\nPreviously created components "
+        "and free GPU memory before/after creation (GiB):\nModel: 40.50 / 8.25",
+        "TensorRT-LLM",
+        FULL,
+        {"free before the model": gib(40.5), "free after the model": gib(8.25)},
+        "lower free_gpu_memory_fraction",
+    ),
+    (
+        "Error: Model loading aborted due to insufficient system resources. Overloading the system "
+        "will likely cause it to freeze.",
+        "LM Studio's guardrails",
+        OTHER_MEMORY,
+        {},
+        "a shorter context",
+    ),
+    (
+        'Runtime memory requirement for model "ai/a" exceeds total system memory: required '
+        "2147483648 RAM 4294967296 VRAM, system 1073741824 RAM 3221225472 VRAM",
+        "Docker Model Runner's check",
+        OTHER_MEMORY,
+        {
+            "needed": 2 * GIB,
+            "needed on the GPU": 4 * GIB,
+            "the machine's memory": GIB,
+            "total": 3 * GIB,
+        },
+        "a smaller or more strongly quantized variant",
+    ),
+    (
+        "load_tensors: CUDA0 model buffer size = 2048.00 MiB\nload_hparams: model size: 900.00 "
+        "MiB\nggml_backend_cuda_buffer_type_alloc_buffer: allocating 900.00 MiB on device 0: "
+        "cudaMalloc failed: out of memory",
+        "the vision part of llama.cpp",
+        FULL,
+        {"device": 0, "tried": 900 * MIB, "weights": 2 * GIB},
+        "fewer layers of the language model on the GPU",
+    ),
+    (
+        "llama_model_load_internal: mem required  = 4096.00 MB (+ 1024.00 MB per state)\n"
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        "llama.cpp, on the host",
+        HOST,
+        {"needed": 4 * GIB, "for its state": GIB},
+        "a smaller or more strongly quantized model",
+    ),
+    (
+        'File "modules/models.py", line 8, in load_model\n'
+        'File "/env/exllamav2/linear.py", line 9, in load\n'
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "weights in a local program for language models",
+        FULL,
+        {},
+        "weights in fewer bytes",
+    ),
+    (
+        "I use A.from_pretrained to load the 72B one: it is out of memory.",
+        "a model as it is loaded",
+        UNKNOWN,
+        {},
+        "weights in fewer bytes",
+    ),
+    (
+        "llama_model_load_from_file_impl: using device CUDA1 (Card (b)) (unknown id) - 4096 MiB "
+        "free\nusing device CUDA0 (Card) - 2048 MiB free\nload_tensors: CUDA1 model buffer size "
+        "= 3072.00 MiB\nload_tensors: CUDA0 model buffer size = 1024.00 MiB\nCUDA1 KV buffer size "
+        "= 256.00 MiB\nCUDA0 KV buffer size = 512.00 MiB\nggml_gallocr_reserve_n: failed to "
+        "allocate CUDA0 buffer of size 1073741824",
+        "llama.cpp's compute buffers",
+        FULL,
+        {
+            "device": 0,
+            "tried": GIB,
+            "free before": 2 * GIB,
+            "weights": GIB,
+            "the KV cache": 512 * MIB,
+        },
+        "fewer layers on the GPU",
+    ),
+    (
+        'a comment: "failed to allocate CUDA0 buffer" means that the VRAM is too small',
+        "llama.cpp",
+        FULL,
+        {"device": 0},
+        "fewer layers on the GPU",
+    ),
+    (
+        'msg="error loading llama server" error="timed out waiting for llama runner to start - '
+        'progress 0.00 - "\nmsg="gpu VRAM usage didn\'t recover within timeout" seconds=5.1',
+        "a start that Ollama stopped waiting for",
+        UNKNOWN,
+        {},
+        "a longer time (OLLAMA_LOAD_TIMEOUT",
+    ),
+    (
+        "INFO 05-13 14:03:40 Starting to load model /models/a...\nCUDA out of memory.",
+        "weights in vLLM",
+        FULL,
+        {},
+        "load the weights in fewer bytes",
+    ),
+    (
+        "INFO 05-13 14:03:40 Starting to load model /models/a...\nModel loading took 14.5 GiB and "
+        "9 seconds\nCUDA out of memory.",
+        "vLLM's trial run",
+        FULL,
+        {"weights": gib(14.5)},
+        "a smaller step",
+    ),
+    (
+        "Model loading took 14.5 GiB and 9 seconds\n# GPU blocks: 3120, # CPU blocks: 512\n"
+        "CUDA out of memory.",
+        "vLLM's warm-up",
+        FULL,
+        {},
+        "lower --gpu-memory-utilization",
+    ),
+    (
+        "[TP0] Load weight begin. avail mem=23.10 GB\nCUDA out of memory.",
+        "weights in SGLang",
+        FULL,
+        {},
+        "load the weights in fewer bytes",
+    ),
+    (
+        "[TP0] Load weight begin. avail mem=23.10 GB\nLoad weight end. type=A, avail mem=4.00 GB, "
+        "mem usage=19.00 GB.\nCUDA out of memory.",
+        "the allocation of SGLang's KV cache",
+        FULL,
+        {"free before": 4 * GIB, "weights": 19 * GIB},
+        "lower --mem-fraction-static",
+    ),
+    (
+        "ERROR text_generation_launcher: Method Prefill encountered an error.\nCUDA out of memory.",
+        "a step of text-generation-inference",
+        FULL,
+        {},
+        "lower --max-batch-prefill-tokens",
+    ),
+    (
+        "ERROR text_generation_launcher: Method Warmup encountered an error.\nCUDA out of memory.",
+        "text-generation-inference",
+        FULL,
+        {},
+        "lower --max-batch-prefill-tokens",
+    ),
+    (
+        "ERROR text_generation_launcher: Error when initializing model\nCUDA out of memory.",
+        "text-generation-inference's start",
+        FULL,
+        {},
+        "more GPUs (--num-shard)",
+    ),
+    (
+        "Out of memory: Killed process (VLLM::Worker_TP)\ntotal-vm:2048kB anon-rss:1024kB "
+        "shmem-rss:512kB\nRuntimeError: Engine core initialization failed.",
+        "the machine's memory",
+        HOST,
+        {
+            "of address space": 2 * MIB,
+            "held by the process": MIB,
+            "its shared pages": 512 * KIB,
+        },
+        "use less host memory",
+    ),
+    (
+        "Error: 500: memory layout cannot be allocated with num_gpu = N\nmemory layout cannot be "
+        "allocated with num_gpu = 26",
+        "Ollama's layers",
+        FULL,
+        {"layers on the GPU, as set": 26},
+        "leave num_gpu out",
+    ),
+    (
         "Failed to allocate memory block of size 83886080 because no memory is available",
         "LMCache's pool",
         LIMITED,
@@ -2271,6 +2531,7 @@ TEXTS = (
         "a Vulkan buffer of llama.cpp",
         LIMITED,
         {
+            "device": 0,
             "tried": 4 * GIB,
             "free": 9 * GIB,
             "total": 12 * GIB,
@@ -2575,7 +2836,7 @@ TEXTS = (
         "memory",
         "llama.cpp",
         FULL,
-        {},
+        {"the KV cache": 512 * MIB},
         "fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama)",
     ),
     (
