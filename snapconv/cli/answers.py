@@ -6,7 +6,7 @@ prints.
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -79,35 +79,54 @@ def answer_by_device(
     """
     from snapconv.answers.notes import file_notes, main_notes
 
+    devices = analysis.devices
     values = []
     rows = []
-    for device, weight, (answer, lines) in zip(
-        analysis.devices, weights or [0] * len(analysis.devices), answers, strict=True
-    ):
-        number = device.device.device
-        entry: dict[str, object] = {"device": number, "kind": device_kind(number)}
-        entry |= answer if isinstance(answer, dict) else asdict(answer)
-        values.append(entry | {"failed": device.ran_out})
+    device_weights = weights or [0] * len(devices)
+    for device, weight, (answer, lines) in zip(devices, device_weights, answers, strict=True):
+        values.append(_device_values(device, answer))
         rows.append(((-weight, *device.urgency), device, lines))
     rows.sort(key=itemgetter(0))
-    n_shown = 1 if weights else sum(device.ran_out for device in analysis.devices) or 1
-    shown: list[str] = []
-    numbers: set[int | None] = {None}
-    for _, device, lines in rows[:n_shown]:
-        shown += [*lines, ""]
-        numbers.add(device.device.device)
-    further = []
-    for _, device, lines in rows[n_shown:]:
-        head = next(iter(lines)) if weights else ""
-        further.append(_device_line(device, head))
+    n_failed = sum(device.ran_out for device in devices)
+    n_shown = 1 if weights else n_failed or 1
+    shown_rows = rows[:n_shown]
+    further = list(_device_lines(rows[n_shown:], has_heads=bool(weights)))
     further += map(_device_line, other_devices)
-    notes = file_notes(analysis) if every_note else main_notes(analysis)
-    return Answer(
-        {"devices": values},
-        shown + further if further else shown[:-1],
-        [note for note in notes if note.device in numbers and note.slug not in _SHOWN_BY_ANSWERS],
-        analysis.snapshot.container.n_unpacked_bytes,
-    )
+    all_notes = file_notes(analysis) if every_note else main_notes(analysis)
+    notes = _notes_about([device for _, device, _ in shown_rows], all_notes)
+    lines = _text_lines([lines for _, _, lines in shown_rows], further)
+    n_bytes = analysis.snapshot.container.n_unpacked_bytes
+    return Answer({"devices": values}, lines, notes, n_bytes)
+
+
+def _text_lines(answers: Iterable[Iterable[str]], further: list[str]) -> list[str]:
+    """Return the lines of the answers, an empty one between them, and the further lines."""
+    shown: list[str] = []
+    for lines in answers:
+        shown += [*lines, ""]
+    return shown + further if further else shown[:-1]
+
+
+def _notes_about(devices: "Sequence[DeviceAnalysis]", notes: "Sequence[Note]") -> "list[Note]":
+    """Return the notes on these devices and on the file that no answer has a line about."""
+    numbers = {None, *(device.device.device for device in devices)}
+    notes_of_devices = [note for note in notes if note.device in numbers]
+    return [note for note in notes_of_devices if note.slug not in _SHOWN_BY_ANSWERS]
+
+
+def _device_values(device: "DeviceAnalysis", answer: Any) -> dict[str, object]:
+    """Return what the JSON has about a device: an answer, with the device's number and kind."""
+    number = device.device.device
+    values: dict[str, object] = {"device": number, "kind": device_kind(number)}
+    values |= answer if isinstance(answer, dict) else asdict(answer)
+    return values | {"failed": device.ran_out}
+
+
+def _device_lines(
+    rows: "Iterable[tuple[object, DeviceAnalysis, Iterable[str]]]", *, has_heads: bool
+) -> Iterator[str]:
+    for _, device, lines in rows:
+        yield _device_line(device, next(iter(lines)) if has_heads else "")
 
 
 def _device_line(device: "DeviceAnalysis", head: str = "") -> str:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from snapconv.answers.check import Budgets
+    from snapconv.answers.what_if.setting_trials import Request
     from snapconv.notes import Note
 
 # A log of a long training is larger; the message is looked for in its end.
@@ -371,12 +372,7 @@ def what_if(
     allocated memory, and where it runs out. Example: snapconv what-if run.pickle --search
     """
     from snapconv.answers.what_if.conclusion import conclude
-    from snapconv.answers.what_if.setting_trials import (
-        Request,
-        read_card,
-        read_setting,
-        try_settings,
-    )
+    from snapconv.answers.what_if.setting_trials import try_settings
     from snapconv.writers.text.what_if import what_if_lines
 
     if not (setting or search or capacity or card or one_stream or batch_scale is not None):
@@ -384,20 +380,9 @@ def what_if(
         raise typer.BadParameter(f"say what to try: {options}", param_hint="what-if")
     if capacity is not None and card is not None:
         raise typer.BadParameter("give --capacity or --card, not both", param_hint="--card")
-    if batch_scale is not None and not 0 < batch_scale < _MOST_SCALE:
-        raise typer.BadParameter(
-            f"expected more than 0 and less than {_MOST_SCALE}", param_hint="--batch-scale"
-        )
-    card_bytes, card_name = parsed(card, read_card, "--card") if card is not None else (None, "")
-    request = Request(
-        tuple(parsed(text, read_setting, "--setting") for text in setting or ()),
-        search,
-        size_of(capacity, "--capacity"),
-        card_bytes,
-        card_name,
-        one_stream,
-    )
-    scale = 1.0 if batch_scale is None else batch_scale
+    scale = _read_scale(batch_scale)
+    request = _read_request(setting or [], card, search=search, one_stream=one_stream)
+    request = replace(request, capacity=size_of(capacity, "--capacity"))
     analysis = analysis_of(snapshot, read)
     answers: list[tuple[dict[str, object], Iterable[str]]] = []
     with progress_bar(shown=True) as progress:
@@ -410,6 +395,28 @@ def what_if(
                 line = f"{device_name(device.device.device)}  {_NOT_MODELLED}"
                 answers.append(({"unknown": _NOT_MODELLED}, [line]))
     return answer_by_device(analysis, answers)
+
+
+def _read_scale(batch_scale: float | None) -> float:
+    if batch_scale is None:
+        return 1.0
+    if not 0 < batch_scale < _MOST_SCALE:
+        raise typer.BadParameter(
+            f"expected more than 0 and less than {_MOST_SCALE}", param_hint="--batch-scale"
+        )
+    return batch_scale
+
+
+def _read_request(
+    settings: list[str], card: str | None, *, search: bool, one_stream: bool
+) -> "Request":
+    from snapconv.answers.what_if.setting_trials import Request, read_card, read_setting
+
+    card_bytes, card_name = None, ""
+    if card is not None:
+        card_bytes, card_name = parsed(card, read_card, "--card")
+    confs = tuple(parsed(text, read_setting, "--setting") for text in settings)
+    return Request(confs, search, None, card_bytes, card_name, one_stream)
 
 
 @question

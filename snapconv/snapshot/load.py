@@ -220,22 +220,21 @@ def _read(
     notes: list[Note] = []
     tables = _read_tables(raw, collected, notes, progress)
     settings, entries = _read_settings(raw, tables)
-    metadata, recorder_notes = read_metadata(
-        raw.get(METADATA_KEY), collected.stacks, n_bytes=n_bytes
-    )
+    recorded = raw.get(METADATA_KEY)
+    metadata, recorder_notes = read_metadata(recorded, collected.stacks, n_bytes=n_bytes)
     stacks, stack_notes = bound_stacks(collected.stacks.table(), n_bytes)
     traits = tables.traits | dict(entries).keys()
     backend = NO_ALLOCATOR if form else backend_of(tables.traces, stacks, traits, tables.memory)
     notes += [*recorder_notes, *read_ending(path), *stack_notes]
-    notes += notes_of_form(form, tables.memory.segments, collected.pools.values())
-    notes += notes_of_file(collected, stacks, traits, tables.parts, n_embedded=container.n_embedded)
+    notes += _content_notes(collected, tables, stacks, traits, n_embedded=container.n_embedded)
     kinds = form.kinds if form else (backend,)
+    devices = _devices(raw, metadata, tables, kinds=kinds)
     return Snapshot(
         path=path,
         container=container,
         era=infer_era(traits, tables.parts, backend),
         n_visible_devices=len(tables.traces),
-        devices=_devices(raw, metadata, tables, kinds=kinds),
+        devices=devices,
         stacks=stacks,
         texts=collected.texts.values(),
         pools=collected.pools.values(),
@@ -246,6 +245,19 @@ def _read(
         metadata=metadata,
         form=form,
     )
+
+
+def _content_notes(
+    collected: Collected,
+    tables: "_Tables",
+    stacks: StackTable,
+    traits: "set[str]",
+    *,
+    n_embedded: int,
+) -> Iterator[Note]:
+    segments = tables.memory.segments
+    yield from notes_of_form(collected.form, segments, collected.pools.values())
+    yield from notes_of_file(collected, stacks, traits, tables.parts, n_embedded=n_embedded)
 
 
 class _Tables(NamedTuple):

@@ -70,9 +70,7 @@ def write_view(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
     Of two files it shows one device each: the first that both have, or else the first of each.
     """
     if len(files) > 1:
-        pairs, _, _ = paired(*(file.devices for file in files))
-        devices = pairs[0] if pairs else tuple(file.devices[0] for file in files)
-        files = [replace(file, devices=(row,)) for file, row in zip(files, devices, strict=True)]
+        files = _compared_devices(files)
     title = page_text(" → ".join(file.path.name for file in files))
     facts = []
     notes: list[Note] = []
@@ -89,6 +87,13 @@ def write_view(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
         for part in _parts(files, facts, f"{title} – snapconv"):
             page.write(part)
         return View(output, page.tell(), tuple(dict.fromkeys(notes)))
+
+
+def _compared_devices(files: Sequence[Analysis]) -> list[Analysis]:
+    """Return two files with one device each: the first that both have, or else their first."""
+    pairs, _, _ = paired(*(file.devices for file in files))
+    devices = pairs[0] if pairs else tuple(file.devices[0] for file in files)
+    return [replace(file, devices=(row,)) for file, row in zip(files, devices, strict=True)]
 
 
 def _parts(

@@ -1,6 +1,6 @@
 """One device for a page: its figures, its curves at a level of detail, allocations, segments."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,38 +57,61 @@ class ViewDevice:
 
 def view_device(analysis: DeviceAnalysis) -> ViewDevice:
     """Put together what a page shows of one device."""
-    most_bins = min(_MOST_BINS, max(_LEAST_BINS, analysis.n_events // _EVENTS_PER_BIN))
-    level = timeline_level(analysis.replay, analysis.classification.category, most_bins=most_bins)
+    level = _level(analysis)
     segments = find_segment_lifetimes(analysis.device)
     streams = distinct(np.concatenate((analysis.allocations.stream, segments.stream)))
     rows = view_rows(analysis, streams)
     frames, stack_columns = view_stacks(analysis.snapshot, analysis.project, rows.stack_ids)
-    spans, lanes, n_left_out = find_span_lanes(analysis.snapshot, analysis.device, most=_MOST_SPANS)
+    span_columns, span_facts = _spans(analysis)
+    name_by_row = _names_by_row(analysis, rows.page_rows)
+    detail = _detail(analysis, frames, streams, name_by_row.values())
+    time_step, times = encoded_times(analysis.device.events.time_us, _MOST_TIME_BYTES)
+    columns = rows.columns | stack_columns | times
+    columns["named_row"] = encode_column(np.array([*name_by_row], np.int64), differences=True)
+    columns |= _segment_columns(segments, streams, base_addr(analysis))
+    facts = _facts(analysis) | span_facts
+    facts |= {
+        "verdict": _verdict(find_verdict(analysis)),
+        "advice": list(_advice(analysis)),
+        "level_bin": level.events_per_bin,
+        "time_step": time_step,
+    }
+    return ViewDevice(facts, detail, _level_columns(level) | span_columns, columns)
+
+
+def _names_by_row(analysis: DeviceAnalysis, page_rows: Int64Column) -> dict[int, str]:
+    """Return the names of tensors by their rows in the page, in order."""
     names = tensor_names(analysis.weights, analysis.recorded, analysis.lines)
-    name_by_row = dict(sorted((int(rows.page_rows[row]), name) for row, name in names.items()))
-    detail: dict[str, object] = {
+    return dict(sorted((int(page_rows[row]), name) for row, name in names.items()))
+
+
+def _level(analysis: DeviceAnalysis) -> TimelineLevel:
+    most_bins = min(_MOST_BINS, max(_LEAST_BINS, analysis.n_events // _EVENTS_PER_BIN))
+    categories = analysis.classification.category
+    return timeline_level(analysis.replay, categories, most_bins=most_bins)
+
+
+def _detail(
+    analysis: DeviceAnalysis, frames: object, streams: Int64Column, names: Iterable[str]
+) -> dict[str, object]:
+    return {
         "frames": frames,
         "operations": analysis.operations,
         "modules": analysis.modules.names,
         "reasons": _reasons(analysis),
         "pools": list(map(str, analysis.snapshot.pools)),
         "streams": list(map(str, streams.tolist())),
-        "tensor_names": list(name_by_row.values()),
+        "tensor_names": list(names),
     }
-    time_step, times = encoded_times(analysis.device.events.time_us, _MOST_TIME_BYTES)
-    columns = rows.columns | stack_columns | times
-    columns["named_row"] = encode_column(np.array([*name_by_row], np.int64), differences=True)
-    columns |= _segment_columns(segments, streams, base_addr(analysis))
-    facts = _facts(analysis) | {
-        "span_names": [analysis.snapshot.texts[i] for i in distinct(spans.name_id).tolist()],
-        "n_spans_left_out": n_left_out,
-        "verdict": _verdict(find_verdict(analysis)),
-        "advice": list(_advice(analysis)),
-        "level_bin": level.events_per_bin,
-        "time_step": time_step,
-    }
-    level_columns = _level_columns(level) | _span_columns(analysis, spans, lanes)
-    return ViewDevice(facts, detail, level_columns, columns)
+
+
+def _spans(analysis: DeviceAnalysis) -> tuple[Columns, dict[str, object]]:
+    """Return the columns and the facts of the spans that a page shows."""
+    snapshot = analysis.snapshot
+    spans, lanes, n_left_out = find_span_lanes(snapshot, analysis.device, most=_MOST_SPANS)
+    names = [snapshot.texts[number] for number in distinct(spans.name_id).tolist()]
+    facts: dict[str, object] = {"span_names": names, "n_spans_left_out": n_left_out}
+    return _span_columns(analysis, spans, lanes), facts
 
 
 def _facts(analysis: DeviceAnalysis) -> dict[str, object]:

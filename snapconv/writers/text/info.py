@@ -1,6 +1,6 @@
 """Facts of a file as text, and notes."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from snapconv.notes import Note
@@ -39,19 +39,26 @@ def info_lines(facts: "Facts") -> Iterator[str]:
     for device_facts in facts["devices"]:
         yield from _device_lines(device_facts)
     if facts["settings"]:
-        settings = settings_shown(facts["settings"].items())
-        shown = ", ".join(f"{key}={shortened(text, _MOST_OF_NAME)}" for key, text in settings)
-        yield f"  allocator settings: {shown or 'all at their defaults'}"
+        yield _settings_line(facts["settings"])
     recorder = facts["recorder"]
     if recorder:
         line = f"  recorded by snapconv {recorder.get('snapconv', '')}: "
         yield shortened(f"{line}{recorder.get('command', '')}", _MOST_OF_COMMAND)
-    annotations = facts["annotations"]
-    if annotations:
-        names = [f"{shortened(name, _MOST_OF_NAME)} ({n})" for name, n in annotations.items()]
-        n_hidden = len(names) - _MOST_NAMES
-        hidden = f" and {n_hidden} more" if n_hidden > 0 else ""
-        yield f"  annotations: {', '.join(names[:_MOST_NAMES])}{hidden}"
+    if facts["annotations"]:
+        yield _annotation_line(facts["annotations"])
+
+
+def _settings_line(settings: Mapping[str, str]) -> str:
+    rows = settings_shown(settings.items())
+    words = ", ".join(f"{key}={shortened(text, _MOST_OF_NAME)}" for key, text in rows)
+    return f"  allocator settings: {words or 'all at their defaults'}"
+
+
+def _annotation_line(annotations: Mapping[str, int]) -> str:
+    names = [f"{shortened(name, _MOST_OF_NAME)} ({n})" for name, n in annotations.items()]
+    n_hidden = len(names) - _MOST_NAMES
+    hidden = f" and {n_hidden} more" if n_hidden > 0 else ""
+    return f"  annotations: {', '.join(names[:_MOST_NAMES])}{hidden}"
 
 
 def settings_shown(entries: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:

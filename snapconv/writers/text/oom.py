@@ -240,12 +240,7 @@ def _one_message_lines(answer: MessageAnswer) -> Iterator[str]:
         yield from verdict_lines(answer.verdict)
     elif answer.meaning:
         yield f"  {answer.meaning}"
-    values = asdict(answer) | asdict(message)
-    if (message.active_bytes or 0) <= (message.allocated_bytes or 0):
-        values["active_bytes"] = None  # no stream uses anything else
-    for name, text, finer_figure in _MESSAGE_ROWS:
-        if values[name] is not None and values.get(finer_figure) is None:
-            yield size_row(values[name], text)
+    yield from _message_sizes(answer)
     for pid, n_bytes in message.other_processes[:_N_DEVICES]:
         yield size_row(n_bytes, f"process {pid}")
     for figure in answer.figures:
@@ -258,6 +253,16 @@ def _one_message_lines(answer: MessageAnswer) -> Iterator[str]:
             yield f"    {printable(words)}"
     for note in answer.notes:
         yield f"  {note}"
+
+
+def _message_sizes(answer: MessageAnswer) -> Iterator[str]:
+    message = answer.message
+    values = asdict(answer) | asdict(message)
+    if (message.active_bytes or 0) <= (message.allocated_bytes or 0):
+        values["active_bytes"] = None  # no stream uses anything else
+    for name, text, finer_figure in _MESSAGE_ROWS:
+        if values[name] is not None and values.get(finer_figure) is None:
+            yield size_row(values[name], text)
 
 
 def _figure_shown(figure: MessageFigure) -> str:
