@@ -187,3 +187,32 @@ def test_who_presses_ctrl_c_twice_sees_no_traceback_of_the_end(exit_code, is_ign
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout.split()) == (exit_code, [str(is_ignored)])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it ends otherwise there")
+@pytest.mark.parametrize("exit_code", [0, 130])
+def test_ctrl_c_between_the_command_and_the_end_prints_nothing(exit_code):
+    """A second one came while the interpreter was told to look for no garbage."""
+    program = (
+        "import gc, os, signal, snapconv.__main__, snapconv.cli.app as app\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"app.main = lambda: {exit_code}\n"
+        "gc.freeze = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
+        "snapconv.__main__.run()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_another_error_that_nothing_caught_has_its_traceback():
+    program = (
+        "import snapconv.__main__, snapconv.cli.app as app\n"
+        "app.main = lambda: 1 / 0\n"
+        "snapconv.__main__.run()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
