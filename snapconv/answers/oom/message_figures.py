@@ -49,6 +49,8 @@ FIGURES = {
     "needed_vram": FigureName("needed on the GPU"),
     "state": FigureName("for its state"),
     "kv": FigureName("the KV cache"),
+    "taken_mib": FigureName("taken on the GPU", letter="m"),
+    "recommended_mib": FigureName("recommended at most", letter="m"),
     "lacking": FigureName("short"),
     "wanted": FigureName("wanted by the setting"),
     "limit": FigureName("the limit"),

@@ -2155,9 +2155,9 @@ _KINDS = (
         ),
         also=_LLAMA_FIGURES,
         means="the weights and the KV cache fit on the GPU, but the compute buffers, which grow "
-        "with the batch, do not fit beside them",
-        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a smaller batch "
-        "(-ub; num_batch in Ollama)",
+        "with the batch and, without flash attention, with the context, do not fit beside them",
+        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), a smaller batch "
+        "(-ub; num_batch in Ollama) or a shorter context (-c; num_ctx in Ollama)",
     ),
     MessageKind(
         "llama.cpp's KV cache",
@@ -2406,10 +2406,32 @@ _KINDS = (
         "(-c; num_ctx in Ollama) or a smaller batch (-ub)",
     ),
     MessageKind(
+        "a failed command of llama.cpp on a Mac",
+        backend="MPS",
+        level=0.5,
+        seen=(
+            r"graph_compute: command buffer \d{1,4} failed with status 5",
+            "ggml_metal_get_buffer: error: buffer is nil",
+        ),
+        needs=("greater than the recommended max working set size",),
+        also=(
+            r"\(<taken_mib>/<recommended_mib>\),?(?:ggml_\w{1,40}:)?warning: current"
+            r"(?!.{0,2000}?\d\),?(?:ggml_\w{1,40}:)?warning: current)",
+        ),
+        means="a GPU command failed after the model had taken more memory than macOS recommends "
+        "for the GPU: most likely memory ran out, though the text does not name the reason",
+        next_step="a smaller or more strongly quantized model, a shorter context (-c; num_ctx in "
+        "Ollama), or fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama)",
+    ),
+    MessageKind(
         "a warning of llama.cpp on a Mac",
         level=2,
         backend="MPS",
         seen=("current allocated size is greater than the recommended max working set size",),
+        also=(
+            r"\(<taken_mib>/<recommended_mib>\),?(?:ggml_\w{1,40}:)?warning: current"
+            r"(?!.{0,2000}?\d\),?(?:ggml_\w{1,40}:)?warning: current)",
+        ),
         means=(
             "a warning: the model takes more memory than macOS recommends for the GPU; it may fail "
             "later"

@@ -297,6 +297,18 @@ TEXTS = (
         "leave num_gpu out",
     ),
     (
+        "ggml_metal_add_buffer: allocated 'kv' buffer, size = 512.00 MiB, ( 1536.00 /  1024.00)"
+        "ggml_metal_add_buffer: warning: current allocated size is greater than the recommended "
+        "max working set size\nggml_metal_add_buffer: allocated 'alloc' buffer, size = 512.00 MiB, "
+        "( 2048.00 /  1024.00)ggml_metal_add_buffer: warning: current allocated size is greater "
+        "than the recommended max working set size\nggml_metal_graph_compute: command buffer 0 "
+        "failed with status 5\nGGML_ASSERT: ggml-metal.m:1623: false",
+        "a failed command of llama.cpp on a Mac",
+        FULL,
+        {"taken on the GPU": 2 * GIB, "recommended at most": GIB},
+        "a smaller or more strongly quantized model",
+    ),
+    (
         "Failed to allocate memory block of size 83886080 because no memory is available",
         "LMCache's pool",
         LIMITED,
