@@ -439,7 +439,10 @@ _KINDS = (
     ),
     MessageKind(
         "SGLang's KV cache",
-        seen=(r"(?:prefill|decode) out of memory\. try to lower your batch size",),
+        seen=(
+            r"(?:prefill|decode) out of memory\. (?:try to lower your batch size"
+            r"|this should ne\w{2,4} happen)",
+        ),
         also=(
             "try to allocate <length> tokens",
             "ava(?:ila|lia)ble (?:full )?tokens: <fits>",
@@ -3099,6 +3102,16 @@ _KINDS = (
         leads=True,
     ),
     MessageKind(
+        "ExLlama's cache",
+        level=0.8,
+        seen=(r"exllamav?\d?[/\\]cache\w{0,12}\.py\"?,line\d",),
+        needs=(_OUT_OF_MEMORY,),
+        means="it was allocating the cache of the context, which did not fit beside the weights",
+        next_step="a shorter cache (max_seq_len) or a quantized one, a smaller model, or a part of "
+        "it on another GPU",
+        leads=True,
+    ),
+    MessageKind(
         "weights in a local program for language models",
         level=0.9,
         seen=(
@@ -3182,7 +3195,10 @@ _KINDS = (
     MessageKind(
         "a step of text-generation-inference",
         level=0.8,
-        seen=("method (?:prefill|decode|clear_?cache) encountered an error",),
+        seen=(
+            "method (?:prefill|decode|clear_?cache) encountered an error",
+            r"batch\{batch_size=\d{1,6}\}:(?:prefill|decode)",
+        ),
         needs=(_OUT_OF_MEMORY,),
         means="the server had started, and a step of the requests that it ran at once did not fit "
         "beside the weights and the KV cache",

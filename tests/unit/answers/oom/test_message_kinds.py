@@ -309,6 +309,29 @@ TEXTS = (
         "a smaller or more strongly quantized model",
     ),
     (
+        "Prefill out of memory. This should nerver happen.\n 3 (1, 8) r=1\n#tokens: 7",
+        "SGLang's KV cache",
+        LIMITED,
+        {},
+        "lower --max-running-requests",
+    ),
+    (
+        "ERROR batch{batch_size=1}:prefill:prefill{id=1 size=1}: text_generation_client: Server "
+        "error: CUDA out of memory.",
+        "a step of text-generation-inference",
+        FULL,
+        {},
+        "lower --max-batch-prefill-tokens",
+    ),
+    (
+        'File "/env/exllamav2/cache.py", line 9, in create_state_tensors\n'
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "ExLlama's cache",
+        FULL,
+        {},
+        "a shorter cache (max_seq_len)",
+    ),
+    (
         "Failed to allocate memory block of size 83886080 because no memory is available",
         "LMCache's pool",
         LIMITED,
