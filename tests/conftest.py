@@ -1,8 +1,21 @@
 """What is so for all tests: which part of the smoke part each is of, and that nothing waits for a disk."""
 
 import os
+import signal
 
 import pytest
+
+
+def pytest_configure():
+    """Hear the signals that nohup, or a shell in the background, has this process ignore.
+
+    What a process ignores its children ignore too, and tests send them these signals. A signal that
+    is handled here is at its default again in every program that is started.
+    """
+    if os.name != "nt" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)  # the run goes on, as nohup wants
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):

@@ -11,11 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from snapconv.cli.app import main  # noqa: E402  # after the skip
+import snapconv  # noqa: E402  # after the skip
+from snapconv.cli.app import main  # noqa: E402
 from snapconv.recorder import environment  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
+PACKAGE = Path(snapconv.__file__).parent
 
 GROWS = """
 import sys, torch
@@ -61,7 +63,7 @@ def test_memory_that_runs_out_leaves_a_capture_and_the_programs_own_traceback(wa
     assert name.startswith("oom-0000")
     assert "OutOfMemoryError" in shown.err
     assert f"captures/{name}" in shown.err
-    assert "snapconv/" not in shown.err.split("Traceback")[1]
+    assert f"{PACKAGE}/" not in shown.err.split("Traceback")[1]
     snapshot = pickle.loads((tmp_path / "captures" / name / "snapshot.pickle").read_bytes())
     assert snapshot["snapconv"]["ended"]["how"] == "oom"
     assert snapshot["device_traces"][0][-1]["action"] == "oom"
