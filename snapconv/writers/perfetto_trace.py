@@ -18,7 +18,6 @@ from snapconv.files import new_files
 from snapconv.json_text import write_json
 from snapconv.phases.annotation_spans import find_span_lanes
 from snapconv.phases.trace_phases import Phase
-from snapconv.replay.device_replay import Curve
 from snapconv.units import device_name, format_bytes, shortened
 
 _MOST_SPANS = 1_000_000
@@ -74,9 +73,10 @@ def _tracks(analysis: DeviceAnalysis) -> Iterator[tuple[str, list[_Span]]]:
 
 def _curves(analysis: DeviceAnalysis) -> Iterator[tuple[str, int, Int64Column]]:
     """Yield the curves, and the allocated bytes of every category that the device has."""
-    for name in ("allocated", "active", "reserved"):
-        curve: Curve = getattr(analysis.replay, name)
-        yield f"{name} bytes", curve.start, curve.after
+    replay = analysis.replay
+    yield "allocated bytes", replay.allocated.start, replay.allocated.after
+    yield "active bytes", replay.active.start, replay.active.after
+    yield "reserved bytes", replay.reserved.start, replay.reserved.after
     table = analysis.allocations
     n_events = analysis.n_events
 

@@ -49,19 +49,8 @@ MOST_NODES = 30
 _MOST_OF_NAME = 60
 _LABEL = 26
 _COLUMN = 13
-_ROWS = (
-    ("reserved", "reserved_bytes"),
-    ("allocated", "allocated_bytes"),
-    ("waiting for a stream", "pending_bytes"),
-    ("free", "free_bytes"),
-    ("  empty_cache() returns", "returnable_bytes"),
-    ("  empty in private pools", "private_bytes"),
-    ("  partly used segments", "enclosed_bytes"),
-    ("largest free block", "largest_free_bytes"),
-    ("rounding within blocks", "rounding_bytes"),
-)
-_MAY_BE_NOTHING = {"private_bytes", "pending_bytes"}
-_SHOWN = ("allocated", "reserved")
+# Rows that are left out where there is no such memory.
+_WAITING, _PRIVATE = "waiting for a stream", "  empty in private pools"
 
 
 def moment_lines(state: MomentState) -> Iterator[str]:
@@ -69,9 +58,8 @@ def moment_lines(state: MomentState) -> Iterator[str]:
     allocated = state.allocated_bytes
     moment = "" if state.moment == f"event {state.event}" else f"{state.moment}: "
     yield f"{device_name(state.device)}  {moment}{trace_position(state)}"
-    allocated_shown, reserved_shown = (
-        curve_bytes(name, getattr(state, f"{name}_bytes"), state.at_least) for name in _SHOWN
-    )
+    allocated_shown = curve_bytes("allocated", allocated, state.at_least)
+    reserved_shown = curve_bytes("reserved", state.reserved_bytes, state.at_least)
     yield f"  allocated {allocated_shown} ({allocated} bytes), reserved {reserved_shown}"
     if state.waiting_bytes:
         yield f"  {WAITING_LABEL} {format_bytes(state.waiting_bytes)}"
@@ -241,9 +229,10 @@ def _unused_table(columns: "Sequence[FreeMemory]", *, has_trace: bool) -> Iterat
             head = column.moment.replace("the moment with most unused memory", "most unused")
             heads.append(head[: _COLUMN - 1])
         yield _row("", heads)
-    for label, name in _ROWS:
-        sizes = [getattr(column, name) for column in columns]
-        if any(sizes) or name not in _MAY_BE_NOTHING:
+    for cells in zip(*map(_size_cells, columns), strict=True):
+        label = cells[0][0]
+        sizes = [n_bytes for _, n_bytes in cells]
+        if any(sizes) or label not in (_WAITING, _PRIVATE):
             yield _row(label, map(format_bytes, sizes))
     if has_trace:
         events = ["start" if column.event is None else column.event for column in columns]
@@ -252,6 +241,21 @@ def _unused_table(columns: "Sequence[FreeMemory]", *, has_trace: bool) -> Iterat
         for row in column.waiting_lines[:1]:
             waiting = f"{line_shown(row.line)}: {format_bytes(row.block_bytes)}"
             yield f"  waiting for a stream at {column.moment}, most of it of {waiting}"
+
+
+def _size_cells(memory: "FreeMemory") -> tuple[tuple[str, int], ...]:
+    """Return the column of a moment: the label of each row, and its bytes."""
+    return (
+        ("reserved", memory.reserved_bytes),
+        ("allocated", memory.allocated_bytes),
+        (_WAITING, memory.pending_bytes),
+        ("free", memory.free_bytes),
+        ("  empty_cache() returns", memory.returnable_bytes),
+        (_PRIVATE, memory.private_bytes),
+        ("  partly used segments", memory.enclosed_bytes),
+        ("largest free block", memory.largest_free_bytes),
+        ("rounding within blocks", memory.rounding_bytes),
+    )
 
 
 def _row(label: str, cells: Iterable[object]) -> str:

@@ -1,7 +1,6 @@
 """Lines of text for ``snapconv oom``: a failed allocation, or torch's own message, explained."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from operator import itemgetter
 
 from snapconv.answers.oom.failed_allocation import FailedAllocation, OutOfMemory
@@ -37,29 +36,6 @@ _OTHER_TITLES = {
 _WORDS = ((True, "yes"), (None, "this request only"), (False, "no "))
 # Adam keeps weights, gradients, two states and a step's temporaries: each as large as the weights.
 _ADAM_COPIES = 5
-# Figures of a message. The figure named last implies the row, which is left out beside it.
-_MESSAGE_ROWS = (
-    ("tried_bytes", "requested", ""),
-    ("free_bytes", "free on the device", ""),
-    ("allocated_bytes", "allocated by torch", ""),
-    ("active_bytes", "  with what streams still use", ""),
-    ("unallocated_bytes", "reserved by torch and free", ""),
-    ("private_pool_bytes", "free in private pools, for CUDA graphs or MemPools only", ""),
-    ("reserved_bytes", "reserved by torch", "unallocated_bytes"),
-    ("outside_bytes", "not torch's: context, libraries, NCCL, other processes", "metal_bytes"),
-    ("metal_bytes", "other Metal memory of the process", ""),
-    ("own_outside_bytes", "  of it this process's own", ""),
-    ("process_bytes", "held by this process", "own_outside_bytes"),
-    ("allowed_bytes", "allowed", ""),
-    ("total_bytes", "the whole device", ""),
-)
-# Each has a row for the bytes now and a row for their peak.
-_SUMMARY_ROWS = (
-    ("allocated", "allocated by torch"),
-    ("active", "active: allocated, or freed and waiting for a stream"),
-    ("requested", "requested by the program, not rounded"),
-    ("reserved", "reserved by torch"),
-)
 
 
 def oom_lines(answer: OutOfMemory, remedies: Remedies | None, *, file: str) -> Iterator[str]:
@@ -256,13 +232,34 @@ def _one_message_lines(answer: MessageAnswer) -> Iterator[str]:
 
 
 def _message_sizes(answer: MessageAnswer) -> Iterator[str]:
+    """Show the figures of a message; none whose parts have rows of their own."""
     message = answer.message
-    values = asdict(answer) | asdict(message)
-    if (message.active_bytes or 0) <= (message.allocated_bytes or 0):
-        values["active_bytes"] = None  # no stream uses anything else
-    for name, text, finer_figure in _MESSAGE_ROWS:
-        if values[name] is not None and values.get(finer_figure) is None:
-            yield size_row(values[name], text)
+    active = message.active_bytes
+    if (active or 0) <= (message.allocated_bytes or 0):
+        active = None  # no stream uses anything else
+    reserved = message.reserved_bytes if answer.unallocated_bytes is None else None
+    outside = answer.outside_bytes if message.metal_bytes is None else None
+    held = message.process_bytes if answer.own_outside_bytes is None else None
+    pools_noun = "free in private pools, for CUDA graphs or MemPools only"
+    outside_noun = "not torch's: context, libraries, NCCL, other processes"
+    rows = (
+        (message.tried_bytes, "requested"),
+        (message.free_bytes, "free on the device"),
+        (message.allocated_bytes, "allocated by torch"),
+        (active, "  with what streams still use"),
+        (answer.unallocated_bytes, "reserved by torch and free"),
+        (message.private_pool_bytes, pools_noun),
+        (reserved, "reserved by torch"),
+        (outside, outside_noun),
+        (message.metal_bytes, "other Metal memory of the process"),
+        (answer.own_outside_bytes, "  of it this process's own"),
+        (held, "held by this process"),
+        (message.allowed_bytes, "allowed"),
+        (message.total_bytes, "the whole device"),
+    )
+    for n_bytes, noun in rows:
+        if n_bytes is not None:
+            yield size_row(n_bytes, noun)
 
 
 def _figure_shown(figure: MessageFigure) -> str:
@@ -284,11 +281,18 @@ def _message_title(answer: MessageAnswer) -> str:
 
 def _summary_lines(summary: MemorySummary) -> Iterator[str]:
     yield f"  memory summary of device {summary.device}"
-    for name, text in _SUMMARY_ROWS:
-        n_bytes = getattr(summary, f"{name}_bytes")
-        if n_bytes is not None:
-            yield size_row(n_bytes, text)
-            yield size_row(getattr(summary, f"peak_{name}_bytes"), "  at most")
+    active_noun = "active: allocated, or freed and waiting for a stream"
+    requested_noun = "requested by the program, not rounded"
+    rows = (
+        (summary.allocated_bytes, summary.peak_allocated_bytes, "allocated by torch"),
+        (summary.active_bytes, summary.peak_active_bytes, active_noun),
+        (summary.requested_bytes, summary.peak_requested_bytes, requested_noun),
+        (summary.reserved_bytes, summary.peak_reserved_bytes, "reserved by torch"),
+    )
+    for n_bytes, peak_bytes, noun in rows:
+        if n_bytes is not None and peak_bytes is not None:
+            yield size_row(n_bytes, noun)
+            yield size_row(peak_bytes, "  at most")
     if summary.partly_used_bytes is not None:
         yield size_row(summary.partly_used_bytes, "free in partly used segments")
         yield size_row(
