@@ -2724,8 +2724,13 @@ _KINDS = (
             r"blocks:|kv cache size:|available kv cache memory|startup complete))",
         ),
         needs=(_OUT_OF_MEMORY,),
-        means="the weights were loaded, and a trial run of the largest step did not fit beside "
-        "them",
+        # A server at work, whose log of the start was shortened.
+        unless=(
+            "in (?:engine_step|run_engine_loop|run_busy_loop)|avg prompt throughput|received "
+            "request|post /v1",
+        ),
+        means="the weights were loaded, and the text shows no KV cache yet: most likely a trial "
+        "run of the largest step did not fit beside them",
         next_step="a smaller step: lower --max-num-batched-tokens or --max-num-seqs; else "
         "quantize, or use more GPUs (--tensor-parallel-size)",
         leads=True,
@@ -2738,8 +2743,13 @@ _KINDS = (
             r"(?!.{0,4000}?(?:startup complete|init engine))",
         ),
         needs=(_OUT_OF_MEMORY,),
-        means="vLLM's KV cache already has its share of the GPU, and graphs or a trial run of the "
-        "warm-up do not fit beside it",
+        # A server at work, whose log of the start was shortened.
+        unless=(
+            "in (?:engine_step|run_engine_loop|run_busy_loop)|avg prompt throughput|received "
+            "request|post /v1",
+        ),
+        means="vLLM's KV cache already has its share of the GPU, and the text shows no end of the "
+        "start: most likely graphs or a trial run of the warm-up did not fit beside it",
         next_step="lower --gpu-memory-utilization, --max-num-seqs or --max-num-batched-tokens",
         leads=True,
     ),

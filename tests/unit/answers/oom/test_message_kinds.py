@@ -332,6 +332,15 @@ TEXTS = (
         "a shorter cache (max_seq_len)",
     ),
     (
+        "Model loading took 14.5 GiB and 9 seconds\n...\nAvg prompt throughput: 90.1 tokens/s\n"
+        '(EngineCore_DP0 pid=8) File "/env/vllm/v1/engine/core.py", line 7, in run_busy_loop\n'
+        "CUDA out of memory.",
+        "vLLM",
+        FULL,
+        {},
+        "lower --gpu-memory-utilization, --max-num-batched-tokens",
+    ),
+    (
         "Failed to allocate memory block of size 83886080 because no memory is available",
         "LMCache's pool",
         LIMITED,
