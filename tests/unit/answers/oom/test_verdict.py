@@ -57,13 +57,20 @@ TOTAL = FULL.reserved_bytes + 50 * MIB
             "fragmented",
             "",
         ),
-        # From 2 GiB, and what is missing, on; of fragmentation and memory outside the larger one.
-        ({"device_total_bytes": TOTAL + 2 * GIB}, "full", ""),
+        # From a quarter more than 2 GiB on, as contexts and NCCL differ; where other processes are
+        # listed, from 2 GiB and what is missing on. Of fragmentation and memory outside the larger.
+        ({"device_total_bytes": TOTAL + 2559 * MIB}, "full", ""),
         (
-            {"device_total_bytes": TOTAL + 2150 * MIB},
+            {"device_total_bytes": TOTAL + 2560 * MIB},
+            "held outside torch",
+            "2.50 GiB of the device",
+        ),
+        (
+            {"device_total_bytes": TOTAL + 2150 * MIB, "others_bytes": GIB},
             "held outside torch",
             "2.10 GiB of the device",
         ),
+        ({"device_total_bytes": TOTAL + 2 * GIB, "others_bytes": GIB}, "full", ""),
         ({"usable": PIECES, "device_total_bytes": TOTAL + 4 * GIB}, "fragmented", ""),
         ({"usable": PIECES, "device_total_bytes": TOTAL + 6 * GIB}, "held outside torch", ""),
         ({"device_free_bytes": 100 * MIB}, "not known", "the cause is not in the file"),
