@@ -289,7 +289,7 @@ def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def _parameters(question: Any) -> dict[str, tuple[Any, Any]]:
-    """Return the parameters of a question that an agent may give: no path but those of snapshots."""
+    """Return the parameters that an agent may give: no path but those of snapshots."""
     signature = inspect.signature(flat(question))
     annotations = {row.name: row.annotation for row in signature.parameters.values()}
     annotations["top"] = TOP.annotation
@@ -355,7 +355,7 @@ def _written(values: object) -> str:
 
 
 def _document(answer: Answer, top: int | None) -> str:
-    """Write an answer as JSON, with its notes, and the first entries of its lists where it is long."""
+    """Write an answer as JSON with its notes; a long one has the first entries of its lists."""
     values = {
         "untrusted": _UNTRUSTED,
         **first_entries(answer.values, top),

@@ -8,20 +8,20 @@ from contextlib import ExitStack, contextmanager
 class ProgramEnded(Exception):
     """The program is over, and ``exit_code`` is to be the exit code of the command line.
 
-    ``until_exit`` is closed when the process ends; whoever lives on after the command closes it
+    ``lifetime`` is closed when the process ends; whoever lives on after the command closes it
     before.
     """
 
-    def __init__(self, exit_code: int, until_exit: ExitStack | None = None) -> None:
+    def __init__(self, exit_code: int, lifetime: ExitStack | None = None) -> None:
         super().__init__(exit_code)
         self.exit_code = exit_code
-        self._until_exit = until_exit
+        self._lifetime = lifetime
 
     def close(self) -> None:
         """End what would last until the process does."""
-        if self._until_exit is not None:
-            atexit.unregister(self._until_exit.close)
-            self._until_exit.close()
+        if self._lifetime is not None:
+            atexit.unregister(self._lifetime.close)
+            self._lifetime.close()
 
 
 @contextmanager

@@ -101,7 +101,7 @@ def _shorten_folders(line: str, width: int) -> str:
 
 
 def unobeyed(text: str) -> str:
-    """Break up what GitHub's runner would obey in any output of a step, such as ``##[add-mask]``."""
+    """Break up what GitHub's runner would obey in a step's output, such as ``##[add-mask]``."""
     if os.environ.get("GITHUB_ACTIONS") != "true":
         return text
     return re.sub(r"(?m)^([ \t]*):(?=:)", r"\1: ", text.replace("##[", "# #["))

@@ -94,11 +94,11 @@ def row_of(table: str, name: str, null: str | None = None, meaning: str = "") ->
 class Table:
     """A table, and where a report has its rows.
 
-    ``rows`` gives a tuple per row. A table of millions has ``arrays``: the values of all rows, column
-    by column; None is a column of NULL alone. ``constraint`` is the last line of the CREATE
+    ``rows`` gives a tuple per row. A table of millions has ``arrays``: the values of all rows,
+    column by column; None is a column of NULL alone. ``constraint`` is the last line of the CREATE
     statement; the rows of a table of ours are then stored in the order of that key. A table of
-    Skyline's is written as SQLite stores Skyline's, indentation included; ``index`` is created after
-    it.
+    Skyline's is written as SQLite stores Skyline's, indentation included; ``index`` is created
+    after it.
     """
 
     name: str
