@@ -1,4 +1,4 @@
-"""The parts of a recording in their order, with stand-ins for everything that needs torch."""
+"""The parts of a recording in their order, and what is kept and said where it ends early."""
 
 import pickle
 import threading
@@ -153,25 +153,7 @@ def test_memory_first_then_times_and_each_turned_off_when_done(make, log, tmp_pa
     assert driver.policy.notes == []
 
 
-@pytest.mark.parametrize(
-    ("n_done", "says"),
-    [
-        (1, "the memory up to there, and no times; for times let it make 4 iterations"),
-        (2, "the memory part is whole, the times are not; for times let it make 4 iterations"),
-    ],
-)
-def test_a_program_of_few_iterations_is_said_what_is_missing(make, n_done, says):
-    driver = make()
-    begin(driver)
-    for _ in range(n_done):
-        driver.iteration_ended()
-    driver.finish(Ended("finished"))
-    assert [note.slug for note in driver.policy.notes] == ["ended-early"]
-    assert f"{n_done} of 4 iterations" in driver.policy.notes[0].message
-    assert says in driver.policy.notes[0].message
-
-
-def test_the_state_at_an_oom_is_what_is_kept(make, log, tmp_path):
+def test_what_memory_is_for_is_noted_right_before_the_state_at_an_oom_is_taken(make, log, tmp_path):
     driver = make()
     begin(driver)
     driver.out_of_memory(0, 1, 2, 3)
@@ -179,26 +161,6 @@ def test_the_state_at_an_oom_is_what_is_kept(make, log, tmp_path):
     assert log.count(("snapshot",)) == 1
     assert log.index(("note_now",)) == log.index(("snapshot",)) - 1
     assert captured(tmp_path)["n"] == 1
-
-
-def test_an_oom_while_operations_are_timed_leaves_the_memory_part_as_it_was(make, log, tmp_path):
-    driver = make()
-    begin(driver)
-    for _ in range(3):
-        driver.iteration_ended()
-    driver.out_of_memory(0, 1, 2, 3)
-    driver.finish(Ended("oom"))
-    assert captured(tmp_path)["n"] == 1
-    assert "the memory part is whole" in driver.policy.notes[0].message
-
-
-def test_an_oom_after_everything_is_recorded_costs_nothing(make, log):
-    driver = make(has_timer=False)
-    begin(driver)
-    for _ in range(2):
-        driver.iteration_ended()
-    driver.out_of_memory(0, 1, 2, 3)
-    assert log.count(("snapshot",)) == 1
 
 
 def test_a_failure_of_ours_is_kept_and_nothing_is_thrown(make, tmp_path, monkeypatch):
@@ -213,36 +175,64 @@ def test_a_failure_of_ours_is_kept_and_nothing_is_thrown(make, tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_buffer_is_a_note_that_names_the_option(make, monkeypatch):
-    monkeypatch.setattr(
-        driver_module,
-        "contents_now",
-        lambda *_, **__: {"snapconv": {"overflowed": True, "notes": []}},
-    )
-    driver = make(has_timer=False, warm_up=0, max_entries=77)
-    begin(driver)
-    driver.iteration_ended()
-    (note,) = (note for note in driver.policy.notes if note.slug == "truncated-history")
-    assert "77" in note.message
-    assert "--max-entries" in note.message
+# Whole recordings, without stand-ins.
+
+RUNS_OUT = "torch.empty(1 << 30, device='cuda')"
+SMALL_GPU = ["--capacity", "64MiB"]
 
 
 @pytest.mark.parametrize(
-    ("stop", "kind", "what_next"),
+    ("n_done", "says"),
     [
-        (False, "script", ["goes on without a recording"]),
-        (True, "script", ["is ended here"]),
-        (False, "providers", []),
+        (1, "the capture has the memory up to there, and no times; for times let it make 4 iter"),
+        (2, "the memory part is whole, the times are not; for times let it make 4 iterations"),
     ],
 )
-def test_what_becomes_of_a_program_that_is_recorded_is_said(make, stop, kind, what_next):
-    said = []
-    driver = make(has_timer=False, stop=stop, kind=kind, say=said.append)
-    begin(driver)
-    for _ in range(2):
-        driver.iteration_ended()
-    shown = [text for text in said if text.startswith("everything is recorded")]
-    assert shown == [f"everything is recorded; the program {what}" for what in what_next]
+def test_a_program_of_few_iterations_is_said_what_is_missing(run, n_done, says):
+    done = run(f"train({n_done})")
+    assert f"note: train.py came to its end when {n_done} of 4 iterations were done" in done.err
+    assert says in done.err
+
+
+def test_the_state_at_an_oom_is_what_is_kept(run):
+    done = run(f"train(1); kept = torch.ones(5, device='cuda'); {RUNS_OUT}", options=SMALL_GPU)
+    assert done.metadata["ended"]["how"] == "oom"
+    assert actions(done)[-1] == "oom"
+
+
+def test_an_oom_while_operations_are_timed_leaves_the_memory_part_as_it_was(run):
+    done = run(f"train(3); {RUNS_OUT}", options=SMALL_GPU)
+    assert done.code == 1
+    assert "oom" not in actions(done)
+    assert "the memory part is whole" in done.err
+
+
+def test_an_oom_after_everything_is_recorded_costs_nothing(run):
+    script = f"train(4)\ntry:\n    {RUNS_OUT}\nexcept torch.OutOfMemoryError:\n    train(1)"
+    done = run(script, options=SMALL_GPU)
+    assert done.code == 0
+    assert done.err.count("taking the snapshot") == 1
+    assert "oom" not in actions(done)
+    assert done.metadata["ended"]["how"] == "complete"
+
+
+def test_a_full_buffer_is_a_note_that_names_the_option(run):
+    done = run("train(4)", options=["--max-entries", "77"])
+    assert "note: more than 77 events: the oldest were overwritten; raise --max-entries" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "what_next"),
+    [((), "goes on without a recording"), (("--stop",), "is ended here")],
+)
+def test_what_becomes_of_a_program_that_is_recorded_is_said(run, options, what_next):
+    done = run("train(6); print('goes on')", options=options)
+    assert f"everything is recorded; the program {what_next}\n" in done.err
+    assert done.out == ("" if options else "goes on\n")
+
+
+def actions(done):
+    return [event["action"] for trace in done.snapshot["device_traces"] for event in trace]
 
 
 class TestSeveralThreads:

@@ -152,6 +152,8 @@ def test_providers_are_driven_until_everything_is_recorded(run, prefix):
     assert done.metadata["entry"] == {"path": "train.py", "kind": "providers"}
     assert done.metadata["ended"]["how"] == "complete"
     assert [row["name"] for row in done.metadata["parameters"]] == ["weight", "bias"]
+    # There is no program that could go on.
+    assert "everything is recorded;" not in done.err
 
 
 def test_a_provider_with_wrong_parameters_fails_as_python_has_it_and_leaves_nothing(run):
