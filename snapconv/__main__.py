@@ -21,7 +21,9 @@ def run() -> None:
         exit_code = main()
     except KeyboardInterrupt:  # before the command line hears of it
         exit_code = 130
-    if "snapconv.recorder" not in sys.modules:  # a program that ran here ends as it does without us
+    if (
+        "snapconv.recorder" not in sys.modules
+    ):  # a program that ran here ends as it does without us
         # else the interpreter looks for garbage in all that is there before it frees it
         gc.freeze()
         # Who presses Ctrl-C twice needs no traceback of the interpreter's end.

@@ -177,7 +177,9 @@ class DeviceAnalysis:
     def modules(self) -> Modules:
         """The module of every allocation."""
         category = self.classification.category
-        return find_modules(self.facts.module_calls, self.allocations, category, self.recorded)
+        return find_modules(
+            self.facts.module_calls, self.allocations, category, self.recorded
+        )
 
     @cached_property
     def weights(self) -> WeightTable:
@@ -189,7 +191,9 @@ class DeviceAnalysis:
         is_copy = self.classification.has_reason(*COPIES_OF_WEIGHTS)
         category = np.where(is_copy, Category.UNKNOWN, self.classification.category)
         iteration_events = (self.peak_iteration.first_event, self.peak_iteration.last_event)
-        return match_weights(allocations, category, event=event, iteration_events=iteration_events)
+        return match_weights(
+            allocations, category, event=event, iteration_events=iteration_events
+        )
 
     @property
     def activation_event(self) -> int:
@@ -316,10 +320,14 @@ class Analysis:
         Raises InputError where the file does not have the device.
         """
         chosen = [
-            device for device in self.devices if number is None or number == device.device.device
+            device
+            for device in self.devices
+            if number is None or number == device.device.device
         ]
         if not chosen:
-            raise _no_device(self.snapshot, number, [device.device for device in self.devices])
+            raise _no_device(
+                self.snapshot, number, [device.device for device in self.devices]
+            )
         return replace(self, devices=tuple(chosen))
 
 
@@ -374,7 +382,9 @@ def analyze(
         if progress:
             progress("analysing", number, len(chosen))
         analyses.append(
-            analyze_device(snapshot, device, facts, user_rules=user_rules, certain=options.certain)
+            analyze_device(
+                snapshot, device, facts, user_rules=user_rules, certain=options.certain
+            )
         )
     times = times or CaptureTimes(path)
     return Analysis(path, snapshot, project, tuple(analyses), times, options)
@@ -395,7 +405,9 @@ def _no_device(
 ) -> InputError:
     existing = ", ".join(device_argument(device.device) for device in devices)
     missing = "any" if number is None else device_argument(number)
-    return InputError(f"{snapshot.path} has nothing of device {missing}; it has: {existing}")
+    return InputError(
+        f"{snapshot.path} has nothing of device {missing}; it has: {existing}"
+    )
 
 
 def _requested_by_stack(snapshot: Snapshot) -> Int64Column:
@@ -409,7 +421,9 @@ def _requested_by_stack(snapshot: Snapshot) -> Int64Column:
         allocs = rows_of(is_alloc & (events.stack_id >= 0))
         totals += sums_by(events.stack_id[allocs], events.size[allocs], n_stacks)
         has_stack = blocks.stack_id >= 0
-        totals += sums_by(blocks.stack_id[has_stack], blocks.block_bytes[has_stack], n_stacks)
+        totals += sums_by(
+            blocks.stack_id[has_stack], blocks.block_bytes[has_stack], n_stacks
+        )
     return totals
 
 
@@ -434,7 +448,9 @@ def analyze_device(
     phases = find_phases(snapshot, device, allocations, facts.roles)
     recorded = None
     if snapshot.metadata is not None and not device.is_host:
-        recorded = match_recorded(snapshot.metadata, device.device, device.events, allocations)
+        recorded = match_recorded(
+            snapshot.metadata, device.device, device.events, allocations
+        )
     features = find_features(
         replayed,
         phases,

@@ -85,7 +85,9 @@ def rows_by(key: NDArray[Any], rows: Int64Column) -> Int64Column:
     return rows[np.argsort(key[rows], kind="stable")]
 
 
-def unknown_column(n_rows: int, kind: type[np.signedinteger[Any]] = np.int64) -> NDArray[Any]:
+def unknown_column(
+    n_rows: int, kind: type[np.signedinteger[Any]] = np.int64
+) -> NDArray[Any]:
     """Return a column in which nothing is known."""
     return np.full(n_rows, -1, kind)
 
@@ -182,7 +184,9 @@ def is_among(values: NDArray[np.integer[Any]], candidates: ArrayLike) -> BoolCol
     return np.asarray(numbers[position] == values)
 
 
-def sums_by(group: NDArray[np.integer[Any]], values: Int64Column, n_groups: int) -> Int64Column:
+def sums_by(
+    group: NDArray[np.integer[Any]], values: Int64Column, n_groups: int
+) -> Int64Column:
     """Return the sum of each group's values. ``np.bincount`` would add them up as float64."""
     sums = np.zeros(n_groups, np.int64)
     np.add.at(sums, group, values)
@@ -214,7 +218,9 @@ def next_of(
     return np.asarray(np.take(table, row))
 
 
-def last_before(events: NDArray[np.integer[Any]], before: NDArray[np.integer[Any]]) -> EventColumn:
+def last_before(
+    events: NDArray[np.integer[Any]], before: NDArray[np.integer[Any]]
+) -> EventColumn:
     """Return for each event in ``before`` the last earlier one of ``events``; -1 if there is none.
 
     ``events`` are in order.

@@ -5,7 +5,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from snapconv.analysis import Analysis, AnalysisOptions, analyze, chosen_devices, read_options
+from snapconv.analysis import (
+    Analysis,
+    AnalysisOptions,
+    analyze,
+    chosen_devices,
+    read_options,
+)
 from snapconv.answers.memory_report import MemoryReport, build_memory_report
 from snapconv.answers.times import TimeReport, time_report_of
 from snapconv.files import check_outputs, given_output, report_output
@@ -47,11 +53,17 @@ class Conversion:
         if self.time:
             path, time_report = self.time
             time = time_report.to_json(path)
-        return {"reports": [report.to_json(path) for path, report in self.reports], "time": time}
+        return {
+            "reports": [report.to_json(path) for path, report in self.reports],
+            "time": time,
+        }
 
 
 def to_sqlite(
-    path: str | Path, options: ConvertOptions | None = None, *, progress: Progress | None = None
+    path: str | Path,
+    options: ConvertOptions | None = None,
+    *,
+    progress: Progress | None = None,
 ) -> Conversion:
     """Convert a snapshot into one memory report per device, and times into a run time report.
 
@@ -97,7 +109,9 @@ def _build_reports(analysis: Analysis, outputs: Sequence[Path]) -> Conversion:
     reports = [build_memory_report(device) for device in analysis.devices]
     notes = [note for report in reports for note in report.notes]
     n_bytes = analysis.snapshot.container.n_unpacked_bytes
-    return Conversion(tuple(zip(outputs, reports, strict=True)), None, tuple(notes), n_bytes)
+    return Conversion(
+        tuple(zip(outputs, reports, strict=True)), None, tuple(notes), n_bytes
+    )
 
 
 def _add_time(
@@ -112,7 +126,9 @@ def _add_time(
     )
 
 
-def _write(conversion: Conversion, options: ConvertOptions, progress: Progress | None) -> None:
+def _write(
+    conversion: Conversion, options: ConvertOptions, progress: Progress | None
+) -> None:
     extended = options.extended
     databases = []
     for path, report in conversion.reports:
@@ -124,7 +140,10 @@ def _write(conversion: Conversion, options: ConvertOptions, progress: Progress |
 
 
 def _ordinals(
-    file_devices: Sequence[DeviceSnapshot], devices: Sequence[DeviceSnapshot], *, is_named: bool
+    file_devices: Sequence[DeviceSnapshot],
+    devices: Sequence[DeviceSnapshot],
+    *,
+    is_named: bool,
 ) -> list[str]:
     """Return the part of each report's name that no other report of the file has.
 

@@ -135,7 +135,12 @@ def default_output(path: Path, ending: str) -> Path:
 
 
 def report_output(
-    path: Path, output: Path | None, kind: str, *, ordinal: str = "", has_times: bool = False
+    path: Path,
+    output: Path | None,
+    kind: str,
+    *,
+    ordinal: str = "",
+    has_times: bool = False,
 ) -> Path:
     """Return the path of a report of ``kind`` memory or time: by default in the current folder.
 
@@ -161,7 +166,9 @@ def given_output(output: str | Path) -> Path:
     """
     name = os.fspath(output)
     if name == "-":
-        raise OutputWriteError("cannot write -: an output is a file and no stream; name a file")
+        raise OutputWriteError(
+            "cannot write -: an output is a file and no stream; name a file"
+        )
     if name.endswith(("/", os.sep)) and name.strip("/" + os.sep):
         raise OutputWriteError(
             f"cannot write {name}: it is a folder's name; give --output {name}NAME"
@@ -218,19 +225,23 @@ def os_errors(path: Path) -> Iterator[None]:
     """Turn an OSError into an OutputWriteError that names the output and what to do."""
     try:
         yield
-    except BrokenPipeError:  # the display of progress raised it: an output is a regular file
+    except (
+        BrokenPipeError
+    ):  # the display of progress raised it: an output is a regular file
         raise
     except OSError as error:
         reason = _REMEDIES.get(error.errno or 0) or error.strerror or str(error)
         if getattr(error, "winerror", None) in IN_USE:
             reason = (
-                "permission denied, or another program has it open; close it, or choose another "
-                "path"
+                "permission denied, or another program has it open; close it, or "
+                "choose another path"
             )
         raise OutputWriteError(f"cannot write {path}: {reason}") from error
 
 
-def check_outputs(paths: Sequence[Path], *, force: bool, inputs: Sequence[Path] = ()) -> None:
+def check_outputs(
+    paths: Sequence[Path], *, force: bool, inputs: Sequence[Path] = ()
+) -> None:
     """Refuse outputs that cannot be written, and the inputs themselves, before any work.
 
     Nothing is written.
@@ -256,12 +267,18 @@ def _check_is_no_input(output: Path, inputs: Sequence[Path]) -> None:
     for path in inputs:
         for file in files_of(path):
             if output.exists() and file.exists() and output.samefile(file):
-                name = f"{file.name} of the capture" if is_capture(path) else "the snapshot itself"
+                name = (
+                    f"{file.name} of the capture"
+                    if is_capture(path)
+                    else "the snapshot itself"
+                )
                 raise OutputWriteError(f"{output} is {name}: choose another --output")
 
 
 @contextmanager
-def new_files(paths: Sequence[Path], *, force: bool, token: str = "") -> Iterator[tuple[Path, ...]]:
+def new_files(
+    paths: Sequence[Path], *, force: bool, token: str = ""
+) -> Iterator[tuple[Path, ...]]:
     """Yield one temporary file per output; at the end put all of them in place, or none.
 
     ``token`` is a part of the temporary names, by which ``remove_partial`` finds those of a killed
@@ -317,9 +334,13 @@ def _check_target(path: Path, target: Path, *, force: bool) -> None:
     except FileNotFoundError:
         return
     if stat.S_ISLNK(mode):
-        raise OutputWriteError(f"cannot write {path}: it is a link; name a file with --output")
+        raise OutputWriteError(
+            f"cannot write {path}: it is a link; name a file with --output"
+        )
     if stat.S_ISDIR(mode):
-        raise OutputWriteError(f"cannot write {path}: it is a folder; name a file inside it")
+        raise OutputWriteError(
+            f"cannot write {path}: it is a folder; name a file inside it"
+        )
     if not stat.S_ISREG(mode):
         raise OutputWriteError(
             f"cannot write {path}: it is not a regular file; choose another path"

@@ -100,8 +100,8 @@ def _refuse_empty_lists(text: bytes) -> None:
     n_containers = text.count(b"[") + text.count(b"{")
     if n_containers > max(len(text) // _MIN_CONTAINER_BYTES, _FEW_CONTAINERS):
         raise MalformedSnapshotError(
-            "the JSON text is little more than empty lists, which would take 20 times the memory: "
-            "not read"
+            "the JSON text is little more than empty lists, which would take 20 times "
+            "the memory: not read"
         )
 
 
@@ -111,7 +111,9 @@ def _fault(error: json.JSONDecodeError, text: bytes) -> JsonError:
     try:
         text.decode()
     except UnicodeDecodeError as wrong:  # orjson does not say where
-        return JsonError(shown(str(wrong)), is_truncated=wrong.reason == "unexpected end of data")
+        return JsonError(
+            shown(str(wrong)), is_truncated=wrong.reason == "unexpected end of data"
+        )
     byte = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
     is_truncated = error.msg == "unexpected end of data" or not text.strip()
     position = f"line {error.lineno} column {error.colno} (byte {byte})"
@@ -180,7 +182,9 @@ def _builder(kind: Any) -> Callable[[Any], Any]:
         return lambda values: tuple(map(builders[0], values))
     if get_origin(kind) is dict:
         build_key, build_value = builders
-        return lambda values: {build_key(key): build_value(value) for key, value in values.items()}
+        return lambda values: {
+            build_key(key): build_value(value) for key, value in values.items()
+        }
     if builders:
         return lambda value: None if value is None else builders[0](value)
     return _interned if kind is str else cast("Callable[[Any], Any]", kind)

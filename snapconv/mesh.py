@@ -31,7 +31,9 @@ class Mesh:
                 )
             axes.append((name.lower(), int(size)))
         if len(dict(axes)) < len(axes):
-            raise ValueError(f"expected axes that differ, such as pp=4,dp=8,tp=2, got {text!r}")
+            raise ValueError(
+                f"expected axes that differ, such as pp=4,dp=8,tp=2, got {text!r}"
+            )
         if prod(size for _, size in axes) > _MAX_RANKS:
             raise ValueError(f"expected at most {_MAX_RANKS} ranks, got {text!r}")
         return cls(tuple(axes))

@@ -30,11 +30,16 @@ class _Table(NamedTuple):
 
 # By the class of the answer; an answer without rows of its own is a row itself.
 _TABLES = {
-    "Advice": _Table("findings", ("sort", "what", "held_bytes", "saved_bytes", "is_certain")),
-    "MomentState": _Table("categories", ("category", "block_bytes", "n_allocations", "certainty")),
+    "Advice": _Table(
+        "findings", ("sort", "what", "held_bytes", "saved_bytes", "is_certain")
+    ),
+    "MomentState": _Table(
+        "categories", ("category", "block_bytes", "n_allocations", "certainty")
+    ),
     "MemoryTree": _Table("nodes", ("name", "block_bytes", "self_bytes", "n_blocks")),
     "Fragmentation": _Table(
-        "moments", ("moment", "reserved_bytes", "allocated_bytes", "free_bytes", "returnable_bytes")
+        "moments",
+        ("moment", "reserved_bytes", "allocated_bytes", "free_bytes", "returnable_bytes"),
     ),
     "SettingTrials": _Table(
         "tried", ("setting", "fits", "peak_reserved_bytes", "peak_allocated_bytes")
@@ -133,5 +138,7 @@ def _cells(columns: Sequence[str], row: Any) -> Iterator[str]:
         value = getattr(row, name) if values is None else values[name]
         if isinstance(value, SourceLine):
             value = value.place
-        shown = format_bytes(value) if name.endswith("bytes") or "bytes_per" in name else value
+        shown = (
+            format_bytes(value) if name.endswith("bytes") or "bytes_per" in name else value
+        )
         yield f"<td>{escape(str(shown))}</td>"

@@ -210,7 +210,11 @@ class Session:
             yield from growth_lines(report_growth(device), str(self.analysis.path))
 
     def what_if(
-        self, request: Request | str, *, batch_scale: float = 1.0, progress: Progress | None = None
+        self,
+        request: Request | str,
+        *,
+        batch_scale: float = 1.0,
+        progress: Progress | None = None,
     ) -> tuple[SettingTrials | None, ...]:
         """Replay every device's trace under other settings of the allocator, or with less memory.
 
@@ -327,7 +331,9 @@ def _allocation_columns(analysis: DeviceAnalysis) -> dict[str, NDArray[Any]]:
     }
 
 
-def _all_lines(lines: Callable[[Any], Iterable[str]], answers: Iterable[object]) -> Iterator[str]:
+def _all_lines(
+    lines: Callable[[Any], Iterable[str]], answers: Iterable[object]
+) -> Iterator[str]:
     """Yield the lines of each answer."""
     for answer in answers:
         yield from lines(answer)

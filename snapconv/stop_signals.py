@@ -19,7 +19,9 @@ from typing import ParamSpec, TypeVar
 # Shells add it to the number of the signal: 130 is the exit code after Ctrl-C.
 BY_SIGNAL = 128
 # SIGHUP is not on Windows.
-STOPPING = tuple(number for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP"))
+STOPPING = tuple(
+    number for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP")
+)
 _AS_PYTHON_STARTS = (signal.SIG_DFL, signal.default_int_handler)
 
 _Values = ParamSpec("_Values")
@@ -58,7 +60,9 @@ def signals_raise(*, is_program: bool) -> Iterator[None]:
 
     numbers = STOPPING if is_program else (*STOPPING, signal.SIGINT)
     before = {number: signal.getsignal(number) for number in numbers}
-    replaced = [number for number, handler in before.items() if handler in _AS_PYTHON_STARTS]
+    replaced = [
+        number for number, handler in before.items() if handler in _AS_PYTHON_STARTS
+    ]
     try:
         for number in replaced:
             signal.signal(number, stop)
@@ -77,7 +81,9 @@ def _lost_signals_print_nothing() -> Iterator[None]:
     before = sys.unraisablehook
 
     def report(unraisable: "sys.UnraisableHookArgs") -> None:
-        if not (_remembered and isinstance(unraisable.exc_value, SystemExit | KeyboardInterrupt)):
+        if not (
+            _remembered and isinstance(unraisable.exc_value, SystemExit | KeyboardInterrupt)
+        ):
             before(unraisable)
 
     sys.unraisablehook = report
@@ -135,4 +141,6 @@ def stage(function: Callable[_Values, _Result]) -> Callable[_Values, _Result]:
 
 
 def _exception(number: int) -> BaseException:
-    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(BY_SIGNAL + number)
+    return (
+        KeyboardInterrupt() if number == signal.SIGINT else SystemExit(BY_SIGNAL + number)
+    )

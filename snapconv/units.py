@@ -27,7 +27,9 @@ def format_bytes(n_bytes: int, *, like: int | None = None) -> str:
     if power == 0:
         return f"{n_bytes} B"
     number = f"{n_bytes / 1024**power:.2f}"
-    return f"{'< 0.01' if n_bytes > 0 and number == '0.00' else number} {_BYTE_UNITS[power]}"
+    return (
+        f"{'< 0.01' if n_bytes > 0 and number == '0.00' else number} {_BYTE_UNITS[power]}"
+    )
 
 
 def curve_bytes(name: str, n_bytes: int, lower_bounds: Collection[str]) -> str:
@@ -43,7 +45,9 @@ def parse_bytes(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     if not match:
-        raise ValueError(f"expected a size with its unit, such as 24GiB or 512MiB, got {text!r}")
+        raise ValueError(
+            f"expected a size with its unit, such as 24GiB or 512MiB, got {text!r}"
+        )
     unit = (match[2] or "").upper()
     size = float(match[1]) * 1024 ** _POWERS[unit]
     if size < 1:
@@ -90,7 +94,9 @@ def printable(text: str) -> str:
     """Escape what a terminal might obey or cannot show: names come from unchecked files."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def shown(text: str) -> str:
@@ -138,5 +144,7 @@ def parse_device(text: str) -> int:
         return HOST
     match = _DEVICE.fullmatch(text)
     if not match:
-        raise ValueError(f"expected a device's number, such as 0, or {HOST_NAME}, got {text!r}")
+        raise ValueError(
+            f"expected a device's number, such as 0, or {HOST_NAME}, got {text!r}"
+        )
     return int(match[1])

@@ -109,7 +109,9 @@ class AllocatorSettings:
             max_split_size_bytes=_split_size_of_snapshot(values.get("max_split_size")),
             garbage_collection_threshold=threshold,
             expandable_segments=values.get("expandable_segments") is True,
-            roundup_power2_divisions=_divisions_of_snapshot(values.get("roundup_power2_divisions")),
+            roundup_power2_divisions=_divisions_of_snapshot(
+                values.get("roundup_power2_divisions")
+            ),
         )
 
     def round_size(self, n_bytes: int) -> int:
@@ -118,7 +120,9 @@ class AllocatorSettings:
         if n_bytes < MIN_BLOCK_BYTES:
             return MIN_BLOCK_BYTES
         # All below 2 MiB falls into the first interval, all from 32 GiB into the last.
-        interval = min(max(n_bytes.bit_length() - MIB.bit_length(), 0), N_ROUNDUP_INTERVALS - 1)
+        interval = min(
+            max(n_bytes.bit_length() - MIB.bit_length(), 0), N_ROUNDUP_INTERVALS - 1
+        )
         divisions = self.roundup_power2_divisions[interval]
         if divisions > 1 and n_bytes > MIN_BLOCK_BYTES * divisions:
             # The space between two powers of two has so many equal steps, of 512 bytes or more.
@@ -150,7 +154,9 @@ class AllocatorSettings:
 
     def is_oversize(self, n_bytes: int) -> bool:
         """Return whether a size is at or above max_split_size."""
-        return self.max_split_size_bytes is not None and n_bytes >= self.max_split_size_bytes
+        return (
+            self.max_split_size_bytes is not None and n_bytes >= self.max_split_size_bytes
+        )
 
     def as_snapshot(self) -> dict[str, object]:
         """Write the settings as the ``allocator_settings`` of torch 2.13."""
@@ -205,7 +211,9 @@ def require_taken(conf: str, release: str) -> None:
         )
     for name, text in split_conf(conf):
         if name not in OPTIONS or release_key(release) < release_key(OPTIONS[name].since):
-            raise SettingError(f"allocator settings: torch {release} has no option {name!r}")
+            raise SettingError(
+                f"allocator settings: torch {release} has no option {name!r}"
+            )
         _read(name, text, settings)
 
 
@@ -300,7 +308,9 @@ def _divisions_of_snapshot(value: object) -> tuple[int, ...]:
     if value is None:
         return NO_ROUNDUP
     if type(value) is not dict:
-        raise ValueError(f"roundup_power2_divisions: expected dict, got {type(value).__name__}")
+        raise ValueError(
+            f"roundup_power2_divisions: expected dict, got {type(value).__name__}"
+        )
     divisions = []
     for i in range(N_ROUNDUP_INTERVALS):
         count = value.get(str(1 << i), 0)

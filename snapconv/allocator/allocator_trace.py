@@ -101,4 +101,6 @@ class Ledger:
         if self.listener is None:
             return
         time_us = self.clock()
-        self.listener(RecordedEvent(action, addr, size, stream, pool, time_us, frames, block_bytes))
+        self.listener(
+            RecordedEvent(action, addr, size, stream, pool, time_us, frames, block_bytes)
+        )

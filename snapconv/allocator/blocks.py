@@ -75,7 +75,12 @@ class Block:
     def cut_front(self, size: int) -> "Block":
         """Split off and return the first ``size`` bytes; this block keeps the rest."""
         front = Block(
-            self.addr, size, self.stream, self.pool, self.reservation, is_mapped=self.is_mapped
+            self.addr,
+            size,
+            self.stream,
+            self.pool,
+            self.reservation,
+            is_mapped=self.is_mapped,
         )
         front.link(self.before, self)
         self.addr += size
@@ -87,7 +92,12 @@ class Block:
         addr = self.addr + size
         n_bytes = self.size - size
         back = Block(
-            addr, n_bytes, self.stream, self.pool, self.reservation, is_mapped=self.is_mapped
+            addr,
+            n_bytes,
+            self.stream,
+            self.pool,
+            self.reservation,
+            is_mapped=self.is_mapped,
         )
         back.link(self, self.after)
         self.size = size
@@ -95,7 +105,11 @@ class Block:
 
     def absorb(self, neighbour: "Block | None") -> None:
         """Merge a free neighbour, if both are mapped or neither is (try_merge_blocks)."""
-        if neighbour is None or neighbour.is_active or neighbour.is_mapped != self.is_mapped:
+        if (
+            neighbour is None
+            or neighbour.is_active
+            or neighbour.is_mapped != self.is_mapped
+        ):
             return
         neighbour.pool.discard(neighbour)
         if self.before is neighbour:
@@ -245,7 +259,9 @@ def old_segments(pool: BlockPool, min_bytes: int) -> list[Block]:
     return chosen
 
 
-def oversize_segments(pool: BlockPool, stream: int, *, min_bytes: int, limit: int) -> list[Block]:
+def oversize_segments(
+    pool: BlockPool, stream: int, *, min_bytes: int, limit: int
+) -> list[Block]:
     """Choose oversize blocks of a stream: the smallest that is enough, else the largest ones.
 
     ``limit`` is max_split_size. The chosen blocks together may have less than ``min_bytes``.
@@ -305,7 +321,9 @@ def raw_segment(head: Block, *, device: int) -> dict[str, Any]:
         "device": device,
         "address": head.addr,
         "total_size": sum(block["size"] for block in blocks),
-        "allocated_size": sum(block["size"] for block in active if block["state"] == ALLOCATED),
+        "allocated_size": sum(
+            block["size"] for block in active if block["state"] == ALLOCATED
+        ),
         "active_size": sum(block["size"] for block in active),
         "requested_size": sum(block["requested_size"] for block in active),
         "stream": head.stream,

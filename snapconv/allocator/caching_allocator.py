@@ -13,7 +13,13 @@ from operator import attrgetter
 from typing import Any
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, AllocatorSettings
-from snapconv.allocator.allocator_trace import DEFAULT_POOL, Frames, Ledger, PoolId, RecordedEvent
+from snapconv.allocator.allocator_trace import (
+    DEFAULT_POOL,
+    Frames,
+    Ledger,
+    PoolId,
+    RecordedEvent,
+)
 from snapconv.allocator.blocks import (
     AddressSpace,
     Block,
@@ -120,7 +126,12 @@ class CachingAllocator:
         return self.take(block_pool, stream, size, n_bytes, frames).addr
 
     def take(
-        self, pool: BlockPool, stream: int, size: int, n_bytes: int, frames: Frames | None = None
+        self,
+        pool: BlockPool,
+        stream: int,
+        size: int,
+        n_bytes: int,
+        frames: Frames | None = None,
     ) -> Block:
         """Allocate a block of ``size`` bytes, rounded already, for a request of ``n_bytes``.
 
@@ -263,7 +274,9 @@ class CachingAllocator:
         settings = self.settings
         if self.limit is not None and settings.garbage_collection_threshold:
             pool.n_searches += 1
-        block = best_candidate(pool, stream, size, may_be_expandable=settings.expandable_segments)
+        block = best_candidate(
+            pool, stream, size, may_be_expandable=settings.expandable_segments
+        )
         if block is None:
             return None
         if settings.max_split_size_bytes is not None:
@@ -276,7 +289,9 @@ class CachingAllocator:
         pool.discard(block)
         return block
 
-    def _grow(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
+    def _grow(
+        self, pool: BlockPool, stream: int, size: int, frames: Frames | None
+    ) -> Block | None:
         """Get a new segment, at need after giving cached ones back (the middle of malloc)."""
         self._collect_garbage(frames)
         block = self._new_block(pool, stream, size, frames)
@@ -316,7 +331,9 @@ class CachingAllocator:
         self._record_segment("segment_alloc", block, frames)
         return block
 
-    def _hand_out(self, block: Block, size: int, n_bytes: int, frames: Frames | None) -> Block:
+    def _hand_out(
+        self, block: Block, size: int, n_bytes: int, frames: Frames | None
+    ) -> Block:
         """Split the block if the rule requires it, and mark it allocated (alloc_found_block)."""
         if self.settings.should_split(block.size, size, is_small=block.pool.is_small):
             remainder = block

@@ -9,7 +9,13 @@ from bisect import bisect_left
 
 from snapconv.allocator.allocator_settings import SMALL_SEGMENT_BYTES, AllocatorSettings
 from snapconv.allocator.allocator_trace import Frames, Ledger
-from snapconv.allocator.blocks import AddressSpace, Block, BlockPool, Reservation, neighbours_from
+from snapconv.allocator.blocks import (
+    AddressSpace,
+    Block,
+    BlockPool,
+    Reservation,
+    neighbours_from,
+)
 
 UNLIMITED_ADDRESS_SPACE = 1 << 40
 
@@ -180,7 +186,12 @@ class ExpandableMemory:
         self, action: str, block: Block, addr: int, size: int, frames: Frames | None
     ) -> None:
         self._ledger.record(
-            action, addr=addr, size=size, stream=block.stream, pool=block.pool.id, frames=frames
+            action,
+            addr=addr,
+            size=size,
+            stream=block.stream,
+            pool=block.pool.id,
+            frames=frames,
         )
 
 
@@ -222,7 +233,9 @@ def best_candidate(
         return None
     best = free[index][2]
     if best.reservation is not None and not may_be_expandable:
-        return next((block for _, _, block in free[index:] if block.reservation is None), None)
+        return next(
+            (block for _, _, block in free[index:] if block.reservation is None), None
+        )
     while best.reservation is not None and index + 1 < len(free):
         index += 1
         block = free[index][2]

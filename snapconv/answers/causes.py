@@ -65,7 +65,9 @@ def largest_causes(
     """Find the largest parts of the live and of the ``waiting`` memory, by category and line."""
     lines = analysis.lines
     frames = analysis.project_frame
-    codes = np.where(is_either(analysis), np.int8(_EITHER_CODE), analysis.classification.category)
+    codes = np.where(
+        is_either(analysis), np.int8(_EITHER_CODE), analysis.classification.category
+    )
     if waiting is not None:
         codes = np.where(waiting, np.int8(_WAITING_CODE), codes)
         live = live | waiting
@@ -74,7 +76,9 @@ def largest_causes(
         return _LABELS[code], lines.of_frame(frame), frame >= _LIBRARY_FRAME
 
     causes = []
-    for key, (n, n_bytes, n_likely) in sums_by_name(analysis, live, part, codes, frames).items():
+    for key, (n, n_bytes, n_likely) in sums_by_name(
+        analysis, live, part, codes, frames
+    ).items():
         category, line, has_stack = key
         causes.append(Cause(n_bytes, n, category, line, n_likely, has_stack))
     largest = []

@@ -17,7 +17,14 @@ from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn
 from snapconv.errors import InputError
 from snapconv.replay.history_verdict import Verdict
-from snapconv.units import Device, counted, device_name, format_bytes, parse_bytes, shortened
+from snapconv.units import (
+    Device,
+    counted,
+    device_name,
+    format_bytes,
+    parse_bytes,
+    shortened,
+)
 
 _PEAK = "peak allocated"
 # More digits of a number in per cent are refused.
@@ -192,7 +199,9 @@ def check_budgets(
     """Check every limit on every device; raises InputError where all is pinned host memory."""
     gpus = [analysis for analysis in devices if not analysis.device.is_host]
     if not gpus:
-        raise InputError(f"{devices[0].snapshot.path} has no memory of a GPU that could be checked")
+        raise InputError(
+            f"{devices[0].snapshot.path} has no memory of a GPU that could be checked"
+        )
     checks: list[Check] = []
     for analysis in gpus:
         checks += _device_checks(analysis, budgets)
@@ -221,7 +230,9 @@ def _device_checks(analysis: DeviceAnalysis, budgets: Budgets) -> Iterator[Check
     if budgets.max_reserved is not None:
         unknown, remark = _coverage(analysis, budgets, "reserved")
         peak = analysis.replay.reserved.peak
-        yield Check("peak reserved", device, budgets.max_reserved, peak, unknown, remark=remark)
+        yield Check(
+            "peak reserved", device, budgets.max_reserved, peak, unknown, remark=remark
+        )
     live = analysis.live_at_peak
     for category in budgets.max_category:
         yield _category_check(analysis, live, category, budgets)
@@ -271,7 +282,9 @@ def _category_check(
         (unknown, "have no known category"),
         (likely, "are likely another category"),
     )
-    doubt = ", ".join(f"{format_bytes(n_bytes)} {text}" for n_bytes, text in doubts if n_bytes)
+    doubt = ", ".join(
+        f"{format_bytes(n_bytes)} {text}" for n_bytes, text in doubts if n_bytes
+    )
     if doubt:
         doubt += "; --rules FILE gives lines a category"
     other_peak, remark = _coverage(analysis, budgets)
@@ -313,7 +326,9 @@ def _baseline_checks(
 
 
 def _fault_checks(
-    budgets: Budgets, baseline: tuple[DeviceAnalysis, ...], devices: Sequence[DeviceAnalysis]
+    budgets: Budgets,
+    baseline: tuple[DeviceAnalysis, ...],
+    devices: Sequence[DeviceAnalysis],
 ) -> Iterator[Check]:
     """Check the largest fault of every device that the baseline does not have."""
     old_keys: set[tuple[str, str, str]] = set()

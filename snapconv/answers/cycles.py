@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.classification.features import at
-from snapconv.columns import Int64Column, distinct, grouped, has_code, is_among, rows_of, sums_by
+from snapconv.columns import (
+    Int64Column,
+    distinct,
+    grouped,
+    has_code,
+    is_among,
+    rows_of,
+    sums_by,
+)
 from snapconv.json_text import picked
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
@@ -62,7 +70,9 @@ class Garbage:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        return line_values(self.line) | picked(self, ("most_bytes", "n_collections", "certainty"))
+        return line_values(self.line) | picked(
+            self, ("most_bytes", "n_collections", "certainty")
+        )
 
 
 def find_garbage(analysis: DeviceAnalysis) -> Garbage | None:
@@ -78,7 +88,9 @@ def find_garbage(analysis: DeviceAnalysis) -> Garbage | None:
     # A burst is of frees without an allocation between them.
     is_alloc = has_code(analysis.device.events.action, Action.ALLOC)
     burst = at(np.cumsum(is_alloc), table.freed_event)
-    collected = _collected(analysis, rows_of(outlives & features.is_freed), alloc_step, burst)
+    collected = _collected(
+        analysis, rows_of(outlives & features.is_freed), alloc_step, burst
+    )
     if not len(collected):
         return None
     rows = rows_of(outlives & is_among(table.stack_id, table.stack_id[collected]))
@@ -102,7 +114,10 @@ def _most_bytes(n_bytes: Int64Column, starts: NDArray[Any], ends: NDArray[Any]) 
 
 
 def _collected(
-    analysis: DeviceAnalysis, rows: Int64Column, alloc_step: NDArray[Any], burst: NDArray[Any]
+    analysis: DeviceAnalysis,
+    rows: Int64Column,
+    alloc_step: NDArray[Any],
+    burst: NDArray[Any],
 ) -> Int64Column:
     """Return one allocation of each stack and burst of several steps that the collector freed.
 
@@ -111,7 +126,9 @@ def _collected(
     features = analysis.features
     stack = analysis.allocations.stack_id.astype(np.int64)
     free_line = features.lines_of(analysis.allocations.free_stack_id)
-    is_torch = features.freed_through(Role.OPTIMIZER) | features.freed_through(Role.ZERO_GRAD)
+    is_torch = features.freed_through(Role.OPTIMIZER) | features.freed_through(
+        Role.ZERO_GRAD
+    )
     is_torch |= features.is_freed_by_engine
     # What the free site counts for, in places.
     n_extra = np.where(features.freed_through(Role.COLLECTOR), _LEAST_PLACES, is_torch)

@@ -153,7 +153,9 @@ class FileDiff:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values in bytes; docs/reference/json.md has the schema."""
-        settings = [{"name": name, "old": old, "new": new} for name, old, new in self.settings]
+        settings = [
+            {"name": name, "old": old, "new": new} for name, old, new in self.settings
+        ]
         return {
             "old": self.old_name,
             "new": self.new_name,
@@ -167,7 +169,9 @@ class FileDiff:
 def compare_files(old: Analysis, new: Analysis) -> FileDiff:
     """Compare two files."""
     pairs, only_old, only_new = paired(old.devices, new.devices)
-    urgencies = [min(old_device.urgency, new_device.urgency) for old_device, new_device in pairs]
+    urgencies = [
+        min(old_device.urgency, new_device.urgency) for old_device, new_device in pairs
+    ]
     return FileDiff(
         old_name=str(old.snapshot.path),
         new_name=str(new.snapshot.path),
@@ -195,14 +199,18 @@ def _changed_settings(
 
 
 def _compared(old: DeviceAnalysis, new: DeviceAnalysis) -> DeviceDiff:
-    categories, modules, operations = zip(_sums_at_peak(old), _sums_at_peak(new), strict=True)
+    categories, modules, operations = zip(
+        _sums_at_peak(old), _sums_at_peak(new), strict=True
+    )
     old_likely, new_likely = map(_likely_bytes, categories)
     peak_name = " → ".join(dict.fromkeys((_peak_name(old), _peak_name(new))))
     return DeviceDiff(
         old_device=old.device.device,
         new_device=new.device.device,
         allocated=Change(peak_name, old.replay.allocated.peak, new.replay.allocated.peak),
-        reserved=Change("peak reserved", old.replay.reserved.peak, new.replay.reserved.peak),
+        reserved=Change(
+            "peak reserved", old.replay.reserved.peak, new.replay.reserved.peak
+        ),
         likely=Change("likely at the peak", old_likely, new_likely),
         old_iterations=tuple(iteration.peak_bytes for iteration in old.iterations),
         new_iterations=tuple(iteration.peak_bytes for iteration in new.iterations),
@@ -234,8 +242,12 @@ def _sums_at_peak(
     has_path = np.array(is_path)[modules.module_id]
     return (
         sums_by_name(analysis, live, _category_label, codes),
-        sums_by_name(analysis, live & has_path, modules.names.__getitem__, modules.module_id),
-        sums_by_name(analysis, live, analysis.operations.__getitem__, analysis.operation_id),
+        sums_by_name(
+            analysis, live & has_path, modules.names.__getitem__, modules.module_id
+        ),
+        sums_by_name(
+            analysis, live, analysis.operations.__getitem__, analysis.operation_id
+        ),
     )
 
 
@@ -280,7 +292,9 @@ def _lines(old: DeviceAnalysis, new: DeviceAnalysis) -> tuple[Change[Match], ...
 def _line_sums(analysis: DeviceAnalysis) -> dict[SourceLine | str, Sum]:
     """Sum up the peak by the line of the project, or the reason why there is none."""
     stack_id = analysis.allocations.stack_id
-    return sums_by_name(analysis, analysis.live_at_peak, analysis.lines.line_or_reason, stack_id)
+    return sums_by_name(
+        analysis, analysis.live_at_peak, analysis.lines.line_or_reason, stack_id
+    )
 
 
 def _match_place(match: Match) -> tuple[str, int]:
@@ -291,12 +305,19 @@ def _match_place(match: Match) -> tuple[str, int]:
 def _contents(analysis: DeviceAnalysis) -> Contents:
     """Find the operations and the categories that every line allocates at any time."""
     names: dict[SourceLine, set[str]] = defaultdict(set)
-    key = (analysis.allocations.stack_id, analysis.operation_id, analysis.classification.category)
+    key = (
+        analysis.allocations.stack_id,
+        analysis.operation_id,
+        analysis.classification.category,
+    )
     first, _ = number_groups(*key)
     for stack, operation, code in plain_rows(*(column[first] for column in key)):
         line = analysis.lines.innermost(stack)
         if line:
-            names[line] |= {analysis.operations[operation], f"category {_category_label(code)}"}
+            names[line] |= {
+                analysis.operations[operation],
+                f"category {_category_label(code)}",
+            }
     return {line: frozenset(contents) for line, contents in names.items()}
 
 
@@ -328,7 +349,9 @@ def match_lines(old: Contents, new: Contents) -> list[Match]:
     """
     renamed: tuple[Mapping[str, str], ...] = (_renamed_files(old, new), {})
     functions: dict[tuple[str, str], tuple[list[SourceLine], list[SourceLine]]]
-    functions = defaultdict(lambda: ([], []))  # by file and name: the lines of either version
+    functions = defaultdict(
+        lambda: ([], [])
+    )  # by file and name: the lines of either version
     for side, lines in enumerate((old, new)):
         for line in sorted(lines):
             file = renamed[side].get(line.file_path, line.file_path)
@@ -381,12 +404,16 @@ def _aligned(
         return _matches_by_number(old, new)
     likenesses = []
     for line in old:
-        likenesses.append([_likeness(line, target, old_contents, new_contents) for target in new])
+        likenesses.append(
+            [_likeness(line, target, old_contents, new_contents) for target in new]
+        )
     return list(_best_path(old, new, likenesses))
 
 
 def _best_path(
-    old: Sequence[SourceLine], new: Sequence[SourceLine], likenesses: Sequence[Sequence[float]]
+    old: Sequence[SourceLine],
+    new: Sequence[SourceLine],
+    likenesses: Sequence[Sequence[float]],
 ) -> Iterator[Match]:
     """Yield the matches in order that are most alike in sum.
 

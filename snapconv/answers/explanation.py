@@ -79,7 +79,9 @@ def explain(analysis: Analysis, question: str) -> Explanation:
         n_allocations += len(rows)
         allocations += _explain_allocations(device, rows[:_MOST_EXPLAINED])
     if not n_allocations:
-        reasons = dict.fromkeys(_why_nothing(device, event, address) for device in analysis.devices)
+        reasons = dict.fromkeys(
+            _why_nothing(device, event, address) for device in analysis.devices
+        )
         raise InputError(f"{analysis.snapshot.path}: {'; '.join(reasons)}")
     return Explanation(question, n_allocations, tuple(allocations))
 
@@ -97,7 +99,11 @@ def _rows(analysis: DeviceAnalysis, event: int | None, address: int) -> Int64Col
     """Return the requested allocations, in the order of the answer."""
     table = analysis.allocations
     if event is not None:
-        columns = (table.alloc_event, table.free_requested_event, table.free_completed_event)
+        columns = (
+            table.alloc_event,
+            table.free_requested_event,
+            table.free_completed_event,
+        )
         return rows_of(np.any([column == event for column in columns], axis=0))
     rows = rows_of(_contains_addr(table.addr, table.block_bytes, address))
     is_live = analysis.live_at_peak[rows]
@@ -128,8 +134,8 @@ def _why_nothing(analysis: DeviceAnalysis, event: int | None, address: int) -> s
         return f"{event_text}, and no event of the trace is an allocation"
     nearest = int(allocs[np.abs(allocs - event).argmin()])
     return (
-        f"{event_text}, no allocation; the nearest one is event {nearest}: snapconv explain {file} "
-        f"'#{nearest}'"
+        f"{event_text}, no allocation; the nearest one is event {nearest}: snapconv "
+        f"explain {file} '#{nearest}'"
     )
 
 
@@ -179,7 +185,9 @@ def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterato
         }
 
 
-def _opinion(analysis: DeviceAnalysis, category: Category, evidence: Evidence, slug: str) -> Values:
+def _opinion(
+    analysis: DeviceAnalysis, category: Category, evidence: Evidence, slug: str
+) -> Values:
     """Return the category that one rule gives, with the reason of that rule."""
     is_of_user = slug in {rule.slug for rule in analysis.features.user_rules.rules}
     reason, torch = ("a rule of yours", "") if is_of_user else reason_of(slug)
@@ -192,7 +200,9 @@ def _opinion(analysis: DeviceAnalysis, category: Category, evidence: Evidence, s
     }
 
 
-def _lifetime(analysis: DeviceAnalysis, allocation: Any, *, is_live_at_peak: bool) -> Values:
+def _lifetime(
+    analysis: DeviceAnalysis, allocation: Any, *, is_live_at_peak: bool
+) -> Values:
     n_events = analysis.n_events
     end = allocation.end_event
     first = max(allocation.alloc_event, 0)
@@ -251,7 +261,11 @@ def _annotations(analysis: DeviceAnalysis, allocation: Any) -> Iterator[Values]:
     for event in annotated:
         for ids, is_internal in metadata:
             if ids is not None and ids[event] >= 0 and texts[ids[event]]:
-                yield {"event": event, "text": texts[ids[event]], "is_internal": is_internal}
+                yield {
+                    "event": event,
+                    "text": texts[ids[event]],
+                    "is_internal": is_internal,
+                }
 
 
 def _location(analysis: DeviceAnalysis, allocation: Any) -> Values:

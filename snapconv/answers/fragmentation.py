@@ -126,7 +126,9 @@ class Fragmentation:
     history_reason: str
 
 
-def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> Fragmentation:
+def find_fragmentation(
+    analysis: DeviceAnalysis, moment: str | None = None
+) -> Fragmentation:
     """Find the memory that is reserved and not in use at a moment, and why.
 
     Without a moment, find it at several, and why at the first of them. These are the first failed
@@ -153,7 +155,9 @@ def find_fragmentation(analysis: DeviceAnalysis, moment: str | None = None) -> F
         pools=tuple(pool_memory(analysis.snapshot, detailed)),
         holders=_holders(analysis, detailed),
         n_conflicts=max(layout.n_conflicts for layout in all_layouts),
-        has_expandable=any(bool(layout.segments.is_expandable.any()) for layout in all_layouts),
+        has_expandable=any(
+            bool(layout.segments.is_expandable.any()) for layout in all_layouts
+        ),
         history_verdict=analysis.history.verdict.value,
         history_reason=analysis.history.reason,
     )
@@ -168,8 +172,8 @@ def _conclusion(
     unknown = "unknown how much of the reserved memory was not in use"
     if "reserved" in replayed.at_least:
         return (
-            f"{unknown}: the file does not show all segments; below are those that its trace "
-            f"requests"
+            f"{unknown}: the file does not show all segments; below are those that its "
+            f"trace requests"
         )
     if replayed.allocated.peak > replayed.reserved.peak:
         return f"{unknown}: the trace contradicts the file's segments"
@@ -264,7 +268,9 @@ def free_memory(analysis: DeviceAnalysis, layout: MemoryLayout, name: str) -> Fr
         enclosed_bytes=int(free.n_bytes.sum() - returnable.sum()),
         largest_free_bytes=int(free.n_bytes.max(initial=0)),
         rounding_bytes=int(np.maximum(padding, 0).sum()),
-        waiting_lines=totals_by_line(analysis, analysis.allocations.waiting_at(layout.event)),
+        waiting_lines=totals_by_line(
+            analysis, analysis.allocations.waiting_at(layout.event)
+        ),
     )
 
 
@@ -287,7 +293,9 @@ def pool_memory(snapshot: Snapshot, layout: MemoryLayout) -> list[PoolMemory]:
         sums_by(free_group, whole_pages(layout), n),
     )
     rows = []
-    for (pool_id, stream, is_small), figures in zip(kinds, plain_rows(*columns), strict=True):
+    for (pool_id, stream, is_small), figures in zip(
+        kinds, plain_rows(*columns), strict=True
+    ):
         pool = snapshot.pools[pool_id] if pool_id >= 0 else None
         rows.append(PoolMemory(pool, stream, is_small, *figures))
     return sorted(rows, key=_pool_order)
@@ -312,7 +320,9 @@ def whole_pages(layout: MemoryLayout) -> Int64Column:
     free = layout.free
     start = free.addr - segments.addr[free.segment]
     end = start + free.n_bytes
-    page = np.where(segments.is_small[free.segment], SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES)
+    page = np.where(
+        segments.is_small[free.segment], SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES
+    )
     first_page = -(-start // page)
     n_pages = np.maximum(end // page - first_page, 0)
     is_free = free.n_bytes == segments.total_bytes[free.segment]
@@ -325,7 +335,9 @@ def _holders(analysis: DeviceAnalysis, layout: MemoryLayout) -> tuple[SegmentHol
     blocks = layout.blocks
     free = layout.free
     lines = analysis.lines
-    enclosed = sums_by(free.segment, free.n_bytes - whole_pages(layout), len(layout.segments))
+    enclosed = sums_by(
+        free.segment, free.n_bytes - whole_pages(layout), len(layout.segments)
+    )
     segment = unknown_column(len(analysis.allocations))
     segment[blocks.allocation] = np.where(enclosed[blocks.segment] > 0, blocks.segment, -1)
 

@@ -134,7 +134,10 @@ class Growth:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
-        return {"frames": list(map(line_values, self.frames)), **picked(self, _FIGURES_OF_GROWTH)}
+        return {
+            "frames": list(map(line_values, self.frames)),
+            **picked(self, _FIGURES_OF_GROWTH),
+        }
 
 
 class Trend(str, Enum):
@@ -326,7 +329,9 @@ def _survivors(analysis: DeviceAnalysis) -> _Survivors:
     # Without frames it may be anyone's; where the last iteration was cut short, what it would have
     # freed is still there.
     is_evidence = (analysis.project_frame > -2) & np.bool_(_is_last_complete(phases))
-    is_evidence &= ~is_among(analysis.classification.category, categories_with(Trait.MADE_ONCE))
+    is_evidence &= ~is_among(
+        analysis.classification.category, categories_with(Trait.MADE_ONCE)
+    )
     steps = rows_of(has_code(phases.certain, Phase.OPTIMIZER))
     last_step = np.append(len(phases.certain), steps)[-1]
     is_last = birth == phases.n_iterations - 1
@@ -371,7 +376,9 @@ def _growing_lines(
             yield run.growth(analysis.main_stack(run.rows), Fate.NEVER_FREED)
 
 
-def _runs(survivors: _Survivors, n_iterations: int) -> Iterator[tuple[int, _Run, _Survivors]]:
+def _runs(
+    survivors: _Survivors, n_iterations: int
+) -> Iterator[tuple[int, _Run, _Survivors]]:
     """Find the keys that keep memory of every iteration to the end.
 
     Yield each key, that run and all memory that it keeps. Not what frees a part of it later: a
@@ -466,7 +473,9 @@ def _replaced(
     death = survivors.death
     # The last event of an optimizer ends an iteration: what is freed right after it is freed in the
     # next.
-    is_replaced = (death <= birth + 2) & ((death < n_iterations) | (birth >= n_iterations - 2))
+    is_replaced = (death <= birth + 2) & (
+        (death < n_iterations) | (birth >= n_iterations - 2)
+    )
     for key, group in _groups(take(survivors, rows_of(is_replaced & (survivors.key >= 0)))):
         iterations, n_bytes = _sums(group.birth, requested_bytes[group.row])
         rises = np.where(np.diff(iterations) == 1, np.diff(n_bytes), 0)
@@ -490,7 +499,9 @@ def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
     ends_in_forward = Phase.FORWARD in analysis.phases.phase[-1:]
     # The trace ends before the backward that frees them: no leak.
     waits = (
-        has_code(classified.category, Category.ACTIVATION) & ~classified.is_likely & ends_in_forward
+        has_code(classified.category, Category.ACTIVATION)
+        & ~classified.is_likely
+        & ends_in_forward
     )
     is_usual = is_among(classified.category, categories_with(Trait.USUALLY_KEPT))
     kind = np.where(is_usual, 1, 2 * waits)
@@ -555,7 +566,8 @@ def why_unknown(analysis: DeviceAnalysis) -> str:
     if not phases.has_steps:
         return (
             "no optimizer step ends an iteration in this trace"
-            + "; without an optimizer, call snapconv.step() under `snapconv record`" * is_recorded
+            + "; without an optimizer, call snapconv.step() under `snapconv record`"
+            * is_recorded
         )
     reason = _why_unsure(analysis)
     if not reason:
@@ -571,7 +583,9 @@ def _why_unsure(analysis: DeviceAnalysis) -> str:
     if n_whole < LEAST_ITERATIONS:
         return f"the trace has {counted(n_whole, noun)}, and {LEAST_ITERATIONS} are needed"
     allocated = analysis.replay.allocated
-    ends = allocated.after[[iteration.last_event for iteration in analysis.iterations[:n_whole]]]
+    ends = allocated.after[
+        [iteration.last_event for iteration in analysis.iterations[:n_whole]]
+    ]
     rises = np.diff(ends) > 0
     is_steady = rises.mean() < _MOST_ITERATIONS
     is_small = ends[-1] - ends[0] < _LEAST_RISE * allocated.peak
@@ -601,8 +615,8 @@ def growth_notes(analysis: DeviceAnalysis, growths: Sequence[Growth]) -> Iterato
     largest = growths[0]
     main_line = optional("; most by {0.place}", largest.line)
     sentence = (
-        f"every iteration from {largest.first_iteration} to {largest.last_iteration} adds "
-        f"{format_bytes(n_added)} that is never freed in this trace{main_line} "
+        f"every iteration from {largest.first_iteration} to {largest.last_iteration} "
+        f"adds {format_bytes(n_added)} that is never freed in this trace{main_line} "
         f"({largest.certainty}); see snapconv growth"
     )
     yield Note("growth", sentence, analysis.device.device, is_minor=True)

@@ -19,7 +19,9 @@ from snapconv.units import device_kind
 Facts = dict[str, Any]
 
 
-def describe(path: Path, *, progress: Progress | None = None) -> tuple[Facts, tuple[Note, ...]]:
+def describe(
+    path: Path, *, progress: Progress | None = None
+) -> tuple[Facts, tuple[Note, ...]]:
     """Read a file and describe it; cheaper than a conversion, since nothing is classified."""
     snapshot = load_snapshot(path, progress=progress)
     devices = [rebuild_segments(snapshot, device) for device in snapshot.devices]
@@ -60,12 +62,16 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) 
     times = events.time_us
     live = blocks.is_live
     history = decide_history(snapshot, device, replayed)
-    counts = {action.name.lower(): count_of(has_code(events.action, action)) for action in Action}
+    counts = {
+        action.name.lower(): count_of(has_code(events.action, action)) for action in Action
+    }
     return {
         "device": device.device,
         "kind": device_kind(device.device),
         "n_events": len(events),
-        "duration_us": None if times is None or not len(times) else int(times[-1] - times[0]),
+        "duration_us": None
+        if times is None or not len(times)
+        else int(times[-1] - times[0]),
         "actions": {name: count for name, count in counts.items() if count},
         "n_segments": len(segments) * is_recorded,
         "n_blocks": len(blocks) * is_recorded,
@@ -73,7 +79,9 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) 
         "n_pools": len(distinct(segments.pool_id)),
         "n_streams": len(distinct(segments.stream)),
         "reserved_bytes": replayed.reserved.end,
-        "active_bytes": int(blocks.block_bytes[live].sum()) if is_recorded else replayed.active.end,
+        "active_bytes": int(blocks.block_bytes[live].sum())
+        if is_recorded
+        else replayed.active.end,
         "at_least": sorted(replayed.at_least),
         "n_checked_sizes": replayed.size_check.n_checked,
         "n_different_sizes": replayed.size_check.n_different,

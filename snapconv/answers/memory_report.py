@@ -23,7 +23,14 @@ from snapconv.answers.moments import FoundMoment
 from snapconv.answers.notes import device_notes
 from snapconv.answers.oom.failed_allocation import FailedAllocation, failed_allocations
 from snapconv.answers.peak import MomentState, state_at
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, distinct, plain_rows
+from snapconv.columns import (
+    BoolColumn,
+    Int8Column,
+    Int32Column,
+    Int64Column,
+    distinct,
+    plain_rows,
+)
 from snapconv.files import most_bytes_of_part
 from snapconv.naming.weight_table import weight_names
 from snapconv.notes import Note
@@ -127,7 +134,9 @@ class MemoryReport:
             "kind": device_kind(peak.device),
             "output": str(output),
             "peak_usage_bytes": peak.allocated_bytes,
-            "categories_at_peak": {total.category: total.to_json() for total in peak.categories},
+            "categories_at_peak": {
+                total.category: total.to_json() for total in peak.categories
+            },
             "history": {"verdict": peak.history_verdict, "reason": peak.history_reason},
             "n_weights": len(self.weights),
             "n_activations": len(self.activations),
@@ -141,7 +150,10 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
     weights = tuple(_weights(analysis))
     activations = tuple(_activations(analysis))
     growth = find_growth(analysis)
-    stacks = (analysis.weights.stack_id, analysis.allocations.stack_id[analysis.activation_rows])
+    stacks = (
+        analysis.weights.stack_id,
+        analysis.allocations.stack_id[analysis.activation_rows],
+    )
     n_cut = len(analysis.lines.cut_stacks.intersection(np.concatenate(stacks).tolist()))
     n_bytes = analysis.snapshot.container.n_unpacked_bytes
     device = analysis.device.device
@@ -158,7 +170,9 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
         moments=tuple(_moments(analysis)),
         growth=growth,
         oom_events=failed_allocations(analysis),
-        phase=np.append(analysis.phases.phase, np.int8(-1))[analysis.allocations.alloc_event],
+        phase=np.append(analysis.phases.phase, np.int8(-1))[
+            analysis.allocations.alloc_event
+        ],
         stacks=report_stacks(
             analysis.snapshot.stacks,
             _own_stacks(analysis.snapshot, analysis.device),
@@ -193,7 +207,10 @@ def _source(snapshot: Snapshot, project: Project) -> tuple[tuple[str, str], ...]
         ("file_bytes", str(container.n_bytes)),
         ("format", container.description),
         ("written_by", snapshot.written_by),
-        ("devices", ", ".join(device_argument(device.device) for device in snapshot.devices)),
+        (
+            "devices",
+            ", ".join(device_argument(device.device) for device in snapshot.devices),
+        ),
         ("project_root", project.root or ""),
         ("project_root_is_inferred", "yes" if project.is_inferred else "no"),
         ("project_includes", ", ".join(project.includes)),
@@ -226,7 +243,9 @@ def _own_stacks(snapshot: Snapshot, device: DeviceSnapshot) -> Int64Column:
     return ids[ids >= 0].astype(np.int64)
 
 
-def report_stacks(stacks: StackTable, ids: Int64Column, is_project: BoolColumn) -> ReportStacks:
+def report_stacks(
+    stacks: StackTable, ids: Int64Column, is_project: BoolColumn
+) -> ReportStacks:
     """Take some of the stacks of a file, and their frames; of all stacks, all frames."""
     table = stacks.take(ids)
     if len(table) == len(stacks):
@@ -253,7 +272,9 @@ def fitting_frames(
     ``n_bytes``. The note has ``n_cut_stacks`` cut stacks too.
     """
     uses = Counter(entry.frames for entry in entries)
-    size_of = cache(lambda line: _ROW_BYTES + len(line.file_path.encode("utf-8", "surrogatepass")))
+    size_of = cache(
+        lambda line: _ROW_BYTES + len(line.file_path.encode("utf-8", "surrogatepass"))
+    )
     allowed = most_bytes_of_part(n_bytes)
 
     def total(n: int) -> int:

@@ -20,8 +20,8 @@ from snapconv.replay.device_replay import Curve
 from snapconv.units import counted, device_name, shortened
 
 EXPECTED = (
-    "peak, start, end, worst, oom, oom:2, iteration:3, annotation:NAME, 'largest activations', or "
-    "an event such as 1234"
+    "peak, start, end, worst, oom, oom:2, iteration:3, annotation:NAME, 'largest "
+    "activations', or an event such as 1234"
 )
 _MOST_NAMES = 5
 _MOST_OF_NAME = 60
@@ -106,7 +106,9 @@ def worst_event(analysis: DeviceAnalysis) -> int:
 def _failed_allocation(analysis: DeviceAnalysis, number: int) -> FoundMoment:
     failed = analysis.phases.oom_events.tolist()
     if number > len(failed):
-        has = counted(len(failed), "failed allocation") if failed else "no failed allocation"
+        has = (
+            counted(len(failed), "failed allocation") if failed else "no failed allocation"
+        )
         raise _missing(analysis, f"oom:{number}", has)
     return FoundMoment(failed[number - 1], f"failed allocation {number} of {len(failed)}")
 
@@ -153,4 +155,6 @@ def _annotation_list(span_names: Sequence[str]) -> str:
 
 
 def _missing(analysis: DeviceAnalysis, moment: str, has: str) -> InputError:
-    return InputError(f"{device_name(analysis.device.device)} has no {moment}; it has {has}")
+    return InputError(
+        f"{device_name(analysis.device.device)} has no {moment}; it has {has}"
+    )

@@ -48,8 +48,8 @@ def _notes(analysis: DeviceAnalysis, growth: Sequence[Growth]) -> Iterator[Note]
     if history.verdict is Verdict.TRUNCATED:
         yield Note(
             "truncated-history",
-            f"{history.reason}: the true peak may be in what is lost; record with a larger "
-            f"max_entries",
+            f"{history.reason}: the true peak may be in what is lost; record with a "
+            f"larger max_entries",
             ordinal,
         )
     if len(analysis.snapshot.stacks.frames) and not project.is_project.any():
@@ -115,7 +115,11 @@ def _better_recording(analysis: DeviceAnalysis) -> str:
 def _why_no_project(project: Project) -> str:
     """Name the folder without files, and the one to try."""
     if project.is_inferred:
-        return "all Python frames are of installed packages: count one of them with --include"
+        return (
+            "all Python frames are of installed packages: count one of them with --include"
+        )
     if project.seen_root is None:
-        return f"nothing is under {project.root}: all Python frames are of installed packages"
+        return (
+            f"nothing is under {project.root}: all Python frames are of installed packages"
+        )
     return f"nothing is under {project.root}: the program's own files are under {project.seen_root}"

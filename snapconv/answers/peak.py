@@ -116,11 +116,15 @@ class CategoryTotal:
         return {name: value for name, value in asdict(self).items() if name != "category"}
 
 
-def totals_by_category(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[CategoryTotal, ...]:
+def totals_by_category(
+    analysis: DeviceAnalysis, live: BoolColumn
+) -> tuple[CategoryTotal, ...]:
     """Sum every category, also those without memory."""
     order = (*list(Category)[1:], Category.UNKNOWN)
     rows = rows_of(live)
-    figures = _figures_by(analysis, rows, analysis.classification.category[rows], len(order))
+    figures = _figures_by(
+        analysis, rows, analysis.classification.category[rows], len(order)
+    )
     return tuple(CategoryTotal(category.label, *figures[category]) for category in order)
 
 
@@ -133,7 +137,9 @@ def total_of_either(analysis: DeviceAnalysis, live: BoolColumn) -> CategoryTotal
 
 def summary_totals(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[CategoryTotal, ...]:
     """Sum every category, and gradients or optimizer states in a row of their own."""
-    return rows_of_summary(totals_by_category(analysis, live), total_of_either(analysis, live))
+    return rows_of_summary(
+        totals_by_category(analysis, live), total_of_either(analysis, live)
+    )
 
 
 def rows_of_summary(
@@ -141,7 +147,9 @@ def rows_of_summary(
 ) -> tuple[CategoryTotal, ...]:
     """Take gradients or optimizer states out of the unknown memory, which is the last category."""
     *decided, unknown = categories
-    remaining = {name: getattr(unknown, name) - getattr(undecided, name) for name in _FIGURES}
+    remaining = {
+        name: getattr(unknown, name) - getattr(undecided, name) for name in _FIGURES
+    }
     return (*decided, replace(unknown, **remaining), undecided)
 
 
@@ -159,7 +167,10 @@ def job_sentence(analysis: DeviceAnalysis) -> str | None:
 
 
 def _figures_by(
-    analysis: DeviceAnalysis, rows: Int64Column, group: NDArray[np.integer[Any]], n_groups: int
+    analysis: DeviceAnalysis,
+    rows: Int64Column,
+    group: NDArray[np.integer[Any]],
+    n_groups: int,
 ) -> list[tuple[int, ...]]:
     """Sum allocations by group: their number, requested, block and likely bytes."""
     allocations = analysis.allocations
@@ -222,7 +233,9 @@ class PoolTotal:
 
 def totals_by_line(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[LineTotal, ...]:
     """Sum by the innermost line of the project; what has none is in no row."""
-    sums = sums_by_name(analysis, live, analysis.lines.innermost, analysis.allocations.stack_id)
+    sums = sums_by_name(
+        analysis, live, analysis.lines.innermost, analysis.allocations.stack_id
+    )
     rows = (LineTotal(line, *figures[:2]) for line, figures in sums.items() if line)
     return most_first(rows, attrgetter("line"))
 
@@ -237,9 +250,13 @@ def totals_by_module(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[Module
     return most_first(rows, attrgetter("module"))
 
 
-def totals_by_operation(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[OperationTotal, ...]:
+def totals_by_operation(
+    analysis: DeviceAnalysis, live: BoolColumn
+) -> tuple[OperationTotal, ...]:
     """Sum by the operation that allocated it."""
-    sums = sums_by_name(analysis, live, analysis.operations.__getitem__, analysis.operation_id)
+    sums = sums_by_name(
+        analysis, live, analysis.operations.__getitem__, analysis.operation_id
+    )
     rows = (OperationTotal(name, *figures[:2]) for name, figures in sums.items())
     return most_first(rows, attrgetter("operation"))
 

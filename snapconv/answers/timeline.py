@@ -76,7 +76,9 @@ def bytes_by_category(
     return np.cumsum(change.reshape(-1, n_categories), axis=0)[: len(events)]
 
 
-def timeline_level(replay: Replay, category: Int8Column, *, most_bins: int) -> TimelineLevel:
+def timeline_level(
+    replay: Replay, category: Int8Column, *, most_bins: int
+) -> TimelineLevel:
     """Return the finest level with at most so many bins, of a power of two of events each."""
     n_events = len(replay.allocated.after)
     events_per_bin = 1

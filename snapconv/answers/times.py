@@ -17,7 +17,14 @@ from snapconv.answers.memory_report import (
     fitting_frames,
     report_stacks,
 )
-from snapconv.columns import Int32Column, MsColumn, grouped, rows_of, unknown_column, values_at
+from snapconv.columns import (
+    Int32Column,
+    MsColumn,
+    grouped,
+    rows_of,
+    unknown_column,
+    values_at,
+)
 from snapconv.notes import Note
 from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.recorded.timing_file import PHASES, TimedIteration, Timing
@@ -172,7 +179,9 @@ class TimeReport:
         }
 
 
-def time_report_of(timing: Timing, snapshot: Snapshot, options: AnalysisOptions) -> TimeReport:
+def time_report_of(
+    timing: Timing, snapshot: Snapshot, options: AnalysisOptions
+) -> TimeReport:
     """Build the report of a capture's times, with the project of its snapshot."""
     recorded = replace(snapshot.recorded_project, root=timing.project_root)
     root = options.project_root
@@ -256,7 +265,9 @@ def _totals(timing: Timing, iteration: int, ids: Int32Column) -> tuple[TimeTotal
 
 def module_times(report: TimeReport) -> tuple[TimeTotal[str], ...]:
     """Add up the calls of every module; a call counts for the innermost one alone."""
-    return _totals(report.timing, report.reported.measured.iteration, report.timing.calls.module_id)
+    return _totals(
+        report.timing, report.reported.measured.iteration, report.timing.calls.module_id
+    )
 
 
 def forward_times(timing: Timing | None, device: int) -> dict[str, float]:
@@ -288,14 +299,16 @@ def _most_first(totals: Iterable[TimeTotal[_Name]]) -> tuple[TimeTotal[_Name], .
     return tuple(sorted(totals, key=lambda total: (-total.total_ms, total.name)))
 
 
-def _remarks(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[tuple[str, str]]:
+def _remarks(
+    timing: Timing, entries: tuple[RunTimeEntry, ...]
+) -> Iterator[tuple[str, str]]:
     """Say what the times are not, and what is missing: slugs of notes, and their messages."""
     if timing.is_simulated:
         yield (
             "simulated-times",
             (
-                "the times are those of a processor: the number of calls is as on a GPU, their "
-                "durations are not"
+                "the times are those of a processor: the number of calls is as on a "
+                "GPU, their durations are not"
             ),
         )
     elif timing.clock == "cpu":
@@ -316,8 +329,8 @@ def _remarks(timing: Timing, entries: tuple[RunTimeEntry, ...]) -> Iterator[tupl
     if not entries:
         yield (
             "no-timed-lines",
-            "no timed operation was called from a file of the project, so that the run time report "
-            "is empty; name the project's folder with --project-root",
+            "no timed operation was called from a file of the project, so that the run "
+            "time report is empty; name the project's folder with --project-root",
         )
 
 

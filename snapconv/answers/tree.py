@@ -69,13 +69,19 @@ class MemoryTree:
         if n_most is None:
             return self
         numbers = list(range(len(self.nodes)))
-        numbers.sort(key=lambda number: -self.nodes[number].block_bytes)  # equal ones in order
+        numbers.sort(
+            key=lambda number: -self.nodes[number].block_bytes
+        )  # equal ones in order
         largest = sorted(numbers[:n_most])
         return replace(self, nodes=tuple(self.nodes[number] for number in largest))
 
 
 def find_tree(
-    analysis: DeviceAnalysis, moment: FoundMoment, *, by: str = "line", all_frames: bool = False
+    analysis: DeviceAnalysis,
+    moment: FoundMoment,
+    *,
+    by: str = "line",
+    all_frames: bool = False,
 ) -> MemoryTree:
     """Arrange what is live after a moment, by the project's frames, or with ``all_frames`` by all.
 
@@ -112,7 +118,9 @@ class _Tree:
 
     def __init__(self, n_bytes: int) -> None:
         self.root = TreeNode(-1, "")
-        self._below: dict[int, dict[str, TreeNode]] = defaultdict(dict)  # by the id of a node
+        self._below: dict[int, dict[str, TreeNode]] = defaultdict(
+            dict
+        )  # by the id of a node
         self._room = n_bytes
         self.n_cut_stacks = 0
 

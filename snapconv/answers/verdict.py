@@ -65,7 +65,10 @@ _MOMENTS = {
 
 
 def find_verdict(
-    analysis: DeviceAnalysis, growing: Sequence[Growth] | None = None, *, n_causes: int = N_CAUSES
+    analysis: DeviceAnalysis,
+    growing: Sequence[Growth] | None = None,
+    *,
+    n_causes: int = N_CAUSES,
 ) -> FileVerdict:
     """Find the most important fact of one device; ``growing`` is its growth, if known already."""
     reserve = _reserve(analysis)
@@ -94,7 +97,9 @@ def find_verdict(
         about=about,
         sentence=sentence,
         moment=moment,
-        causes=largest_causes(analysis, live, waiting=_waiting(analysis, about), n_most=n_causes),
+        causes=largest_causes(
+            analysis, live, waiting=_waiting(analysis, about), n_most=n_causes
+        ),
         command=command,
         history_verdict=analysis.history.verdict.value,
         also=tuple(also),
@@ -164,7 +169,11 @@ def _grows(analysis: DeviceAnalysis, growing: Sequence[Growth]) -> _Fact | None:
     location = optional(", most of it at {0.place}", growing[0].line)
     grown = analysis.features.mask(np.concatenate([growth.rows for growth in growing]))
     live = grown & analysis.allocations.live_at(analysis.n_events - 1)
-    return "growth", f"memory grows by {format_bytes(n_added)} per iteration{location}", live
+    return (
+        "growth",
+        f"memory grows by {format_bytes(n_added)} per iteration{location}",
+        live,
+    )
 
 
 def _unused(analysis: DeviceAnalysis, reserve: str) -> _Fact | None:
@@ -188,7 +197,9 @@ def _reserve(analysis: DeviceAnalysis) -> str:
         (free.private_bytes, "in empty segments of private pools"),
         (free.enclosed_bytes, "in partly used ones"),
     )
-    shown = [f"{format_bytes(n_bytes)} {location}" for n_bytes, location in parts if n_bytes]
+    shown = [
+        f"{format_bytes(n_bytes)} {location}" for n_bytes, location in parts if n_bytes
+    ]
     return (
         f"PyTorch reserved {format_bytes(reserved)} and used at most "
         f"{format_bytes(active)}{_trace_limit(analysis)}. At worst {' and '.join(shown)} lay unused"
@@ -207,7 +218,9 @@ def _peak(analysis: DeviceAnalysis, reserve: str) -> _Fact:
         shown = curve_bytes("allocated", allocated, analysis.replay.at_least)
         size = f"peak {'about ' * contradicts}{shown}{_trace_limit(analysis)}"
     remark = ""
-    waiting = analysis.allocations.bytes_of(analysis.allocations.waiting_at(analysis.peak_event))
+    waiting = analysis.allocations.bytes_of(
+        analysis.allocations.waiting_at(analysis.peak_event)
+    )
     if waiting * _LEAST_SHOWN >= max(allocated, 1):
         remark = f"; {format_bytes(waiting)} more were freed and waited for another stream"
     if contradicts:
@@ -217,7 +230,11 @@ def _peak(analysis: DeviceAnalysis, reserve: str) -> _Fact:
         if "reserved" in analysis.replay.at_least:
             bound = "at least "
         remark += f"; PyTorch reserved {bound}{format_bytes(reserved)}"
-    return "peak", f"{size}{_shares(summary_totals(analysis, live), allocated)}{remark}", live
+    return (
+        "peak",
+        f"{size}{_shares(summary_totals(analysis, live), allocated)}{remark}",
+        live,
+    )
 
 
 def _trace_limit(analysis: DeviceAnalysis) -> str:

@@ -97,24 +97,27 @@ ABOUT: dict[Category, About] = {
     Category.GRADIENT: About(
         "gradients",
         "#ecad28",
-        Trait.USUALLY_KEPT | Trait.READ_BY_EVERYTHING | Trait.NO_SPARE_WEIGHT | Trait.FREED_BY_LINE,
+        Trait.USUALLY_KEPT
+        | Trait.READ_BY_EVERYTHING
+        | Trait.NO_SPARE_WEIGHT
+        | Trait.FREED_BY_LINE,
         "made by backward and kept after it, or freed by `zero_grad`",
     ),
     Category.KV_CACHE: About(
         "KV cache",
         "#3a9b6c",
         Trait.GROWS | Trait.COMPUTED | Trait.SKYLINE_ACTIVATION | Trait.NO_SPARE_WEIGHT,
-        "keys and values of earlier tokens, which inference keeps for the next ones: those of "
-        "vLLM, SGLang and transformers, and memory kept in the same way, once or twice for every "
-        "layer. In Skyline's tables it is an activation",
+        "keys and values of earlier tokens, which inference keeps for the next ones: "
+        "those of vLLM, SGLang and transformers, and memory kept in the same way, once "
+        "or twice for every layer. In Skyline's tables it is an activation",
         returned="cache of keys and values",
     ),
     Category.INPUT: About(
         "inputs",
         "#d8df8a",
         Trait.GROWS | Trait.SAVED | Trait.REPLACED | Trait.FREED_BY_LINE,
-        "made outside of modules and used in forward: batches, and data kept on the device, such "
-        "as a replay buffer",
+        "made outside of modules and used in forward: batches, and data kept on the "
+        "device, such as a replay buffer",
         returned="batch",
     ),
     Category.COMMUNICATION: About(

@@ -8,7 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from snapconv.classification import inventory
-from snapconv.classification.categories import NO_RULE, Category, Evidence, Trait, categories_with
+from snapconv.classification.categories import (
+    NO_RULE,
+    Category,
+    Evidence,
+    Trait,
+    categories_with,
+)
 from snapconv.classification.decisions import (
     LIKELY_ONLY,
     Classification,

@@ -169,7 +169,9 @@ def ends_within_backward(features: Features) -> BoolColumn:
 @feature_condition
 def ends_before_next_phase(features: Features) -> BoolColumn:
     """Freed before the next forward or backward."""
-    return np.asarray(features.end < np.minimum(features.next_forward, features.next_backward))
+    return np.asarray(
+        features.end < np.minimum(features.next_forward, features.next_backward)
+    )
 
 
 @feature_condition
@@ -378,7 +380,9 @@ def replaces_weights(decided: Decided) -> BoolColumn:
     freeing_weights = distinct(freeing_line[former & (freeing_line >= 0)])
     outlives_step = made_in_step.column(decided) & (features.end > features.alloc_run_last)
     new_values = outlives_step & (line >= 0)
-    freed_likewise = new_values & features.is_freed & is_among(freeing_line, freeing_weights)
+    freed_likewise = (
+        new_values & features.is_freed & is_among(freeing_line, freeing_weights)
+    )
     new_values &= is_among(features.sizes, distinct(features.sizes[former]))
     return np.asarray(new_values & is_among(line, distinct(line[freed_likewise])))
 
@@ -433,7 +437,9 @@ def maybe_saves(decided: Decided) -> bool:
 def outlives_forward(decided: Decided) -> BoolColumn:
     """Made in forward, and there when something is made outside of modules."""
     features = decided.features
-    next_outside = next_of(features.alloc[features.outside], features.alloc, features.n_events)
+    next_outside = next_of(
+        features.alloc[features.outside], features.alloc, features.n_events
+    )
     return features.in_forward & (features.end > next_outside)
 
 

@@ -141,7 +141,9 @@ class Decided:
         if not proposal.category:
             return
         is_recorded = proposal.evidence in _RECORDED_EVIDENCE
-        self._certainty[rows] = int(Certainty.RECORDED if is_recorded else Certainty.CERTAIN)
+        self._certainty[rows] = int(
+            Certainty.RECORDED if is_recorded else Certainty.CERTAIN
+        )
         if proposal.probability is None:
             self._probability[rows] = 1
         else:

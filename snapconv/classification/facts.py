@@ -65,7 +65,13 @@ from snapconv.classification.conditions import (
     used_in_forward,
     workspace_size,
 )
-from snapconv.classification.decisions import Fact, FrameFact, Reason, freed_through, made_through
+from snapconv.classification.decisions import (
+    Fact,
+    FrameFact,
+    Reason,
+    freed_through,
+    made_through,
+)
 from snapconv.torch_knowledge.frame_patterns import Role
 
 WEIGHT, GRADIENT, STATE = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
@@ -87,7 +93,9 @@ _ZERO_GRAD = Reason(
 )
 _KEPT_IN_STEP = Reason("made-in-step-and-kept", "made in a step, still in use after it")
 _FREED_IN_STEP = Reason("made-in-step-and-freed", "made in a step, freed in it")
-_INTO_BACKWARD = Reason("kept-into-backward", "made in forward, still in use when backward begins")
+_INTO_BACKWARD = Reason(
+    "kept-into-backward", "made in forward, still in use when backward begins"
+)
 _BY_BACKWARD = Reason(
     "freed-by-backward",
     "made in forward, outside of modules before backward, or before the trace; freed by the engine",
@@ -115,8 +123,8 @@ AUTOCAST_COPY = Fact(
     WEIGHT,
     Reason(
         CAST_OF_WEIGHT,
-        "cast by autocast, half as large as a weight, not freed in its own forward: a copy of the "
-        "weight, kept by the cache or by the graph",
+        "cast by autocast, half as large as a weight, not freed in its own forward: a "
+        "copy of the weight, kept by the cache or by the graph",
     ),
     cast_of_weight & ~is_freed_in_own_forward,
     BY_FRAMES,
@@ -145,7 +153,11 @@ FACTS = (
     Fact(
         INPUT,
         _BATCH,
-        precedes_the_graph & feeds_module & may_be_input & is_freed_by_engine & ~made_in_bulk,
+        precedes_the_graph
+        & feeds_module
+        & may_be_input
+        & is_freed_by_engine
+        & ~made_in_bulk,
     ),
     FrameFact(
         ACTIVATION,
@@ -154,7 +166,11 @@ FACTS = (
         is_free_site=True,
     ),
     Fact(
-        GRADIENT, _ZERO_GRAD, may_be_gradient & freed_in_zero_grad, ANNOTATED, follows_phases=False
+        GRADIENT,
+        _ZERO_GRAD,
+        may_be_gradient & freed_in_zero_grad,
+        ANNOTATED,
+        follows_phases=False,
     ),
     Fact(
         GRADIENT,
@@ -173,8 +189,8 @@ FACTS = (
         WEIGHT,
         Reason(
             "made-where-layers-are-built",
-            "made before any forward by an `__init__` that another one calls, and in use in "
-            "forward: a layer's weight",
+            "made before any forward by an `__init__` that another one calls, and in "
+            "use in forward: a layer's weight",
         ),
         made_in_nested_constructors
         & made_outside
@@ -187,14 +203,19 @@ FACTS = (
         WEIGHT,
         Reason(
             "new-value-of-a-weight",
-            "made in a step by a line whose results are freed as the weights before them were: a "
-            "weight's new value",
+            "made in a step by a line whose results are freed as the weights before "
+            "them were: a weight's new value",
         ),
         replaces_weights & ~ends_within_run,
         BY_FREE,
         follows_phases=False,
     ),
-    Fact(STATE, _KEPT_IN_STEP, made_in_step & made_in_annotated_step & ~ends_within_run, ANNOTATED),
+    Fact(
+        STATE,
+        _KEPT_IN_STEP,
+        made_in_step & made_in_annotated_step & ~ends_within_run,
+        ANNOTATED,
+    ),
     Fact(
         TEMPORARY,
         _FREED_IN_STEP,
@@ -209,8 +230,8 @@ FACTS = (
         STATE,
         Reason(
             "replaced-in-step",
-            "freed in a step; from before the trace and as large as a state of it, or made before "
-            "any backward",
+            "freed in a step; from before the trace and as large as a state of it, or "
+            "made before any backward",
         ),
         freed_in_step
         & (
@@ -232,8 +253,8 @@ FACTS = (
         TEMPORARY,
         Reason(
             "freed-within-backward",
-            "allocated by autograd's engine, freed in the same backward pass or before the step "
-            "that follows",
+            "allocated by autograd's engine, freed in the same backward pass or before "
+            "the step that follows",
         ),
         _made_by_backward & ends_within_backward,
     ),
@@ -243,15 +264,18 @@ FACTS = (
             "kept-after-backward",
             "allocated by autograd's engine, kept after the backward pass, as large as a weight",
         ),
-        (_made_by_backward | (lasts_throughout & made_through(Role.ENGINE) & ~has_no_frames))
+        (
+            _made_by_backward
+            | (lasts_throughout & made_through(Role.ENGINE) & ~has_no_frames)
+        )
         & size_of_weight,
     ),
     Fact(
         TEMPORARY,
         Reason(
             "live-in-failed-backward",
-            "allocated by autograd's engine, as large as no weight, in a backward pass that ran "
-            "out of memory",
+            "allocated by autograd's engine, as large as no weight, in a backward pass "
+            "that ran out of memory",
         ),
         _made_by_backward & is_live_at_dump & ends_out_of_memory & made_in_last_run,
     ),
@@ -268,7 +292,11 @@ FACTS = (
         ),
         BY_FREE,
     ),
-    Fact(ACTIVATION, _INTO_BACKWARD, (made_in_forward | _made_between_modules) & reaches_backward),
+    Fact(
+        ACTIVATION,
+        _INTO_BACKWARD,
+        (made_in_forward | _made_between_modules) & reaches_backward,
+    ),
     Fact(
         CACHE,
         Reason(
@@ -281,7 +309,11 @@ FACTS = (
             outlives_forward
             | (
                 infers
-                & ((made_in_forward & is_live_at_dump) | made_outside | preexisting_in_forward)
+                & (
+                    (made_in_forward & is_live_at_dump)
+                    | made_outside
+                    | preexisting_in_forward
+                )
             )
         ),
         BY_FRAMES,
@@ -290,8 +322,8 @@ FACTS = (
         CACHE,
         Reason(
             "cache-that-lengthened",
-            "made anew by one line in forwards of an inference, each time longer by the same, and "
-            "kept",
+            "made anew by one line in forwards of an inference, each time longer by "
+            "the same, and kept",
         ),
         infers & lengthened & ~maybe_saves,
     ),
@@ -359,7 +391,9 @@ LATER = (
         BY_SIZES,
     ),
     Fact(ACTIVATION, _INTO_BACKWARD, preexisting_in_forward),
-    Fact(INPUT, _BATCH, _batch_still_there & (_like_batch | (is_older & ~begins_in_backward))),
+    Fact(
+        INPUT, _BATCH, _batch_still_there & (_like_batch | (is_older & ~begins_in_backward))
+    ),
 )
 
 # Evaluated last: likely, as often right as stated (measured on 60 programs of the benchmark, in all
@@ -378,8 +412,8 @@ LIKELY = (
         ACTIVATION,
         Reason(
             "likely-kept-for-a-backward",
-            "made outside of modules after a forward began, and still there, with no backward "
-            "after it",
+            "made outside of modules after a forward began, and still there, with no "
+            "backward after it",
         ),
         made_outside
         & is_live_at_dump
@@ -402,8 +436,8 @@ LIKELY = (
         Category.UNKNOWN,
         Reason(
             "persistent-since-before-the-recording",
-            "there before the first event and at the dump; only its line, if it has one, may show "
-            "what it is for",
+            "there before the first event and at the dump; only its line, if it has "
+            "one, may show what it is for",
         ),
         is_undecided & lasts_throughout,
         Evidence.NONE,

@@ -82,7 +82,9 @@ class Features:
     @cached_property
     def end(self) -> EventColumn:
         """The event of the program's own free (free_requested), or else of the end of the block."""
-        return np.where(self.is_freed, self.allocations.freed_event, np.int32(self.n_events))
+        return np.where(
+            self.is_freed, self.allocations.freed_event, np.int32(self.n_events)
+        )
 
     @cached_property
     def is_traced(self) -> BoolColumn:
@@ -176,7 +178,9 @@ class Features:
 
     def freed_through(self, role: Role) -> BoolColumn:
         """Allocations freed from code of this role, where the file has the stacks of frees."""
-        return self._if_free_sites_known(self.roles.of(role, self.allocations.free_stack_id))
+        return self._if_free_sites_known(
+            self.roles.of(role, self.allocations.free_stack_id)
+        )
 
     def _if_free_sites_known(self, marked: BoolColumn) -> BoolColumn:
         return marked if self.phases.free_sites_known else np.zeros(len(marked), bool)
@@ -229,9 +233,16 @@ class Features:
         No backward needs it, even if autograd had saved it. Never where frees have no stacks of
         their own.
         """
-        is_backward = self._is_engine_at_work(self.allocations.free_stack_id, self.end_phase)
+        is_backward = self._is_engine_at_work(
+            self.allocations.free_stack_id, self.end_phase
+        )
         is_own_run = self.is_freed & (self.end <= self.alloc_run_last)
-        return self.in_forward & self.freed_through(Role.MODULE_CALL) & ~is_backward & is_own_run
+        return (
+            self.in_forward
+            & self.freed_through(Role.MODULE_CALL)
+            & ~is_backward
+            & is_own_run
+        )
 
     @cached_property
     def outside(self) -> BoolColumn:
@@ -346,7 +357,9 @@ class Features:
         last_forward = last_before(alloc[self.in_forward], row_alloc)
         last_layer = last_before(alloc[self.in_forward & is_layer], row_alloc)
         last_training = last_before(self.phases.events_of_training, row_alloc)
-        marked = (self.is_copied_or_filled | is_collected)[rows] | (last_data > last_forward)
+        marked = (self.is_copied_or_filled | is_collected)[rows] | (
+            last_data > last_forward
+        )
         is_renewed = is_among(stack[rows], stack[self.outside & self.is_freed])
         may_be_data = np.maximum(last_data, last_training) > last_layer
         may_be_data |= is_among(sizes[rows], sizes[is_copied])
@@ -431,7 +444,9 @@ def fullest_part(
     return np.asarray(rows[part[rows] == fullest])
 
 
-def at(column: NDArray[Any], rows: NDArray[np.integer[Any]], missing: int = 0) -> NDArray[Any]:
+def at(
+    column: NDArray[Any], rows: NDArray[np.integer[Any]], missing: int = 0
+) -> NDArray[Any]:
     """Return ``column[rows]``, with ``missing`` where a row is -1, or just beyond the end."""
     padding = np.full(2, missing, column.dtype)
     return np.take(np.concatenate((column, padding)), rows)

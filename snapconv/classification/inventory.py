@@ -24,7 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.classification.categories import Category, Evidence
-from snapconv.classification.decisions import CERTAIN, LIKELY, Decided, FloatColumn, Proposal
+from snapconv.classification.decisions import (
+    CERTAIN,
+    LIKELY,
+    Decided,
+    FloatColumn,
+    Proposal,
+)
 from snapconv.classification.job import KINDS, Counts, Job, jobs
 from snapconv.classification.other_sizes import OtherSizes
 from snapconv.classification.parameters import (
@@ -39,10 +45,10 @@ from snapconv.units import format_bytes
 SLUG = "explained-by-the-job"
 GRADIENT_OR_STATE = "gradient-or-optimizer-state"
 REASONS = {
-    SLUG: "one hypothesis about the whole job explains how often this size and the others occur: "
-    "so many weights, states, gradients and copies of the model",
-    GRADIENT_OR_STATE: "a gradient or a state of the optimizer: as many of a size as both have, "
-    "and nothing shows which",
+    SLUG: "one hypothesis about the whole job explains how often this size and the "
+    "others occur: so many weights, states, gradients and copies of the model",
+    GRADIENT_OR_STATE: "a gradient or a state of the optimizer: as many of a size as "
+    "both have, and nothing shows which",
 }
 # Sources that have all parameters of an optimizer.
 _HAS_ALL = (Source.WHOLE, Source.ADDED)
@@ -252,7 +258,9 @@ def bits_of_count(n: int, n_layers: int) -> float:
     return bits
 
 
-def missed(hypothesis: Hypothesis, job: Job, n_layers: int, sizes: list[int]) -> tuple[float, int]:
+def missed(
+    hypothesis: Hypothesis, job: Job, n_layers: int, sizes: list[int]
+) -> tuple[float, int]:
     """Return the bits of all counts that a hypothesis misses, and the bytes that it explains."""
     bits = 0.0
     explained_bytes = 0
@@ -267,7 +275,9 @@ def missed(hypothesis: Hypothesis, job: Job, n_layers: int, sizes: list[int]) ->
         elif job.sizes:
             size_bits = _bits_of_other_size(hypothesis, job, n, n_layers)
         else:
-            size_bits, n_explained = _bits_without_parameters(n, hypothesis.per_parameter, n_layers)
+            size_bits, n_explained = _bits_without_parameters(
+                n, hypothesis.per_parameter, n_layers
+            )
         share = size * max(n, job.sizes[size]) / total_bytes
         bits += share**_SHARE_POWER * size_bits
         explained_bytes += size * n_explained
@@ -317,7 +327,9 @@ def _bits_of_other_number(
         return
     if n_parameters > job.sizes[size]:
         # With all gradients of an iteration and one optimizer, no parameter is missing.
-        is_complete = job.parameters.source in _HAS_ALL and not job.optimizers.may_be_several
+        is_complete = (
+            job.parameters.source in _HAS_ALL and not job.optimizers.may_be_several
+        )
         yield (BITS.other_number if is_complete else BITS.more_parameters), n
     elif times > 1 and 0 < n_parameters < job.sizes[size]:
         yield BITS.other_number, n
@@ -439,7 +451,9 @@ def _whole_copies(
         return None
     if n_parameters <= job.sizes[size] and not (times > 1 and n_blocks and surplus < 0):
         return None
-    return job.open_counts(size, (n_parameters * count for count in hypothesis.block_counts))
+    return job.open_counts(
+        size, (n_parameters * count for count in hypothesis.block_counts)
+    )
 
 
 def _limited(counts: Counts, n: int) -> Counts:
@@ -460,7 +474,9 @@ def _ordered(counts: Counts, job: Job) -> list[Layout]:
 Probabilities = NDArray[np.float64]
 
 
-def probabilities(decided: Decided, rows: Int64Column, weighed: list[Weighed]) -> Probabilities:
+def probabilities(
+    decided: Decided, rows: Int64Column, weighed: list[Weighed]
+) -> Probabilities:
     """Return the probability of every category for the rows, summed over hypotheses."""
     features = decided.features
     table = np.zeros((len(rows), len(Category)))
@@ -482,7 +498,11 @@ def probabilities(decided: Decided, rows: Int64Column, weighed: list[Weighed]) -
 
 
 def _mark_size(
-    table: Probabilities, members: Int64Column, weighed: Weighed, other_sizes: OtherSizes, size: int
+    table: Probabilities,
+    members: Int64Column,
+    weighed: Weighed,
+    other_sizes: OtherSizes,
+    size: int,
 ) -> None:
     """Add what a hypothesis says of the rows of one size; ``other_sizes`` judges other sizes."""
     hypothesis = weighed.hypothesis

@@ -108,7 +108,9 @@ class OtherSizes:
         distinct_widths = set(widths)
         for width in widths:
             quotient, remainder = divmod(size, width)
-            if not remainder and not distinct_widths.isdisjoint((4 * quotient, 2 * quotient)):
+            if not remainder and not distinct_widths.isdisjoint(
+                (4 * quotient, 2 * quotient)
+            ):
                 return True
         return False
 

@@ -104,7 +104,11 @@ def is_training(decided: Decided) -> bool:
 def layers_by_counts(counts: Sizes) -> int:
     """Return what divides how often nearly all repeated sizes of a model occur; 0 for none."""
     repeated = Counter(
-        {size: n for size, n in counts.items() if n >= LEAST_REPEATED and size >= SMALL_BYTES}
+        {
+            size: n
+            for size, n in counts.items()
+            if n >= LEAST_REPEATED and size >= SMALL_BYTES
+        }
     )
     least_bytes = _OF_LAYERS * bytes_of(repeated)
     max_layers = min(max(repeated.values(), default=1), _MOST_LAYERS)

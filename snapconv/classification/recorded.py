@@ -21,7 +21,14 @@ from snapconv.classification.decisions import (
     feature_condition,
     made_through,
 )
-from snapconv.classification.facts import ACTIVATION, AUTOCAST_COPY, GRADIENT, INPUT, STATE, WEIGHT
+from snapconv.classification.facts import (
+    ACTIVATION,
+    AUTOCAST_COPY,
+    GRADIENT,
+    INPUT,
+    STATE,
+    WEIGHT,
+)
 from snapconv.classification.features import Features
 from snapconv.columns import (
     BoolColumn,
@@ -231,7 +238,9 @@ PROFILED = (
         follows_phases=False,
     ),
 )
-_COPY = Reason("recorded-as-copy", "`deepcopy`, or autocast, made it from a weight or from a state")
+_COPY = Reason(
+    "recorded-as-copy", "`deepcopy`, or autocast, made it from a weight or from a state"
+)
 _ATTRIBUTE = Reason(
     "recorded-as-attribute",
     "a plain attribute of a module: if written since it was made, a cache; else like a buffer",
@@ -267,8 +276,8 @@ RECORDED = (
         INPUT,
         Reason(
             "recorded-as-saved-input",
-            "autograd saved it, and it is an input: made by no module and by no operation that has "
-            "a gradient",
+            "autograd saved it, and it is an input: made by no module and by no "
+            "operation that has a gradient",
         ),
         _target,
     ),
@@ -281,7 +290,8 @@ RECORDED = (
     _recorded(
         ACTIVATION,
         Reason(
-            "recorded-as-saved", "autograd saved it for backward, and forward did not free it again"
+            "recorded-as-saved",
+            "autograd saved it for backward, and forward did not free it again",
         ),
         _saved & ~is_freed_in_own_forward,
     ),

@@ -171,7 +171,9 @@ def _rules(label: str, patterns: object) -> Iterator[UserRule]:
         )
     for number, pattern in enumerate(patterns):
         if not isinstance(pattern, str):
-            raise InputError(f"{label}[{number}]: expected text, got {type(pattern).__name__}")
+            raise InputError(
+                f"{label}[{number}]: expected text, got {type(pattern).__name__}"
+            )
         if not pattern.strip("*"):
             raise InputError(f"{label}[{number}]: it would fit every frame")
         yield UserRule(_CATEGORIES[label], pattern)

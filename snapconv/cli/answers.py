@@ -19,7 +19,13 @@ from snapconv.cli.arguments import (
     device_number,
     give_signature,
 )
-from snapconv.cli.terminal import first_entries, print_json, print_lines, progress_bar, show_notes
+from snapconv.cli.terminal import (
+    first_entries,
+    print_json,
+    print_lines,
+    progress_bar,
+    show_notes,
+)
 from snapconv.errors import BudgetExceeded, SnapconvError
 from snapconv.units import curve_bytes, device_argument, device_kind, device_name
 
@@ -33,7 +39,9 @@ _SHOWN_BY_ANSWERS = {"truncated-history"}
 QUESTIONS: "dict[str, Callable[..., Answer]]" = {}
 QUESTION_COMMANDS: dict[str, Callable[..., None]] = {}
 # What every question has besides its own options.
-TOP = inspect.Parameter("top", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=TopOption)
+TOP = inspect.Parameter(
+    "top", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=TopOption
+)
 _AS_JSON = TOP.replace(name="as_json", default=False, annotation=JsonOption)
 
 
@@ -52,7 +60,9 @@ class Answer:
     exceeded: str = ""
 
 
-def analysis_of(snapshot: Path, options: ReadOptions, *, shows_progress: bool = True) -> "Analysis":
+def analysis_of(
+    snapshot: Path, options: ReadOptions, *, shows_progress: bool = True
+) -> "Analysis":
     """Read and analyse a file, or the requested one of its devices."""
     from snapconv.analysis import analyze_file
 
@@ -83,7 +93,9 @@ def answer_by_device(
     values = []
     rows = []
     device_weights = weights or [0] * len(devices)
-    for device, weight, (answer, lines) in zip(devices, device_weights, answers, strict=True):
+    for device, weight, (answer, lines) in zip(
+        devices, device_weights, answers, strict=True
+    ):
         values.append(_device_values(device, answer))
         rows.append(((-weight, *device.urgency), device, lines))
     rows.sort(key=itemgetter(0))
@@ -107,7 +119,9 @@ def _text_lines(answers: Iterable[Iterable[str]], further: list[str]) -> list[st
     return shown + further if further else shown[:-1]
 
 
-def _notes_about(devices: "Sequence[DeviceAnalysis]", notes: "Sequence[Note]") -> "list[Note]":
+def _notes_about(
+    devices: "Sequence[DeviceAnalysis]", notes: "Sequence[Note]"
+) -> "list[Note]":
     """Return the notes on these devices and on the file that no answer has a line about."""
     numbers = {None, *(device.device.device for device in devices)}
     notes_of_devices = [note for note in notes if note.device in numbers]
@@ -168,6 +182,12 @@ def question(function: Callable[..., Answer]) -> Callable[..., None]:
 def error_values(error: BaseException | None) -> dict[str, object]:
     """Return an error for machines: the exit code, the kind, and the sentence on stderr."""
     if isinstance(error, SnapconvError):
-        return {"exit_code": error.exit_code, "kind": type(error).__name__, "message": str(error)}
-    message = getattr(error, "format_message", error.__str__)()  # typer's, of a wrong command line
+        return {
+            "exit_code": error.exit_code,
+            "kind": type(error).__name__,
+            "message": str(error),
+        }
+    message = getattr(
+        error, "format_message", error.__str__
+    )()  # typer's, of a wrong command line
     return {"exit_code": 2, "kind": "UsageError", "message": message}

@@ -14,7 +14,13 @@ from snapconv.cli.answers import error_values
 from snapconv.cli.arguments import Command, flat
 from snapconv.cli.program_end import ProgramEnded
 from snapconv.cli.questions import QUESTION_COMMANDS
-from snapconv.cli.terminal import give_up_stdout, open_stdout, print_error, print_json, print_lines
+from snapconv.cli.terminal import (
+    give_up_stdout,
+    open_stdout,
+    print_error,
+    print_json,
+    print_lines,
+)
 from snapconv.errors import BudgetExceeded, InputError, OutputWriteError, SnapconvError
 from snapconv.files import is_capture
 from snapconv.stop_signals import BY_SIGNAL, STOPPING, signals_raise, stage
@@ -31,7 +37,10 @@ COMMANDS = (*QUESTION_COMMANDS, *sorted((*_OUTPUTS, *_LOADED_WHEN_CALLED)))
 # The commands of a line that begins with a file, or with a folder of a job's files.
 _FILE_COMMAND, _FOLDER_COMMAND = "verdict", "ranks"
 _HELP = {"help_option_names": ["--help", "-h"]}
-_PLAIN_OUTPUT: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
+_PLAIN_OUTPUT: dict[str, Any] = {
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SnapconvError as error:
         return _failed(line, error)
     except MemoryError:
-        return _failed(line, InputError("this machine's memory does not suffice for the file"))
+        return _failed(
+            line, InputError("this machine's memory does not suffice for the file")
+        )
 
 
 def _run(line: list[str]) -> int:
@@ -77,13 +88,17 @@ def _run(line: list[str]) -> int:
     except OSError as error:  # only the terminal is left: files have errors of their own
         give_up_stdout()
         reason = error.strerror or "it is closed"
-        raise OutputWriteError(f"the standard output cannot be written: {reason}") from error
+        raise OutputWriteError(
+            f"the standard output cannot be written: {reason}"
+        ) from error
     return 0
 
 
 def _failed(line: list[str], error: SnapconvError) -> int:
     print_error(f"error: {error}")
-    if not isinstance(error, BudgetExceeded):  # its document is the answer, which is printed
+    if not isinstance(
+        error, BudgetExceeded
+    ):  # its document is the answer, which is printed
         _print_document(line, error)
     return error.exit_code
 
@@ -102,15 +117,15 @@ def _add_command(words: list[str]) -> list[str]:
         return words
     if os.path.isdir(words[0]) and not is_capture(Path(words[0])):  # noqa: PTH112
         print_error(
-            f"{words[0]} is a folder: comparing its files as ranks of a job (snapconv ranks "
-            f"{words[0]})"
+            f"{words[0]} is a folder: comparing its files as ranks of a job (snapconv "
+            f"ranks {words[0]})"
         )
         return [_FOLDER_COMMAND, *words]
     if len(words) > 1 and all(map(os.path.exists, words)):
         files = " ".join(words)
         print_error(
-            f"error: several files: type `snapconv ranks {files}`, or `snapconv diff OLD NEW` for "
-            f"two"
+            f"error: several files: type `snapconv ranks {files}`, or `snapconv diff "
+            f"OLD NEW` for two"
         )
         raise ProgramEnded(2)  # a wrong command line
     return [_FILE_COMMAND, *words]
@@ -140,7 +155,10 @@ def _options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version and exit.",
         ),
     ] = False,
 ) -> None:
@@ -151,9 +169,9 @@ def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     """Make the command line with these of its commands, whose modules are loaded."""
     app = typer.Typer(
         name="snapconv",
-        help="Show what fills GPU memory and takes time: read PyTorch's memory snapshots (no GPU, "
-        "no torch, nothing in the file is run), or record a training script. `snapconv help "
-        "COMMAND` shows a command's options.",
+        help="Show what fills GPU memory and takes time: read PyTorch's memory "
+        "snapshots (no GPU, no torch, nothing in the file is run), or record a "
+        "training script. `snapconv help COMMAND` shows a command's options.",
         no_args_is_help=True,
         context_settings=_HELP,
         **_PLAIN_OUTPUT,
@@ -177,10 +195,14 @@ def _add(app: typer.Typer, name: str) -> None:
     summary = (command.__doc__ or "").partition("\n")[0]
     settings: dict[str, Any] = dict(_HELP)
     if name in _PROGRAM_COMMANDS:
-        settings["allow_interspersed_args"] = False  # what follows the entry is the program's
+        settings["allow_interspersed_args"] = (
+            False  # what follows the entry is the program's
+        )
     else:
         command = stage(command)
-    add = app.command(name, short_help=summary, cls=command_class, context_settings=settings)
+    add = app.command(
+        name, short_help=summary, cls=command_class, context_settings=settings
+    )
     add(command)
 
 

@@ -45,8 +45,8 @@ SnapshotArgument = Annotated[
     Path,
     typer.Argument(
         metavar="SNAPSHOT",
-        help="A snapshot (pickle, JSON, a page of torch's viewer or profiler; in gzip or zip too), "
-        "a capture's folder, or - for the standard input.",
+        help="A snapshot (pickle, JSON, a page of torch's viewer or profiler; in gzip "
+        "or zip too), a capture's folder, or - for the standard input.",
         readable=False,
         callback=refuse_pipe,
     ),
@@ -61,29 +61,31 @@ IsModuleOption = Annotated[
 ProjectRootOption = Annotated[
     str | None,
     typer.Option(
-        help="Count only what is below this folder as the project; as recorded, it need not exist "
-        "here. Default: all Python files that are not installed."
+        help="Count only what is below this folder as the project; as recorded, it "
+        "need not exist here. Default: all Python files that are not installed."
     ),
 ]
 IncludeOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PACKAGE_OR_PATH",
-        help="Count a library as part of the project too: a package such as timm.models, or a "
-        "folder as recorded. May be repeated. Always counted: transformers.models, "
-        "diffusers.models.",
+        help="Count a library as part of the project too: a package such as "
+        "timm.models, or a folder as recorded. May be repeated. Always counted: "
+        "transformers.models, diffusers.models.",
     ),
 ]
 CertainOption = Annotated[
     bool,
-    typer.Option("--certain", help="Count only what is certain: what is likely becomes unknown."),
+    typer.Option(
+        "--certain", help="Count only what is certain: what is likely becomes unknown."
+    ),
 ]
 DeviceTotalOption = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="The device's memory, such as 80GiB, where the file does not have it (nvidia-smi "
-        "shows it).",
+        help="The device's memory, such as 80GiB, where the file does not have it "
+        "(nvidia-smi shows it).",
     ),
 ]
 TopOption = Annotated[
@@ -97,8 +99,12 @@ TopOption = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print JSON for machines instead of text.")
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")
+]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Replace what is there already.")
+]
 RanksOption = Annotated[
     str | None,
     typer.Option(
@@ -118,7 +124,8 @@ class ReadOptions:
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="This device only, or `host` for pinned memory. Default: each."
+            metavar="N",
+            help="This device only, or `host` for pinned memory. Default: each.",
         ),
     ] = None
     project_root: ProjectRootOption = None
@@ -159,7 +166,9 @@ class Command(TyperCommand):
 
         def position(parameter: Any) -> tuple[bool, int]:
             is_absent = parameter not in order
-            return not parameter.is_eager, len(order) if is_absent else order.index(parameter)
+            return not parameter.is_eager, len(order) if is_absent else order.index(
+                parameter
+            )
 
         kinds = _kinds(self.callback)
         for parameter in sorted(self.get_params(ctx), key=position):
@@ -181,7 +190,8 @@ class Command(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the parts of the usage line without the braces around what is required."""
         return [
-            piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)
+            piece.replace("{", "").replace("}", "")
+            for piece in super().collect_usage_pieces(ctx)
         ]
 
 
@@ -224,17 +234,24 @@ def flat(function: Callable[..., _Value]) -> Callable[..., _Value]:
 
     def run(**values: Any) -> _Value:
         for name, group in groups.items():
-            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+            values[name] = group(
+                **{field.name: values.pop(field.name) for field in fields(group)}
+            )
         return function(**values)
 
     return give_signature(run, options, of=function)
 
 
 def give_signature(
-    run: Callable[..., _Value], parameters: Iterable[inspect.Parameter], *, of: Callable[..., Any]
+    run: Callable[..., _Value],
+    parameters: Iterable[inspect.Parameter],
+    *,
+    of: Callable[..., Any],
 ) -> Callable[..., _Value]:
     """Give a function the name and help of another, and parameters that typer and the docs see."""
-    keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    keywords = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters
+    ]
     run.__name__ = of.__name__
     run.__doc__ = of.__doc__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
@@ -258,7 +275,8 @@ def parsed(text: Any, parse: Callable[[Any], _Value], option: str) -> _Value:
         size = _DECIMAL_SIZE.fullmatch(str(word).rpartition("=")[2].strip())
         if size:
             typer.echo(
-                f"note: {option} {size[0]} is read as {size[1]} {size[2].upper()}iB", err=True
+                f"note: {option} {size[0]} is read as {size[1]} {size[2].upper()}iB",
+                err=True,
             )
     return value
 

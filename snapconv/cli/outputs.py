@@ -40,7 +40,9 @@ def to_sqlite(
     ] = None,
     extended: Annotated[
         bool,
-        typer.Option("--extended", help="Add snapconv's own tables; Skyline's stay as they are."),
+        typer.Option(
+            "--extended", help="Add snapconv's own tables; Skyline's stay as they are."
+        ),
     ] = False,
     read: ReadOptions,
     force: ForceOption = False,

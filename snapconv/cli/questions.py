@@ -49,7 +49,9 @@ MomentOption = Annotated[
 
 
 @question
-def verdict(snapshot: SnapshotArgument, *, read: ReadOptions, top: TopOption = None) -> Answer:
+def verdict(
+    snapshot: SnapshotArgument, *, read: ReadOptions, top: TopOption = None
+) -> Answer:
     """Say what matters most; `snapconv FILE` does it too.
 
     A verdict, the three largest causes, the next command to type. Example: snapconv run.pickle
@@ -110,7 +112,8 @@ def tree(
     all_frames: Annotated[
         bool,
         typer.Option(
-            "--all-frames", help="Show libraries and C++ too, not only the project's frames."
+            "--all-frames",
+            help="Show libraries and C++ too, not only the project's frames.",
         ),
     ] = False,
     read: ReadOptions,
@@ -130,7 +133,9 @@ def tree(
     n_most = MOST_NODES if top is None else top
     answers = []
     for device in analysis.devices:
-        device_tree = find_tree(device, find_moment(device, name), by=by, all_frames=all_frames)
+        device_tree = find_tree(
+            device, find_moment(device, name), by=by, all_frames=all_frames
+        )
         answers.append((device_tree.largest(top), tree_lines(device_tree, n_most=n_most)))
     return answer_by_device(analysis, answers)
 
@@ -158,7 +163,9 @@ def oom(
     device_total: DeviceTotalOption = None,
     no_replay: Annotated[
         bool,
-        typer.Option("--no-replay", help="Do not replay the trace to try what would have helped."),
+        typer.Option(
+            "--no-replay", help="Do not replay the trace to try what would have helped."
+        ),
     ] = False,
     read: ReadOptions,
 ) -> Answer:
@@ -189,7 +196,9 @@ def oom(
             explained, remedies = explain_oom(
                 device, device_total=total, replay=not no_replay, progress=progress
             )
-            values = asdict(explained) | {"remedies": asdict(remedies) if remedies else None}
+            values = asdict(explained) | {
+                "remedies": asdict(remedies) if remedies else None
+            }
             answers.append((values, oom_lines(explained, remedies, file=str(snapshot))))
     other_devices = [device for device in file.devices if failed and not device.ran_out]
     return answer_by_device(analysis, answers, other_devices=other_devices)
@@ -235,8 +244,8 @@ def fragmentation(
         str | None,
         typer.Option(
             metavar="MOMENT",
-            help="A moment as in `snapconv summary`. Default: the failed request, the dump, the "
-            "peak and the worst moment, with the details of the first.",
+            help="A moment as in `snapconv summary`. Default: the failed request, the "
+            "dump, the peak and the worst moment, with the details of the first.",
         ),
     ] = None,
     read: ReadOptions,
@@ -270,8 +279,12 @@ def growth(snapshot: SnapshotArgument, *, read: ReadOptions) -> Answer:
 
     analysis = analysis_of(snapshot, read)
     reports = list(map(report_growth, analysis.devices))
-    answers = [(report.to_json(), growth_lines(report, str(snapshot))) for report in reports]
-    return answer_by_device(analysis, answers, weights=[report.weight for report in reports])
+    answers = [
+        (report.to_json(), growth_lines(report, str(snapshot))) for report in reports
+    ]
+    return answer_by_device(
+        analysis, answers, weights=[report.weight for report in reports]
+    )
 
 
 @question
@@ -309,7 +322,9 @@ def advise(
     for device in analysis.devices:
         goal = goal_of(device, capacity=capacity_bytes, save=saved_bytes)
         times = forward_times(analysis.timing, device.device.device)
-        advice = find_advice(device, goal_bytes=goal, capacity=capacity_bytes, forward_ms=times)
+        advice = find_advice(
+            device, goal_bytes=goal, capacity=capacity_bytes, forward_ms=times
+        )
         cached = 0 if save else kept_cached(device)
         lines = advice_lines(advice, str(snapshot), cached, growing_sentence(device))
         answers.append((advice.to_json(), lines))
@@ -324,8 +339,8 @@ def what_if(
         list[str] | None,
         typer.Option(
             metavar="KEY:VALUE,…",
-            help="Try these in place of the file's own, written as in PYTORCH_CUDA_ALLOC_CONF. "
-            "May be repeated: each is an alternative.",
+            help="Try these in place of the file's own, written as in "
+            "PYTORCH_CUDA_ALLOC_CONF. May be repeated: each is an alternative.",
         ),
     ] = None,
     search: Annotated[
@@ -338,8 +353,8 @@ def what_if(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="The memory that torch may have, such as 38GiB. Default: no limit, or, if a "
-            "request failed, what it had then.",
+            help="The memory that torch may have, such as 38GiB. Default: no limit, "
+            "or, if a request failed, what it had then.",
         ),
     ] = None,
     card: Annotated[
@@ -484,7 +499,9 @@ def diff(
     ],
     new: Annotated[
         Path,
-        typer.Argument(metavar="NEW", help="The newer file.", readable=False, callback=refuse_pipe),
+        typer.Argument(
+            metavar="NEW", help="The newer file.", readable=False, callback=refuse_pipe
+        ),
     ],
     *,
     read: ReadOptions,
@@ -521,7 +538,9 @@ class Limits:
 
     max_peak: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="The most that may be allocated at once, such as 38GiB."),
+        typer.Option(
+            metavar="SIZE", help="The most that may be allocated at once, such as 38GiB."
+        ),
     ] = None
     max_reserved: Annotated[
         str | None,
@@ -531,30 +550,31 @@ class Limits:
         list[str] | None,
         typer.Option(
             metavar="CATEGORY=SIZE",
-            help="The most that a category may have at the peak, such as activation=20GiB. May be "
-            "repeated.",
+            help="The most that a category may have at the peak, such as "
+            "activation=20GiB. May be repeated.",
         ),
     ] = None
     max_growth: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="The most that an iteration may add and never free, such as 0."
+            metavar="SIZE",
+            help="The most that an iteration may add and never free, such as 0.",
         ),
     ] = None
     no_faults_above: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="The most that a fault of `snapconv advise` may hold at the peak; with "
-            "--baseline, only faults that it lacks count.",
+            help="The most that a fault of `snapconv advise` may hold at the peak; "
+            "with --baseline, only faults that it lacks count.",
         ),
     ] = None
     fail_over: Annotated[
         str | None,
         typer.Option(
             metavar="PERCENT",
-            help="Exit code 7 if a device's peak of allocated bytes is higher by more than this, "
-            "such as 2%.",
+            help="Exit code 7 if a device's peak of allocated bytes is higher by more "
+            "than this, such as 2%.",
         ),
     ] = None
 

@@ -17,7 +17,13 @@ from snapconv.cli.arguments import (
     TopOption,
     parsed,
 )
-from snapconv.cli.terminal import first_entries, print_error, print_json, print_lines, progress_bar
+from snapconv.cli.terminal import (
+    first_entries,
+    print_error,
+    print_json,
+    print_lines,
+    progress_bar,
+)
 from snapconv.errors import InputError, UnsafePickleError
 from snapconv.files import checked_output
 from snapconv.mesh import Mesh
@@ -33,9 +39,9 @@ def ranks(
         list[str],
         typer.Argument(
             metavar="PATTERN",
-            help="Snapshots, captures, folders, globs in quotes, @LIST for a file with one a line; "
-            "or URLs of a store (s3://, gs://, hf://, ssh://; pip install 'snapconv[remote]' and "
-            "the store's package).",
+            help="Snapshots, captures, folders, globs in quotes, @LIST for a file with "
+            "one a line; or URLs of a store (s3://, gs://, hf://, ssh://; pip install "
+            "'snapconv[remote]' and the store's package).",
         ),
     ],
     *,
@@ -52,16 +58,16 @@ def ranks(
         str | None,
         typer.Option(
             metavar="AXES",
-            help="The job's device mesh, outermost axis first, such as pp=4,dp=8,tp=2. Default: "
-            "as recorded.",
+            help="The job's device mesh, outermost axis first, such as pp=4,dp=8,tp=2. "
+            "Default: as recorded.",
         ),
     ] = None,
     scheduler: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Let the workers of this Dask scheduler (tcp:// or tls://) read. Default: this "
-            "machine's.",
+            help="Let the workers of this Dask scheduler (tcp:// or tls://) read. "
+            "Default: this machine's.",
         ),
     ] = None,
     workers: Annotated[
@@ -75,7 +81,8 @@ def ranks(
     reports: Annotated[
         str | None,
         typer.Option(
-            metavar="FOLDER", help="Write each rank's memory report there too, also to a URL."
+            metavar="FOLDER",
+            help="Write each rank's memory report there too, also to a URL.",
         ),
     ] = None,
     no_cache: Annotated[
@@ -110,7 +117,9 @@ def ranks(
     show = partial(_print, as_json=as_json, top=top, quiet=quiet)
     try:
         with progress_bar(shown=not quiet) as bar:
-            report = read_job(patterns, options, progress=_job_progress(bar) if bar else None)
+            report = read_job(
+                patterns, options, progress=_job_progress(bar) if bar else None
+            )
     except JobStopped as stopped:
         show(stopped.report)
         _print_stop(stopped.n_left, is_kept=not no_cache and reports is None)

@@ -68,7 +68,9 @@ class RecordCommand(Command):
             *(option for option in before if option not in ("--", "-m")),
         ]
         if not params["is_module"]:
-            entry, arguments, params["is_module"] = strip_interpreter(entry, arguments, command)
+            entry, arguments, params["is_module"] = strip_interpreter(
+                entry, arguments, command
+            )
             params["entry"], params["args"] = entry, arguments
         if before[-1:] != ["--"]:
             _refuse_ours(entry, arguments)
@@ -101,17 +103,17 @@ class Simulated:
         bool,
         typer.Option(
             "--no-compute",
-            help="With --simulate: follow shapes only. Fast with a model of any size; no values, "
-            "no times. Files with values not computed are not kept. Ends the script when all is "
-            "recorded.",
+            help="With --simulate: follow shapes only. Fast with a model of any size; "
+            "no values, no times. Files with values not computed are not kept. Ends "
+            "the script when all is recorded.",
         ),
     ] = False
     routing: Annotated[
         Literal["balanced", "worst"],
         typer.Option(
             metavar="HOW",
-            help="With --no-compute: spread tokens evenly over experts (balanced), or send most "
-            "to the same ones (worst). Default: balanced.",
+            help="With --no-compute: spread tokens evenly over experts (balanced), or "
+            "send most to the same ones (worst). Default: balanced.",
             show_default=False,
         ),
     ] = "balanced"
@@ -136,8 +138,8 @@ def record(
         str,
         typer.Argument(
             metavar="ENTRY",
-            help="A training script, or a file with Skyline's or DeepView's providers; with -m, a "
-            "module.",
+            help="A training script, or a file with Skyline's or DeepView's providers; "
+            "with -m, a module.",
         ),
     ],
     args: ArgumentsOfEntry = None,
@@ -150,8 +152,8 @@ def record(
             "-o",
             metavar="PATH",
             help="The capture, a folder; or the URL of a folder in a store, such as "
-            "s3://bucket/run, to copy it to in the end. Default: the entry's name and .capture, "
-            "here.",
+            "s3://bucket/run, to copy it to in the end. Default: the entry's name and "
+            ".capture, here.",
         ),
     ] = None,
     force: ForceOption = False,
@@ -160,14 +162,16 @@ def record(
     warm_up: Annotated[
         int,
         typer.Option(
-            help="Iterations before those of --iterations. Default: 1.", min=0, show_default=False
+            help="Iterations before those of --iterations. Default: 1.",
+            min=0,
+            show_default=False,
         ),
     ] = 1,
     iterations: Annotated[
         int,
         typer.Option(
-            help="Iterations to record the memory of; after one more, as many are timed. "
-            "Default: 1.",
+            help="Iterations to record the memory of; after one more, as many are "
+            "timed. Default: 1.",
             min=1,
             show_default=False,
         ),
@@ -175,7 +179,8 @@ def record(
     stop: Annotated[
         bool,
         typer.Option(
-            "--stop", help="End the script when all is recorded, instead of letting it run on."
+            "--stop",
+            help="End the script when all is recorded, instead of letting it run on.",
         ),
     ] = False,
     batch_size: Annotated[
@@ -196,8 +201,8 @@ def record(
     project_root: Annotated[
         Path | None,
         typer.Option(
-            help="Count only what is below this folder as your own code. Default: all Python "
-            "files that are not installed, shown from the current folder.",
+            help="Count only what is below this folder as your own code. Default: all "
+            "Python files that are not installed, shown from the current folder.",
             readable=False,
         ),
     ] = None,
@@ -206,14 +211,16 @@ def record(
         Literal["all", "python"],
         typer.Option(
             metavar="WHICH",
-            help="Record C++ frames too (all), the only ones that backward has, or only Python's "
-            "(python). Default: all.",
+            help="Record C++ frames too (all), the only ones that backward has, or "
+            "only Python's (python). Default: all.",
             show_default=False,
         ),
     ] = "all",
     max_entries: Annotated[
         int | None,
-        typer.Option(help="How many events torch keeps, the newest. Default: 1000000.", min=1),
+        typer.Option(
+            help="How many events torch keeps, the newest. Default: 1000000.", min=1
+        ),
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -230,7 +237,9 @@ def record(
     chosen = chosen_ranks(ranks)
     _run_as_it_is_unless(chosen, program, args or [])
     upload = _upload(output)
-    capture = _rank_path(Path(output if output and not upload else f"{program.stem}.capture"))
+    capture = _rank_path(
+        Path(output if output and not upload else f"{program.stem}.capture")
+    )
     options = RecordingOptions(
         output=upload.folder / capture if upload else capture,
         project_root=(project_root or _folder(program)).absolute(),
@@ -271,7 +280,11 @@ def _rank_path(path: Path) -> Path:
 def _upload(output: str | None) -> "Upload | None":
     from snapconv.recorder.capture_folder import Upload, is_store
 
-    return Upload(output, say=say, warn=say) if output is not None and is_store(output) else None
+    return (
+        Upload(output, say=say, warn=say)
+        if output is not None and is_store(output)
+        else None
+    )
 
 
 def _folder(entry: "Entry") -> Path:
@@ -290,11 +303,13 @@ def _include(text: str) -> str:
 def _check_for_providers(entry: "Entry", args: list[str], batch_size: int | None) -> None:
     """Refuse what goes with a script alone, or with providers alone."""
     if batch_size is not None and entry.kind != "providers":
-        raise typer.BadParameter(f"{entry.path} has no providers", param_hint="--batch-size")
+        raise typer.BadParameter(
+            f"{entry.path} has no providers", param_hint="--batch-size"
+        )
     if args and entry.kind == "providers":
         message = (
-            f"{entry.path} has providers, which take no arguments; put snapconv's own options "
-            f"before it"
+            f"{entry.path} has providers, which take no arguments; put snapconv's own "
+            f"options before it"
         )
         raise typer.BadParameter(message, param_hint=" ".join(args))
 
@@ -321,17 +336,21 @@ def _record(
     tell = say if is_first and not quiet else silent
     if options.simulation is not None and not options.simulation.compute:
         tell(
-            "only shapes are computed: values read as 0, and where a branch depends on one, the "
-            "side with more calls runs"
+            "only shapes are computed: values read as 0, and where a branch depends on "
+            "one, the side with more calls runs"
         )
 
     finish = partial(_finish, entry=entry, upload=upload, is_first=is_first, quiet=quiet)
     with lasting_until_exit() as lifetime:
-        recorded = run(entry, args, options, say=tell, simulation_parts=lifetime, report=finish)
+        recorded = run(
+            entry, args, options, say=tell, simulation_parts=lifetime, report=finish
+        )
     finish(recorded)
     exit_code = recorded.exit_code
     if recorded.failure is not None:
-        exit_code = exit_code or getattr(recorded.failure, "exit_code", SnapconvError.exit_code)
+        exit_code = exit_code or getattr(
+            recorded.failure, "exit_code", SnapconvError.exit_code
+        )
     return ProgramEnded(exit_code, lifetime)
 
 
@@ -366,7 +385,9 @@ def _show_failure(failure: Exception, report: str) -> None:
     if isinstance(failure, SnapconvError):
         say(f"error: {failure}")
         return
-    say("error: a fault of snapconv ended the recording; your program ran on. Please report this:")
+    say(
+        "error: a fault of snapconv ended the recording; your program ran on. Please report this:"
+    )
     with suppress(OSError, ValueError):
         print(report, end="", file=sys.stderr, flush=True)
 
@@ -375,7 +396,9 @@ def _say_result(recorded: "RecordOutcome", entry: "Entry") -> None:
     for note in recorded.notes:
         say(f"note: {note.message}")
     if recorded.path is not None:
-        say(f"the capture is {recorded.path.absolute()} ({format_bytes(recorded.n_bytes)}). Next:")
+        say(
+            f"the capture is {recorded.path.absolute()} ({format_bytes(recorded.n_bytes)}). Next:"
+        )
         say(f"    snapconv {shlex.quote(str(recorded.path))}")
     elif recorded.failure is None:
         say(
@@ -386,7 +409,9 @@ def _say_result(recorded: "RecordOutcome", entry: "Entry") -> None:
 # --- without a GPU, for ``watch`` too
 
 
-def simulation_options(options: Simulated, device: int | None = None) -> "SimulationOptions | None":
+def simulation_options(
+    options: Simulated, device: int | None = None
+) -> "SimulationOptions | None":
     """Read the options of a simulation; None for a recording on a GPU, which has none of them."""
     values = {
         "--no-compute": options.no_compute,

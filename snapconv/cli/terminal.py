@@ -82,7 +82,11 @@ def fitted(line: str, width: int | None, *, shortens_paths: bool) -> list[str]:
         indent = gap.end() if gap.end() <= 2 * width // 3 else indent
     text = _FIGURE.sub("\N{NO-BREAK SPACE}", line)
     lines = wrap(
-        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        text,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
     return [part.replace("\N{NO-BREAK SPACE}", " ") for part in lines] or [line]
 
@@ -163,7 +167,9 @@ def json_text(values: object, *, is_indented: bool = True) -> str:
     from snapconv.json_text import escape_unprintable, write_json
 
     text = escape_unprintable(f"{write_json(values, is_indented=is_indented).decode()}\n")
-    return text.replace("##[", "#\\u0023[")  # the same text, which GitHub's runner does not obey
+    return text.replace(
+        "##[", "#\\u0023["
+    )  # the same text, which GitHub's runner does not obey
 
 
 @contextmanager
@@ -203,7 +209,16 @@ def _bar() -> Iterator[Progress]:
 # trace for two bytes. No real file comes near the bound, so its JSON is complete.
 # These numbers of entries of a list, and of characters of a text, are tried in turn. The first
 # entries of a list are its largest.
-_TRIED = ((1000, 4000), (300, 1000), (100, 300), (30, 100), (10, 100), (3, 100), (1, 50), (0, 50))
+_TRIED = (
+    (1000, 4000),
+    (300, 1000),
+    (100, 300),
+    (30, 100),
+    (10, 100),
+    (3, 100),
+    (1, 50),
+    (0, 50),
+)
 # Lists of which nothing is left out: an entry for each device or category, in an order of their
 # own.
 _WHOLE = ("devices", "reports", "categories")
@@ -227,7 +242,9 @@ def limited_text(
     return text, n_items, n_characters
 
 
-def first_entries(values: Mapping[str, object], n_items: int | None) -> Mapping[str, object]:
+def first_entries(
+    values: Mapping[str, object], n_items: int | None
+) -> Mapping[str, object]:
     """Return the first entries of every list, and of a list of devices all; None: whole lists."""
     if n_items is None:
         return values
@@ -243,7 +260,9 @@ def _shortened(values: object, n_items: int, n_characters: int) -> Any:
         for key, value in values.items():
             name = shortened(str(key), n_characters)
             if key in _WHOLE and isinstance(value, list | tuple):
-                document[name] = [_shortened(entry, n_items, n_characters) for entry in value]
+                document[name] = [
+                    _shortened(entry, n_items, n_characters) for entry in value
+                ]
             else:
                 document[name] = _shortened(value, n_items, n_characters)
         return document

@@ -6,7 +6,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from snapconv.cli.arguments import ArgumentsOfEntry, IsModuleOption, RanksOption, chosen_ranks
+from snapconv.cli.arguments import (
+    ArgumentsOfEntry,
+    IsModuleOption,
+    RanksOption,
+    chosen_ranks,
+)
 from snapconv.cli.program_end import ProgramEnded, lasting_until_exit
 from snapconv.cli.record_command import Simulated, simulation_options
 from snapconv.cli.terminal import say, show_raised
@@ -25,8 +30,8 @@ def watch(
             "--output",
             "-o",
             metavar="FOLDER",
-            help="The folder for captures, or the URL of one in a store, to which a thread copies "
-            "them. Default: captures, here.",
+            help="The folder for captures, or the URL of one in a store, to which a "
+            "thread copies them. Default: captures, here.",
             show_default=False,
         ),
     ] = "captures",
@@ -36,16 +41,16 @@ def watch(
         bool,
         typer.Option(
             "--all-ranks",
-            help="When memory runs out in one rank, write captures of all: needs a shared FOLDER, "
-            "or torch.distributed.",
+            help="When memory runs out in one rank, write captures of all: needs a "
+            "shared FOLDER, or torch.distributed.",
         ),
     ] = False,
     stacks: Annotated[
         Literal["python", "all"],
         typer.Option(
             metavar="WHICH",
-            help="Record Python's frames only (python), which costs least, or those of C++ too "
-            "(all). Default: python.",
+            help="Record Python's frames only (python), which costs least, or those of "
+            "C++ too (all). Default: python.",
             show_default=False,
         ),
     ] = "python",
@@ -59,7 +64,9 @@ def watch(
     ] = 100_000,
     max_captures: Annotated[
         int,
-        typer.Option(help="Write at most N captures. Default: 3.", min=1, show_default=False),
+        typer.Option(
+            help="Write at most N captures. Default: 3.", min=1, show_default=False
+        ),
     ] = 3,
 ) -> None:
     """Run a training script, and write a capture when its memory runs out.

@@ -40,7 +40,10 @@ class OriginalCall:
     __slots__ = ("_arguments", "_function", "_result", "is_done", "raised")
 
     def __init__(
-        self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
     ) -> None:
         self._function = function
         self._arguments = (arguments, keywords)
@@ -130,7 +133,9 @@ class Guard:
         # Keep nothing of the stack with it; what it happened during may be the program's.
         failure.__traceback__ = failure.__cause__ = failure.__context__ = None
 
-    def enter(self, parts: ExitStack, make: Callable[[], AbstractContextManager[Any]]) -> None:
+    def enter(
+        self, parts: ExitStack, make: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
         """Enter a context of ours until ``parts`` end; its beginning and its end never raise."""
 
         def begin() -> None:
@@ -245,8 +250,12 @@ def fault_note(guard: Guard) -> Note:
     else:
         cause = "a fault of snapconv"
         text = " ".join(f"{type(failure).__name__}: {failure}".split())
-        request = f". The program ran on. Please report {text[:_MAX_MESSAGE]} ({guard.location})"
-    message = f"{cause} ended one part of the recording, {guard.feature.value}: {cost}{request}"
+        request = (
+            f". The program ran on. Please report {text[:_MAX_MESSAGE]} ({guard.location})"
+        )
+    message = (
+        f"{cause} ended one part of the recording, {guard.feature.value}: {cost}{request}"
+    )
     return Note("recorder-fault", message)
 
 

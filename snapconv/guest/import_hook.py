@@ -47,7 +47,9 @@ class _Finder(MetaPathFinder):
         if fullname != self._name:
             return None
         for finder in sys.meta_path:
-            find_spec = getattr(finder, "find_spec", None)  # Python 3.11 still has finders without
+            find_spec = getattr(
+                finder, "find_spec", None
+            )  # Python 3.11 still has finders without
             if find_spec is None or finder is self:
                 continue
             spec: ModuleSpec | None = find_spec(fullname, path, target)

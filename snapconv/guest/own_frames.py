@@ -119,10 +119,16 @@ def clean_snapshot(raw_snapshot: dict[str, Any]) -> None:
 
 def holders(raw_snapshot: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield all that may have a stack in a snapshot: segments, their blocks, and events."""
-    for segment in (*raw_snapshot.get("segments", ()), *raw_snapshot.get("host_segments", ())):
+    for segment in (
+        *raw_snapshot.get("segments", ()),
+        *raw_snapshot.get("host_segments", ()),
+    ):
         yield segment
         yield from segment.get("blocks", ())
-    for trace in (*raw_snapshot.get("device_traces", ()), raw_snapshot.get("host_traces", ())):
+    for trace in (
+        *raw_snapshot.get("device_traces", ()),
+        raw_snapshot.get("host_traces", ()),
+    ):
         yield from trace
 
 

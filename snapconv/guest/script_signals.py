@@ -63,7 +63,9 @@ class _Deferred:
         self.run(number, frame, interrupts=is_ours)
 
     @runs_program
-    def run(self, number: int, frame: FrameType | None, *, interrupts: bool = False) -> None:
+    def run(
+        self, number: int, frame: FrameType | None, *, interrupts: bool = False
+    ) -> None:
         """Run the handler; what it raises is the program's, wherever it comes through."""
         try:
             self.handler(number, frame)

@@ -97,7 +97,9 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
         ),
         Attributes("torch._C._profiler", ("gather_traceback", "symbolize_tracebacks")),
     ),
-    Feature.OUT_OF_MEMORY: (Attributes("torch._C", ("_cuda_attach_out_of_memory_observer",)),),
+    Feature.OUT_OF_MEMORY: (
+        Attributes("torch._C", ("_cuda_attach_out_of_memory_observer",)),
+    ),
     Feature.OPTIMIZER_STEPS: (
         Attributes("torch.compiler", ("is_compiling",)),
         Attributes("torch._C", ("_is_tracing",)),
@@ -199,7 +201,9 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
                 "_get_current_function_mode_stack",
             ),
         ),
-        Attributes("torch.utils._device", ("DeviceContext",), optional=("_device_constructors",)),
+        Attributes(
+            "torch.utils._device", ("DeviceContext",), optional=("_device_constructors",)
+        ),
         Attributes(
             "torch.Tensor",
             (
@@ -226,12 +230,15 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
         Attributes("torch._C.ScriptFunction", ("__call__",)),
         Attributes("torch._C.ScriptMethod", ("__call__",)),
         Attributes(
-            "torch.UntypedStorage", ("data_ptr", "clone", "resize_", "device", "is_cuda", "_cdata")
+            "torch.UntypedStorage",
+            ("data_ptr", "clone", "resize_", "device", "is_cuda", "_cdata"),
         ),
         Attributes("torch.nn.parameter.UninitializedTensorMixin", ("_allowed_methods",)),
         Attributes("torch._tensor_str", ("_str",)),
         Attributes(
-            "torch", ("tensor", "as_tensor", "asarray", "Generator"), optional=("Stream", "Event")
+            "torch",
+            ("tensor", "as_tensor", "asarray", "Generator"),
+            optional=("Stream", "Event"),
         ),
         Attributes("torch.serialization", ("default_restore_location",)),
         Attributes(
@@ -244,7 +251,11 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
                 "_is_in_bad_fork",
                 "device_count",
             ),
-            optional=("_exchange_device", "_maybe_exchange_device", "_get_device_properties"),
+            optional=(
+                "_exchange_device",
+                "_maybe_exchange_device",
+                "_get_device_properties",
+            ),
         ),
         Attributes("torch.cuda.nvtx", optional=("_nvtx",)),
         Attributes("torch.cuda.graphs", optional=("_cuda_isCurrentStreamCapturing",)),
@@ -304,8 +315,12 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
             ("init_process_group", "_NCCL_AVAILABLE", "default_pg_nccl_timeout"),
         ),
         Attributes("torch.distributed", ("Reducer",), optional=("split_group",)),
-        Attributes("torch._C._distributed_c10d", ("FakeProcessGroup", "_create_work_from_future")),
-        Attributes("torch._C._distributed_c10d.FakeProcessGroup", optional=("_create_internal",)),
+        Attributes(
+            "torch._C._distributed_c10d", ("FakeProcessGroup", "_create_work_from_future")
+        ),
+        Attributes(
+            "torch._C._distributed_c10d.FakeProcessGroup", optional=("_create_internal",)
+        ),
         Attributes("torch.cuda.nccl", ("version",)),
     ),
     Feature.SIMULATED_FILES: (

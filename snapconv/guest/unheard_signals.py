@@ -69,7 +69,9 @@ def ended_in_place(
         os.close(writer)  # which ends the listening
 
 
-def _listen(reader: int, end: Callable[[int], object], is_ours: Callable[[int], bool]) -> None:
+def _listen(
+    reader: int, end: Callable[[int], object], is_ours: Callable[[int], bool]
+) -> None:
     """Read the pipe until it is closed."""
     timer = threading.Timer(_PATIENCE_S, end)
     for (number,) in iter(lambda: os.read(reader, 1), b""):

@@ -129,7 +129,10 @@ class AllocatorCalls:
     def select(self, calls: NDArray[Any] | slice) -> "AllocatorCalls":
         """Return some of the calls."""
         return replace(
-            self, operation=self.operation[calls], row=self.row[calls], event=self.event[calls]
+            self,
+            operation=self.operation[calls],
+            row=self.row[calls],
+            event=self.event[calls],
         )
 
     def until(self, event: int) -> "AllocatorCalls":
@@ -137,12 +140,18 @@ class AllocatorCalls:
         return self.select(slice(int(np.searchsorted(self.event, event))))
 
     def insert(
-        self, operation: ArrayLike, row: ArrayLike, event: ArrayLike, is_after: ArrayLike = 0
+        self,
+        operation: ArrayLike,
+        row: ArrayLike,
+        event: ArrayLike,
+        is_after: ArrayLike = 0,
     ) -> "AllocatorCalls":
         """Return the calls with others, each before the calls of its event, or after them."""
         event = np.asarray(event, np.int64)
         added_key = event * _PLACES + np.asarray(is_after) * _AFTER
-        order = np.argsort(np.append(added_key, self.event * _PLACES + _ITSELF), kind="stable")
+        order = np.argsort(
+            np.append(added_key, self.event * _PLACES + _ITSELF), kind="stable"
+        )
         operations = np.append(operation, self.operation)[order]
         return replace(
             self,
@@ -172,9 +181,13 @@ class AllocatorCalls:
             events=events,
         )
         event = np.maximum(np.array(change.emptied, np.int64), calls.event[:1].sum())
-        return calls.insert(np.full_like(event, CallKind.EMPTY_CACHE), event * 0 - 1, event, 1)
+        return calls.insert(
+            np.full_like(event, CallKind.EMPTY_CACHE), event * 0 - 1, event, 1
+        )
 
-    def resized(self, requested_bytes: Int64Column, failed_scale: float = 1.0) -> "AllocatorCalls":
+    def resized(
+        self, requested_bytes: Int64Column, failed_scale: float = 1.0
+    ) -> "AllocatorCalls":
         """Return the same calls for other sizes.
 
         Requests that failed are ``failed_scale`` times as large.
@@ -231,7 +244,9 @@ _BEFORE, _ITSELF, _AFTER, _PLACES = 0, 1, 2, 3
 _Part = tuple[Int64Column, ...]
 
 
-def _part(event: NDArray[Any], operation: CallKind, *, rank: int, row: ArrayLike = -1) -> _Part:
+def _part(
+    event: NDArray[Any], operation: CallKind, *, rank: int, row: ArrayLike = -1
+) -> _Part:
     order = event.astype(np.int64) * _PLACES + rank
     operations = np.full(len(event), operation, np.int64)
     return order, operations, np.full(len(event), row, np.int64)
@@ -329,7 +344,9 @@ def _stacks_that_empty(stacks: StackTable) -> NDArray[np.bool_]:
 
     There is one entry more than stacks, for events without one.
     """
-    is_call = [name == "empty_cache" or "emptyCache" in name for name in stacks.frames.names]
+    is_call = [
+        name == "empty_cache" or "emptyCache" in name for name in stacks.frames.names
+    ]
     empties = np.zeros(len(stacks) + 1, bool)
     empties[stacks.owners[stacks.with_frames(np.array(is_call, bool))]] = True
     return empties
@@ -357,7 +374,9 @@ def start_before(
     live_blocks: list[list[LiveBlock]] = [[] for _ in range(len(segments))]
     for segment, *fields in plain_rows(blocks.segment, *columns):
         live_blocks[segment].append(LiveBlock(*fields))
-    is_live = (rows.alloc_event < event) & ((rows.end_event < 0) | (rows.end_event >= event))
+    is_live = (rows.alloc_event < event) & (
+        (rows.end_event < 0) | (rows.end_event >= event)
+    )
     return ReplayStart(
         segments=tuple(_segment_layouts(segments, live_blocks, pools)),
         rows=dict(plain_rows(blocks.addr, live)),
@@ -373,7 +392,9 @@ def _drop_overlaps(layout: MemoryLayout) -> tuple[SegmentTable, Pieces]:
     """
     ends = np.maximum.accumulate(layout.segments.addr + layout.segments.total_bytes)
     is_first = layout.segments.addr >= np.append(-_NO_ADDRESS, ends[:-1])
-    n_bytes = np.minimum(layout.blocks.n_bytes, np.diff(layout.blocks.addr, append=_NO_ADDRESS))
+    n_bytes = np.minimum(
+        layout.blocks.n_bytes, np.diff(layout.blocks.addr, append=_NO_ADDRESS)
+    )
     exists = (n_bytes > 0) & is_first[layout.blocks.segment]
     number = np.cumsum(is_first) - 1
     segment = number[layout.blocks.segment]
@@ -404,4 +425,6 @@ def _segment_layouts(
             # What was unmapped may have been of either pool; its blocks show which.
             is_small = live[0].size <= SMALL_REQUEST_BYTES
         pool_id = pools[pool] if pool >= 0 else DEFAULT_POOL
-        yield SegmentLayout(addr, size, stream, pool_id, is_small, is_expandable, tuple(live))
+        yield SegmentLayout(
+            addr, size, stream, pool_id, is_small, is_expandable, tuple(live)
+        )

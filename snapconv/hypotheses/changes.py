@@ -91,7 +91,9 @@ class Demand:
         self.analysis = analysis
         curve = analysis.replay.allocated
         events = analysis.device.events
-        self._after = np.concatenate(([curve.start], curve.after))  # entry e + 1 is after event e
+        self._after = np.concatenate(
+            ([curve.start], curve.after)
+        )  # entry e + 1 is after event e
         self._failed = rows_of(has_code(events.action, Action.OOM))
         self._requested = events.size[self._failed]
         self.n_events = len(events)
@@ -142,11 +144,16 @@ class Demand:
 
     @cached_property
     def _calls(self) -> AllocatorCalls:
-        return find_calls(self.analysis.snapshot, self.analysis.device, self.analysis.replay)
+        return find_calls(
+            self.analysis.snapshot, self.analysis.device, self.analysis.replay
+        )
 
     @cached_property
     def _is_reproduced(self) -> bool:
-        return len(self._calls) <= self._n_left and self._replay(()).n_bytes == self.peak.n_bytes
+        return (
+            len(self._calls) <= self._n_left
+            and self._replay(()).n_bytes == self.peak.n_bytes
+        )
 
     def _replay(self, changes: Sequence[Change]) -> Peak:
         self._n_left -= len(self._calls)
@@ -165,7 +172,9 @@ class Demand:
         return self._peak(event, int(demand[position]))
 
     def _peak(self, event: int, n_bytes: int) -> Peak:
-        phase = Phase(int(self.analysis.phases.phase[event])) if event >= 0 else Phase.UNKNOWN
+        phase = (
+            Phase(int(self.analysis.phases.phase[event])) if event >= 0 else Phase.UNKNOWN
+        )
         return Peak(event, n_bytes, _PHASES[phase])
 
     def line_at(self, event: int) -> SourceLine | None:
@@ -274,7 +283,9 @@ def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> 
     points = take(points, np.lexsort((-points.is_after, points.event, points.row)))
     points = replace(points, event=np.maximum(points.event, begin - 1))
     # Where several are at one event the last counts: a range begins as another ends.
-    is_last = (np.diff(points.row, append=-1) != 0) | (np.diff(points.event, append=-1) != 0)
+    is_last = (np.diff(points.row, append=-1) != 0) | (
+        np.diff(points.event, append=-1) != 0
+    )
     return take(points, rows_of(is_last))
 
 
@@ -308,7 +319,9 @@ def _renumbered(
     return replace(calls.select(exists), row=row[exists])
 
 
-def _calls_at(points: _Points, number: Int64Column, is_own: BoolColumn) -> Iterator[Int64Column]:
+def _calls_at(
+    points: _Points, number: Int64Column, is_own: BoolColumn
+) -> Iterator[Int64Column]:
     """Yield the frees and requests at points as columns, for ``AllocatorCalls.insert``."""
     row = points.row
     size = points.size
@@ -360,8 +373,8 @@ def smaller(analysis: DeviceAnalysis, rows: Int64Column, share_saved: float) -> 
 # Allocations of these in the optimizer's step do not grow.
 GROWING = categories_with(Trait.GROWS)
 GROWS_WITH_BATCH = (
-    "activations, inputs, caches of keys and values and temporaries grow with the batch; weights, "
-    "gradients and optimizer do not"
+    "activations, inputs, caches of keys and values and temporaries grow with the "
+    "batch; weights, gradients and optimizer do not"
 )
 
 

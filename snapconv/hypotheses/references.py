@@ -82,7 +82,9 @@ def ends_without_graph(
     table = analysis.allocations
     features = analysis.features
     n_events = analysis.n_events
-    span = np.arange(rows.min(initial=len(table)), min(rows.max(initial=-1) + 2, len(table)))
+    span = np.arange(
+        rows.min(initial=len(table)), min(rows.max(initial=-1) + 2, len(table))
+    )
     traced = span[features.is_traced[span]]
     free_event = unknown_column(len(table))
     free_event[traced] = np.append(table.alloc_event[traced[1:]], n_events)
@@ -217,7 +219,9 @@ class _Paths:
     the call.
     """
 
-    def __init__(self, calls: LineCalls, analysis: DeviceAnalysis, stack: Int64Column) -> None:
+    def __init__(
+        self, calls: LineCalls, analysis: DeviceAnalysis, stack: Int64Column
+    ) -> None:
         paths = {number: calls.path(number) for number in stack.tolist()}
         self.calls = calls
         self.function = _functions(analysis, set(chain.from_iterable(paths.values())))

@@ -108,7 +108,9 @@ class Outcome:
         return self.ledger.n_segment_allocs + self.ledger.n_segment_maps
 
 
-def try_out(calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = None) -> Outcome:
+def try_out(
+    calls: AllocatorCalls, trial: Trial, *, progress: Progress | None = None
+) -> Outcome:
     """Make the calls of a trace to the allocator model, with a trial's settings and memory.
 
     The model begins with the memory that the trace begins with: as it was, where the settings place
@@ -182,7 +184,9 @@ class _Run:
         reserved = sum(segment.size for segment in layout.segments)
         limits = (self.trial.capacity, self.trial.limit)
         fits = all(limit is None or reserved <= limit for limit in limits)
-        self.outcome.is_placed_anew = self.trial.is_placed_anew or not (fits and self._is_alike())
+        self.outcome.is_placed_anew = self.trial.is_placed_anew or not (
+            fits and self._is_alike()
+        )
         if self.outcome.is_placed_anew:
             return self._place_anew()
         for addr, block in self.allocator.adopt_layout(layout.segments).items():
@@ -209,7 +213,9 @@ class _Run:
         for segment in self.calls.start.segments:
             for live in segment.live:
                 row = self.calls.start.rows[live.addr]
-                block = self._take(-1, row, segment.pool_id, segment.stream, self.sizes[row])
+                block = self._take(
+                    -1, row, segment.pool_id, segment.stream, self.sizes[row]
+                )
                 if block is None:
                     return False
                 self.blocks[row] = block
@@ -242,9 +248,13 @@ class _Run:
         give_back = self.allocator.give_back
         reserved_after = self.calls.reserved_after
         is_check = self.trial.is_check
-        for operation, row, event, n_bytes, stream, pool in self._plain_calls(slice(first, last)):
+        for operation, row, event, n_bytes, stream, pool in self._plain_calls(
+            slice(first, last)
+        ):
             if operation == 0:  # MALLOC
-                if is_check and self.is_full:  # it had as much as the trace has reserved afterwards
+                if (
+                    is_check and self.is_full
+                ):  # it had as much as the trace has reserved afterwards
                     ledger.capacity = int(reserved_after[event])
                 try:
                     blocks[row] = block = take(pool, stream, sizes[row], n_bytes)
@@ -267,7 +277,9 @@ class _Run:
                 self._make_rare(operation, row, event)
         return True
 
-    def _plain_calls(self, part: slice) -> Iterator[tuple[int, int, int, int, int, BlockPool]]:
+    def _plain_calls(
+        self, part: slice
+    ) -> Iterator[tuple[int, int, int, int, int, BlockPool]]:
         """Return calls as plain values: operation, row, event, bytes, stream, pool."""
         calls = self.calls
         rows = calls.row[part]
@@ -305,7 +317,9 @@ class _Run:
         events = self.calls.events
         pool = int(events.pool_id[event]) if events.pool_id is not None else -1
         pool_id = calls.pools[pool if pool >= 0 else calls.default_pool]
-        block = self._take(event, -1, pool_id, int(events.stream[event]), int(events.size[event]))
+        block = self._take(
+            event, -1, pool_id, int(events.stream[event]), int(events.size[event])
+        )
         self.is_full = False
         self.allocator.ledger.capacity = self.trial.capacity
         if block is None:
@@ -315,7 +329,9 @@ class _Run:
             self.outcome.differs_at = event
             self.allocator.give_back(block)
 
-    def _take(self, event: int, row: int, pool_id: PoolId, stream: int, size: int) -> Block | None:
+    def _take(
+        self, event: int, row: int, pool_id: PoolId, stream: int, size: int
+    ) -> Block | None:
         """Request a block of a rounded size; None where memory runs out."""
         pool = self.allocator.pool(pool_id, is_small=size <= SMALL_REQUEST_BYTES)
         requested = int(self.requested[row]) if row >= 0 else size
@@ -341,7 +357,9 @@ class _Run:
         fitting = [size for size, _, _ in pool.free_of(stream)]
         ledger = self.allocator.ledger
         # What a trace began with has no event.
-        size = self.calls.requested_bytes[row] if row >= 0 else self.calls.events.size[event]
+        size = (
+            self.calls.requested_bytes[row] if row >= 0 else self.calls.events.size[event]
+        )
         rounded = self.sizes[row] if row >= 0 else int(size)
         limits = (ledger.capacity, self.trial.limit)
         limit = min((limit for limit in limits if limit is not None), default=0)
@@ -367,24 +385,26 @@ class _Run:
                 "below 1, and a capacity that this is a part of"
             )
         if start.rows and self.outcome.is_placed_anew:
-            placed = f"{counted(len(start.rows), 'block')} from before the trace placed anew"
+            placed = (
+                f"{counted(len(start.rows), 'block')} from before the trace placed anew"
+            )
             yield f"{placed}, in the order of their addresses"
         elif start.n_inexact:
             yield (
-                f"{counted(start.n_inexact, 'block')} from before the trace may be larger than "
-                f"requested"
+                f"{counted(start.n_inexact, 'block')} from before the trace may be "
+                f"larger than requested"
             )
         if start.n_outside:
             yield (
-                f"left out: {counted(start.n_outside, 'block')} from before the trace that no "
-                f"segment has"
+                f"left out: {counted(start.n_outside, 'block')} from before the trace "
+                f"that no segment has"
             )
         if self.trial.settings.garbage_collection_threshold and start.segments:
             yield "what was free before the trace is taken as free since it began"
         if len(distinct(calls.stream)) > 1:
             yield (
-                "on several streams, freed memory becomes reusable at the same events as in the "
-                "trace"
+                "on several streams, freed memory becomes reusable at the same events "
+                "as in the trace"
             )
         if calls.n_unsure_returns:
             yield (

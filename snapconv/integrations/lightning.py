@@ -28,7 +28,11 @@ class MemoryCallback(Callback):  # type: ignore[misc]  # without the library it 
     """
 
     def __init__(
-        self, output: str | os.PathLike[str], *, steps: Collection[int] = NO_STEP, **options: Any
+        self,
+        output: str | os.PathLike[str],
+        *,
+        steps: Collection[int] = NO_STEP,
+        **options: Any,
     ) -> None:
         super().__init__()
         self._output = output
@@ -40,7 +44,9 @@ class MemoryCallback(Callback):  # type: ignore[misc]  # without the library it 
         """Begin to record, for ``fit`` alone."""
         if stage == "fit":
             self._parts.close()
-            recording = Recording(self._output, model=pl_module, steps=self._steps, **self._options)
+            recording = Recording(
+                self._output, model=pl_module, steps=self._steps, **self._options
+            )
             self._parts.enter_context(recording)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:

@@ -25,7 +25,11 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # without the libr
     """
 
     def __init__(
-        self, output: str | os.PathLike[str], *, steps: Collection[int] = NO_STEP, **options: Any
+        self,
+        output: str | os.PathLike[str],
+        *,
+        steps: Collection[int] = NO_STEP,
+        **options: Any,
     ) -> None:
         self._output = output
         self._steps = steps
@@ -45,7 +49,11 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # without the libr
         """Begin to record; a training before this one that raised has not ended its own."""
         self._parts.close()
         recording = Recording(
-            self._output, model=model, optimizer=optimizer, steps=self._steps, **self._options
+            self._output,
+            model=model,
+            optimizer=optimizer,
+            steps=self._steps,
+            **self._options,
         )
         self._parts.enter_context(recording)
 

@@ -104,7 +104,9 @@ def _modules_by_frames(
     return ids[stack_id]
 
 
-def _set_recorded_paths(ids: Int32Column, recorded: RecordedMatches, numbers: _Numbers) -> None:
+def _set_recorded_paths(
+    ids: Int32Column, recorded: RecordedMatches, numbers: _Numbers
+) -> None:
     """Overwrite with the paths that a recorder wrote; those of parameters come last, and win."""
     metadata = recorded.metadata
     saved = _module_ids(metadata.saved.modules, numbers)

@@ -55,7 +55,9 @@ def weight_names(
     """
     all_names = []
     n_of_line: Counter[str] = Counter()
-    for number, (name, stack_id) in enumerate(zip(names, stack_ids.tolist(), strict=True), 1):
+    for number, (name, stack_id) in enumerate(
+        zip(names, stack_ids.tolist(), strict=True), 1
+    ):
         line = lines.innermost(stack_id)
         default = f"weight_{number}"
         if line:
@@ -94,10 +96,14 @@ def _recorded_names(recorded: RecordedMatches) -> Iterator[tuple[int, str]]:
     gradients = recorded.metadata.gradients
     states = recorded.metadata.states
     rows = np.concatenate((recorded.parameters, recorded.gradients, recorded.states))
-    parameters = np.concatenate((np.arange(len(names)), gradients.parameter, states.parameter))
+    parameters = np.concatenate(
+        (np.arange(len(names)), gradients.parameter, states.parameter)
+    )
     suffixes = [""] * len(names) + [".grad"] * len(gradients)
     suffixes += [f": {name}" for name in states.names]
-    for row, parameter, suffix in zip(rows.tolist(), parameters.tolist(), suffixes, strict=True):
+    for row, parameter, suffix in zip(
+        rows.tolist(), parameters.tolist(), suffixes, strict=True
+    ):
         if parameter >= 0 and names[parameter]:
             yield row, names[parameter] + suffix
 
@@ -143,7 +149,9 @@ def match_weights(
     return read_only(table)
 
 
-def _most_at_once(allocations: AllocationTable, rows: Int64Column, first: int) -> dict[int, int]:
+def _most_at_once(
+    allocations: AllocationTable, rows: Int64Column, first: int
+) -> dict[int, int]:
     """Count the gradients of each size that an iteration has which begins at ``first``.
 
     As many as are live together, or are made in it: an optimizer may free each when it has used it.
@@ -157,7 +165,9 @@ def _most_at_once(allocations: AllocationTable, rows: Int64Column, first: int) -
     return counted(sizes[alloc >= first]) | most_at_once(sizes, alloc, end)
 
 
-def _pair(weights: Int64Column, gradients: Int64Column, n_at_once: dict[int, int]) -> Int64Column:
+def _pair(
+    weights: Int64Column, gradients: Int64Column, n_at_once: dict[int, int]
+) -> Int64Column:
     """Return the number of a gradient of the same size for every weight; -1 for none.
 
     Each gradient is given once.
@@ -176,7 +186,11 @@ def _pair(weights: Int64Column, gradients: Int64Column, n_at_once: dict[int, int
 
 
 def recorded_weights(
-    recorded: RecordedMatches, device: DeviceSnapshot, allocations: AllocationTable, *, event: int
+    recorded: RecordedMatches,
+    device: DeviceSnapshot,
+    allocations: AllocationTable,
+    *,
+    event: int,
 ) -> WeightTable:
     """Return the parameters of one device that are live at ``event``, in the model's order.
 
@@ -220,7 +234,10 @@ class _Records:
 
 
 def _live_parameters(
-    recorded: RecordedMatches, device: DeviceSnapshot, allocations: AllocationTable, event: int
+    recorded: RecordedMatches,
+    device: DeviceSnapshot,
+    allocations: AllocationTable,
+    event: int,
 ) -> tuple[Int64Column, Int64Column, Int64Column]:
     """Find the parameters on this device at ``event``, without buffers.
 
@@ -273,7 +290,9 @@ def _records(recorded: RecordedMatches, device: DeviceSnapshot, event: int) -> _
     return _Records(parameter, row, n_bytes, recorded_us, is_here, recorded_us >= moment)
 
 
-def _gradient_records(recorded: RecordedMatches, device: int, iteration: int) -> Int64Column:
+def _gradient_records(
+    recorded: RecordedMatches, device: int, iteration: int
+) -> Int64Column:
     """Return the record of each parameter's gradient.
 
     The iteration's last one, or else the last of all.

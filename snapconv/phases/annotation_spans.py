@@ -79,7 +79,9 @@ def find_spans(snapshot: Snapshot, device: DeviceSnapshot) -> AnnotationSpans:
     )
     n_spans = [len(names) for names, _, _ in spans_by_kind]
     kind = np.repeat(np.array(list(SpanKind), np.int8), n_spans)
-    name_id, first, last = (np.concatenate(parts) for parts in zip(*spans_by_kind, strict=True))
+    name_id, first, last = (
+        np.concatenate(parts) for parts in zip(*spans_by_kind, strict=True)
+    )
     order = np.lexsort((-last, first))
     spans = AnnotationSpans(
         kind=kind[order],
@@ -90,7 +92,9 @@ def find_spans(snapshot: Snapshot, device: DeviceSnapshot) -> AnnotationSpans:
     return read_only(spans)
 
 
-def annotations_at(snapshot: Snapshot, device: DeviceSnapshot, event: int) -> tuple[str, ...]:
+def annotations_at(
+    snapshot: Snapshot, device: DeviceSnapshot, event: int
+) -> tuple[str, ...]:
     """Return the program's names of the spans around an event, outermost first.
 
     Texts of tensors are no such names.
@@ -139,7 +143,9 @@ def _lanes(first: list[int], last: list[int]) -> list[int]:
     return lanes
 
 
-def recorded_functions(snapshot: Snapshot, device: DeviceSnapshot, prefix: str = "") -> Spans:
+def recorded_functions(
+    snapshot: Snapshot, device: DeviceSnapshot, prefix: str = ""
+) -> Spans:
     """Find the ranges of record_function whose names begin so: names, first and last events.
 
     A range without a name is none. A range names one device, though a program may work on several:
@@ -158,7 +164,9 @@ def recorded_functions(snapshot: Snapshot, device: DeviceSnapshot, prefix: str =
         return _no_spans()
     marks = plain_rows(notes.name_id[rows], notes.is_start[rows], notes.time_us[rows])
     ranges = _paired(marks, int(times[0]), int(times[-1]))
-    names, since, until = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
+    names, since, until = (
+        np.array(column, np.int64) for column in zip(*ranges, strict=True)
+    )
     last_event = np.searchsorted(times, until, side="right") - 1
     return names, np.searchsorted(times, since), last_event
 

@@ -179,7 +179,10 @@ class _Runs:
 
 @stage
 def find_phases(
-    snapshot: Snapshot, device: DeviceSnapshot, allocations: AllocationTable, roles: StackRoles
+    snapshot: Snapshot,
+    device: DeviceSnapshot,
+    allocations: AllocationTable,
+    roles: StackRoles,
 ) -> Phases:
     """Label every event with its phase and its iteration."""
     events = real_events(device.events)
@@ -219,7 +222,9 @@ def _ends_in_oom(events: EventTable) -> bool:
     return len(events) > 0 and bool(events.action[-1] == Action.OOM)
 
 
-def _hooks_as_backward(certain: Int8Column, roles: StackRoles, stack_id: Int32Column) -> Int8Column:
+def _hooks_as_backward(
+    certain: Int8Column, roles: StackRoles, stack_id: Int32Column
+) -> Int8Column:
     """Return the phases with those of hooks as a part of their backward.
 
     A step for one parameter, as soon as it has its gradient, ends neither backward nor the
@@ -263,7 +268,9 @@ def annotated(snapshot: Snapshot, device: DeviceSnapshot, prefix: str) -> BoolCo
     return inside
 
 
-def _silent_steps(snapshot: Snapshot, device: DeviceSnapshot, certain: Int8Column) -> Int64Column:
+def _silent_steps(
+    snapshot: Snapshot, device: DeviceSnapshot, certain: Int8Column
+) -> Int64Column:
     """Return the first events after annotated steps in which nothing was allocated or freed.
 
     SGD, and every fused optimizer, updates in place once its states are there.
@@ -279,7 +286,9 @@ def _silent_steps(snapshot: Snapshot, device: DeviceSnapshot, certain: Int8Colum
     return np.asarray(event[~(is_shown | is_within_backward)], np.int64)
 
 
-def _frees_have_stacks(events: EventTable, allocations: AllocationTable, roles: StackRoles) -> bool:
+def _frees_have_stacks(
+    events: EventTable, allocations: AllocationTable, roles: StackRoles
+) -> bool:
     """Return whether frees have stacks of their own.
 
     With context='alloc' they repeat those of allocs.
@@ -302,7 +311,9 @@ def _labels(
     stack: Int32Column, roles: StackRoles, is_step: BoolColumn, is_zero_grad: BoolColumn
 ) -> Int8Column:
     """Return the phase that each event shows by its stack and by the annotated ranges."""
-    label: Int8Column = np.take(_phases_of_stacks(roles, engine=_engine_stacks(roles)), stack)
+    label: Int8Column = np.take(
+        _phases_of_stacks(roles, engine=_engine_stacks(roles)), stack
+    )
     rows = rows_of(is_step)
     if len(rows):
         label[rows] = _labels_of_steps(roles, rows, stack[rows], label[rows])
@@ -412,7 +423,9 @@ def find_optimizers(snapshot: Snapshot, roles: StackRoles) -> Optimizers:
         names=tuple(sorted(names)),
         states_range=ranges.pop() if are_known and len(ranges) == 1 else None,
         are_known=are_known,
-        states_are_built=bool(rules) and are_known and all(rule.is_built for rule in known_rules),
+        states_are_built=bool(rules)
+        and are_known
+        and all(rule.is_built for rule in known_rules),
         may_be_several=_n_lines_of_steps(snapshot.stacks, roles) > 1,
     )
 
@@ -439,7 +452,9 @@ def _rules_by_files(stacks: StackTable, roles: StackRoles) -> set[OptimizerRule 
     return rules
 
 
-def rule_of(name: str, rules: tuple[OptimizerRule, ...], flags: int = 0) -> OptimizerRule | None:
+def rule_of(
+    name: str, rules: tuple[OptimizerRule, ...], flags: int = 0
+) -> OptimizerRule | None:
     """Return the rule of an optimizer's class; None where it is not known."""
     return next((rule for rule in rules if re.search(rule.name, name, flags)), None)
 

@@ -82,7 +82,9 @@ def read_job(
     is_elsewhere = options.client is not None or options.scheduler is not None
     inputs = find_inputs(patterns, is_absolute=is_elsewhere)
     _refuse_reports(options.reports)
-    _placed([item.row for item in inputs], mesh)  # refuses a wrong mesh before a long reading
+    _placed(
+        [item.row for item in inputs], mesh
+    )  # refuses a wrong mesh before a long reading
     rows: list[RankFile] = []
     began = time.monotonic()
     n_errors = 0
@@ -133,7 +135,9 @@ def _refuse_reports(target: str | None) -> None:
     check_outputs([Path(target, "rank0.memory.sqlite")], force=True)
 
 
-def _rows(inputs: Sequence[JobInput], options: JobOptions) -> Generator[RankFile, None, None]:
+def _rows(
+    inputs: Sequence[JobInput], options: JobOptions
+) -> Generator[RankFile, None, None]:
     """Yield a row for every file: cached rows, then new ones, those of the largest files first."""
     cache = _RowCache(options.cache, RankRequest.text(RankFile(""), options.analysis))
     requests: dict[str, JobInput] = {}
@@ -192,8 +196,12 @@ def _workers(
         return workers.client_workers(options.client), ()
     if options.scheduler is not None:
         return workers.scheduler_workers(options.scheduler), ()
-    memory = {item.path: workers.needed_bytes(item.path, item.row.n_bytes) for item in inputs}
-    n_workers, share = workers.n_local_workers(list(memory.values()), max_workers=options.workers)
+    memory = {
+        item.path: workers.needed_bytes(item.path, item.row.n_bytes) for item in inputs
+    }
+    n_workers, share = workers.n_local_workers(
+        list(memory.values()), max_workers=options.workers
+    )
     alone = {path for path, n_bytes in memory.items() if n_bytes > share}
     is_small = len(inputs) < _MANY_FILES and sum(map(_size, inputs)) < _MANY_BYTES
     if is_small or not workers.has_dask():
@@ -245,7 +253,9 @@ class _RowCache:
         name = item.path
         if not is_remote(name):
             name = os.path.abspath(name)  # noqa: PTH100  # no links followed
-        key = write_json([VERSION, _ROW_VERSION, self._options, name, item.version, item.row])
+        key = write_json(
+            [VERSION, _ROW_VERSION, self._options, name, item.version, item.row]
+        )
         digest = _digest(key)
         return self._folder / digest[:2] / f"{digest[2:]}.json"
 

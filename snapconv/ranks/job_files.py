@@ -24,7 +24,9 @@ _CAPTURE = ".capture"
 _MAX_LIST_BYTES = 256 << 20
 # In the name of a file, or at the beginning of a folder's: "lora-rank-16" is a setting.
 _RANK = re.compile(r"rank[-_=.]?(\d{1,9})(?!\d)|(?<!\d)(\d{1,9})-of-\d+", re.IGNORECASE)
-_RANK_OF_FOLDER = re.compile(r"(?:^|[/\\.])(?:global_)?rank[-_=.]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_RANK_OF_FOLDER = re.compile(
+    r"(?:^|[/\\.])(?:global_)?rank[-_=.]?(\d{1,9})(?!\d)", re.IGNORECASE
+)
 _DUMP = re.compile(
     r"(?:iteration|iter|step|epoch|oom|end)[-_=.]?(\d{1,12})(_exit)?(?!\d)", re.IGNORECASE
 )
@@ -86,7 +88,9 @@ def _listed(patterns: Iterable[str]) -> Iterator[str]:
             with open_input(Path(pattern[1:])) as file:
                 lines = file.read(_MAX_LIST_BYTES).decode("utf-8", "replace").splitlines()
         except OSError as error:
-            raise InputError(f"{pattern[1:]}: the list cannot be read: {error.strerror}") from error
+            raise InputError(
+                f"{pattern[1:]}: the list cannot be read: {error.strerror}"
+            ) from error
         for line in lines:
             if line.strip() and not line.startswith("#"):
                 yield line.strip()
@@ -149,10 +153,14 @@ def open_store(url: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError as error:
-        raise InputError(f"{url}: pip install 'snapconv[remote]' reads files of stores") from error
+        raise InputError(
+            f"{url}: pip install 'snapconv[remote]' reads files of stores"
+        ) from error
     try:
         store, path = fsspec.core.url_to_fs(url)
-    except Exception as error:  # stores have errors of their own; a missing package is named
+    except (
+        Exception
+    ) as error:  # stores have errors of their own; a missing package is named
         raise InputError(f"{url}: {_first_line(error)}") from error
     return store, path
 

@@ -86,7 +86,9 @@ def _answer(file: RankFile) -> str:
 
 def _read(request: RankRequest) -> RankFile:
     row = request.place
-    options = AnalysisOptions(request.project_root, request.includes, certain=request.certain)
+    options = AnalysisOptions(
+        request.project_root, request.includes, certain=request.certain
+    )
     try:
         with _local_copy(row.file, request.job) as path:
             try:
@@ -176,7 +178,9 @@ def _remove(folder: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    return name in (_MARK_NAME, SNAPSHOT_NAME) or name.endswith((_REPORT_ENDING, ".partial"))
+    return name in (_MARK_NAME, SNAPSHOT_NAME) or name.endswith(
+        (_REPORT_ENDING, ".partial")
+    )
 
 
 def remove_temporary_files(job: str, reports: str | None) -> None:
@@ -190,7 +194,9 @@ def remove_temporary_files(job: str, reports: str | None) -> None:
 # --- reports
 
 
-def _write_reports(target: str, request: RankRequest, file: RankFile, analysis: Analysis) -> None:
+def _write_reports(
+    target: str, request: RankRequest, file: RankFile, analysis: Analysis
+) -> None:
     """Write the memory report of every device, to a folder or a store; replace existing ones."""
     # Imported late: every worker imports this module before its first file, and few write reports.
     from snapconv.answers.memory_report import build_memory_report
@@ -202,7 +208,11 @@ def _write_reports(target: str, request: RankRequest, file: RankFile, analysis: 
     else:
         names = [f"rank{file.rank}"]
     stem = "-".join(filter(None, (*names, file.dump, request.mark)))
-    with _own_folder(request.job) if is_remote(target) else nullcontext(Path(target)) as folder:
+    with (
+        _own_folder(request.job)
+        if is_remote(target)
+        else nullcontext(Path(target)) as folder
+    ):
         with suppress(OSError):  # writing has the error
             folder.mkdir(parents=True, exist_ok=True)
         paths = []
@@ -228,7 +238,8 @@ def _write_reports(target: str, request: RankRequest, file: RankFile, analysis: 
 # Python's own -m and -c import from the current folder first, which may be that of a stranger's
 # files.
 _ALONE = (
-    "import sys; sys.path[:] = sys.argv[1:]; from snapconv.ranks.rank_reading import main; main()"
+    "import sys; sys.path[:] = sys.argv[1:]; from snapconv.ranks.rank_reading import main; "
+    "main()"
 )
 
 

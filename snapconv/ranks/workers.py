@@ -180,7 +180,10 @@ def _safe_imports() -> Iterator[None]:
 
 
 def _run(
-    workers: Workers, read: Callable[[str], str], waiting: deque[str], unanswered: deque[str]
+    workers: Workers,
+    read: Callable[[str], str],
+    waiting: deque[str],
+    unanswered: deque[str],
 ) -> Iterator[tuple[str, str]]:
     """Yield answers, and replace a broken executor.
 
@@ -230,7 +233,9 @@ def local_workers(n_workers: int) -> Workers:
 
     def make(parts: ExitStack) -> Executor:
         executor = ProcessPoolExecutor(
-            n_workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker
+            n_workers,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_begin_worker,
         )
         # Interrupted, the pool would forget its processes, and Python wait for them for ever.
         parts.callback(signals_wait()(executor.shutdown), cancel_futures=True)
@@ -286,7 +291,10 @@ _LOCAL = {
     "distributed.admin.system-monitor.interval": "5s",
     # Without Dask's MALLOC_TRIM_THRESHOLD_, by which every large column is new memory of the
     # system's: files of 76 MiB took 40 % longer.
-    "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1},
+    "distributed.nanny.pre-spawn-environ": {
+        "OMP_NUM_THREADS": 1,
+        "OPENBLAS_NUM_THREADS": 1,
+    },
 }
 
 

@@ -64,9 +64,14 @@ def _is_disk_full(error: OutputError) -> bool:
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in _DISK_IS_FULL
 
 
-def write_ending(capture: Path, devices: list[dict[str, int]], notes: list[dict[str, str]]) -> None:
+def write_ending(
+    capture: Path, devices: list[dict[str, int]], notes: list[dict[str, str]]
+) -> None:
     """Add to a capture what is known when the program ends; raises OSError."""
-    keep_file(capture / ENDING_NAME, write_json({"version": 1, "devices": devices, "notes": notes}))
+    keep_file(
+        capture / ENDING_NAME,
+        write_json({"version": 1, "devices": devices, "notes": notes}),
+    )
 
 
 def free_name(path: Path) -> Path:
@@ -133,16 +138,22 @@ def _check_place(output: Path, *, force: bool) -> None:
     if not os.path.lexists(output):
         return
     if output.is_symlink() or not output.is_dir():
-        raise OutputWriteError(f"cannot write {output}: it is no folder; choose another --output")
+        raise OutputWriteError(
+            f"cannot write {output}: it is no folder; choose another --output"
+        )
     if not force:
         raise OutputExistsError(
             f"{output} exists already; choose another --output, or replace it with --force"
         )
-    names = {entry.name for entry in output.iterdir()} - {SNAPSHOT_NAME, TIMING_NAME, ENDING_NAME}
+    names = {entry.name for entry in output.iterdir()} - {
+        SNAPSHOT_NAME,
+        TIMING_NAME,
+        ENDING_NAME,
+    }
     if names:
         raise OutputExistsError(
-            f"{output} is not replaced: it has {min(names)}, which no capture has; choose another "
-            f"--output"
+            f"{output} is not replaced: it has {min(names)}, which no capture has; "
+            f"choose another --output"
         )
 
 
@@ -208,7 +219,9 @@ class Upload:
             for file in sorted(capture.iterdir()):
                 self._store.put_file(str(file), f"{self._path}/{capture.name}/{file.name}")
         except Exception as error:  # noqa: BLE001  # every store has errors of its own
-            self._warn(f"{capture} could not be copied to {self._url}, and stays here: {error}")
+            self._warn(
+                f"{capture} could not be copied to {self._url}, and stays here: {error}"
+            )
             return
         shutil.rmtree(capture, ignore_errors=True)
         self._say(f"copied to {self._url}/{capture.name}")

@@ -196,7 +196,10 @@ class Driver:
         if part.is_of_memory:
             self._observe()
             self._iterations.begin(
-                "snapconv:iteration", is_range=False, iteration=self.iteration, kind=part.value
+                "snapconv:iteration",
+                is_range=False,
+                iteration=self.iteration,
+                kind=part.value,
             )
             if self.observer is not None:
                 self.observer.iteration_began(self.iteration)
@@ -273,12 +276,15 @@ class Driver:
         if not self.is_over:
             self.begin_iteration()
 
-    def out_of_memory(self, device: int, n_bytes: int, total_bytes: int, free_bytes: int) -> None:
+    def out_of_memory(
+        self, device: int, n_bytes: int, total_bytes: int, free_bytes: int
+    ) -> None:
         """Let the policy keep the state in which the allocator gave up."""
         if self.guard.is_child:
             return
         text = (
-            f"cuda:{device} could not give {n_bytes} bytes; {free_bytes} of {total_bytes} were free"
+            f"cuda:{device} could not give {n_bytes} bytes; {free_bytes} of {total_bytes} were "
+            f"free"
         )
         with self._own_turn():
             self.policy.out_of_memory(self, text)

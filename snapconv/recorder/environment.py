@@ -72,8 +72,8 @@ def refuse_without_cuda() -> None:
     version, has_cuda, is_nvidia = build
     if not has_cuda:
         raise NoCudaError(
-            f"this torch ({version}) is built without CUDA: install a build with CUDA, or "
-            f"{_SIMULATE}"
+            f"this torch ({version}) is built without CUDA: install a build with CUDA, "
+            f"or {_SIMULATE}"
         )
     # It runs already on a device, or on a simulated one, for which there is no driver.
     is_started = "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized()
@@ -107,8 +107,8 @@ _SIMULATE = "record without a GPU: snapconv record --simulate"
 
 def _no_gpu(version: str, reason: str) -> NoCudaError:
     return NoCudaError(
-        f"torch {version} finds no usable GPU or driver on this machine{reason}: check nvidia-smi "
-        f"and CUDA_VISIBLE_DEVICES, or {_SIMULATE}"
+        f"torch {version} finds no usable GPU or driver on this machine{reason}: check "
+        f"nvidia-smi and CUDA_VISIBLE_DEVICES, or {_SIMULATE}"
     )
 
 

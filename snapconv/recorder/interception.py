@@ -138,7 +138,9 @@ def _is_in_step() -> bool:
 def _scalers(report: Report, guard: Guard) -> AbstractContextManager[None]:
     import torch
 
-    def step(call: Callable[[], Any], _scaler: Any, optimizer: Any, *_: Any, **__: Any) -> Any:
+    def step(
+        call: Callable[[], Any], _scaler: Any, optimizer: Any, *_: Any, **__: Any
+    ) -> Any:
         report(Event.SCALER_BEGINS, optimizer)
         result = call()
         report(Event.SCALER_ENDS, optimizer)
@@ -209,7 +211,9 @@ def _copies(report: Report, guard: Guard) -> AbstractContextManager[None]:
         report(Event.MODULE_RESTORED, module)
         return result
 
-    tensors = [(kind, "__deepcopy__", copied) for kind in (torch.Tensor, torch.nn.Parameter)]
+    tensors = [
+        (kind, "__deepcopy__", copied) for kind in (torch.Tensor, torch.nn.Parameter)
+    ]
     return _wrapped(guard, *tensors, (torch.nn.Module, "__setstate__", restored))
 
 
@@ -266,12 +270,17 @@ _SOURCES: dict[Feature, tuple[Source, tuple[Event, ...]]] = {
     Feature.MODEL_CALLS: (_calls, (Event.CALL_BEGINS, Event.CALL_ENDS)),
     Feature.OPTIMIZER_STEPS: (_steps, (Event.STEP_BEGINS, Event.STEP_ENDS)),
     Feature.SCALER_STEPS: (_scalers, (Event.SCALER_BEGINS, Event.SCALER_ENDS)),
-    Feature.BACKWARD_PASSES: (_backward_passes, (Event.BACKWARD_BEGINS, Event.BACKWARD_ENDS)),
+    Feature.BACKWARD_PASSES: (
+        _backward_passes,
+        (Event.BACKWARD_BEGINS, Event.BACKWARD_ENDS),
+    ),
 }
 
 
 @contextmanager
-def _wrapped(guard: Guard, *wrappers: tuple[Any, str, Callable[..., Any]]) -> Iterator[None]:
+def _wrapped(
+    guard: Guard, *wrappers: tuple[Any, str, Callable[..., Any]]
+) -> Iterator[None]:
     """Run ``work(call, *arguments)`` around functions.
 
     Our wrapper stays, and idles, where others have wrapped it.

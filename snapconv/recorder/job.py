@@ -119,7 +119,9 @@ def _mesh_coordinates() -> dict[str, int]:
     if module is None:
         return {}
     meshes = [
-        mesh for mesh in gc.get_objects() if type(mesh) is module.DeviceMesh and mesh.mesh_dim_names
+        mesh
+        for mesh in gc.get_objects()
+        if type(mesh) is module.DeviceMesh and mesh.mesh_dim_names
     ]
     largest: Any = max(meshes, key=_mesh_size, default=None)
     coordinates = largest.get_coordinate() if largest is not None else None
@@ -257,5 +259,9 @@ def _job_store() -> Any:
     from datetime import timedelta
 
     return torch.distributed.TCPStore(
-        address, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=2)
+        address,
+        int(port),
+        is_master=False,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=2),
     )

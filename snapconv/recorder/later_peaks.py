@@ -67,7 +67,9 @@ class Peaks:
         rows = []
         notes = []
         for device, (n_bytes, iteration) in self.look().items():
-            rows.append({"device": device, "max_memory_allocated": n_bytes, "iteration": iteration})
+            rows.append(
+                {"device": device, "max_memory_allocated": n_bytes, "iteration": iteration}
+            )
             recorded, _ = self.recorded.get(device, (0, 0))
             if n_bytes > recorded:
                 moment = f"in iteration {iteration}"
@@ -77,7 +79,9 @@ class Peaks:
                     f"the program's peak on {device_name(device)} came later, {moment}: "
                     f"{format_bytes(n_bytes)}; in what is recorded it is {format_bytes(recorded)}; "
                 )
-                notes.append(Note("later-peak", message + _how_to_record(iteration, options)))
+                notes.append(
+                    Note("later-peak", message + _how_to_record(iteration, options))
+                )
         return rows, notes
 
 

@@ -28,7 +28,10 @@ def start(options: RecordingOptions) -> None:
     import torch
 
     turn_on = torch.cuda.memory._record_memory_history
-    arguments: dict[str, Any] = {"stacks": options.stacks, "max_entries": options.max_entries}
+    arguments: dict[str, Any] = {
+        "stacks": options.stacks,
+        "max_entries": options.max_entries,
+    }
     if "clear_history" in inspect.signature(turn_on).parameters:
         arguments["clear_history"] = True
     turn_on("all", context="all", **arguments)

@@ -14,7 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snapconv.errors import EntryPointError, NoCudaError, NothingAllocatedError, SnapconvError
+from snapconv.errors import (
+    EntryPointError,
+    NoCudaError,
+    NothingAllocatedError,
+    SnapconvError,
+)
 from snapconv.guest import script_signals
 from snapconv.guest.guard import Guard, fault_note
 from snapconv.guest.import_hook import when_imported
@@ -23,7 +28,11 @@ from snapconv.guest.torch_surface import Feature
 from snapconv.guest.unheard_signals import ended_in_place
 from snapconv.notes import Note
 from snapconv.recorder import environment, memory_history
-from snapconv.recorder.capture_folder import check_output, write_capture_somewhere, write_ending
+from snapconv.recorder.capture_folder import (
+    check_output,
+    write_capture_somewhere,
+    write_ending,
+)
 from snapconv.recorder.driver import Driver, Say, silent
 from snapconv.recorder.later_peaks import Peaks
 from snapconv.recorder.memory_history import nothing_allocated
@@ -78,11 +87,15 @@ class RecordOutcome:
 class OneCapture:
     """Keeps each part's result; writes them to ``path`` when all are there or the program ends."""
 
-    def __init__(self, options: RecordingOptions, *, lowest_sign: Sign = Sign.BACKWARD) -> None:
+    def __init__(
+        self, options: RecordingOptions, *, lowest_sign: Sign = Sign.BACKWARD
+    ) -> None:
         self._options = options
         self._lowest_sign = lowest_sign
         self.plan = plan(
-            warm_up=options.warm_up, iterations=options.iterations, has_timing=options.computes
+            warm_up=options.warm_up,
+            iterations=options.iterations,
+            has_timing=options.computes,
         )
         self.path: Path | None = None
         self.n_bytes = 0
@@ -107,7 +120,9 @@ class OneCapture:
         driver.begin_iteration()
         driver.wait_for_cuda()
         if self._options.program.kind != "providers":
-            driver.count_steps(partial(self._step_ended, driver), lowest_sign=self._lowest_sign)
+            driver.count_steps(
+                partial(self._step_ended, driver), lowest_sign=self._lowest_sign
+            )
 
     def _step_ended(self, driver: Driver) -> None:
         if driver.is_over and not driver.guard.is_child:
@@ -148,7 +163,9 @@ class OneCapture:
             f"iteration {iteration} done ({part.value}; {iteration + 1} of {len(self.plan)})"
         )
         is_slow = time.monotonic() - self._began_s > _LONG_S
-        is_computed_simulation = self._options.simulation is not None and self._options.computes
+        is_computed_simulation = (
+            self._options.simulation is not None and self._options.computes
+        )
         if iteration == 0 and is_slow and is_computed_simulation:
             driver.say("that took minutes: with --no-compute a step takes seconds")
         if part is Part.MEMORY and next_part is not Part.MEMORY:
@@ -249,10 +266,14 @@ class OneCapture:
         self._write_capture(contents, timing)
         self._contents = None
         if ended is _COMPLETE and options.program.kind != "providers":
-            continuation = "is ended here" if options.stop else "goes on without a recording"
+            continuation = (
+                "is ended here" if options.stop else "goes on without a recording"
+            )
             driver.say(f"everything is recorded; the program {continuation}")
 
-    def _write_capture(self, contents: dict[str, Any], timing: dict[str, Any] | None) -> None:
+    def _write_capture(
+        self, contents: dict[str, Any], timing: dict[str, Any] | None
+    ) -> None:
         """Write the capture, elsewhere if its place was lost."""
         output = self._options.output
         path, self.n_bytes = write_capture_somewhere(
@@ -264,8 +285,8 @@ class OneCapture:
         self.path = path
         self._note(
             "capture-elsewhere",
-            f"{output} could not be written any more, as something removed, took or closed its "
-            f"place while the program ran: the capture is {path}",
+            f"{output} could not be written any more, as something removed, took or "
+            f"closed its place while the program ran: the capture is {path}",
         )
 
     def _note(self, slug: str, message: str) -> None:
@@ -320,8 +341,8 @@ def record(
         driver = _new_driver(options, policy, simulation, say)
         device = "simulated, without a GPU" if options.simulation else "on the GPU"
         say(
-            f"recording {entry.path}, {device}: {len(policy.plan)} iterations until everything is "
-            f"recorded"
+            f"recording {entry.path}, {device}: {len(policy.plan)} iterations until "
+            f"everything is recorded"
         )
         parts.callback(driver.close)
         parts.enter_context(warnings_name_the_user())
@@ -335,7 +356,9 @@ def record(
                 # Nothing of the user's has run: there is nothing else to report.
                 raise driver.guard.failure
             run = _run_providers if entry.kind == "providers" else script.run_script
-            with ended_in_place(lambda raised: report(finish(raised)), script_signals.is_commands):
+            with ended_in_place(
+                lambda raised: report(finish(raised)), script_signals.is_commands
+            ):
                 # A script's names go with its module, and what they hold is a part of the state at
                 # its end.
                 raised, _program = outcome(run, entry, argv, driver)

@@ -22,7 +22,12 @@ from snapconv.guest.guard import Guard
 from snapconv.guest.script_signals import deferred_handlers
 from snapconv.guest.torch_surface import changed_notes
 from snapconv.recorder import environment, memory_history
-from snapconv.recorder.capture_folder import Upload, free_name, is_store, write_capture_somewhere
+from snapconv.recorder.capture_folder import (
+    Upload,
+    free_name,
+    is_store,
+    write_capture_somewhere,
+)
 from snapconv.recorder.driver import Driver
 from snapconv.recorder.job import SharedOom, is_chosen, process_rank
 from snapconv.recorder.later_peaks import Peaks
@@ -144,7 +149,9 @@ class ChosenCaptures:
         options = driver.options
         if len(self.captures) >= options.max_captures:
             _LOG.warning(
-                "snapconv: no capture (%s): there are %d already", reason, options.max_captures
+                "snapconv: no capture (%s): there are %d already",
+                reason,
+                options.max_captures,
             )
             return
         if not driver.has_cuda:  # not yet; a snapshot would start it
@@ -273,7 +280,9 @@ class Recording:
     def capture(self, name: str = "requested") -> None:
         """Write a capture of this moment."""
         if self._driver is not None:
-            self._driver.run(self._policy.capture, self._driver, name, Ended("complete", name))
+            self._driver.run(
+                self._policy.capture, self._driver, name, Ended("complete", name)
+            )
 
     def _new_driver(self) -> Driver:
         environment.require_torch()

@@ -34,7 +34,12 @@ from snapconv.columns import (
 from snapconv.native.library import address, closing, core, goes_on
 from snapconv.notes import Note
 from snapconv.replay.lifetimes import Lifetimes, releases
-from snapconv.replay.rounding import HOST_RULES, RoundingRules, expandable_ranges, infer_rules
+from snapconv.replay.rounding import (
+    HOST_RULES,
+    RoundingRules,
+    expandable_ranges,
+    infer_rules,
+)
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.snapshot.segment_table import BlockTable, SegmentTable
@@ -112,7 +117,9 @@ def _walk_compiled(
         return BlockSizes(rules, sizes, _least_space(compiled, walk), n_conflicts)
 
 
-def _new_walk(compiled: ctypes.CDLL, segments: SegmentTable, blocks: BlockTable) -> int | None:
+def _new_walk(
+    compiled: ctypes.CDLL, segments: SegmentTable, blocks: BlockTable
+) -> int | None:
     """Return a walk of the compiled core, which copies its inputs; None where they are odd."""
     live = rows_of(blocks.is_live)
     segment_columns = (segments.addr, segments.total_bytes, segments.is_expandable)
@@ -162,7 +169,9 @@ def _newest_first(
 
 def segment_moves(events: EventTable) -> Int64Column:
     """Return the rows of the events that obtain or release segments."""
-    is_move = (events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP)
+    is_move = (events.action >= Action.SEGMENT_ALLOC) & (
+        events.action <= Action.SEGMENT_UNMAP
+    )
     return rows_of(is_move)
 
 
@@ -254,7 +263,9 @@ class _Memory:
         """Events that contradict the segments or the live blocks."""
         return self._n_conflicts + self.segments.n_conflicts
 
-    def undo(self, kind: int, addr: int, size: int, rounded: int, least_remainder: int) -> int:
+    def undo(
+        self, kind: int, addr: int, size: int, rounded: int, least_remainder: int
+    ) -> int:
         """Undo the newest event that is left; the bytes of its block if it is an alloc, else 0."""
         if kind != _ALLOC and kind != _RELEASE:
             if kind:
@@ -373,7 +384,11 @@ class SizeCheck:
 
 @stage
 def derive_checked_sizes(
-    device: DeviceSnapshot, lifetimes: Lifetimes, settings: AllocatorSettings, *, backend: str
+    device: DeviceSnapshot,
+    lifetimes: Lifetimes,
+    settings: AllocatorSettings,
+    *,
+    backend: str,
 ) -> tuple[BlockSizes, SizeCheck]:
     """Derive the sizes by the file's settings, or by rules that fit more of the live blocks.
 
@@ -385,7 +400,9 @@ def derive_checked_sizes(
         return sizes, _check(sizes, lifetimes, device)
     rules = infer_rules(settings, device.blocks, backend=backend)
     sizes = derive_block_sizes(device.events, device.segments, device.blocks, rules)
-    if not device.has_segments:  # the blocks' sizes were derived too: there is nothing to compare
+    if (
+        not device.has_segments
+    ):  # the blocks' sizes were derived too: there is nothing to compare
         return sizes, SizeCheck(0, 0, 0)
     check = settings_check = _check(sizes, lifetimes, device)
     alternatives = _other_rules(rules, device)
@@ -393,7 +410,9 @@ def derive_checked_sizes(
         alternative = next(alternatives, None)
         if alternative is None:
             break
-        other_sizes = derive_block_sizes(device.events, device.segments, device.blocks, alternative)
+        other_sizes = derive_block_sizes(
+            device.events, device.segments, device.blocks, alternative
+        )
         other_check = _check(other_sizes, lifetimes, device)
         if other_check.n_different < check.n_different:
             sizes = other_sizes

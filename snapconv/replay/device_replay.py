@@ -118,7 +118,10 @@ class Curve:
     """
 
     def __init__(
-        self, start: int, make: Callable[[], Int64Column], at: Callable[[int], int] | None = None
+        self,
+        start: int,
+        make: Callable[[], Int64Column],
+        at: Callable[[int], int] | None = None,
     ) -> None:
         self.start = start
         self._make = make
@@ -249,7 +252,9 @@ def _allocation_table(
     return read_only(table)
 
 
-def _complete_live(table: AllocationTable, lifetimes: Lifetimes, device: DeviceSnapshot) -> None:
+def _complete_live(
+    table: AllocationTable, lifetimes: Lifetimes, device: DeviceSnapshot
+) -> None:
     """Fill in the values of the final blocks and their segments, in allocations that are live."""
     blocks = device.blocks
     segments = device.segments
@@ -275,7 +280,9 @@ def _rows(column: NDArray[Any], rows: NDArray[np.integer[Any]]) -> NDArray[Any]:
     return values
 
 
-def _complete_sizes(table: AllocationTable, lifetimes: Lifetimes, sizes: BlockSizes) -> None:
+def _complete_sizes(
+    table: AllocationTable, lifetimes: Lifetimes, sizes: BlockSizes
+) -> None:
     """Fill in the sizes of blocks that were allocated before the trace and freed in it."""
     rows = rows_of((lifetimes.alloc_event < 0) & (lifetimes.block_id < 0))
     table.block_bytes[rows], table.is_exact[rows] = _sizes_from_space(
@@ -320,7 +327,9 @@ def _max_excess(
 
 
 def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curve:
-    n_bytes = allocations.requested_bytes if name == "requested" else allocations.block_bytes
+    n_bytes = (
+        allocations.requested_bytes if name == "requested" else allocations.block_bytes
+    )
     # A free requested before the first event leaves no trace but its completion: until then the
     # block counts as allocated, since it was in use shortly before.
     end = allocations.freed_event if name == "allocated" else allocations.end_event
@@ -331,7 +340,9 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
         # An event begins one allocation at most, and ends one at most. What has no end (-1) is
         # subtracted from the last entry, which is no event.
         change = np.zeros(n_events + 1, np.int64)
-        np.add.at(change, alloc[n_before:], n_bytes[n_before:])  # three times as fast as by index
+        np.add.at(
+            change, alloc[n_before:], n_bytes[n_before:]
+        )  # three times as fast as by index
         for part in chunks(len(end)):
             np.subtract.at(change, end[part], n_bytes[part])
         change[0] += start
@@ -384,7 +395,9 @@ def _reserved_totals(device: DeviceSnapshot, moves: Int64Column) -> Int64Column:
     """
     action = device.events.action[moves]
     n_bytes = device.events.size[moves]
-    is_obtained = has_code(action, Action.SEGMENT_ALLOC) | has_code(action, Action.SEGMENT_MAP)
+    is_obtained = has_code(action, Action.SEGMENT_ALLOC) | has_code(
+        action, Action.SEGMENT_MAP
+    )
     change = np.where(is_obtained, n_bytes, -n_bytes)
     totals = np.cumsum(np.concatenate(([0], change)))
     totals += int(device.segments.total_bytes.sum()) - int(totals[-1])
@@ -397,8 +410,8 @@ _COUNTED_NOTES = {
         "are left out, so curves may be too high before and too low after them"
     ),
     "implicit-free": (
-        "allocations have no free, but their address is allocated again: they are taken as freed "
-        "just then, so curves may be too high before"
+        "allocations have no free, but their address is allocated again: they are "
+        "taken as freed just then, so curves may be too high before"
     ),
     "missing-from-segments": (
         "allocations are live at the trace's end but not in the segments (freed between the two "
@@ -439,9 +452,9 @@ def _notes(
         # They restore a pool by freeing and allocating everything in it at once.
         yield Note(
             "cuda-graph-pools",
-            "CUDA graph trees were used: restoring a pool shows as bursts of frees and allocs that "
-            "never happened, so a peak within one is too high, and replays of a graph leave no "
-            "events",
+            "CUDA graph trees were used: restoring a pool shows as bursts of frees and "
+            "allocs that never happened, so a peak within one is too high, and replays "
+            "of a graph leave no events",
         )
     yield _checkpoint_note(device.events, result.active)
 
@@ -450,18 +463,20 @@ def _segments_note(device: DeviceSnapshot, result: Replay) -> Note | None:
     """Say that reserved bytes are missing or raised, and what the figures are then."""
     if device.has_segments:
         message = (
-            "reserved bytes would fall below zero: events are missing, and the figures are too low"
+            "reserved bytes would fall below zero: events are missing, and the figures are "
+            "too low"
         )
         return Note("negative-bytes", message) if result.at_least else None
     basis = "every free in its trace has an alloc, so memory is replayed from nothing"
     if device.source is SegmentSource.PART_OF_TRACE:
         basis = (
-            "its trace begins with memory in use that it does not show: every figure is a lower "
-            "bound"
+            "its trace begins with memory in use that it does not show: every figure "
+            "is a lower bound"
         )
     elif result.at_least:
         basis += (
-            "; the trace has no segments either, so reserved bytes are at least what was in use"
+            "; the trace has no segments either, so reserved bytes are at least what was "
+            "in use"
         )
     return Note("no-segments", f"the file has no segments; {basis}")
 
@@ -508,8 +523,8 @@ def _inexact_note(result: Replay, sizes: BlockSizes) -> Note | None:
     blocks = counted(len(rounded), "block")
     return Note(
         "inexact-block-sizes",
-        f"allocated bytes may be up to {format_bytes(n_bytes)} higher: the exact sizes of {blocks} "
-        f"from before the trace are not recorded",
+        f"allocated bytes may be up to {format_bytes(n_bytes)} higher: the exact sizes "
+        f"of {blocks} from before the trace are not recorded",
         is_minor=n_bytes * _MINOR_PART <= result.allocated.peak,
     )
 
@@ -517,7 +532,9 @@ def _inexact_note(result: Replay, sizes: BlockSizes) -> Note | None:
 def _skipped_note(events: EventTable, allocations: AllocationTable) -> Note | None:
     has_completed = bool(np.any(has_code(events.action, Action.FREE_COMPLETED)))
     if not has_completed:
-        ended_at_request = (allocations.end_event >= 0) & (allocations.free_completed_event < 0)
+        ended_at_request = (allocations.end_event >= 0) & (
+            allocations.free_completed_event < 0
+        )
         message = (
             "the trace has no free_completed events: memory is taken as free at free_requested, so "
             "active bytes are too low while a stream still used a block"

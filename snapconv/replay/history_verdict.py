@@ -62,7 +62,8 @@ def _decide_profile(n_before: int) -> History:
         )
     allocations = f"{counted(n_before, 'allocation')} from before its first event"
     return History(
-        Verdict.STARTED_LATE, f"the file has {allocations}, and only what was used or freed later"
+        Verdict.STARTED_LATE,
+        f"the file has {allocations}, and only what was used or freed later",
     )
 
 
@@ -89,7 +90,9 @@ def _decide(device: DeviceSnapshot, replay: Replay) -> History:
     if n_events == 1:
         one_event = f"the trace has one event (history was kept as 'state'); {before}"
         return History(Verdict.STARTED_LATE, one_event)
-    return History(Verdict.STARTED_LATE, f"{before}; the event buffer probably did not overflow")
+    return History(
+        Verdict.STARTED_LATE, f"{before}; the event buffer probably did not overflow"
+    )
 
 
 def _decide_without_earlier_blocks(replay: Replay) -> History:
@@ -127,7 +130,9 @@ def _proof_of_loss(device: DeviceSnapshot) -> str:
     """Return a fact that only lost events explain, or an empty text."""
     if device.history_overflowed:
         return "according to the file, its ring buffer overflowed"
-    if device.history_overflowed is None and _begins_within_a_free(real_events(device.events)):
+    if device.history_overflowed is None and _begins_within_a_free(
+        real_events(device.events)
+    ):
         return "the first event is the second half of a free"
     return ""
 

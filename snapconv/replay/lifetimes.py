@@ -69,7 +69,9 @@ def pair_events(events: EventTable, blocks: BlockTable) -> Lifetimes:
     second such free at one address (lost events, skipped actions) is counted and left out.
     """
     is_release = releases(events, blocks)
-    columns, n_orphans, n_implicit = _pair_compiled(events, is_release) or _pair(events, is_release)
+    columns, n_orphans, n_implicit = _pair_compiled(events, is_release) or _pair(
+        events, is_release
+    )
     *traced_events, addr = columns
     is_untraced = blocks.is_live
     live = rows_of(is_untraced)
@@ -154,7 +156,9 @@ def _pair_compiled(events: EventTable, is_release: BoolColumn) -> _Pairs | None:
     columns = [np.empty(len(kind), np.int64) for _ in range(_ADDR + 1)]
     outputs = [address(column) for column in columns]
     is_release = np.ascontiguousarray(is_release)
-    new_pairing = compiled.snapconv_pairing_new(random_seed(), address(is_release), *outputs)
+    new_pairing = compiled.snapconv_pairing_new(
+        random_seed(), address(is_release), *outputs
+    )
     with closing(new_pairing, compiled.snapconv_pairing_free) as pairing:
         for part in chunks(len(kind)):
             kinds = np.ascontiguousarray(kind[part])
@@ -225,7 +229,9 @@ def real_events(events: EventTable) -> EventTable:
     marker = rows_of(has_code(action[:-2], Action.WORKSPACE_SNAPSHOT))
     if not len(marker):
         return events
-    is_pair = (action[marker + 1] == Action.SEGMENT_ALLOC) & (action[marker + 2] == Action.ALLOC)
+    is_pair = (action[marker + 1] == Action.SEGMENT_ALLOC) & (
+        action[marker + 2] == Action.ALLOC
+    )
     marker = marker[is_pair & (addr[marker + 1] == addr[marker + 2])]
     described = np.concatenate((marker, marker + 1, marker + 2))
     action = action.copy()

@@ -98,7 +98,9 @@ def layouts(
     return result
 
 
-def layout_at(device: DeviceSnapshot, allocations: AllocationTable, event: int) -> MemoryLayout:
+def layout_at(
+    device: DeviceSnapshot, allocations: AllocationTable, event: int
+) -> MemoryLayout:
     """Return the layout after one event."""
     return layouts(device, allocations, [event])[event]
 
@@ -109,10 +111,18 @@ def are_joined(first: SegmentFacts, second: SegmentFacts) -> bool:
 
 
 def move_segments(
-    segments: SegmentRanges[SegmentFacts], events: EventTable, rows: Int64Column, *, is_undone: bool
+    segments: SegmentRanges[SegmentFacts],
+    events: EventTable,
+    rows: Int64Column,
+    *,
+    is_undone: bool,
 ) -> None:
     """Let events of segments happen one after the other, or undo them, the newest first."""
-    pools = unknown_column(len(rows), np.int32) if events.pool_id is None else events.pool_id[rows]
+    pools = (
+        unknown_column(len(rows), np.int32)
+        if events.pool_id is None
+        else events.pool_id[rows]
+    )
     columns = (events.action, events.addr, events.size, events.stream, events.stack_id)
     moved = [column[rows] for column in columns]
     values = np.column_stack((*moved, pools))
@@ -159,7 +169,9 @@ def _layout(
     n_bytes = allocations.block_bytes[active]
     segment, is_inside = segments_of(segments, addr, n_bytes)
     n_outside = count_of(~is_inside)
-    blocks = Pieces(segment[is_inside], addr[is_inside], n_bytes[is_inside], active[is_inside])
+    blocks = Pieces(
+        segment[is_inside], addr[is_inside], n_bytes[is_inside], active[is_inside]
+    )
     free, n_overlaps = _between(segments, blocks)
     return MemoryLayout(
         event=event,

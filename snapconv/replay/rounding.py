@@ -104,7 +104,9 @@ def _log2_floor(size: Int64Column) -> Int64Column:
 
 def expandable_ranges(segments: SegmentTable, events: EventTable) -> ExpandableRanges:
     """Join the expandable segments of the dump with all that the trace maps or unmaps."""
-    is_move = (events.action == Action.SEGMENT_MAP) | (events.action == Action.SEGMENT_UNMAP)
+    is_move = (events.action == Action.SEGMENT_MAP) | (
+        events.action == Action.SEGMENT_UNMAP
+    )
     grows = segments.is_expandable
     start = np.concatenate((segments.addr[grows], events.addr[is_move]))
     end = start + np.concatenate((segments.total_bytes[grows], events.size[is_move]))
@@ -135,7 +137,9 @@ def infer_rules(
     if backend == NO_ALLOCATOR:
         return HOST_RULES
     # Large blocks of ordinary segments may keep a remainder, which would look like padding.
-    has_no_remainder = (blocks.block_bytes <= SMALL_REQUEST_BYTES) | settings.expandable_segments
+    has_no_remainder = (
+        blocks.block_bytes <= SMALL_REQUEST_BYTES
+    ) | settings.expandable_segments
     is_evidence = blocks.is_live & has_no_remainder
     requested = blocks.requested_bytes[is_evidence]
     actual = blocks.block_bytes[is_evidence]

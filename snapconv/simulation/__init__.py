@@ -101,7 +101,9 @@ class Simulation:
             self._patch_features(patches)
             if self._files is not None:
                 unwritten_files.patch_files(self._files, patches)
-            kernels.patch_triton(tracker.evaluation.forget if self._files else None, patches)
+            kernels.patch_triton(
+                tracker.evaluation.forget if self._files else None, patches
+            )
             handle: Handler = tracker.handle
             if Feature.SIMULATED_GROUPS not in self._changed:
                 handle = process_groups.collectives_handler(handle)
@@ -142,7 +144,9 @@ class Simulation:
             (Feature.SIMULATED_COMPILATION, compilation.patch_compilation, machine),
         ]
         if self._files is not None:
-            parts.append((Feature.SIMULATED_FILES, unwritten_files.patch_checkpoints, tracker))
+            parts.append(
+                (Feature.SIMULATED_FILES, unwritten_files.patch_checkpoints, tracker)
+            )
         for feature, patch, subject in parts:
             if feature not in self._changed:
                 patch(subject, patches)
@@ -157,7 +161,9 @@ _is_running = [False]
 def simulated(options: SimulationOptions | None = None) -> Iterator[Simulation]:
     """Let torch believe in CUDA devices that are simulated; everything is as before afterwards."""
     if _is_running[0]:
-        raise RecorderError("a simulation is running already: a process can have one at a time")
+        raise RecorderError(
+            "a simulation is running already: a process can have one at a time"
+        )
     _is_running[0] = True
     try:
         # Import what looks at torch.cuda while it is imported, before that is changed: torch.optim
@@ -166,7 +172,9 @@ def simulated(options: SimulationOptions | None = None) -> Iterator[Simulation]:
             warnings.simplefilter("ignore")
             for name in ("torch.optim", "torch._dynamo"):
                 import_module(name)
-        simulation = Simulation(options or SimulationOptions(), probe(is_for_simulation=True))
+        simulation = Simulation(
+            options or SimulationOptions(), probe(is_for_simulation=True)
+        )
         with simulation.patched():
             yield simulation
     finally:

@@ -16,7 +16,17 @@ from snapconv.simulation.machine import Machine
 _WORKSPACE_BYTES = 32 << 20
 # What requests it (torch 2.5 to 2.7; CublasHandlePool.cpp).
 _FRAMES = ("at::cuda::getNewWorkspace()", "at::cuda::getCurrentCUDABlasHandle()")
-_USES_BLAS = {"mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot"}
+_USES_BLAS = {
+    "mm",
+    "addmm",
+    "_addmm_activation",
+    "bmm",
+    "baddbmm",
+    "addbmm",
+    "mv",
+    "addmv",
+    "dot",
+}
 
 
 class BlasWorkspaces:

@@ -214,7 +214,9 @@ def _is_plain(test: ast.expr, span: _Span) -> bool:
             is_plain = not is_plain
             test = test.operand
         elif isinstance(test, ast.BoolOp):
-            test = next((value for value in test.values if _contains(value, span)), test.values[0])
+            test = next(
+                (value for value in test.values if _contains(value, span)), test.values[0]
+            )
         else:
             return is_plain
 
@@ -349,7 +351,9 @@ class ValuesRead:
             "numbers read as 0, or as assumed"
         )
         if self._entered:
-            message += f"; the peak may be too high: entered were those at {shown(self._entered)}"
+            message += (
+                f"; the peak may be too high: entered were those at {shown(self._entered)}"
+            )
         if self._skipped:
             message += f"; the peak may be too low: skipped were {shown(self._skipped)}"
         if self._doubted:

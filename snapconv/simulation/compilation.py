@@ -16,8 +16,8 @@ from snapconv.simulation.patches import Patches
 
 _AS_EAGER = Note(
     "compiled-as-eager",
-    "what torch.compile was to compile ran as it is written, with the memory of eager mode; "
-    "compiled, it has less on a GPU as a rule",
+    "what torch.compile was to compile ran as it is written, with the memory of eager "
+    "mode; compiled, it has less on a GPU as a rule",
 )
 
 
@@ -62,6 +62,6 @@ def _trace(machine: Machine, real: Callable[..., Any], *args: Any, **kwargs: Any
         if not any(word in str(error).lower() for word in ("cuda", "nvidia")):
             raise
         raise RecorderError(
-            "torch.jit.trace: a simulation traces no function that makes tensors on the device "
-            "itself"
+            "torch.jit.trace: a simulation traces no function that makes tensors on "
+            "the device itself"
         ) from error

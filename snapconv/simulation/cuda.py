@@ -63,7 +63,9 @@ def patch_cuda(machine: Machine, patches: Patches) -> None:
     for name, function in _accelerator(machine).items():
         patches.set_existing(torch._C, f"_accelerator_{name}", function)
     # DeviceMesh, barriers and torch.get_device_module() ask here which kind of device there is.
-    patches.set_existing(torch._C, "_get_accelerator", lambda check=False: torch.device("cuda"))
+    patches.set_existing(
+        torch._C, "_get_accelerator", lambda check=False: torch.device("cuda")
+    )
     patches.set_existing(torch._C, "_group_tensors_by_device_and_dtype", group_tensors)
     patches.wrap(torch._C._nn, "_parse_to", _parse_to)
     patches.set(torch.accelerator, "is_available", answer_yes)

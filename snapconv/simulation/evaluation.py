@@ -59,7 +59,12 @@ _TO_SPARSE = {"to_sparse", "_to_sparse"}
 # These give their first argument values whatever it had.
 _OVERWRITING = {"copy_", "fill_", "zero_"}
 # Results that one operand decides alone: False in `and`, True in `or`.
-_ABSORBING = {"bitwise_and": False, "logical_and": False, "bitwise_or": True, "logical_or": True}
+_ABSORBING = {
+    "bitwise_and": False,
+    "logical_and": False,
+    "bitwise_or": True,
+    "logical_or": True,
+}
 # Written without saying so in their schema (aten/src/ATen/native/native_functions.yaml).
 _STATISTICS = ("running_mean", "running_var")
 _SILENTLY_WRITTEN = {"native_batch_norm": _STATISTICS, "cudnn_batch_norm": _STATISTICS}
@@ -109,7 +114,9 @@ class Invocation:
 
     def named_arguments(self) -> dict[str, Any]:
         """Return the arguments by name."""
-        return dict(zip(self.operation.argument_names, self.args, strict=False)) | self.kwargs
+        return (
+            dict(zip(self.operation.argument_names, self.args, strict=False)) | self.kwargs
+        )
 
 
 class Evaluation:
@@ -209,7 +216,9 @@ class Evaluation:
         try:
             return call.run(call.args, call.kwargs)
         except RuntimeError as error:
-            if call.operation.kind is not Kind.FRESH or "not implemented for '" not in str(error):
+            if call.operation.kind is not Kind.FRESH or "not implemented for '" not in str(
+                error
+            ):
                 raise
 
         def widened(tensor: Any) -> Any:
@@ -230,7 +239,9 @@ class Evaluation:
         if self._has_sparse(call.tensors):
             return False
         if operation.name == "resize_":
-            return self._is_small([torch.empty(args[1], dtype=args[0].dtype, device="meta")])
+            return self._is_small(
+                [torch.empty(args[1], dtype=args[0].dtype, device="meta")]
+            )
         if operation.name in RESIZING:
             return False
         if operation.name in _READS_VALUES:
@@ -247,7 +258,8 @@ class Evaluation:
             return _MAX_INTEGRAL_BYTES if is_integral else _MAX_FLOAT_BYTES
 
         return all(
-            tensor.numel() * tensor.element_size() <= limit(tensor.dtype) for tensor in tensors
+            tensor.numel() * tensor.element_size() <= limit(tensor.dtype)
+            for tensor in tensors
         )
 
     def _is_overwritten(self, call: Invocation) -> bool:
@@ -257,7 +269,10 @@ class Evaluation:
         target = call.inputs[0]
         tensor = call.args[0]
         assert target is not None  # else it would have values
-        is_all = tensor.is_contiguous() and tensor.numel() * tensor.element_size() == target.n_bytes
+        is_all = (
+            tensor.is_contiguous()
+            and tensor.numel() * tensor.element_size() == target.n_bytes
+        )
         if is_all and target.is_own_memory and self._is_small(call.tensors):
             target.has_values = True
             return True
@@ -271,10 +286,17 @@ class Evaluation:
         name = call.operation.name
         args = call.args
         absorbing = _ABSORBING.get(name.removesuffix("_"))
-        if absorbing is None or len(args) != 2 or len(call.inputs) != 2 or not self._is_small(args):
+        if (
+            absorbing is None
+            or len(args) != 2
+            or len(call.inputs) != 2
+            or not self._is_small(args)
+        ):
             return False
         n_elements = max(operand.numel() for operand in args)
-        n_operands = 1 if name.endswith("_") else 2  # in place, the first one keeps its values
+        n_operands = (
+            1 if name.endswith("_") else 2
+        )  # in place, the first one keeps its values
         for placement, operand in zip(call.inputs[:n_operands], args, strict=False):
             if not are_computed([placement]) or operand.numel() < n_elements:
                 continue
@@ -294,7 +316,9 @@ class Evaluation:
         kwargs = call.kwargs
         if operation.name == "resize_":
             return fake_storages.resize(args[0], args[1])
-        if operation.name in RESIZING or torch.Tag.inplace_view in getattr(call.func, "tags", ()):
+        if operation.name in RESIZING or torch.Tag.inplace_view in getattr(
+            call.func, "tags", ()
+        ):
             return call.run(args, kwargs)
         if operation.name in _TO_SPARSE:  # all of it may be there
             return call.run((torch.ones_like(args[0]), *args[1:]), kwargs)
@@ -304,7 +328,11 @@ class Evaluation:
             return written_arguments(operation, call.named_arguments())
         if operation.is_out and not has_sparse:
             return self._shape_out(call, fake_storages)
-        if operation.kind is not Kind.FRESH or operation.name in _READS_VALUES or has_sparse:
+        if (
+            operation.kind is not Kind.FRESH
+            or operation.name in _READS_VALUES
+            or has_sparse
+        ):
             return call.run(args, kwargs)
         return self._make(call, fake_storages)
 
@@ -337,7 +365,9 @@ class Evaluation:
                     "(--no-compute); the shape of its result depends on them. Simulate with "
                     "computation, or leave this line out."
                 ) from error
-            return call.run(call.args, call.kwargs)  # torch has no meta function for it: of zeros
+            return call.run(
+                call.args, call.kwargs
+            )  # torch has no meta function for it: of zeros
 
     def _n_selected(self, operation: str, mask: Any | None, n_most: int) -> int:
         """Count what an operation selects: by a mask with values, else a share, or all values."""

@@ -129,7 +129,9 @@ class FileVersions:
             if to is To.MAKE or not entry.is_kept:
                 return path  # the function says that it is there, or that is no file
             if os.path.isdir(path):
-                return tempfile.mkdtemp(dir=self.folder)  # a folder's mode and times are forgotten
+                return tempfile.mkdtemp(
+                    dir=self.folder
+                )  # a folder's mode and times are forgotten
             path = self.new_path(entry.name)
             if to is To.CHANGE:
                 self._copy(entry, path)
@@ -143,8 +145,8 @@ class FileVersions:
     def _copy(self, entry: Entry, path: str) -> None:
         if os.path.getsize(entry.path) > _MAX_BYTES:
             reason = (
-                "a file over 1 GiB is not copied to be changed where nothing is computed; open it "
-                "to read"
+                "a file over 1 GiB is not copied to be changed where nothing is "
+                "computed; open it to read"
             )
             raise for_program(OSError(errno.EFBIG, reason, entry.name))
         for ending in ("-wal", "-journal"):  # what SQLite left
@@ -184,7 +186,9 @@ class FileVersions:
     def open(self, real: Real, file: Any, *args: Any, **kwargs: Any) -> Any:
         """Open a file as ``open`` does, which has ``os.open`` do it."""
         options = dict(zip(_OPEN_ARGUMENTS, args, strict=False)) | kwargs
-        opener = options.pop("opener", None) or partial(self.open_number, os.open, mode=0o666)
+        opener = options.pop("opener", None) or partial(
+            self.open_number, os.open, mode=0o666
+        )
         return real(file, opener=opener, **options)
 
     def open_number(
@@ -198,7 +202,9 @@ class FileVersions:
         self, real: Real, filename: Any, shared: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """Do what ``torch.from_file`` does."""
-        return real(self.at(filename, To.CHANGE if shared else To.READ), shared, *args, **kwargs)
+        return real(
+            self.at(filename, To.CHANGE if shared else To.READ), shared, *args, **kwargs
+        )
 
     def connect(self, real: Real, database: Any, *args: Any, **kwargs: Any) -> Any:
         """Open a database as ``sqlite3.connect`` does, by its path or its address."""
@@ -269,7 +275,9 @@ class FileVersions:
         """Do what ``os.scandir`` does."""
         if not isinstance(path, str | os.PathLike) or not self._has_versions:
             return real(path)
-        return _Scan(_FolderEntry.inside(path, name) for name in self.list_names(os.listdir, path))
+        return _Scan(
+            _FolderEntry.inside(path, name) for name in self.list_names(os.listdir, path)
+        )
 
     def close(self) -> None:
         """Let all files be what they are, and remove the versions."""
@@ -456,6 +464,14 @@ _FLAG_PURPOSES = (
     (os.O_TRUNC, To.OVERWRITE),
     (os.O_WRONLY | os.O_RDWR | os.O_CREAT, To.CHANGE),
 )
-_OPEN_ARGUMENTS = ("mode", "buffering", "encoding", "errors", "newline", "closefd", "opener")
+_OPEN_ARGUMENTS = (
+    "mode",
+    "buffering",
+    "encoding",
+    "errors",
+    "newline",
+    "closefd",
+    "opener",
+)
 _NAMES_OF_PATHS = ("path", "dst", "f", "filename")
 _ELSEWHERE = ("dir_fd", "src_dir_fd", "dst_dir_fd", "opener")

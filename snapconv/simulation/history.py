@@ -50,8 +50,8 @@ class EventRings:
         takes_stacks = stacks in ("python", "all")
         if not (takes_enabled and takes_stacks and context in _CONTEXTS):
             message = (
-                "expected enabled to be 'state', 'all' or None, context 'state', 'alloc', 'all' or "
-                "None"
+                "expected enabled to be 'state', 'all' or None, context 'state', "
+                "'alloc', 'all' or None"
             )
             raise for_program(RuntimeError(f"{message}, and stacks 'python' or 'all'"))
         self.is_on = enabled is not None

@@ -39,7 +39,9 @@ class Kernels:
         packet_name, _, overload = name.partition(".")
         packet = getattr(torch.ops.aten, packet_name, None)
         operation = getattr(packet, overload or "default", None)
-        if operation and not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
+        if operation and not torch._C._dispatch_has_kernel_for_dispatch_key(
+            f"aten::{name}", key
+        ):
             self._library.impl(name, partial(work, _plain(operation, key)), key)
 
 
@@ -148,7 +150,9 @@ def cuda_only_operations() -> dict[Any, Callable[..., None]]:
             if kernel is backward:  # CUDA pads the sums of each row to a multiple of 32
                 tensors[5] = tensors[5][..., : tensors[1].size(-2)].contiguous()
             bias = None if bias_index is None else args[bias_index]
-            _copy_values(kernel(*tensors, 0.0, is_causal, attn_mask=bias, scale=scale), results)
+            _copy_values(
+                kernel(*tensors, 0.0, is_causal, attn_mask=bias, scale=scale), results
+            )
 
         return fill
 
@@ -180,7 +184,9 @@ def patch_triton(forget: Callable[[Any], None] | None, patches: Patches) -> None
 
     def run(_kernel: Any, *args: Any, **kwargs: Any) -> None:
         if forget is None:
-            message = "a Triton kernel needs a GPU; record with --no-compute, which launches none"
+            message = (
+                "a Triton kernel needs a GPU; record with --no-compute, which launches none"
+            )
             raise for_program(RecorderError(f"{users_place()}: {message}"))
         with _disable_current_modes():
             for tensor in tensors_in((args, kwargs)):
@@ -188,7 +194,9 @@ def patch_triton(forget: Callable[[Any], None] | None, patches: Patches) -> None
 
     def patch() -> None:
         for name in ("JITFunction", "Autotuner", "Heuristics"):
-            patches.set_existing(getattr(sys.modules["triton.runtime"], name, None), "run", run)
+            patches.set_existing(
+                getattr(sys.modules["triton.runtime"], name, None), "run", run
+            )
 
     patches.enter_context(when_imported("triton.runtime", patch))
 
@@ -237,7 +245,9 @@ def _float32_inputs(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
     return plain(*map(cast, args), **options)
 
 
-def _float32_result(plain: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
+def _float32_result(
+    plain: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Request a float32 result unless the caller gave a type."""
     # softmax has its type as a positional argument, however the caller wrote it.
     values = (kwargs.get("dtype"), *args)

@@ -38,7 +38,9 @@ def likelihood_of(call: Any) -> float:
     """Estimate how likely the truth value is True that an operation did not compute."""
     name = call.operation.name
     args = call.args
-    inputs = [0.5 if placement is None else placement.likelihood for placement in call.inputs]
+    inputs = [
+        0.5 if placement is None else placement.likelihood for placement in call.inputs
+    ]
     first = inputs[0] if inputs else 0.5
     if name in ("eq", "ne"):
         is_equal = _likelihood_of_equality(*args)

@@ -68,7 +68,11 @@ def _clock() -> Callable[[], int]:
     return time_us
 
 
-_RESET = ("max_split_size_bytes", "garbage_collection_threshold", "roundup_power2_divisions")
+_RESET = (
+    "max_split_size_bytes",
+    "garbage_collection_threshold",
+    "roundup_power2_divisions",
+)
 _FIRST_ADDR = 0x7F00_0000_0000
 _ADDRS_PER_DEVICE = 1 << 40
 
@@ -294,7 +298,10 @@ class Machine:
         self.set_settings()
         fraction = self.settings.memory_fraction
         for device in self.devices:
-            if fraction < 1 and device.allocator.ledger.capacity == self.options.capacity_bytes:
+            if (
+                fraction < 1
+                and device.allocator.ledger.capacity == self.options.capacity_bytes
+            ):
                 self.set_fraction(fraction, device.index)
 
     def set_settings(self, conf: str | None = None) -> None:
@@ -357,4 +364,6 @@ class Machine:
     def annotate(self, name: str, stage: str) -> None:
         """Keep the begin or the end of a ``record_function`` range."""
         with self._lock:  # a snapshot reads them
-            self.history.annotate(name, stage, device=self.current_device, time_us=self.clock())
+            self.history.annotate(
+                name, stage, device=self.current_device, time_us=self.clock()
+            )

@@ -10,8 +10,8 @@ from snapconv.allocator.allocator_trace import RecordedEvent
 # c10/core/CachingDeviceAllocator.h): the value, the highest since the last reset, all that went in
 # and out.
 _METRICS = (
-    "allocation segment active allocated_bytes reserved_bytes active_bytes requested_bytes".split()
-)
+    "allocation segment active allocated_bytes reserved_bytes active_bytes requested_bytes"
+).split()
 _POOLS = ("all", "small_pool", "large_pool")
 _FIGURES = ("current", "peak", "allocated", "freed")
 # What an event does to a block: the sign, what counts blocks, and what adds their bytes.
@@ -20,7 +20,12 @@ _OF_BLOCKS = {
     "free_requested": (-1, ("allocation",), ("allocated_bytes",)),
     "free_completed": (-1, ("active",), ("active_bytes",)),
 }
-_OF_SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+_OF_SEGMENTS = {
+    "segment_alloc": 1,
+    "segment_map": 1,
+    "segment_free": -1,
+    "segment_unmap": -1,
+}
 
 
 # The figures of one metric, by pool.
@@ -42,7 +47,9 @@ class Statistics:
 
     def __init__(self) -> None:
         self._counters = {metric: _counters() for metric in _METRICS}
-        self._every = [counter for pools in self._counters.values() for counter in pools.values()]
+        self._every = [
+            counter for pools in self._counters.values() for counter in pools.values()
+        ]
         self.n_ooms = self.n_retries = self.n_segments_freed = self.n_segments_got = 0
 
     def listen(self, event: RecordedEvent) -> None:

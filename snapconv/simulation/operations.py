@@ -21,9 +21,9 @@ from snapconv.simulation.machine import BLAS
 _NOT_MODELLED = {
     "workspaces of cuDNN": "convolution convolution_backward",
     "cuDNN's reserves for recurrent layers and batch norm": (
-        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional "
-        "native_batch_norm_backward lstm gru rnn_tanh rnn_relu mkldnn_rnn_layer "
-        "_thnn_fused_lstm_cell"
+        "native_batch_norm _native_batch_norm_legit "
+        "_native_batch_norm_legit_functional native_batch_norm_backward lstm gru "
+        "rnn_tanh rnn_relu mkldnn_rnn_layer _thnn_fused_lstm_cell"
     ),
     "scratch memory inside kernels": (
         "sort topk cumsum cumprod nonzero _unique2 index_put index_put_ _index_put_impl_ "
@@ -106,7 +106,9 @@ def describe(func: Any) -> Operation:
     return Operation(
         name=name,
         kind=_kind(name, schema.returns),
-        written=tuple(argument.name for argument in schema.arguments if _is_written(argument)),
+        written=tuple(
+            argument.name for argument in schema.arguments if _is_written(argument)
+        ),
         n_returns=len(schema.returns),
         argument_names=tuple(argument.name for argument in schema.arguments),
         may_resize=name in RESIZING or is_out,
@@ -240,7 +242,11 @@ def dynamic_shapes(
             indices += _mask_indices(index, count) if is_mask(index) else [index]
         return result_shapes(func, (args[0], indices, *args[2:]), kwargs)
     largest = _LARGEST.get(name)
-    return result_shapes(func, args, kwargs) if largest is None else largest(args, kwargs, count)
+    return (
+        result_shapes(func, args, kwargs)
+        if largest is None
+        else largest(args, kwargs, count)
+    )
 
 
 def is_mask(index: Any) -> bool:
@@ -336,7 +342,9 @@ class FakeStorages:
                 torch.frombuffer(self._zeros, dtype=torch.uint8).untyped_storage()
             )
             self._ranges.append(range(first, first + len(self._zeros)))
-        return torch.frombuffer(self._zeros, dtype=torch.uint8, count=n_bytes).untyped_storage()
+        return torch.frombuffer(
+            self._zeros, dtype=torch.uint8, count=n_bytes
+        ).untyped_storage()
 
     def has(self, storage: Any) -> bool:
         """Say whether a storage lies in the mapping, which all such storages share."""

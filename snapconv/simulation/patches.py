@@ -48,7 +48,9 @@ class Patches(ExitStack):
         if hasattr(owner, name):
             self.set(owner, name, self.guarded(work, getattr(owner, name)))
 
-    def guarded(self, work: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(
+        self, work: Callable[..., Any], real: Callable[..., Any]
+    ) -> Callable[..., Any]:
         """Make a function that does ``work(real, …)``; if that fails, torch's does it on the CPU.
 
         What neither of them can do is an error of the program's, and so is a refusal of ours.
@@ -150,7 +152,11 @@ class Calls:
         class CallMode(TorchFunctionMode):  # type: ignore[misc]
             @stands_in
             def __torch_function__(
-                self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+                self,
+                func: Any,
+                types: Any,
+                args: Any = (),
+                kwargs: dict[str, Any] | None = None,
             ) -> Any:
                 before = getattr(local, "call", None)
                 kwargs = kwargs or {}
@@ -187,7 +193,9 @@ class LibraryKernel(TorchDispatchMode):  # type: ignore[misc]
     ) -> Any:
         args = [*map(_cpu_for_cuda, args)]
         kwargs = _cpu_arguments(kwargs or {})
-        return self.run(func, args, kwargs) if is_of_library(func) else func(*args, **kwargs)
+        return (
+            self.run(func, args, kwargs) if is_of_library(func) else func(*args, **kwargs)
+        )
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run a kernel by its key, if there is one: a plain call would leave the mode."""
@@ -217,7 +225,11 @@ def dispatch_mode(handle: Handler) -> Any:
         supports_higher_order_operators = True
 
         def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+            self,
+            func: Any,
+            types: Any,
+            args: Any = (),
+            kwargs: dict[str, Any] | None = None,
         ) -> Any:
             kwargs = kwargs or {}
             if find_mode(fake) is not None:
@@ -228,7 +240,10 @@ def dispatch_mode(handle: Handler) -> Any:
             if is_of_library(func) and func._schema.name in OPDEFS:
                 with self:  # a torch.library.custom_op, whose own operations are to be seen
                     return OPDEFS[func._schema.name]._init_fn(*args, **kwargs)
-            if torch.is_inference_mode_enabled() and getattr(func, "_can_decompose", bool)():
+            if (
+                torch.is_inference_mode_enabled()
+                and getattr(func, "_can_decompose", bool)()
+            ):
                 keys = torch._C.DispatchKey
                 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
                 # What only Python takes apart (`native_batch_norm`, torch 2.13) has neither; to

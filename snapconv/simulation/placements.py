@@ -79,7 +79,9 @@ class Placements:
         """Return a tensor's placement; None for a plain CPU tensor, or what has no storage."""
         try:
             placement = self._by_id.get(self._storage_id(tensor))
-        except TypeError:  # a number: the engine calls add(Tensor, 1) in the derivative of atan
+        except (
+            TypeError
+        ):  # a number: the engine calls add(Tensor, 1) in the derivative of atan
             return None
         except RuntimeError:
             # Wrappers have no storage of their own, and sparse tensors those of their parts.
@@ -90,7 +92,9 @@ class Placements:
         return placement
 
     def _part_placement(self, tensor: Any) -> Placement | None:
-        if self._functorch.is_functorch_wrapped_tensor(tensor):  # by torch.func, as vmap does
+        if self._functorch.is_functorch_wrapped_tensor(
+            tensor
+        ):  # by torch.func, as vmap does
             return self.of(self._functorch.get_unwrapped(tensor))
         if tensor.layout is not torch.sparse_coo:
             return None

@@ -25,8 +25,8 @@ from snapconv.simulation.tracker import Tracker
 
 _ONE_RANK = Note(
     "simulated-nccl",
-    "the process group is simulated, with this one rank: collectives are copies, and what NCCL "
-    "allocates for itself is not in the capture",
+    "the process group is simulated, with this one rank: collectives are copies, and "
+    "what NCCL allocates for itself is not in the capture",
 )
 # torch 2.15 has three of them, and makes the second where a script names "nccl".
 _NCCL_CLASSES = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
@@ -49,7 +49,9 @@ def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
     init = wraps(real)(partial(_init_process_group, tracker, real))
     for owner in (torch.distributed, distributed_c10d, torch.distributed.device_mesh):
         patches.set_existing(owner, "init_process_group", init)
-    patches.set(torch.distributed, "Reducer", _reducer_class(tracker, torch.distributed.Reducer))
+    patches.set(
+        torch.distributed, "Reducer", _reducer_class(tracker, torch.distributed.Reducer)
+    )
     _patch_nccl(distributed_c10d, patches)
 
 
@@ -180,7 +182,9 @@ def _patch_nccl(c10d: Any, patches: Patches) -> None:
     patches.set_existing(c10d, "default_pg_nccl_timeout", _NCCL_TIMEOUT)
 
 
-def _patch_splitting(fake: Any, make: Callable[..., Any], c10d: Any, patches: Patches) -> None:
+def _patch_splitting(
+    fake: Any, make: Callable[..., Any], c10d: Any, patches: Patches
+) -> None:
     """Let a process group be split into smaller ones."""
 
     def split_group(_parent: Any = None, split_ranks: Any = (), *_: Any, **__: Any) -> Any:

@@ -179,7 +179,11 @@ class Routing:
             message += f". The indices chosen at {lines} were assumed to be {indices}"
         if self._has_masks:
             message += f". Of rows that a mask selects, {share} were taken"
-        return (Note("sizes-assumed", f"{message}. Without `--no-compute` the peak is computed"),)
+        return (
+            Note(
+                "sizes-assumed", f"{message}. Without `--no-compute` the peak is computed"
+            ),
+        )
 
 
 def is_small_mask(value: Any) -> bool:

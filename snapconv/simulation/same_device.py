@@ -22,7 +22,9 @@ from snapconv.simulation.evaluation import Invocation
 from snapconv.simulation.patches import Calls, Patches
 from snapconv.simulation.placements import Placements, tensors_in
 
-_LIST = Path(torch.__file__).parents[1] / "torchgen/packaged/ATen/native/native_functions.yaml"
+_LIST = (
+    Path(torch.__file__).parents[1] / "torchgen/packaged/ATen/native/native_functions.yaml"
+)
 # Lines of an operation's row: it has a kernel of its own for CUDA; nothing checks it, or its
 # iterator does.
 _HAS_KERNEL = re.compile(r"^    [\w, ]*\bCUDA\b[\w, ]*:|^  structured", re.MULTILINE)
@@ -52,8 +54,8 @@ _EXCEPTIONS = {
 # The sentence of aten/src/ATen/TensorIterator.cpp and, up to 2.7, core/adaption.cpp; the end is
 # ours.
 _ERROR = (
-    "Expected all tensors to be on the same device, but found at least two devices, {} and {}! "
-    "(argument {} of {})"
+    "Expected all tensors to be on the same device, but found at least two devices, {} "
+    "and {}! (argument {} of {})"
 )
 
 
@@ -96,7 +98,9 @@ class SameDevice:
             first = first or tensor.device
             if tensor.device != first:
                 devices = sorted((str(first), str(tensor.device)), reverse=True)
-                raise for_program(RuntimeError(_ERROR.format(*devices, name, call.func.name())))
+                raise for_program(
+                    RuntimeError(_ERROR.format(*devices, name, call.func.name()))
+                )
 
     def _operands(self, call: Invocation) -> Iterator[tuple[str, Any]]:
         """List the tensors that have to be on one device, by argument."""

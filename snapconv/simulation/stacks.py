@@ -70,7 +70,11 @@ _DEALLOCATION = (
     "PySavedVariableHooks",  # our own
 )
 # What the engine does after a node has been applied.
-_BETWEEN_NODES = ("torch::autograd::InputBuffer::", "torch::autograd::validate_outputs", _RELEASE)
+_BETWEEN_NODES = (
+    "torch::autograd::InputBuffer::",
+    "torch::autograd::validate_outputs",
+    _RELEASE,
+)
 _ENGINE = (
     f"torch::autograd::Node::operator(){_APPLY_ARGUMENTS}",
     "torch::autograd::Engine::evaluate_function(std::shared_ptr<torch::autograd::GraphTask>&, "
@@ -115,12 +119,16 @@ class Stacks:
 
     def symbolise(self, stacks: Iterable[list[Any]]) -> None:
         """Fill in the frames of all stacks that have none yet."""
-        pending = {id(stack): stack for stack in stacks if stack and isinstance(stack[0], Capture)}
+        pending = {
+            id(stack): stack for stack in stacks if stack and isinstance(stack[0], Capture)
+        }
         captures: list[Any] = [stack[0] for stack in pending.values()]
         if any(capture.has_cpp for capture in captures):
             name_every_function()
         symbolised = self._symbolise([capture.handle for capture in captures])
-        for stack, capture, frames in zip(pending.values(), captures, symbolised, strict=True):
+        for stack, capture, frames in zip(
+            pending.values(), captures, symbolised, strict=True
+        ):
             stack[:] = [self._shared(frame) for frame in _gpu_frames(frames, capture)]
 
     def _shared(self, frame: tuple[str, str, int]) -> dict[str, object]:
@@ -232,7 +240,11 @@ def _cut_engine_caller(python: list[dict[str, Any]]) -> tuple[list[dict[str, Any
 
 
 def _cpp_between(
-    frames: list[dict[str, Any]], start: str, *, ends: tuple[str, ...], skipped: tuple[str, ...]
+    frames: list[dict[str, Any]],
+    start: str,
+    *,
+    ends: tuple[str, ...],
+    skipped: tuple[str, ...],
 ) -> list[str]:
     """Name the C++ functions after ``start`` and before ``ends`` or Python, but those ``skipped``.
 

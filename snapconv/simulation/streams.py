@@ -38,7 +38,9 @@ class _Stream:
             self.device_index = numbers["device_index"]
         else:
             self.stream_id = numbers.get("stream_ptr") or next(self.numbers)
-            self.device_index = self.machine.ordinal("cuda" if device is None else device) or 0
+            self.device_index = (
+                self.machine.ordinal("cuda" if device is None else device) or 0
+            )
         return self
 
     def synchronize(self) -> None:
@@ -90,7 +92,9 @@ class _Event:
     def elapsed_time(self, end_event: Any) -> float:
         if not (self.enable_timing and end_event.enable_timing):
             raise for_program(
-                ValueError("Both events must be created with argument 'enable_timing=True'.")
+                ValueError(
+                    "Both events must be created with argument 'enable_timing=True'."
+                )
             )
         if self.time_ns is None or end_event.time_ns is None:
             raise for_program(

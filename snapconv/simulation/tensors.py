@@ -112,7 +112,9 @@ class TensorPatches:
         self._tracker.machine.settle()
         return placement.addr + int(tensor.storage_offset() * tensor.element_size())
 
-    def _type(self, real: Any, tensor: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def _type(
+        self, real: Any, tensor: Any, dtype: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         is_placed = self._device_of(tensor) is not None
         if dtype is None:
             name: str = real(tensor)
@@ -123,7 +125,9 @@ class TensorPatches:
         # torch.FloatTensor and the like name a device too.
         is_of_cuda = getattr(dtype, "__module__", None) == "torch.cuda"
         if is_of_cuda or (is_placed and isinstance(dtype, type)):
-            element_type = torch.get_default_dtype() if dtype is torch.Tensor else dtype.dtype
+            element_type = (
+                torch.get_default_dtype() if dtype is torch.Tensor else dtype.dtype
+            )
             index = self._tracker.machine.current_device if is_of_cuda else None
             return self._move(tensor, index, element_type)
         return real(tensor, dtype, *args, **kwargs)
@@ -320,7 +324,9 @@ def patch_factories(tracker: Tracker, patches: Patches) -> None:
         patches.wrap(torch, name, partial(_tensor_of_data, tracker, may_share=True))
     patches.set(torch.Tensor, "new_tensor", _new_tensor)
     patches.set(torch, "Generator", _generator_class(tracker))
-    patches.wrap(torch.serialization, "default_restore_location", partial(_restore, tracker))
+    patches.wrap(
+        torch.serialization, "default_restore_location", partial(_restore, tracker)
+    )
 
 
 def _tensor_of_data(
@@ -373,7 +379,11 @@ def _generator_class(tracker: Tracker) -> type:
     class OfAnyKind(type(real)):  # type: ignore[misc]
         def __instancecheck__(cls, value: Any) -> bool:
             # torch.default_generator is older than this class.
-            return isinstance(value, real) if cls is Generator else super().__instancecheck__(value)
+            return (
+                isinstance(value, real)
+                if cls is Generator
+                else super().__instancecheck__(value)
+            )
 
     class Generator(real, metaclass=OfAnyKind):  # type: ignore[misc,valid-type]
         def __new__(cls, device: Any = "cpu") -> Any:
@@ -415,7 +425,9 @@ def patch_wrappers(tracker: Tracker, patches: Patches) -> None:
             return real(*args, **kwargs)
         wrapper = real(*args, **kwargs | {"device": torch.device("cpu")})
         # Address 0 is that of tensors without bytes: nothing is allocated, and nothing freed.
-        tracker.placements.add(wrapper.untyped_storage(), Placement(index, 0, 0, has_values=True))
+        tracker.placements.add(
+            wrapper.untyped_storage(), Placement(index, 0, 0, has_values=True)
+        )
         return wrapper
 
     patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(make))
@@ -467,4 +479,6 @@ class _LegacyType(type):
         return torch.empty(*size, dtype=cls.dtype, device="cuda")
 
     def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, torch.Tensor) and value.is_cuda and value.dtype == cls.dtype
+        return (
+            isinstance(value, torch.Tensor) and value.is_cuda and value.dtype == cls.dtype
+        )

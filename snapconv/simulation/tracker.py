@@ -50,8 +50,12 @@ class Tracker:
         self.calls = Calls()
         self.values_read = ValuesRead(self.calls)
         fake_storages = None if machine.options.compute else FakeStorages()
-        self.evaluation = Evaluation(self.placements, self.values_read, self.routing, fake_storages)
-        self.workspaces = BlasWorkspaces(machine) if machine.options.cublas_workspace else None
+        self.evaluation = Evaluation(
+            self.placements, self.values_read, self.routing, fake_storages
+        )
+        self.workspaces = (
+            BlasWorkspaces(machine) if machine.options.cublas_workspace else None
+        )
         self._operations: dict[Any, Operation] = {}
         self.choice = DeviceChoice(machine, self.placements, self.calls)
         self.same_device = SameDevice(self.placements, self.calls)
@@ -63,7 +67,9 @@ class Tracker:
         """Copy a tensor to a device, or with None to the CPU; differentiable."""
         if device is not None and os.getpid() != self._pid:
             # As torch does.
-            raise for_program(RuntimeError("Cannot re-initialize CUDA in forked subprocess."))
+            raise for_program(
+                RuntimeError("Cannot re-initialize CUDA in forked subprocess.")
+            )
         with self.choice.during(target=device):
             return torch.ops.aten._to_copy.default(tensor, **options)
 
@@ -115,7 +121,11 @@ class Tracker:
                 placement = self.placements.of(tensor)
                 if placement is None and device is not None:
                     self.place_storage(tensor.untyped_storage(), device)
-                elif placement is not None and placement.device is not None and not placement.addr:
+                elif (
+                    placement is not None
+                    and placement.device is not None
+                    and not placement.addr
+                ):
                     self._allocate(placement)
 
     def _handle(self, call: Invocation) -> Any:
@@ -127,7 +137,9 @@ class Tracker:
             devices = {placement and placement.device for placement in call.inputs}
             if len(devices) > 1:
                 self.same_device.check(call)
-        call.device, call.kwargs = self.choice.resolve(call.operation, call.inputs, call.kwargs)
+        call.device, call.kwargs = self.choice.resolve(
+            call.operation, call.inputs, call.kwargs
+        )
         if call.device is not None and call.operation.not_modelled is not None:
             self.machine.meet(call.operation.not_modelled)
         result, has_values = self.evaluation.run(call)
@@ -207,7 +219,9 @@ class Tracker:
         """Take note that tensors on the CPU may be on a device."""
         for tensor in self._tensors_stored(values):
             if self.placements.of(tensor) is None:
-                self._placed(tensor.untyped_storage(), None, has_values=True).is_doubtful = True
+                self._placed(
+                    tensor.untyped_storage(), None, has_values=True
+                ).is_doubtful = True
 
     def is_large(self, n_bytes: int) -> bool:
         """Say whether so much memory of the CPU gets no values, where nothing is computed."""
@@ -217,7 +231,9 @@ class Tracker:
         """Count a large tensor on the CPU as one without values from now on."""
         storage = tensor.untyped_storage()
         if self.is_large(storage.nbytes()) and self.placements.of(tensor) is None:
-            self.placements.add(storage, Placement(None, 0, storage.nbytes(), has_values=False))
+            self.placements.add(
+                storage, Placement(None, 0, storage.nbytes(), has_values=False)
+            )
 
     def has_values(self, storage: Any) -> bool:
         """Say whether a storage's values were computed."""

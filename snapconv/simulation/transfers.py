@@ -73,7 +73,9 @@ class Transfers:
             return False
         self.settle()
         frames = self._machine.frames()
-        self._undecided.append(_Undecided(threading.get_ident(), placement, operands, frames))
+        self._undecided.append(
+            _Undecided(threading.get_ident(), placement, operands, frames)
+        )
         return True
 
     def take_over(self, freed: Placement) -> bool:
@@ -130,7 +132,9 @@ class Transfers:
 
     def raise_failure(self) -> None:
         """Raise the error of a deferred allocation of this thread."""
-        failure = self._failures.pop(threading.get_ident(), None) if self._failures else None
+        failure = (
+            self._failures.pop(threading.get_ident(), None) if self._failures else None
+        )
         if failure is not None:
             raise failure
 

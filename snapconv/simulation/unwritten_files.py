@@ -47,7 +47,9 @@ class UnwrittenFiles:
         # loaded.
         run = uuid.uuid4().hex
         # No pickle begins like this: whoever loads the file later is told so.
-        self._head = f"# snapconv: the values of this file were not computed, {run} ".encode()
+        self._head = (
+            f"# snapconv: the values of this file were not computed, {run} ".encode()
+        )
         self.files = FileVersions(lambda: tracker.has_given_arrays)
 
     def _stand_in(self, saved: Any) -> bytes | None:
@@ -107,7 +109,9 @@ class UnwrittenFiles:
             storage = _untyped(storages[number])
             if dtype is None:
                 return storage
-            return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+            return torch.storage.TypedStorage(
+                wrap_storage=storage, dtype=dtype, _internal=True
+            )
 
         unpickler = pickle.Unpickler(source)
         unpickler.persistent_load = storage_of  # type: ignore[method-assign]
@@ -147,7 +151,9 @@ class UnwrittenFiles:
         except OSError as error:
             raise for_program(RuntimeError(f"cannot save to {path}: {error}")) from None
 
-    def load(self, real: Real, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def load(
+        self, real: Real, f: Any, map_location: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """Do what torch.load does."""
         restored = self._restored(f, map_location)
         if restored is None:
@@ -160,7 +166,9 @@ class UnwrittenFiles:
         if restored is None:
             return real(self.files.at(filename), *args, **kwargs)
         tensors, metadata = restored
-        empty = {name: torch.empty(0, dtype=tensor.dtype) for name, tensor in tensors.items()}
+        empty = {
+            name: torch.empty(0, dtype=tensor.dtype) for name, tensor in tensors.items()
+        }
         header = json.loads(sys.modules["safetensors.torch"].save(empty, metadata)[8:])
         end = 0
         for name, tensor in tensors.items():
@@ -203,7 +211,9 @@ class UnwrittenFiles:
         return sorted(folders & self._new_paths())
 
     def _new_paths(self) -> set[str]:
-        return {entry.path for entry in self.files.entries.values() if self.files.is_new(entry)}
+        return {
+            entry.path for entry in self.files.entries.values() if self.files.is_new(entry)
+        }
 
     def close(self) -> None:
         """Remove what was not computed, and the versions."""

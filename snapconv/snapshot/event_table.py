@@ -183,7 +183,11 @@ def check_numbers(
 
 def check_sizes(action: Int8Column, size: Int64Column, path: str) -> None:
     """Raise MalformedSnapshotError if the sizes add up to more than any process can have moved."""
-    if len(size) and size.min() >= 0 and float(size.sum(dtype=np.float64)) <= MAX_TOTAL_BYTES:
+    if (
+        len(size)
+        and size.min() >= 0
+        and float(size.sum(dtype=np.float64)) <= MAX_TOTAL_BYTES
+    ):
         return  # then the sum of a part is no larger
     check_total(size[_MOVES_MEMORY[action]], path)
 
@@ -228,7 +232,9 @@ class CompiledTraceReader:
         columns: dict[str, Any] = {}
         for name, column in self._events.columns.items():
             columns[name] = column if column is None else column[rows]
-        ids = {name: self._our_ids(name, columns[key], n_rows) for name, key in _IDS.items()}
+        ids = {
+            name: self._our_ids(name, columns[key], n_rows) for name, key in _IDS.items()
+        }
         action = columns["action"]
         time_us = _times(columns["time_us"])
         addr, size, stream = (

@@ -167,7 +167,9 @@ class Rows:
         if value is None and missing is not None:
             return missing
         number: int = expect(value, int, f"{self.row_path(i)}.{key}")
-        if _INT64_MAX < number < _UINT64:  # torch's own C++ pickler wraps addresses like this
+        if (
+            _INT64_MAX < number < _UINT64
+        ):  # torch's own C++ pickler wraps addresses like this
             number -= _UINT64
         if not -_INT64_MAX - 1 <= number <= _INT64_MAX:
             raise MalformedSnapshotError(
@@ -200,7 +202,9 @@ class Rows:
             return None
         for i, value in enumerate(values):
             if value is not None and not _is_pool(value):
-                raise MalformedSnapshotError(f"{self.row_path(i)}.{key}: expected {_POOL.expected}")
+                raise MalformedSnapshotError(
+                    f"{self.row_path(i)}.{key}: expected {_POOL.expected}"
+                )
         pools = [None if value is None else tuple(value) for value in values]
         return interner.ids(pools)
 

@@ -79,7 +79,9 @@ _RELEASES = (
 )
 
 
-def infer_era(traits: AbstractSet[str], parts: AbstractSet[str], backend: str = "cuda") -> Era:
+def infer_era(
+    traits: AbstractSet[str], parts: AbstractSet[str], backend: str = "cuda"
+) -> Era:
     """Narrow the range of releases down by the traits of a file, and by those that it lacks.
 
     Only a file that has the part where a trait would be lacks it.
@@ -108,7 +110,11 @@ def traits_of_raw(raw: dict[str, object]) -> set[str]:
 
 
 def parts_of(
-    raw: dict[str, object], traces: Sequence[EventTable], *, memory: Memory, host_memory: Memory
+    raw: dict[str, object],
+    traces: Sequence[EventTable],
+    *,
+    memory: Memory,
+    host_memory: Memory,
 ) -> set[str]:
     """Return the parts of a file in which a trait would show."""
     has_part = {
@@ -162,7 +168,9 @@ def notes_of_form(
     if form:
         yield Note("profile", f"the file is {form.title}: {form.lacks}")
     pool_ids = set(segments.pool_id.tolist())
-    segment_pools = {pools[pool_id] if pool_id >= 0 else DEFAULT_POOL for pool_id in pool_ids}
+    segment_pools = {
+        pools[pool_id] if pool_id >= 0 else DEFAULT_POOL for pool_id in pool_ids
+    }
     if len(segment_pools) == 1 and DEFAULT_POOL not in segment_pools:
         yield Note(
             "one-pool",
@@ -176,14 +184,14 @@ _MAX_NAMES = 5
 _NOTES = (
     Note(
         "no-timestamps",
-        "the events have no times (torch before 2.2, torch_npu, and pages of torch.profiler): "
-        "order is known, duration is not",
+        "the events have no times (torch before 2.2, torch_npu, and pages of "
+        "torch.profiler): order is known, duration is not",
         is_minor=True,
     ),
     Note(
         "no-stacks",
-        "no allocation has a stack: record with context='all' and dump before recording is "
-        "switched off to see which line allocated what",
+        "no allocation has a stack: record with context='all' and dump before "
+        "recording is switched off to see which line allocated what",
     ),
     Note(
         "no-requested-size",
@@ -192,8 +200,8 @@ _NOTES = (
     ),
     Note(
         "empty-snapshot",
-        "the file has neither memory nor events: the process had not used the device, or had no "
-        "driver (torch writes such a file without complaint)",
+        "the file has neither memory nor events: the process had not used the device, "
+        "or had no driver (torch writes such a file without complaint)",
     ),
 )
 
@@ -211,7 +219,9 @@ def notes_of_file(
         actions = _counted(collected.unknown_actions)
         yield Note("unknown-action", f"actions that are not known were left out: {actions}")
     if n_embedded > 1:
-        yield Note("several-embedded", f"the page embeds {n_embedded} snapshots: this is the first")
+        yield Note(
+            "several-embedded", f"the page embeds {n_embedded} snapshots: this is the first"
+        )
     applies = (
         "events" in parts and "time_us" not in traits,
         not len(stacks.frames) and not collected.form,

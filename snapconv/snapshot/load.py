@@ -12,7 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
-from snapconv.columns import columns_of, count_of, distinct, rows_by, rows_of, take, unknown_column
+from snapconv.columns import (
+    columns_of,
+    count_of,
+    distinct,
+    rows_by,
+    rows_of,
+    take,
+    unknown_column,
+)
 from snapconv.errors import InputError, MalformedSnapshotError
 from snapconv.files import snapshot_file
 from snapconv.native.library import core
@@ -58,9 +66,19 @@ from snapconv.snapshot.segment_table import (
     read_segments,
     read_settings,
 )
-from snapconv.snapshot.stack_table import Collected, CompiledStacks, StackTable, bound_stacks
+from snapconv.snapshot.stack_table import (
+    Collected,
+    CompiledStacks,
+    StackTable,
+    bound_stacks,
+)
 from snapconv.stop_signals import stage
-from snapconv.torch_knowledge.backends import NO_ALLOCATOR, Backend, backend_of_kind, release_key
+from snapconv.torch_knowledge.backends import (
+    NO_ALLOCATOR,
+    Backend,
+    backend_of_kind,
+    release_key,
+)
 from snapconv.units import HOST, Device, counted, device_name
 
 _ANNOTATIONS = "external_annotations"
@@ -189,7 +207,9 @@ def load_snapshot(path: str | Path, *, progress: Progress | None = None) -> Snap
     path = snapshot_file(Path(path))
     with errors_of(path), collector_off():
         if compiled := core():
-            with suppress(OddFile, InputError):  # the twin reads it anew, and has the errors
+            with suppress(
+                OddFile, InputError
+            ):  # the twin reads it anew, and has the errors
                 return _load(path, progress, compiled)
         return _load(path, progress)
 
@@ -224,9 +244,13 @@ def _read(
     metadata, recorder_notes = read_metadata(recorded, collected.stacks, n_bytes=n_bytes)
     stacks, stack_notes = bound_stacks(collected.stacks.table(), n_bytes)
     traits = tables.traits | dict(entries).keys()
-    backend = NO_ALLOCATOR if form else backend_of(tables.traces, stacks, traits, tables.memory)
+    backend = (
+        NO_ALLOCATOR if form else backend_of(tables.traces, stacks, traits, tables.memory)
+    )
     notes += [*recorder_notes, *read_ending(path), *stack_notes]
-    notes += _content_notes(collected, tables, stacks, traits, n_embedded=container.n_embedded)
+    notes += _content_notes(
+        collected, tables, stacks, traits, n_embedded=container.n_embedded
+    )
     kinds = form.kinds if form else (backend,)
     devices = _devices(raw, metadata, tables, kinds=kinds)
     return Snapshot(
@@ -273,7 +297,10 @@ class _Tables(NamedTuple):
 
 
 def _read_tables(
-    raw: dict[str, object], collected: Collected, notes: list[Note], progress: Progress | None
+    raw: dict[str, object],
+    collected: Collected,
+    notes: list[Note],
+    progress: Progress | None,
 ) -> _Tables:
     """Read segments, annotations and traces, in the order in which ids are numbered."""
     memory = read_segments(_list(raw.get("segments"), "segments"), collected, "segments")
@@ -293,7 +320,9 @@ def _read_tables(
     return _Tables(memory, host_memory, annotations, traces[:-1], traces[-1], traits, parts)
 
 
-def _read_settings(raw: dict[str, object], tables: _Tables) -> tuple[AllocatorSettings, Entries]:
+def _read_settings(
+    raw: dict[str, object], tables: _Tables
+) -> tuple[AllocatorSettings, Entries]:
     settings, entries = read_settings(raw.get("allocator_settings"), "allocator_settings")
     if "expandable_segments" not in dict(entries):
         is_expandable = are_expandable(tables.memory.segments, tables.traces)
@@ -302,7 +331,10 @@ def _read_settings(raw: dict[str, object], tables: _Tables) -> tuple[AllocatorSe
 
 
 def _read_traces(
-    raw: dict[str, object], collected: Collected, notes: list[Note], progress: Progress | None
+    raw: dict[str, object],
+    collected: Collected,
+    notes: list[Note],
+    progress: Progress | None,
 ) -> list[EventTable]:
     """Read the trace of every CUDA device, and last the one of pinned host memory."""
     device_traces = _list(raw.get("device_traces", raw.get("traces")), "device_traces")
@@ -330,7 +362,9 @@ def _read_traces(
     if compiled and sum(map(len, traces)) != compiled.n_events:
         raise OddFile  # a trace stands somewhere else in the file
     devices = [*range(n_devices), HOST]
-    return [_sorted(trace, device, notes) for trace, device in zip(traces, devices, strict=True)]
+    return [
+        _sorted(trace, device, notes) for trace, device in zip(traces, devices, strict=True)
+    ]
 
 
 def _sorted(events: EventTable, device: int, notes: list[Note]) -> EventTable:
@@ -366,7 +400,11 @@ def _add_kind(notes: Iterable[Note], kind: str) -> tuple[Note, ...]:
 
 
 def _devices(
-    raw: dict[str, object], metadata: Metadata | None, tables: _Tables, *, kinds: Sequence[str]
+    raw: dict[str, object],
+    metadata: Metadata | None,
+    tables: _Tables,
+    *,
+    kinds: Sequence[str],
 ) -> tuple[DeviceSnapshot, ...]:
     """Return the devices with memory or events, or else an empty one."""
     traces = tables.traces
@@ -384,7 +422,9 @@ def _devices(
     if has_host:
         events = tables.host_trace
         overflowed = _host_overflowed(metadata, len(events))
-        devices.append(_device(Device(HOST), events, *tables.host_memory, overflowed=overflowed))
+        devices.append(
+            _device(Device(HOST), events, *tables.host_memory, overflowed=overflowed)
+        )
     return tuple(devices)
 
 
@@ -408,7 +448,9 @@ def _device(
     return DeviceSnapshot(device, events, take(segments, rows), device_blocks, overflowed)
 
 
-def _overflowed(raw: dict[str, object], metadata: Metadata | None, device: int) -> bool | None:
+def _overflowed(
+    raw: dict[str, object], metadata: Metadata | None, device: int
+) -> bool | None:
     """Return whether a device's ring buffer overwrote its oldest events; None if that is unknown.
 
     The flag of the file (torch newer than 2.13) is at the top or in the settings, one or per

@@ -172,7 +172,11 @@ def _read_blocks(rows: Rows, segments: SegmentTable, collected: Collected) -> Bl
     requested = blocks.ints("requested_size", missing=_MISSING)
     is_known = requested != _MISSING
     check_range(
-        requested, BYTES, "requested_size", row_path=blocks.row_path, among=is_live & is_known
+        requested,
+        BYTES,
+        "requested_size",
+        row_path=blocks.row_path,
+        among=is_live & is_known,
     )
     collected.sizes_missing |= bool(np.any(is_live & ~is_known))
     check_total(requested[is_live & is_known], "the blocks")
@@ -272,7 +276,9 @@ def are_expandable(segments: SegmentTable, traces: Iterable[EventTable]) -> bool
 def _as_text(value: object) -> str:
     if isinstance(value, dict):
         items = islice(value.items(), _MAX_ENTRIES)
-        parts = (f"{key}:{_scalar_as_text(item)}" for key, item in items if type(key) is str)
+        parts = (
+            f"{key}:{_scalar_as_text(item)}" for key, item in items if type(key) is str
+        )
         return ",".join(parts)[:_MAX_TEXT]
     return _scalar_as_text(value)
 

@@ -15,10 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int32Column, Int64Column, count_of, read_only, rows_of
+from snapconv.columns import (
+    BoolColumn,
+    Int32Column,
+    Int64Column,
+    count_of,
+    read_only,
+    rows_of,
+)
 from snapconv.notes import Note
 from snapconv.snapshot.fields import Interner, RowPath, expect
-from snapconv.snapshot.readers.compiled_pickle import NO_ID, CompiledEvents, FirstSeen, stack_row
+from snapconv.snapshot.readers.compiled_pickle import (
+    NO_ID,
+    CompiledEvents,
+    FirstSeen,
+    stack_row,
+)
 from snapconv.snapshot.readers.form import Form
 from snapconv.snapshot.readers.text_frames import NO_FILE, split_frame
 
@@ -272,7 +284,8 @@ def bound_stacks(stacks: StackTable, n_bytes: int) -> tuple[StackTable, tuple[No
     shallow, n_deep = _cut_deep_stacks(stacks)
     if n_deep:
         message = (
-            f"of {n_deep} stacks only the {MAX_DEPTH // 2} innermost and outermost frames are kept"
+            f"of {n_deep} stacks only the {MAX_DEPTH // 2} innermost and outermost frames "
+            f"are kept"
         )
         notes.append(Note("left-out", message))
     frames, length = _cut_texts(shallow.frames, n_bytes)

@@ -19,7 +19,9 @@ _STANDARD_LIBRARY = re.compile(
 )
 # `/tmp/ipykernel_812/40112.py` of Jupyter, `/tmp/ipython-input-7-1f2e.py` of Colab, and what
 # IPython writes where a cell has no file.
-_NOTEBOOK_CELL = re.compile(r"^<ipython-input|/(ipykernel_\d+/[^/]+|ipython-input-[^/]+)\.py$")
+_NOTEBOOK_CELL = re.compile(
+    r"^<ipython-input|/(ipykernel_\d+/[^/]+|ipython-input-[^/]+)\.py$"
+)
 _CURRENT_FOLDER = re.compile(r"^(\./)+")
 _HIDDEN = re.compile(r"(^|/)\.[^/.]")
 # Debuggers run a program from folders of their own, which no installer filled, and wrap the
@@ -136,7 +138,12 @@ def is_library(path: str) -> bool:
     if path.startswith("<"):
         return True
     parts = set(path.split("/"))
-    if parts & _LIBRARY_PARTS or parts & _DEBUGGERS or ".triton" in parts or is_generated(path):
+    if (
+        parts & _LIBRARY_PARTS
+        or parts & _DEBUGGERS
+        or ".triton" in parts
+        or is_generated(path)
+    ):
         return True
     if _STANDARD_LIBRARY.search(path):
         return True

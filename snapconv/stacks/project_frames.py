@@ -159,7 +159,9 @@ def _chosen_root(
     return normal(recorded.root) or seen_root, recorded.is_given
 
 
-def _project_paths(user_paths: set[str], root: str | None, *, root_is_given: bool) -> set[str]:
+def _project_paths(
+    user_paths: set[str], root: str | None, *, root_is_given: bool
+) -> set[str]:
     """Return the user's files that belong to the project.
 
     Those outside of a root that was inferred do too, unless they are hidden.
@@ -242,7 +244,11 @@ def _not_installed(paths: set[str]) -> set[str]:
 
 def _belongs(path: str, root: str | None) -> bool:
     # A script started as `python train.py` is recorded by that relative name.
-    return not is_absolute(path) or is_notebook(path) or (root is not None and is_under(path, root))
+    return (
+        not is_absolute(path)
+        or is_notebook(path)
+        or (root is not None and is_under(path, root))
+    )
 
 
 def _shown(path: str, root: str | None, *, is_own: bool) -> str:
@@ -269,7 +275,10 @@ def _drive(path: str) -> str:
 
 
 def _infer_root(
-    stacks: StackTable, paths: Sequence[str], user_paths: set[str], bytes_of_stack: Int64Column
+    stacks: StackTable,
+    paths: Sequence[str],
+    user_paths: set[str],
+    bytes_of_stack: Int64Column,
 ) -> str | None:
     """Return the common folder of the user's files, from the script with most of the bytes.
 
@@ -287,7 +296,9 @@ def _infer_root(
     folders = list(map(posixpath.dirname, paths))
     is_user_frame = is_user_file[file_id]
     user_frames = rows_of(is_user_frame).tolist()
-    scripts = {folders[file_id[frame]] for frame in user_frames if names[frame] == "<module>"}
+    scripts = {
+        folders[file_id[frame]] for frame in user_frames if names[frame] == "<module>"
+    }
     frame = stacks.only(is_user_frame).innermost
     has_frame = frame >= 0
     n_bytes = sums_by(file_id[frame[has_frame]], bytes_of_stack[has_frame], len(paths))

@@ -109,7 +109,9 @@ class ProjectLines:
 
 def _line_of(stacks: "StackTable", project: "Project", frame: int) -> SourceLine:
     frames = stacks.frames
-    return SourceLine(project.relative_paths[frame], int(frames.lines[frame]), frames.names[frame])
+    return SourceLine(
+        project.relative_paths[frame], int(frames.lines[frame]), frames.names[frame]
+    )
 
 
 def both_ends(items: Sequence[_Item], n_of_an_end: int) -> Sequence[_Item]:

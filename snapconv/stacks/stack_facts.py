@@ -22,7 +22,13 @@ import numpy as np
 
 from snapconv.columns import Int32Column, plain_rows, read_only, rows_of
 from snapconv.snapshot.stack_table import StackTable
-from snapconv.stacks.paths import is_generated, is_library, is_python, is_standard_library, normal
+from snapconv.stacks.paths import (
+    is_generated,
+    is_library,
+    is_python,
+    is_standard_library,
+    normal,
+)
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.stack_roles import StackRoles, assign_roles
 from snapconv.torch_knowledge.operation_catalog import UNNAMED, name_in_native, name_in_node

@@ -47,7 +47,9 @@ def _finder(patterns: tuple[str, ...]) -> Callable[[str], int]:
     for number, pattern in enumerate(patterns):
         pattern_bits[pattern] |= 1 << number
     bits_of_any = pattern_bits.pop("", 0)
-    searches = [(bits, re.compile(pattern).search) for pattern, bits in pattern_bits.items()]
+    searches = [
+        (bits, re.compile(pattern).search) for pattern, bits in pattern_bits.items()
+    ]
 
     @for_every_frame
     def find_bits(text: str) -> int:
@@ -107,7 +109,9 @@ def _bits(rules: Iterable[bool]) -> int:
     return sum(1 << number for number, is_marked in enumerate(rules) if is_marked)
 
 
-assert len(FRAME_RULES) < 64  # all rules that a frame or a stack fits are the bits of one int64
+assert (
+    len(FRAME_RULES) < 64
+)  # all rules that a frame or a stack fits are the bits of one int64
 _BITS = np.left_shift(1, np.arange(len(FRAME_RULES), dtype=np.int64))
 
 
@@ -131,7 +135,9 @@ def assign_roles(stacks: StackTable) -> StackRoles:
     is_empty = np.diff(stacks.offsets) == 0
     entry_bits = _bits_of_entries(stacks)
     stack_bits = np.zeros(len(stacks), np.int64)
-    stack_bits[~is_empty] = np.bitwise_or.reduceat(entry_bits, stacks.offsets[:-1][~is_empty])
+    stack_bits[~is_empty] = np.bitwise_or.reduceat(
+        entry_bits, stacks.offsets[:-1][~is_empty]
+    )
     has = (stack_bits & _BITS_OF_ROLE[:, None]) != 0
     rule_id = unknown_column(has.shape, np.int32)
     fitting = rows_of(np.bitwise_or.reduce(stack_bits) & _BITS)
@@ -207,7 +213,10 @@ def _is_foreign(file: str) -> bool:
 
 
 def _closures_with_modules(
-    steps: StackTable, is_foreign: BoolColumn, has_module: BoolColumn, optimizer: Int64Column
+    steps: StackTable,
+    is_foreign: BoolColumn,
+    has_module: BoolColumn,
+    optimizer: Int64Column,
 ) -> BoolColumn:
     """Mark the stacks through a function that a step calls, if a module runs through it in another.
 

@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 
 _NUMBER = (
-    r"^\+?(0[xX][\da-fA-F]*\.?[\da-fA-F]+(?:[pP][+-]?\d+)?|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?).*"
+    r"^\+?(0[xX][\da-fA-F]*\.?[\da-fA-F]+(?:[pP][+-]?\d+)?|(?:\d+\.?\d*"
+    r"|\.\d+)(?:[eE][+-]?\d+)?).*"
 )
 # By kind of value: its pattern, where a group is what torch takes of it, and what it must be.
 KINDS = {
@@ -21,7 +22,10 @@ KINDS = {
     "fraction": (re.compile(_NUMBER, re.DOTALL), "from 0 to 1"),
     "threshold": (re.compile(_NUMBER, re.DOTALL), "above 0 and below 1"),
     "switch": (re.compile("^(True|False)"), "True or False"),
-    "divisions": (re.compile(r"^(\[.*\]|[^\[].*)"), "a power of 2, or a list such as [256:4,>:8]"),
+    "divisions": (
+        re.compile(r"^(\[.*\]|[^\[].*)"),
+        "a power of 2, or a list such as [256:4,>:8]",
+    ),
     "backend": (re.compile("^(native|cudaMallocAsync)"), "native or cudaMallocAsync"),
     # A value without a meaning is taken too, with a warning.
     "reserve": (re.compile("^(.+)"), "a number, or GiB such as 40G"),
@@ -70,21 +74,29 @@ OPTIONS = {
     "graph_capture_record_stream_reuse": AllocatorOption(
         "switch", "2.9", "graph_capture_record_stream_reuse"
     ),
-    "release_lock_on_cudamalloc": AllocatorOption("switch", "2.1", "release_lock_on_cudamalloc"),
-    "release_lock_on_hipmalloc": AllocatorOption("switch", "2.6", "release_lock_on_cudamalloc"),
+    "release_lock_on_cudamalloc": AllocatorOption(
+        "switch", "2.1", "release_lock_on_cudamalloc"
+    ),
+    "release_lock_on_hipmalloc": AllocatorOption(
+        "switch", "2.6", "release_lock_on_cudamalloc"
+    ),
     "pinned_use_cuda_host_register": AllocatorOption(
         "switch", "2.1", "pinned_use_cuda_host_register"
     ),
     "pinned_use_hip_host_register": AllocatorOption(
         "switch", "2.6", "pinned_use_cuda_host_register"
     ),
-    "pinned_num_register_threads": AllocatorOption("threads", "2.1", "pinned_num_register_threads"),
+    "pinned_num_register_threads": AllocatorOption(
+        "threads", "2.1", "pinned_num_register_threads"
+    ),
     "pinned_use_background_threads": AllocatorOption("switch", "2.6"),
     "pinned_reserve_segment_size_mb": AllocatorOption("size", "2.10", minimum=1),
     "pinned_max_round_threshold_mb": AllocatorOption(
         "size", "2.13", "max_round_threshold", minimum=-1
     ),
-    "pinned_max_cached_size_mb": AllocatorOption("size", "2.13", "max_cached_size", minimum=-1),
+    "pinned_max_cached_size_mb": AllocatorOption(
+        "size", "2.13", "max_cached_size", minimum=-1
+    ),
     "pinned_free_catch_all": AllocatorOption("switch", "2.12"),
 }
 # Before torch 2.10 a comma had to stand between options, a tab was no space, the sizes up to which

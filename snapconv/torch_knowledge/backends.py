@@ -13,10 +13,10 @@ from snapconv.torch_knowledge.allocator_options import OPTIONS, VARIABLES
 # The kind in a file that torch.profiler wrote and no allocator.
 NO_ALLOCATOR = "profiler"
 WHY_FREE = (
-    "possible: another thread or process freed memory meanwhile; Windows, WSL, MIG or a virtual "
-    "GPU allows a process less, or Windows' page file, which backs the GPU's memory, is too small; "
-    "the driver could not use the last few MiB, or lacked address space. A memory fraction is not "
-    "the cause: torch would print it"
+    "possible: another thread or process freed memory meanwhile; Windows, WSL, MIG or "
+    "a virtual GPU allows a process less, or Windows' page file, which backs the GPU's "
+    "memory, is too small; the driver could not use the last few MiB, or lacked "
+    "address space. A memory fraction is not the cause: torch would print it"
 )
 _RECORDS_ITSELF = (
     "call {package}.memory._record_memory_history() before the model is built, and "
@@ -66,7 +66,9 @@ class Backend:
     def expandable(self) -> str:
         """How to switch expandable segments on; for a sentence of its own."""
         since = self.options.get("expandable_segments")
-        accepted = f"from {self.library} {since}" if since else "if its release accepts that"
+        accepted = (
+            f"from {self.library} {since}" if since else "if its release accepts that"
+        )
         return f"set {self.variable}=expandable_segments:True ({accepted})"
 
     def refusal(self, names: Collection[str], on: Collection[str], *, release: str) -> str:
@@ -121,9 +123,9 @@ BACKENDS = {
         options={"expandable_segments": "2.11"},
         record=f"{_RECORDS_ITSELF.format(package='torch.xpu')} (torch 2.11 or newer)",
         frames="torch/xpu/",
-        why_free="possible: Intel's driver does not report free memory, and torch printed the "
-        "device less what it had reserved; another process; one block may not be larger than the "
-        "driver allows (4 GiB on some)",
+        why_free="possible: Intel's driver does not report free memory, and torch "
+        "printed the device less what it had reserved; another process; one block may "
+        "not be larger than the driver allows (4 GiB on some)",
     ),
     "NPU": Backend(
         "npu",
@@ -135,28 +137,36 @@ BACKENDS = {
         record=f"{_RECORDS_ITSELF.format(package='torch_npu.npu')} (torch_npu 2.3 or newer)",
         frames="torch_npu",
     ),
-    "MLU": Backend("mlu", monitor="cnmon", variable="PYTORCH_MLU_ALLOC_CONF", frames="torch_mlu"),
+    "MLU": Backend(
+        "mlu", monitor="cnmon", variable="PYTORCH_MLU_ALLOC_CONF", frames="torch_mlu"
+    ),
     "MUSA": Backend(
-        "musa", monitor="mthreads-gmi", variable="PYTORCH_MUSA_ALLOC_CONF", frames="torch_musa"
+        "musa",
+        monitor="mthreads-gmi",
+        variable="PYTORCH_MUSA_ALLOC_CONF",
+        frames="torch_musa",
     ),
     "GCU": Backend("gcu", monitor="efsmi", frames="torch_gcu"),
     "MPS": Backend(
         "mps",
         monitor="Activity Monitor",
-        why_free="possible: Metal found no memory, as macOS and other programs had it, or no room "
-        "for one heap",
+        why_free="possible: Metal found no memory, as macOS and other programs had it, "
+        "or no room for one heap",
     ),
 }
 UNKNOWN_BACKEND = Backend(
-    "", monitor="nvidia-smi (or your device's)", record="snapconv record train.py", is_recorded=True
+    "",
+    monitor="nvidia-smi (or your device's)",
+    record="snapconv record train.py",
+    is_recorded=True,
 )
 # The row of kinds that torch.profiler alone describes; for a page it needs memory, shapes and
 # stacks switched on.
 _PROFILED = Backend(
     "",
     monitor="",
-    record="torch.profiler.profile(profile_memory=True, record_shapes=True, with_stack=True), then "
-    "torch.cuda._memory_viz.profile_plot(prof)",
+    record="torch.profiler.profile(profile_memory=True, record_shapes=True, "
+    "with_stack=True), then torch.cuda._memory_viz.profile_plot(prof)",
 )
 
 

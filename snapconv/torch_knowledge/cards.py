@@ -64,7 +64,9 @@ def find_card(text: str) -> Card | None:
     """
     rows = [row for row in _ROWS if _plain(text) in _short_names(row.name)]
     if len(rows) > 1:
-        raise ValueError(f"{text} has several sizes: give {' or '.join(row.name for row in rows)}")
+        raise ValueError(
+            f"{text} has several sizes: give {' or '.join(row.name for row in rows)}"
+        )
     return rows[0] if rows else None
 
 

@@ -121,8 +121,8 @@ FRAME_RULES = (
         function="^apply(_boxed)?$",
         file=r"torch/autograd/function\.py$",
         reason=(
-            "BackwardCFunction.apply is how the engine runs a custom backward; in forward it has "
-            "callers"
+            "BackwardCFunction.apply is how the engine runs a custom backward; in "
+            "forward it has callers"
         ),
         seen="2.0-2.13; seen 2.10",
         is_outermost=True,
@@ -201,8 +201,8 @@ FRAME_RULES = (
         Role.CAST,
         function=r"^at::autocast::cached_cast\(",
         reason=(
-            "autocast casts an argument of an operation, and keeps the copy of a weight for the "
-            "next one"
+            "autocast casts an argument of an operation, and keeps the copy of a "
+            "weight for the next one"
         ),
         seen="2.0-2.15; seen 2.5-2.15",
     ),
@@ -227,7 +227,8 @@ FRAME_RULES = (
         "collector",
         Role.COLLECTOR,
         function=(
-            "^(gc_collect_(main|with_callback|generations|impl)|delete_garbage|finalize_garbage|_Py_RunGC)$"
+            "^(gc_collect_(main|with_callback|generations|impl)|delete_garbage|finalize_garbage"
+            "|_Py_RunGC)$"
         ),
         reason=(
             "Python's garbage collector frees what objects in reference cycles held "
@@ -509,11 +510,12 @@ FRAME_RULES = (
         "collected",
         Role.COLLECTED,
         function=(
-            "^at::_ops::(index_Tensor|index_select|gather|take|masked_select|cat|stack)::(call|redispatch)"
+            "^at::_ops::(index_Tensor|index_select|gather|take|masked_select|cat|stack)::(call"
+            "|redispatch)"
         ),
         reason=(
-            "rows chosen by number, or pieces side by side: batches of what lies on the device are "
-            "made so"
+            "rows chosen by number, or pieces side by side: batches of what lies on "
+            "the device are made so"
         ),
         seen="2.1-2.13",
     ),
@@ -523,8 +525,8 @@ FRAME_RULES = (
         function="^forward$",
         file=r"torch/nn/modules/(linear|conv|rnn|sparse)\.py$",
         reason=(
-            "a layer computes with its weights: spectrograms and augmentations are modules that do "
-            "not"
+            "a layer computes with its weights: spectrograms and augmentations are "
+            "modules that do not"
         ),
         seen="2.0-2.15",
     ),
@@ -549,8 +551,8 @@ FRAME_RULES = (
         function="^checkpoint$",
         file=r"torch/utils/checkpoint\.py$",
         reason=(
-            "the code runs in a part of forward that backward runs again; between such parts their "
-            "inputs stay"
+            "the code runs in a part of forward that backward runs again; between such "
+            "parts their inputs stay"
         ),
         seen="2.0-2.15; seen 2.13",
     ),

@@ -49,7 +49,9 @@ OF_OTHERS: tuple[OptimizerRule, ...] = (
         3,
         "exp_avg, exp_avg_sq, and with amsgrad the largest of those, or what rounding has lost",
     ),
-    OptimizerRule(r"^(Ada[hH]essian|Sophia[GH]?)$", 2, 3, "two averages, and the last Hessian"),
+    OptimizerRule(
+        r"^(Ada[hH]essian|Sophia[GH]?)$", 2, 3, "two averages, and the last Hessian"
+    ),
     OptimizerRule(
         r"^R?AdamW?ScheduleFree(Closure)?$|^ScheduleFreeR?AdamW?$", 2, 2, "z, exp_avg_sq"
     ),
@@ -59,9 +61,13 @@ OF_OTHERS: tuple[OptimizerRule, ...] = (
     OptimizerRule(r"^RMSpropTF$", 1, 3, "square_avg, momentum_buffer, grad_avg"),
     # That of bitsandbytes 0.50 keeps the first two in one tensor of twice the size.
     OptimizerRule(r"^AdEMAMix$", 1, 3, "exp_avg, exp_avg_slow, exp_avg_sq"),
-    OptimizerRule(r"^DiffGrad$", 3, 4, "exp_avg, exp_avg_sq, previous_grad, max_exp_avg_sq"),
+    OptimizerRule(
+        r"^DiffGrad$", 3, 4, "exp_avg, exp_avg_sq, previous_grad, max_exp_avg_sq"
+    ),
     OptimizerRule(r"^Ranger$", 3, 3, "exp_avg, exp_avg_sq, slow_buffer"),
-    OptimizerRule(r"^(MADGRAD|MARS|Mars)$", 2, 3, "two sums or averages, and x0 or last_grad"),
+    OptimizerRule(
+        r"^(MADGRAD|MARS|Mars)$", 2, 3, "two sums or averages, and x0 or last_grad"
+    ),
     OptimizerRule(r"^Adan$", 4, 4, "exp_avg, exp_avg_sq, exp_avg_diff, neg_pre_grad"),
     # With slice_p, s and p0 have a part of the size.
     OptimizerRule(r"^Prodigy$", 2, 4, "exp_avg, exp_avg_sq, s, and p0 of what is not zero"),

@@ -13,7 +13,14 @@ import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.classification.categories import Category
-from snapconv.columns import Int32Column, Int64Column, plain_rows, rows_of, run_starts, sums_by
+from snapconv.columns import (
+    Int32Column,
+    Int64Column,
+    plain_rows,
+    rows_of,
+    run_starts,
+    sums_by,
+)
 from snapconv.files import new_files
 from snapconv.json_text import write_json
 from snapconv.phases.annotation_spans import find_span_lanes
@@ -42,7 +49,9 @@ def write_trace(output: Path, analysis: Analysis, *, force: bool) -> None:
 
 def _events(analysis: DeviceAnalysis) -> Iterator[tuple[str, _Event]]:
     events = analysis.device.events
-    times = np.arange(len(events), dtype=np.int64) if events.time_us is None else events.time_us
+    times = (
+        np.arange(len(events), dtype=np.int64) if events.time_us is None else events.time_us
+    )
     process = f"{device_name(analysis.device.device)} memory"
     yield "M", {"name": "process_name", "args": {"name": process}}
     tid = 0
@@ -54,7 +63,10 @@ def _events(analysis: DeviceAnalysis) -> Iterator[tuple[str, _Event]]:
         for text, first, last, details in spans:
             begin = int(times[first])
             length = int(times[last] - times[first])
-            yield "X", {"tid": tid, "name": text, "ts": begin, "dur": length, "args": details}
+            yield (
+                "X",
+                {"tid": tid, "name": text, "ts": begin, "dur": length, "args": details},
+            )
     for name, start, after in _curves(analysis):
         changes = rows_of(np.diff(after, prepend=start))
         first_time = int(times[0]) if len(times) else 0
@@ -97,7 +109,12 @@ def _iterations(analysis: DeviceAnalysis) -> Iterator[_Span]:
     for number, iteration in enumerate(analysis.iterations):
         if iteration.first_event >= 0:
             details = {"peak": format_bytes(iteration.peak_bytes)}
-            yield f"iteration {number}", iteration.first_event, iteration.last_event, details
+            yield (
+                f"iteration {number}",
+                iteration.first_event,
+                iteration.last_event,
+                details,
+            )
 
 
 def _phases(analysis: DeviceAnalysis) -> Iterator[_Span]:
@@ -111,7 +128,9 @@ def _phases(analysis: DeviceAnalysis) -> Iterator[_Span]:
 
 
 def _annotations(analysis: DeviceAnalysis) -> list[list[_Span]]:
-    spans, lane_of_span, _ = find_span_lanes(analysis.snapshot, analysis.device, most=_MOST_SPANS)
+    spans, lane_of_span, _ = find_span_lanes(
+        analysis.snapshot, analysis.device, most=_MOST_SPANS
+    )
     lanes: dict[int, list[_Span]] = defaultdict(list)
     columns = (spans.name_id, spans.first_event, spans.last_event, lane_of_span)
     for name_id, first, last, lane in plain_rows(*columns):

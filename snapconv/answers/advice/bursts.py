@@ -120,7 +120,9 @@ class Bursts:
         self.burst = at(calls.n_allocs, self.freed, -1)
         python = analysis.facts.roles.python
         first_stacks: dict[bytes, int] = {}
-        stack_lines = np.zeros(len(analysis.snapshot.stacks) + 1, np.int32)  # the last: no stack
+        stack_lines = np.zeros(
+            len(analysis.snapshot.stacks) + 1, np.int32
+        )  # the last: no stack
         for stack in distinct(table.free_stack_id).tolist():
             frames = python.frames_of(stack).tobytes()
             stack_lines[stack] = first_stacks.setdefault(frames, stack)
@@ -153,7 +155,11 @@ class Bursts:
         live = rows_of(evidence.live & (self.freed > moment))
         for rows, _ in self._large(evidence, live, live):
             burst = self._replaced(rows)
-            if burst and burst.call <= moment and (burst.is_graph or self._is_never_read(burst)):
+            if (
+                burst
+                and burst.call <= moment
+                and (burst.is_graph or self._is_never_read(burst))
+            ):
                 yield burst
 
     def unfinished(self, evidence: Evidence, finished: Sequence[Burst]) -> Iterator[Burst]:
@@ -209,7 +215,9 @@ class Bursts:
     def freed_by(self, line: int) -> Iterator[Burst]:
         """Find what a line freed too late, in the whole trace."""
         rows = rows_of((self.line == line) & (self.burst >= 0))
-        yield from filter(None, map(self._replaced, grouped(rows, self.burst)[:_MOST_BURSTS]))
+        yield from filter(
+            None, map(self._replaced, grouped(rows, self.burst)[:_MOST_BURSTS])
+        )
 
     def _replaced(self, rows: Int64Column) -> Burst | None:
         """Find the allocations of a burst that the call just ended replaced; None for none."""
@@ -257,7 +265,9 @@ class Bursts:
         row = rows[0]
         has_stack = stack >= 0
         is_old = self.calls.is_within(self.calls.path(int(self.line[row])))[stack]
-        is_old &= ~has_stack | (self._allocs.count(stack, alloc + 1, int(self.freed[row])) > 0)
+        is_old &= ~has_stack | (
+            self._allocs.count(stack, alloc + 1, int(self.freed[row])) > 0
+        )
         # Allocations since the line last freed anything are temporaries of the call.
         began = int(np.append(self.calls.alloc_events, 0)[self.burst[row] - 1])
         is_older = alloc < self._frees.last_before(int(self.line[row]), began)

@@ -108,7 +108,9 @@ def _detected(
     are_same = _module_names(chosen) == _module_names(layers)
     if call and demand.without([layers_change]).n_bytes <= max(goal, least_peak):
         if least_peak <= goal and not are_same:
-            hint = f"Enough for the goal: only {_alternative(demand, chosen, chosen_change)}"
+            hint = (
+                f"Enough for the goal: only {_alternative(demand, chosen, chosen_change)}"
+            )
         values = _values(evidence, layers, hint=hint)
         values["modules"] = f"All {len(layers)} layers ({values['modules']})"
         values["how"] = f"Call {call}."
@@ -149,7 +151,9 @@ def whole_layers(modules: Sequence[Module], library: str) -> list[Module]:
     There are none where one is missing, or may be a stage of many layers.
     """
     paths = {module.path for module in modules}
-    numbered = [module for module in modules if _number_depth(module.path) == len(module.path) - 1]
+    numbered = [
+        module for module in modules if _number_depth(module.path) == len(module.path) - 1
+    ]
     n_siblings = Counter(module.path[:-1] for module in numbered)
     for path in paths:
         end = _number_depth(path) + 1

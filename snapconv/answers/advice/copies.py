@@ -58,7 +58,9 @@ def loaded_weights(evidence: Evidence) -> Iterator[Detected]:
     for rows in _groups_by_line(evidence, rows_of(is_loaded)):
         spare = _copies(evidence, rows, n_states=n_states)
         if len(spare):
-            yield evidence.finding(removed(analysis, spare), spare, analysis.main_line(spare))
+            yield evidence.finding(
+                removed(analysis, spare), spare, analysis.main_line(spare)
+            )
 
 
 def cloned_weights(evidence: Evidence) -> Iterator[Detected]:
@@ -66,7 +68,9 @@ def cloned_weights(evidence: Evidence) -> Iterator[Detected]:
     analysis = evidence.analysis
     table = evidence.table
     features = evidence.features
-    is_clone = features.outside & ~features.made_through(Role.PLACEMENT) & _may_be_copy(evidence)
+    is_clone = (
+        features.outside & ~features.made_through(Role.PLACEMENT) & _may_be_copy(evidence)
+    )
     if not evidence.is_large(rows_of(is_clone & evidence.live)):
         return
     is_clone[is_clone] = _follow_validation(evidence, rows_of(is_clone))
@@ -93,13 +97,17 @@ def _copies(evidence: Evidence, rows: Int64Column, *, n_states: int = 0) -> Int6
         return rows[:0]
     sizes = evidence.table.requested_bytes
     category = evidence.analysis.classification.category
-    is_weight = has_code(category, Category.WEIGHT) & ~evidence.features.made_through(Role.LOADED)
+    is_weight = has_code(category, Category.WEIGHT) & ~evidence.features.made_through(
+        Role.LOADED
+    )
     weights = np.setdiff1d(rows_of(is_weight & evidence.live), rows)
     spare = rows[is_among(sizes[rows], sizes[weights])]
     spare = spare[: max(len(spare) - n_states * len(weights), 0)]
     full_bytes = min(evidence.bytes_of(rows), evidence.bytes_of(weights))
     is_model = len(spare) >= _LEAST_WEIGHTS and len(distinct(sizes[spare])) >= _LEAST_SIZES
-    return spare if is_model and evidence.bytes_of(spare) >= _NEARLY * full_bytes else rows[:0]
+    return (
+        spare if is_model and evidence.bytes_of(spare) >= _NEARLY * full_bytes else rows[:0]
+    )
 
 
 def _follow_validation(evidence: Evidence, rows: Int64Column) -> BoolColumn:
@@ -169,7 +177,9 @@ def _bursts_of_inputs(evidence: Evidence) -> list[Int64Column]:
     category = analysis.classification.category
     is_batch = has_code(category, Category.INPUT)
     # A recorder names those alone that a model was called with.
-    is_batch |= has_code(category, Category.UNKNOWN) & is_among(stack_id, stack_id[is_batch])
+    is_batch |= has_code(category, Category.UNKNOWN) & is_among(
+        stack_id, stack_id[is_batch]
+    )
     inputs = rows_of(is_batch & evidence.features.outside)
     bursts = _groups_by_line(evidence, inputs, n_least=_LEAST_BATCHES)
     if not bursts:
@@ -220,7 +230,9 @@ def autocast_cache(evidence: Evidence, *, is_read_again: bool) -> Iterator[Detec
         path = calls.path(stack)
     else:
         path = calls.model_call(evidence.analysis.main_stack(live))
-    change = freed_from(evidence.analysis, rows, _next_operations(evidence, is_cached)[rows])
+    change = freed_from(
+        evidence.analysis, rows, _next_operations(evidence, is_cached)[rows]
+    )
     yield evidence.finding(change, live, calls.line_of(path), could_be=())
 
 
@@ -248,7 +260,9 @@ def _are_read_again(evidence: Evidence, copies: Int64Column) -> bool:
     """
     table = evidence.table
     calls = evidence.calls
-    for path in {calls.path(stack) for stack in table.stack_id[copies].tolist() if stack >= 0}:
+    for path in {
+        calls.path(stack) for stack in table.stack_id[copies].tolist() if stack >= 0
+    }:
         rows = rows_of(calls.made_within(path))
         run = np.cumsum(np.diff(rows, prepend=-2) > 1)
         line_copies = np.intersect1d(copies, rows)

@@ -72,7 +72,9 @@ class Evidence:
     def is_computed(self) -> BoolColumn:
         """What forward and backward make, but for weights, gradients and states."""
         analysis = self.analysis
-        is_computed = is_among(analysis.classification.category, categories_with(Trait.COMPUTED))
+        is_computed = is_among(
+            analysis.classification.category, categories_with(Trait.COMPUTED)
+        )
         is_of_step = has_code(self.features.alloc_phase, Phase.OPTIMIZER)
         return np.asarray(is_computed & ~is_of_step & self.features.is_traced)
 
@@ -175,7 +177,9 @@ class Kind:
         """Return what else a finding of this kind could be: see ``Detected``."""
         texts = []
         for look_alike in LOOK_ALIKES[self.slug]:
-            is_open = not look_alike.sign if could_be is None else look_alike.slug in could_be
+            is_open = (
+                not look_alike.sign if could_be is None else look_alike.slug in could_be
+            )
             if is_open:
                 texts.append(look_alike.what)
         return tuple(texts)

@@ -253,7 +253,9 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     live_rows = evidence.live_of(rows)
     if not evidence.is_large(live_rows):
         return
-    is_companion = _is_companion(evidence, unused) & is_among(calls.burst, calls.burst[rows])
+    is_companion = _is_companion(evidence, unused) & is_among(
+        calls.burst, calls.burst[rows]
+    )
     rows = np.concatenate((rows, rows_of(is_companion)))
     callers = map(calls.model_call, stacks.tolist())
     # What the same call left before was freed without a backward.
@@ -289,7 +291,9 @@ def _is_companion(evidence: Evidence, unused: BoolColumn) -> BoolColumn:
     return is_companion & features.is_freed & features.is_traced
 
 
-def _thrown_away(evidence: Evidence, unused: BoolColumn, burst: Int64Column) -> list[Int64Column]:
+def _thrown_away(
+    evidence: Evidence, unused: BoolColumn, burst: Int64Column
+) -> list[Int64Column]:
     """Return whole graphs, each of one forward and freed in one burst."""
     features = evidence.features
     graphs = grouped(rows_of(unused & features.is_freed & ~features.is_cache), burst)
@@ -356,7 +360,9 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
             rows = _add_losses(evidence, call)
             number = _number(evidence, rows, call.begins)
             after = np.zeros(len(call.begins) + 1, np.int64)
-            after[number] = features.alloc[rows] + 1  # of several, what is written last stays
+            after[number] = (
+                features.alloc[rows] + 1
+            )  # of several, what is written last stays
             is_over = not analysis.ran_out and features.is_freed[live_rows].all()
             yield evidence.finding(
                 freed_from(analysis, rows, after[number]),
@@ -370,7 +376,9 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
 def _number(evidence: Evidence, rows: Int64Column, begins: Int64Column) -> Int64Column:
     """Return the number of the forward that each allocation belongs to: an input to the next."""
     is_input = evidence.is_a(Category.INPUT)[rows]
-    begun: Int64Column = np.searchsorted(begins, evidence.features.alloc[rows], side="right")
+    begun: Int64Column = np.searchsorted(
+        begins, evidence.features.alloc[rows], side="right"
+    )
     return begun - 1 + is_input
 
 
@@ -445,7 +453,9 @@ def _never_used(evidence: Evidence, *, is_interrupted: bool = False) -> BoolColu
     failed = phases.oom_events
     if is_interrupted:
         failed = failed[:0]
-    unused &= np.searchsorted(failed, features.alloc) == np.searchsorted(failed, features.end)
+    unused &= np.searchsorted(failed, features.alloc) == np.searchsorted(
+        failed, features.end
+    )
     # What is freed within a module's call is no graph.
     return np.asarray(unused & ~features.freed_through(Role.MODULE_CALL))
 

@@ -73,8 +73,8 @@ _MOST_QUICK = 1 << 17
 _WITHOUT_AUTOCAST_CACHE = (
     "Pass cache_enabled=False to torch.autocast.",
     (
-        "Or keep the weights in that precision, such as by model.to(torch.bfloat16): half of them "
-        "is saved too."
+        "Or keep the weights in that precision, such as by model.to(torch.bfloat16): "
+        "half of them is saved too."
     ),
 )
 
@@ -100,7 +100,9 @@ KINDS = (
     Kind(
         slug="batches-early",
         what="{where} puts {number} batches on the GPU before the first of them is used.",
-        how=("Copy each batch when its step begins: `batch = batch.to(device)` inside the loop.",),
+        how=(
+            "Copy each batch when its step begins: `batch = batch.to(device)` inside the loop.",
+        ),
         detect=early_batches,
     ),
     Kind(
@@ -151,13 +153,13 @@ KINDS = (
     Kind(
         slug="garbage",
         what=(
-            "Reference cycles keep memory of earlier steps until Python's collector runs: {where} "
-            "made it."
+            "Reference cycles keep memory of earlier steps until Python's collector "
+            "runs: {where} made it."
         ),
         how=(
             (
-                "Break the cycle: an object refers to itself by an attribute, closure, hook or "
-                "exception."
+                "Break the cycle: an object refers to itself by an attribute, closure, "
+                "hook or exception."
             ),
             "Or call gc.collect() at the end of each step, which takes time.",
         ),
@@ -204,8 +206,8 @@ KINDS = (
                 "own.wait_stream(other)."
             ),
             (
-                "other is the stream that used it. Then leave out record_stream(), or use one "
-                "stream for both."
+                "other is the stream that used it. Then leave out record_stream(), or "
+                "use one stream for both."
             ),
             "{nccl}",
             "PyTorch waits for the other stream itself only where memory runs out.",
@@ -221,8 +223,8 @@ KINDS = (
             "Call torch.{kind}.empty_cache() once after that line.",
             "Or do that work on the current stream, which then uses its memory again.",
             (
-                "PyTorch returns it itself only where memory runs out; before, nothing else can "
-                "use it."
+                "PyTorch returns it itself only where memory runs out; before, nothing "
+                "else can use it."
             ),
         ),
         wrong_if="the program uses {pool} again after the trace",
@@ -293,8 +295,8 @@ KINDS = (
         noun="mask",
         how=(
             (
-                "Attention adds the padding mask (src_key_padding_mask) to the other in every "
-                "layer: pass one."
+                "Attention adds the padding mask (src_key_padding_mask) to the other "
+                "in every layer: pass one."
             ),
             "With a causal mask and padding at the end, pass is_causal=True and no padding mask.",
         ),
@@ -310,8 +312,8 @@ KINDS = (
         plural="copies",
         how=(
             (
-                "Pass autocast_adapter_dtype=False to get_peft_model: adapters then have the "
-                "model's precision."
+                "Pass autocast_adapter_dtype=False to get_peft_model: adapters then "
+                "have the model's precision."
             ),
         ),
         costs="precision of the adapters' weights; check that the loss still falls",
@@ -325,8 +327,8 @@ KINDS = (
         how=(
             "Pass fused=True to the optimizer (Adam, AdamW, SGD, Adagrad).",
             (
-                "Other optimizers: foreach=False keeps one or two temporaries of the largest "
-                "parameter."
+                "Other optimizers: foreach=False keeps one or two temporaries of the "
+                "largest parameter."
             ),
         ),
         costs="nothing with fused=True; foreach=False makes the step slower",
@@ -489,7 +491,9 @@ def advise(
     peak_of = demand.replayed if replays else demand.without
     findings: list[Finding] = []
     if not unknown:
-        evidence = Evidence(demand, LineCalls(analysis), demand.peak, goal_bytes, forward_ms or {})
+        evidence = Evidence(
+            demand, LineCalls(analysis), demand.peak, goal_bytes, forward_ms or {}
+        )
         findings = _find(evidence, peak_of, trades=trades, replays=replays)
     fits_already = False
     setting = None
@@ -508,7 +512,9 @@ def advise(
         with_trades=trades,
         findings=tuple(findings),
         together=_peak_together(findings, peak_of),
-        enough=tuple(_enough(findings, goal_bytes, demand)) if goal_bytes is not None else (),
+        enough=tuple(_enough(findings, goal_bytes, demand))
+        if goal_bytes is not None
+        else (),
         fits_already=fits_already,
         are_settings_tried=is_tried,
         setting=setting,
@@ -575,7 +581,9 @@ def quick_findings(analysis: DeviceAnalysis) -> list[Finding]:
     return _worthwhile(_search(evidence, sorts, demand.without), None, demand)
 
 
-def _worthwhile(findings: list[Finding], goal_bytes: int | None, demand: Demand) -> list[Finding]:
+def _worthwhile(
+    findings: list[Finding], goal_bytes: int | None, demand: Demand
+) -> list[Finding]:
     """Leave out findings that cost something where faults reach the goal.
 
     Without a goal, leave out those that are free and small, unless another one saves more beside
@@ -647,7 +655,9 @@ def _enough(
         yield tuple(numbers)
 
 
-def goal_of(analysis: DeviceAnalysis, *, capacity: int | None, save: int | None) -> int | None:
+def goal_of(
+    analysis: DeviceAnalysis, *, capacity: int | None, save: int | None
+) -> int | None:
     """Return the peak to reach; None where no goal is given and no request failed.
 
     What is reserved beyond the peak of allocated bytes stays. Where a request failed, the capacity
@@ -658,7 +668,9 @@ def goal_of(analysis: DeviceAnalysis, *, capacity: int | None, save: int | None)
         return max(Demand(analysis).peak.n_bytes - save, 0)
     if capacity is None and len(failed):
         event = int(failed[0])
-        capacity = analysis.replay.reserved.at(event) + int(analysis.device.events.addr[event])
+        capacity = analysis.replay.reserved.at(event) + int(
+            analysis.device.events.addr[event]
+        )
     if capacity is None:
         return None
     return max(capacity - kept_cached(analysis), 0)
@@ -796,7 +808,10 @@ def _reserved(evidence: Evidence, kinds: Sequence[Kind]) -> Iterator[Finding]:
             if saved >= least_bytes:
                 finding = _finding(kind, detected, evidence, ())
                 yield replace(
-                    finding, held_bytes=saved, saved_bytes=saved, reserved_bytes=reserved - saved
+                    finding,
+                    held_bytes=saved,
+                    saved_bytes=saved,
+                    reserved_bytes=reserved - saved,
                 )
 
 
@@ -834,7 +849,9 @@ def _finding(
     )
 
 
-def _saved_bytes(detected: Detected, demand: Demand, alone: Peak, changes: Sequence[Change]) -> int:
+def _saved_bytes(
+    detected: Detected, demand: Demand, alone: Peak, changes: Sequence[Change]
+) -> int:
     """Return the bytes that a change saves alone, or beside others if it then saves more."""
     saved = demand.peak.n_bytes - alone.n_bytes
     if changes:

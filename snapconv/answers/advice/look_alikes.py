@@ -24,14 +24,18 @@ _OUTPUTS = LookAlike(
     "no node of autograd frees them, and no three operations left statistics beside their results",
 )
 _CACHE = LookAlike(
-    "cache", "a cache of keys and values", "made by a cache's code, or by fewer than five lines"
+    "cache",
+    "a cache of keys and values",
+    "made by a cache's code, or by fewer than five lines",
 )
 _CASTS = LookAlike(
     "casts", "autocast's cache of cast weights", "cast by autocast, or freed at its exit"
 )
 
 _OF_AUTOCAST = (
-    LookAlike("graph", "copies that a graph keeps for backward", "in use when a backward begins"),
+    LookAlike(
+        "graph", "copies that a graph keeps for backward", "in use when a backward begins"
+    ),
     LookAlike("half-model", "a model in half precision", "not freed at autocast's exit"),
 )
 
@@ -45,7 +49,9 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
             "made before the first step",
         ),
         LookAlike(
-            "masters", "weights in full precision for the optimizer", "not as large as the weights"
+            "masters",
+            "weights in full precision for the optimizer",
+            "not as large as the weights",
         ),
         LookAlike(
             "states",
@@ -57,8 +63,12 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
     "batches-early": (
         LookAlike("data", "a data set that stays on the GPU on purpose"),
         LookAlike("micro-batches", "micro-batches of one step, copied together on purpose"),
-        LookAlike("queue", "a queue of batches that are fetched ahead", "no more than three"),
-        LookAlike("views", "images or crops that one step reads", "all are freed within two steps"),
+        LookAlike(
+            "queue", "a queue of batches that are fetched ahead", "no more than three"
+        ),
+        LookAlike(
+            "views", "images or crops that one step reads", "all are freed within two steps"
+        ),
     ),
     "previous-kept": (
         LookAlike(
@@ -67,7 +77,9 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
             "the first call had a tensor of its size to read",
         ),
         LookAlike(
-            "longer", "a cache that each call makes longer", "its size is not the same again"
+            "longer",
+            "a cache that each call makes longer",
+            "its size is not the same again",
         ),
         LookAlike(
             "later",
@@ -80,7 +92,9 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
             "another line frees it",
         ),
         LookAlike(
-            "model", "a model from before the trace, now replaced", "made anew outside forward"
+            "model",
+            "a model from before the trace, now replaced",
+            "made anew outside forward",
         ),
         LookAlike(
             "entry",
@@ -121,7 +135,9 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
         _CACHE,
         _CASTS,
         LookAlike(
-            "offloaded", "activations on their way to the CPU", "freed within the model's call"
+            "offloaded",
+            "activations on their way to the CPU",
+            "freed within the model's call",
         ),
     ),
     "graphs-kept": (
@@ -132,7 +148,9 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
             "none of it is freed in the trace",
         ),
         LookAlike(
-            "parts", "parts of a sequence, which one backward goes through", "the engine frees them"
+            "parts",
+            "parts of a sequence, which one backward goes through",
+            "the engine frees them",
         ),
         _CACHE,
         _CASTS,
@@ -143,7 +161,9 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
             "a list that the program clears at any of several lines",
             "no frame of the collector",
         ),
-        LookAlike("cleared", "a list or a cache that is cleared", "each time at the same line"),
+        LookAlike(
+            "cleared", "a list or a cache that is cleared", "each time at the same line"
+        ),
         LookAlike(
             "window",
             "a graph of several steps that one backward goes through",
@@ -152,11 +172,17 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
     ),
     "growing": (
         LookAlike("cycles", "reference cycles, which gc.collect() frees"),
-        LookAlike("limited", "a cache or replay buffer with a limit that is not reached yet"),
-        LookAlike("results", "results that are collected on purpose"),
-        LookAlike("text", "keys and values of one text", "it begins anew with the next text"),
         LookAlike(
-            "warm-up", "memory that is made once, on first use", "later iterations add nothing"
+            "limited", "a cache or replay buffer with a limit that is not reached yet"
+        ),
+        LookAlike("results", "results that are collected on purpose"),
+        LookAlike(
+            "text", "keys and values of one text", "it begins anew with the next text"
+        ),
+        LookAlike(
+            "warm-up",
+            "memory that is made once, on first use",
+            "later iterations add nothing",
         ),
     ),
     "autocast-cache": _OF_AUTOCAST,
@@ -166,13 +192,17 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
     ),
     "idle-cache": (
         LookAlike(
-            "again", "a cache that the program needs again", "its stream requests memory again"
+            "again",
+            "a cache that the program needs again",
+            "its stream requests memory again",
         ),
         LookAlike("private", "memory of a captured graph", "in its private pool"),
     ),
     "many-streams": (
         LookAlike("overlap", "calls that have to overlap on the GPU"),
-        LookAlike("in-turn", "streams that the program made once", "they come back in turn"),
+        LookAlike(
+            "in-turn", "streams that the program made once", "they come back in turn"
+        ),
     ),
     "buckets": (
         LookAlike(
@@ -183,7 +213,9 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
     ),
     "unsharded": (
         LookAlike(
-            "summoned", "weights that the program gathers itself", "no backward finds them in use"
+            "summoned",
+            "weights that the program gathers itself",
+            "no backward finds them in use",
         ),
     ),
     "logits": (LookAlike("same-size", "other tensors that have the size of the logits"),),
@@ -201,7 +233,9 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
     "adapter-inputs": (
         LookAlike("sixteen", "copies in 16 bits, for adapters that have them already"),
     ),
-    "foreach": (LookAlike("state-update", "new states of the optimizer", "kept after its step"),),
+    "foreach": (
+        LookAlike("state-update", "new states of the optimizer", "kept after its step"),
+    ),
     "checkpointing": (LookAlike("shared", "activations that later modules read too"),),
     "offloading": (LookAlike("in-use", "activations that a name keeps on the GPU"),),
     "states": (LookAlike("short", "states in 16 bits", "recorded with their types"),),

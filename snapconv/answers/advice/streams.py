@@ -47,7 +47,9 @@ def late_frees(evidence: Evidence) -> Iterator[Detected]:
         minor_release = int(era.first.partition(".")[2])
         is_old = minor_release < _STREAMS_NOT_RECORDED_SINCE
     change = called_otherwise(CallChange(completed=tuple(rows_of(is_late).tolist())))
-    yield evidence.finding(change, waiting, analysis.main_line(waiting), nccl=_NCCL * is_old)
+    yield evidence.finding(
+        change, waiting, analysis.main_line(waiting), nccl=_NCCL * is_old
+    )
 
 
 def idle_caches(evidence: Evidence) -> Iterator[Detected]:
@@ -85,7 +87,9 @@ def scattered_caches(evidence: Evidence) -> Iterator[Detected]:
     """Find lines that allocate on a new stream in every call."""
     for rows, streams in _scattered(evidence):
         change = called_otherwise(CallChange(merged=streams))
-        yield evidence.finding(change, rows, evidence.analysis.main_line(rows), number=len(streams))
+        yield evidence.finding(
+            change, rows, evidence.analysis.main_line(rows), number=len(streams)
+        )
 
 
 def _rises_again(evidence: Evidence, event: int) -> bool:

@@ -21,7 +21,14 @@ from snapconv.columns import (
     last_before,
     rows_of,
 )
-from snapconv.hypotheses.changes import GROWING, Change, joined, removed, scaled_batch, smaller
+from snapconv.hypotheses.changes import (
+    GROWING,
+    Change,
+    joined,
+    removed,
+    scaled_batch,
+    smaller,
+)
 from snapconv.hypotheses.references import ends_without_graph
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
@@ -91,11 +98,15 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
         return
     live_rows = evidence.live_of(change.rows)
     categories = distinct(analysis.classification.category[live_rows])
-    nouns = ", ".join(ABOUT[category].noun for category in GROWING if category in categories)
+    nouns = ", ".join(
+        ABOUT[category].noun for category in GROWING if category in categories
+    )
     batch = batch_of(analysis)
     advice = FEWER
     if len(analysis.phases.events_of_training):
-        advice = "Accumulate gradients over more and smaller batches, or shorten the sequences."
+        advice = (
+            "Accumulate gradients over more and smaller batches, or shorten the sequences."
+        )
     counts = f" (a batch of {round(batch * share)} instead of {batch})" if batch > 1 else ""
     values = {
         "share": f"{share:g}{counts}",
@@ -180,7 +191,9 @@ def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> In
     # they stay.
     is_mask = (sizes == size // 4) & evidence.analysis.is_of_operation("dropout")
     fitting = rows_of(evidence.is_computed & (_is_alike(sizes, size) | is_mask))
-    functions = {_function(evidence, stack) for stack in distinct(table.stack_id[rows]).tolist()}
+    functions = {
+        _function(evidence, stack) for stack in distinct(table.stack_id[rows]).tolist()
+    }
     inner_stacks = []
     for stack in distinct(table.stack_id[fitting]).tolist():
         if stack >= 0 and _function(evidence, stack) in functions:
@@ -280,7 +293,9 @@ def _layers(
             yield int(module_softmaxes[nearest[part[0]]]), part
 
 
-def _originals(analysis: DeviceAnalysis, copies: Int64Column, candidates: Int64Column) -> int:
+def _originals(
+    analysis: DeviceAnalysis, copies: Int64Column, candidates: Int64Column
+) -> int:
     """Return the bytes of the originals of copies: in use then, and one to three times as large."""
     table = analysis.allocations
     features = analysis.features
@@ -289,7 +304,9 @@ def _originals(analysis: DeviceAnalysis, copies: Int64Column, candidates: Int64C
     for copy in copies.tolist():
         event = table.alloc_event[copy]
         size = int(table.requested_bytes[copy])
-        is_live = (table.alloc_event[candidates] < event) & (features.end[candidates] > event)
+        is_live = (table.alloc_event[candidates] < event) & (
+            features.end[candidates] > event
+        )
         live = candidates[is_live & ~features.is_freed_by_engine[candidates]]
         n_bytes = table.requested_bytes[live]
         fitting = live[(n_bytes % size == 0) & (n_bytes <= 3 * size)]
@@ -313,7 +330,9 @@ def _function(evidence: Evidence, stack: int) -> tuple[str, str]:
     """Return the innermost function that is not torch's, if it calls no module but a dropout."""
     frames = evidence.analysis.snapshot.stacks.frames
     calls = evidence.calls
-    is_dropout = any("dropout" in frames.names[frame].lower() for frame in calls.path(stack))
+    is_dropout = any(
+        "dropout" in frames.names[frame].lower() for frame in calls.path(stack)
+    )
     for frame in reversed(calls.path(stack)):
         if calls.is_module_call(frame) and not is_dropout:
             break

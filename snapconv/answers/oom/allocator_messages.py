@@ -12,9 +12,13 @@ BEGINNINGS = squeezed(
     r"allocation on device -?\d{0,3} would exceed allowed memory"
 )
 
-RAISE_LIMIT = "raise or remove the limit: set_per_process_memory_fraction(), or {backend.variable}"
+RAISE_LIMIT = (
+    "raise or remove the limit: set_per_process_memory_fraction(), or {backend.variable}"
+)
 SHAPES = "look at the shapes in the traceback's last line of your code"
-WRONG_SIZE = "more than 2^60 bytes were requested: a size was computed wrongly, or is negative"
+WRONG_SIZE = (
+    "more than 2^60 bytes were requested: a size was computed wrongly, or is negative"
+)
 NEXT_STEPS = {
     OomCause.FULL: "{less}; {backend.watch}",
     OomCause.FRAGMENTED: (
@@ -46,8 +50,8 @@ LARGE_REQUEST = (
 # Where a quarter of the device or more is not torch's, as the desktop and a context take of a small
 # one.
 OUTSIDE_TOO = (
-    "{less}; stop the other programs that `{backend.monitor}` shows, also those of the desktop: a "
-    "quarter of the device or more is not torch's; {backend.watch}"
+    "{less}; stop the other programs that `{backend.monitor}` shows, also those of the "
+    "desktop: a quarter of the device or more is not torch's; {backend.watch}"
 )
 # Where it is also larger than a device that shares the host's memory.
 LARGER_THAN_OWN = (
@@ -61,26 +65,26 @@ SAME_PROCESS = (
 )
 # The step for a table in which much more was active than allocated.
 WAITED = (
-    "wait for the other stream's work before a buffer is dropped, or use one stream; before torch "
-    "2.8 TORCH_NCCL_AVOID_RECORD_STREAMS=1 for what NCCL uses"
+    "wait for the other stream's work before a buffer is dropped, or use one stream; "
+    "before torch 2.8 TORCH_NCCL_AVOID_RECORD_STREAMS=1 for what NCCL uses"
 )
 # Releases before 2.1 have no expandable segments; those before 1.10, of which the oldest have words
 # of their own, have no setting at all.
 BEFORE_EXPANDABLE = (
-    "set {backend.variable}=max_split_size_mb:128 if this torch is 1.10 or newer; else {less}. It "
-    "is older than 2.1, from which expandable_segments:True is better"
+    "set {backend.variable}=max_split_size_mb:128 if this torch is 1.10 or newer; else "
+    "{less}. It is older than 2.1, from which expandable_segments:True is better"
 )
 BEFORE_SETTINGS = (
-    "{less}; this torch is older than 1.4 and has no setting against it, newer ones (from 2.1) "
-    "have expandable_segments:True"
+    "{less}; this torch is older than 1.4 and has no setting against it, newer ones "
+    "(from 2.1) have expandable_segments:True"
 )
 # Intel's drivers allow no larger block on many devices; torch does not say so.
 LARGE_BLOCK = (
     "not allocate memory block with size larger than 4 ?gb",
     OomCause.LIMIT,
     (
-        "one block is larger than the 4 GiB that Intel's driver allows on many devices, whatever "
-        "is free"
+        "one block is larger than the 4 GiB that Intel's driver allows on many "
+        "devices, whatever is free"
     ),
     "smaller tensors: a smaller batch, or the work in pieces",
 )
@@ -98,8 +102,8 @@ WORDS = (
         OomCause.TOO_LARGE,
         "the request is larger than any device",
         (
-            f"{SHAPES}; attention without a fused kernel asks for as much: use FlashAttention or a "
-            f"newer torch"
+            f"{SHAPES}; attention without a fused kernel asks for as much: use "
+            f"FlashAttention or a newer torch"
         ),
     ),
     (
@@ -117,8 +121,8 @@ WORDS = (
     LARGE_BLOCK,
 )
 MPS_LIMIT = (
-    "a smaller batch, image, sequence or model; a higher PYTORCH_MPS_HIGH_WATERMARK_RATIO may make "
-    "the system fail, as torch warns"
+    "a smaller batch, image, sequence or model; a higher "
+    "PYTORCH_MPS_HIGH_WATERMARK_RATIO may make the system fail, as torch warns"
 )
 # Where most of what counts against the limit is no tensor of torch's.
 MPS_OTHER = (
@@ -131,8 +135,8 @@ MPS_OTHER = (
 # Where a program was when its request failed, by the last of these frames above the message: what
 # then grows or shrinks the memory that it needs.
 LESS = (
-    "a smaller batch, shorter sequences or smaller images (none helps while weights are loaded, or "
-    "in optimizer.step())"
+    "a smaller batch, shorter sequences or smaller images (none helps while weights "
+    "are loaded, or in optimizer.step())"
 )
 # `File "a.py", line 5, in f`, IPython's `File a.py:5, in f(x)` or `a.py in f(x)`, Colab's
 # `[a.py](url) in f`.
@@ -154,35 +158,36 @@ PHASES = (
         r"[\w:\"'=,]{0,60}\)?\))(?!\()|"
         r"occurred when executing \w{0,40}load(?:er|model)?\w{0,20}:|"
         r"loading checkpoint shards:\d{1,2}%(?!.{0,8000}?shards:100%)",
-        "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs or the CPU: "
-        "a smaller batch does not help while weights are loaded",
+        "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs "
+        "or the CPU: a smaller batch does not help while weights are loaded",
     ),
     (
         r"optim\w{0,12}[/\\]\w{1,40}" + _IN + r"(?:step|_init_group|_single|_multi|_fused|"
         r"\w{1,20}adam)|in initialize_optimizer_states",
-        "an optimizer with smaller states (8 bits), or sharded ones (FSDP, ZeRO): a smaller batch "
-        "does not make states smaller",
+        "an optimizer with smaller states (8 bits), or sharded ones (FSDP, ZeRO): a "
+        "smaller batch does not make states smaller",
     ),
     (
         _IN + r"(?:backward|_engine_run_backward)|run_backward\(",
         "a smaller batch, shorter sequences or smaller images, or activation checkpointing",
     ),
     (
-        _IN + r"_\w{4,24}_state_dict_hook|clone implementation of|failed to clone\(\) tensor",
-        "a state dict that is gathered on the CPU (FullStateDictConfig(offload_to_cpu=True, "
-        "rank0_only=True)), or sharded checkpoints: a smaller batch does not help while a "
-        "checkpoint is saved",
+        _IN
+        + r"_\w{4,24}_state_dict_hook|clone implementation of|failed to clone\(\) tensor",
+        "a state dict that is gathered on the CPU "
+        "(FullStateDictConfig(offload_to_cpu=True, rank0_only=True)), or sharded "
+        "checkpoints: a smaller batch does not help while a checkpoint is saved",
     ),
     (
         _IN + r"(?:nested_concat|torch_pad_and_concatenate)|preds_host=",
-        "eval_accumulation_steps=20 in TrainingArguments, which moves predictions to the CPU, or "
-        "fewer of them (preprocess_logits_for_metrics): a smaller batch does not help where an "
-        "evaluation keeps all",
+        "eval_accumulation_steps=20 in TrainingArguments, which moves predictions to "
+        "the CPU, or fewer of them (preprocess_logits_for_metrics): a smaller batch "
+        "does not help where an evaluation keeps all",
     ),
     (
         _IN + r"(?:generate(?!_)|_sample(?!_)|_?beam_search|_?greedy_search|_prefill)",
-        "fewer or shorter sequences at once, under torch.no_grad(); of a language model the KV "
-        "cache grows with them",
+        "fewer or shorter sequences at once, under torch.no_grad(); of a language "
+        "model the KV cache grows with them",
     ),
     (
         r"whisper[/\\](?:decoding|transcribe|model)\.py",
@@ -197,7 +202,7 @@ PHASES = (
     ),
     (
         r"(?:autoencoder\w{0,30}|vae|comfy[/\\]sd)" + _IN + "_?decode.{0,4000}",
-        "decode the image in tiles (vae.enable_tiling() in diffusers, VAE Decode (Tiled) in "
-        "ComfyUI), or a smaller image or fewer frames",
+        "decode the image in tiles (vae.enable_tiling() in diffusers, VAE Decode "
+        "(Tiled) in ComfyUI), or a smaller image or fewer frames",
     ),
 )

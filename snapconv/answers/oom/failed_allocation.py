@@ -13,7 +13,13 @@ from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.fragmentation import free_memory
 from snapconv.answers.moments import find_moment
-from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
+from snapconv.answers.oom.verdict import (
+    FreePieces,
+    OomCause,
+    OomVerdict,
+    Shortage,
+    decide_oom,
+)
 from snapconv.answers.peak import DeviceMemory, MomentState, state_at, sums_by_name
 from snapconv.columns import Int64Column, ObjectColumn, plain_rows
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
@@ -97,7 +103,9 @@ def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]
     return tuple(requests)
 
 
-def find_out_of_memory(analysis: DeviceAnalysis, *, device_total: int | None = None) -> OutOfMemory:
+def find_out_of_memory(
+    analysis: DeviceAnalysis, *, device_total: int | None = None
+) -> OutOfMemory:
     """Explain the first failed allocation, or the peak where there is none."""
     failed = failed_allocations(analysis)
     moment = find_moment(analysis, "oom" if failed else "peak")
@@ -113,10 +121,14 @@ def find_out_of_memory(analysis: DeviceAnalysis, *, device_total: int | None = N
         is_pool_assumed = request.pool is None and len(analysis.snapshot.pools) > 1
         if is_pool_assumed and verdict.cause == OomCause.OTHER_POOL:
             verdict = replace(verdict, is_inferred=True)
-    return OutOfMemory(len(failed), state, request, verdict, inside=_pieces(layout.free.n_bytes))
+    return OutOfMemory(
+        len(failed), state, request, verdict, inside=_pieces(layout.free.n_bytes)
+    )
 
 
-def _owners(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout) -> ObjectColumn:
+def _owners(
+    snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout
+) -> ObjectColumn:
     """Name the pool of every segment that a request cannot use; empty where it can use it."""
     request_pool = request.pool or DEFAULT_POOL
     is_small = request.block_bytes <= SMALL_REQUEST_BYTES
@@ -125,7 +137,9 @@ def _owners(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout)
     for pool_id, stream, is_for_small in plain_rows(*columns):
         pool = tuple(snapshot.pools[pool_id]) if pool_id >= 0 else request_pool
         if pool != request_pool:
-            names.append("the default pool" if pool == DEFAULT_POOL else f"{_PRIVATE}{pool}")
+            names.append(
+                "the default pool" if pool == DEFAULT_POOL else f"{_PRIVATE}{pool}"
+            )
         elif stream != request.stream:
             names.append(f"the pool of stream {stream}")
         elif is_for_small != is_small:
@@ -136,7 +150,10 @@ def _owners(snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout)
 
 
 def _explained(
-    analysis: DeviceAnalysis, request: FailedAllocation, layout: MemoryLayout, owners: ObjectColumn
+    analysis: DeviceAnalysis,
+    request: FailedAllocation,
+    layout: MemoryLayout,
+    owners: ObjectColumn,
 ) -> FailedAllocation:
     """Add the module of a request, and the bytes that were requested from the device for it."""
     settings = analysis.replay.rules.settings
@@ -153,7 +170,9 @@ def _explained(
         lacking_bytes = max(block_bytes - int(end_bytes), 1)
         page_bytes = settings.page_size(is_small=block_bytes <= SMALL_REQUEST_BYTES)
         segment_bytes = -(-lacking_bytes // page_bytes) * page_bytes
-    return replace(request, segment_bytes=segment_bytes, module=_module(analysis, request.stack_id))
+    return replace(
+        request, segment_bytes=segment_bytes, module=_module(analysis, request.stack_id)
+    )
 
 
 def _module(analysis: DeviceAnalysis, stack: int) -> str:

@@ -55,9 +55,21 @@ from snapconv.answers.oom.message_kinds import (
     SUMMARY,
     MessageKind,
 )
-from snapconv.answers.oom.message_text import Check, CompactText, compacted, no_check, squeezed
+from snapconv.answers.oom.message_text import (
+    Check,
+    CompactText,
+    compacted,
+    no_check,
+    squeezed,
+)
 from snapconv.answers.oom.other_sizes import excerpts
-from snapconv.answers.oom.verdict import FreePieces, OomCause, OomVerdict, Shortage, decide_oom
+from snapconv.answers.oom.verdict import (
+    FreePieces,
+    OomCause,
+    OomVerdict,
+    Shortage,
+    decide_oom,
+)
 from snapconv.errors import InputError
 from snapconv.torch_knowledge.backends import BACKENDS, UNKNOWN_BACKEND, backend_of_kind
 from snapconv.units import counted, format_bytes
@@ -173,7 +185,9 @@ class MemorySummary:
     @property
     def empty_segment_bytes(self) -> int:
         """The bytes in segments without any live block."""
-        return max(self.reserved_bytes - self.allocated_bytes - (self.partly_used_bytes or 0), 0)
+        return max(
+            self.reserved_bytes - self.allocated_bytes - (self.partly_used_bytes or 0), 0
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +244,8 @@ def explain_message(text: str, *, check: Check = no_check) -> MessageAnswer:
     summary = _read_summary(log)
     if answer is None:
         raise InputError(
-            "no out-of-memory message is in the text: expected 'CUDA out of memory. Tried to "
-            "allocate …', that of another backend or library, or a table of "
+            "no out-of-memory message is in the text: expected 'CUDA out of memory. "
+            "Tried to allocate …', that of another backend or library, or a table of "
             "torch.cuda.memory_summary()"
         )
     if summary:
@@ -310,11 +324,15 @@ def _best_match(
     return min(matches, key=lambda row: (row[0].level, row[1].start()), default=None)
 
 
-def _merge_devices(messages: list[MessageAnswer], server: MessageAnswer | None) -> MessageAnswer:
+def _merge_devices(
+    messages: list[MessageAnswer], server: MessageAnswer | None
+) -> MessageAnswer:
     """Return the first message of each device; a server around torch has the better next step."""
     devices: dict[object, MessageAnswer] = {}
     for answer in messages:
-        if answer.message not in [device_answer.message for device_answer in devices.values()]:
+        if answer.message not in [
+            device_answer.message for device_answer in devices.values()
+        ]:
             devices.setdefault((answer.rank, answer.message.device), answer)
     answers = []
     for answer in devices.values():
@@ -399,12 +417,16 @@ def _read_summary(log: CompactText) -> MemorySummary | None:
     return MemorySummary(**values) if is_whole else None
 
 
-def _values_of_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -> dict[str, Any]:
+def _values_of_kind(
+    kind: MessageKind, match: re.Match[str], log: CompactText
+) -> dict[str, Any]:
     """Read the figures of another kind of text: first those of its first words, then those near.
 
     The shape and the type of a tensor are its request.
     """
-    near = log.text[max(match.start() - _MOST_OF_TRACEBACK, 0) : match.start() + _MOST_OF_TRACEBACK]
+    near = log.text[
+        max(match.start() - _MOST_OF_TRACEBACK, 0) : match.start() + _MOST_OF_TRACEBACK
+    ]
     values = _values((match.re, *map(squeezed, (*kind.seen, *kind.also))), near)
     sizes = map(int, re.findall(r"\d+", values.get("shape", "")))
     n_bytes = math.prod(sizes) * ITEM_BYTES.get(values.get("type", ""), _NO_LIMIT)
@@ -426,7 +448,11 @@ def _values(patterns: Iterable[re.Pattern[str]], text: str) -> dict[str, Any]:
 def _value_of(text: str, figure: FigureName) -> float | str:
     if figure.unit in ("shape", "name"):
         return text
-    return float(text) if figure.unit in ("share", "percent") else _bytes_of(text + figure.letter)
+    return (
+        float(text)
+        if figure.unit in ("share", "percent")
+        else _bytes_of(text + figure.letter)
+    )
 
 
 def _bytes_of(number: str) -> int:
@@ -450,13 +476,17 @@ def _minus(total: int | None, part: int | None) -> int | None:
 # --- a text of another kind
 
 
-def _explain_kind(kind: MessageKind, match: re.Match[str], log: CompactText) -> MessageAnswer:
+def _explain_kind(
+    kind: MessageKind, match: re.Match[str], log: CompactText
+) -> MessageAnswer:
     """Explain a text of another kind."""
     values = _values_of_kind(kind, match, log)
     backend = values.pop("backend", kind.backend)
     row = _row_by_figures(kind, values)
     next_step = _next_step(row, values, backend_of_kind(backend).monitor)
-    message = OomMessage(device=values.pop("device", None), tried_bytes=values.pop("tried", None))
+    message = OomMessage(
+        device=values.pop("device", None), tried_bytes=values.pop("tried", None)
+    )
     figures = []
     for name, value in values.items():
         figure = FIGURES.get(name)
@@ -530,13 +560,18 @@ def _explain_allocator(log: CompactText, start: int, text: str) -> MessageAnswer
     backend = BACKENDS.get(name, UNKNOWN_BACKEND)
     message = read_message(text)
     unallocated = _minus(
-        _minus(message.reserved_bytes, message.allocated_bytes), message.private_pool_bytes or 0
+        _minus(message.reserved_bytes, message.allocated_bytes),
+        message.private_pool_bytes or 0,
     )
     outside = message.metal_bytes
     if outside is None and unallocated is not None:
-        outside = _minus(_minus(message.total_bytes, message.free_bytes), message.reserved_bytes)
+        outside = _minus(
+            _minus(message.total_bytes, message.free_bytes), message.reserved_bytes
+        )
     own_outside = _minus(message.process_bytes, message.reserved_bytes)
-    verdict, step = _verdict(message, _shortage(message, unallocated, backend.why_free), text)
+    verdict, step = _verdict(
+        message, _shortage(message, unallocated, backend.why_free), text
+    )
     answer = MessageAnswer(
         kind=ALLOCATOR.name,
         backend=name,
@@ -600,11 +635,15 @@ def _phase_step(text: str, start: int) -> str:
     return max(steps, default=(0, LESS))[1]
 
 
-def _verdict(message: OomMessage, shortage: Shortage, text: str) -> tuple[OomVerdict | None, str]:
+def _verdict(
+    message: OomMessage, shortage: Shortage, text: str
+) -> tuple[OomVerdict | None, str]:
     """Return the verdict on a message, and the next step."""
     for words, cause, sentence, next_step in WORDS:
         if squeezed(words).search(text):
-            return OomVerdict(cause, sentence, "torch's own words", is_inferred=False), next_step
+            return OomVerdict(
+                cause, sentence, "torch's own words", is_inferred=False
+            ), next_step
     verdict = decide_oom(shortage)
     tried = message.tried_bytes
     figures = {message.free_bytes, shortage.live_bytes, message.reserved_bytes}
@@ -616,8 +655,12 @@ def _verdict(message: OomMessage, shortage: Shortage, text: str) -> tuple[OomVer
         return OomVerdict(cause, sentence, verdict.sentence, is_inferred=True), next_step
     if verdict.cause == OomCause.LIMIT and message.metal_bytes is not None:
         limit = format_bytes(message.allowed_bytes or 0)
-        sentence = f"over the MPS limit of {limit} (by default 1.7 times the recommended size)"
-        step = MPS_OTHER if message.metal_bytes > (message.reserved_bytes or 0) else MPS_LIMIT
+        sentence = (
+            f"over the MPS limit of {limit} (by default 1.7 times the recommended size)"
+        )
+        step = (
+            MPS_OTHER if message.metal_bytes > (message.reserved_bytes or 0) else MPS_LIMIT
+        )
         return replace(verdict, sentence=sentence), step
     return verdict, NEXT_STEPS[verdict.cause]
 
@@ -675,9 +718,9 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
         yield "more is free than the device has: it shares the host's memory, and torch counts both"
     elif total is not None and max(reserved, allocated) + free > total + _ROUNDING_BYTES:
         yield (
-            "torch's memory and the free memory add up to more than the device has: the driver "
-            "moved some to the host's memory (Windows), or the figures are from two moments or "
-            "were changed"
+            "torch's memory and the free memory add up to more than the device has: "
+            "the driver moved some to the host's memory (Windows), or the figures are "
+            "from two moments or were changed"
         )
     cached = reserved - allocated - private
     if allocated and min(cached, free) > tried:
@@ -687,8 +730,8 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
         )
     if message.process_bytes is None and message.other_processes:
         yield (
-            "torch did not recognise its own process (a container): one of those listed may be "
-            "this one"
+            "torch did not recognise its own process (a container): one of those "
+            "listed may be this one"
         )
 
 
@@ -707,6 +750,6 @@ def _summary_notes(summary: MemorySummary) -> Iterator[str]:
         )
     if (summary.partly_used_bytes or 0) >= _LEAST_NOTABLE * (summary.reserved_bytes or 1):
         yield (
-            "fragmentation: free memory in partly used segments serves only requests that fit into "
-            "a gap"
+            "fragmentation: free memory in partly used segments serves only requests "
+            "that fit into a gap"
         )

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from snapconv.answers.oom.allocator_messages import LESS, SHAPES, WRONG_SIZE
 from snapconv.answers.oom.verdict import OomCause
 
-_LEAVE_ROOM = "leave room: a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9)"
+_LEAVE_ROOM = (
+    "leave room: a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9)"
+)
 _STOP_OTHERS = (
-    "stop the other processes that `nvidia-smi` shows, also those of earlier runs; else a smaller "
-    "batch, input or model"
+    "stop the other processes that `nvidia-smi` shows, also those of earlier runs; "
+    "else a smaller batch, input or model"
 )
 # Words of torch and of what Python raises for it: a text without them may be of any program.
 _OF_TORCH = (
@@ -30,18 +32,21 @@ _OF_TORCH = (
 _OUT_OF_MEMORY = r"out of memory(?!: ?kill)|(?<!you)tried to allocate \d"
 # Where neither the program nor its memory is known.
 _LESS_OF_ANY = (
-    "use less at once: a smaller batch, input, context or model; `nvidia-smi` and `free -g` while "
-    "it runs show whether the GPU's memory or the host's is full, and the lines above in the log "
-    "may say why"
+    "use less at once: a smaller batch, input, context or model; `nvidia-smi` and "
+    "`free -g` while it runs show whether the GPU's memory or the host's is full, and "
+    "the lines above in the log may say why"
 )
 _NOT_OF_GPU = "(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)"
 _FAILURE = (
-    "(?:fail|unable|can ?n[o']t|could ?n[o']t|exceed|insufficient|not enough|exhaust|overflow)"
+    "(?:fail|unable|can ?n[o']t|could ?n[o']t|exceed|insufficient|not "
+    "enough|exhaust|overflow)"
 )
 # The shell's word, and not the end of a sentence.
 _KILLED = "(?<!were)(?<!was)(?<!been)(?<!be)killed"
 # Not a counter of 0, a switch, or Docker's `"OOMKilled": false`.
-_OOM_KILL = r"oom[-_]?kill(?!_disable|er (?:is)?(?:disabled|not)|\W{0,3}0(?!\d)|ed\W{0,4}false)"
+_OOM_KILL = (
+    r"oom[-_]?kill(?!_disable|er (?:is)?(?:disabled|not)|\W{0,3}0(?!\d)|ed\W{0,4}false)"
+)
 # Neither the return of an episode, nor a loss or a step, is an exit code.
 _EXIT_CODE = (
     r"(?:exit|status|return(?=ed|_?code|_?value))(?:(?!loss|step|epoch|iter)[a-z_ "
@@ -112,8 +117,8 @@ _FIRST_ATTEMPT = (
     r"<tried> \(free: <free>, total: <total>)?"
 )
 _SKIPPED_KERNEL = (
-    "a warning: torch.compile tries several kernels, leaves out the one that needs too much, and "
-    "goes on with the others"
+    "a warning: torch.compile tries several kernels, leaves out the one that needs too "
+    "much, and goes on with the others"
 )
 _NOT_AUTOTUNED = (
     "nothing, if the run goes on; without mode='max-autotune' torch tries no other kernels"
@@ -153,9 +158,9 @@ _KINDS = (
     MessageKind(
         "vLLM's sleep-mode pool",
         seen=(r"cuda error: out of memory at \S{0,200}cumem_allocator",),
-        means="vLLM's pool for weights and KV cache (cumem_allocator) got no memory from the "
-        "driver: they do not fit, or another process, often a trainer on the same GPU, still holds "
-        "memory",
+        means="vLLM's pool for weights and KV cache (cumem_allocator) got no memory "
+        "from the driver: they do not fit, or another process, often a trainer on the "
+        "same GPU, still holds memory",
         next_step=(
             "free what other processes hold (`nvidia-smi`), or lower --gpu-memory-utilization"
         ),
@@ -195,14 +200,14 @@ _KINDS = (
             "model weights take <weights>",
             "(?:model loading|loading model weights) took <weights>",
         ),
-        means="after the weights and a trial run, vLLM's share of the GPU has too little left for "
-        "the KV cache",
+        means="after the weights and a trial run, vLLM's share of the GPU has too "
+        "little left for the KV cache",
         next_step=(
-            "raise --gpu-memory-utilization, or lower --max-model-len; else quantize or use more "
-            "GPUs"
+            "raise --gpu-memory-utilization, or lower --max-model-len; else quantize "
+            "or use more GPUs"
         ),
-        exact="--max-model-len {fits} fits; for longer sequences raise --gpu-memory-utilization, "
-        "quantize, or use more GPUs",
+        exact="--max-model-len {fits} fits; for longer sequences raise "
+        "--gpu-memory-utilization, quantize, or use more GPUs",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -226,8 +231,8 @@ _KINDS = (
         "small for one sequence of the model's length: the GPU plays no part",
         next_step="raise VLLM_CPU_KVCACHE_SPACE (GiB of the host's memory), or lower "
         "--max-model-len",
-        exact="raise VLLM_CPU_KVCACHE_SPACE (GiB of the host's memory), or --max-model-len {fits}, "
-        "which fits",
+        exact="raise VLLM_CPU_KVCACHE_SPACE (GiB of the host's memory), or "
+        "--max-model-len {fits}, which fits",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -238,8 +243,8 @@ _KINDS = (
                 r"pre-allocated encoder cache size <fits>"
             ),
         ),
-        means="one image, video or audio has more tokens than vLLM's cache for them, whose size is "
-        "fixed at the start: no memory ran out",
+        means="one image, video or audio has more tokens than vLLM's cache for them, "
+        "whose size is fixed at the start: no memory ran out",
         next_step="a smaller input, such as fewer pixels (--mm-processor-kwargs); or a larger "
         "cache: --max-num-batched-tokens above the item's length, or its sizes in "
         "--limit-mm-per-prompt",
@@ -253,8 +258,8 @@ _KINDS = (
                 r"\(<blocks>\)"
             ),
         ),
-        means="each sequence needs a block of the Mamba cache, and vLLM's share of the GPU has "
-        "room for fewer blocks than --max-num-seqs",
+        means="each sequence needs a block of the Mamba cache, and vLLM's share of the "
+        "GPU has room for fewer blocks than --max-num-seqs",
         next_step="lower --max-num-seqs, or raise --gpu-memory-utilization",
         exact="--max-num-seqs {blocks} fits; for more sequences raise --gpu-memory-utilization",
         cause=OomCause.LIMIT,
@@ -263,16 +268,18 @@ _KINDS = (
         "preempted requests in vLLM",
         level=2,
         seen=("preempted .{0,60}?because there is not enough kv cache space",),
-        means="a warning: the KV cache is full; vLLM preempts requests and computes them again "
-        "later, which is slower",
-        next_step="nothing, where it is rare; else raise --gpu-memory-utilization, or lower "
-        "--max-num-seqs or --max-model-len",
+        means="a warning: the KV cache is full; vLLM preempts requests and computes "
+        "them again later, which is slower",
+        next_step="nothing, where it is rare; else raise --gpu-memory-utilization, or "
+        "lower --max-num-seqs or --max-model-len",
         cause=OomCause.WARNING,
     ),
     MessageKind(
         "vLLM's swap space",
         backend="host",
-        seen=("(?<!possibly)too large swap space. <needed> out of the <machine> total cpu memory",),
+        seen=(
+            "(?<!possibly)too large swap space. <needed> out of the <machine> total cpu memory",
+        ),
         means=(
             "--swap-space, which vLLM takes once for each GPU, asks for more than the host's memory"
         ),
@@ -283,9 +290,11 @@ _KINDS = (
         "a warning about vLLM's swap space",
         backend="host",
         level=2,
-        seen=("possibly too large swap space. <needed> out of the <machine> total cpu memory",),
-        means="a warning: --swap-space, which vLLM takes once for each GPU, asks for a large part "
-        "of the host's memory",
+        seen=(
+            "possibly too large swap space. <needed> out of the <machine> total cpu memory",
+        ),
+        means="a warning: --swap-space, which vLLM takes once for each GPU, asks for a "
+        "large part of the host's memory",
         next_step="nothing, if the server starts; else a smaller --swap-space (GiB for each GPU)",
         cause=OomCause.WARNING,
     ),
@@ -293,10 +302,10 @@ _KINDS = (
         "vLLM's swap space",
         backend="host",
         seen=("lack of cpu swap space",),
-        means="vLLM's swap space, its pool in host memory for sequences that the KV cache has no "
-        "room for, is full (this is not the system's swap)",
-        next_step="a larger --swap-space (GiB for each GPU), or fewer or shorter sequences "
-        "(--max-num-seqs, --max-model-len)",
+        means="vLLM's swap space, its pool in host memory for sequences that the KV "
+        "cache has no room for, is full (this is not the system's swap)",
+        next_step="a larger --swap-space (GiB for each GPU), or fewer or shorter "
+        "sequences (--max-num-seqs, --max-model-len)",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -312,8 +321,8 @@ _KINDS = (
         ),
         means="vLLM's share of the GPU is larger than what other processes left free",
         next_step="free what other processes hold (`{monitor}`), or lower --gpu-memory-utilization",
-        exact="--gpu-memory-utilization {share} fits what is free; for more, stop the other "
-        "processes that `{monitor}` shows",
+        exact="--gpu-memory-utilization {share} fits what is free; for more, stop the "
+        "other processes that `{monitor}` shows",
         cause=OomCause.OUTSIDE,
     ),
     MessageKind(
@@ -332,8 +341,8 @@ _KINDS = (
             r"out of memory occurred when warming up \w{1,20} with <requests> dummy requests",
             "out of memory occurred when warming up",
         ),
-        means="vLLM's KV cache already has its share of the GPU, and the trial run with all "
-        "sequences at once does not fit beside it",
+        means="vLLM's KV cache already has its share of the GPU, and the trial run "
+        "with all sequences at once does not fit beside it",
         next_step="lower --max-num-seqs, or --gpu-memory-utilization",
         exact="lower --max-num-seqs below {requests}, or lower --gpu-memory-utilization",
         leads=True,
@@ -346,8 +355,8 @@ _KINDS = (
             r"(?:compile_or_warm_up_model|_dummy_sampler_run|kernel_warmup)",
         ),
         needs=(_OUT_OF_MEMORY,),
-        means="vLLM's KV cache already has its share of the GPU, and a trial run of the warm-up "
-        "does not fit beside it",
+        means="vLLM's KV cache already has its share of the GPU, and a trial run of "
+        "the warm-up does not fit beside it",
         next_step="lower --gpu-memory-utilization, --max-num-seqs or --max-num-batched-tokens",
         leads=True,
     ),
@@ -379,8 +388,8 @@ _KINDS = (
             "gpu <device> has a total",
         ),
         means=(
-            "captured CUDA graphs took the memory that the static share (weights and KV cache) "
-            "left free"
+            "captured CUDA graphs took the memory that the static share (weights and "
+            "KV cache) left free"
         ),
         next_step=(
             "capture fewer or smaller graphs (--cuda-graph-max-bs), or lower --mem-fraction-static"
@@ -398,11 +407,11 @@ _KINDS = (
         unless=(r"captur\w{0,8} finished|application startup complete",),
         also=("gpu <device> has a total",),
         means=(
-            "captured CUDA graphs took the memory that vLLM's share (weights and KV cache) left "
-            "free"
+            "captured CUDA graphs took the memory that vLLM's share (weights and KV "
+            "cache) left free"
         ),
-        next_step="lower --gpu-memory-utilization, or capture fewer graphs (--max-num-seqs, or "
-        "--enforce-eager for none)",
+        next_step="lower --gpu-memory-utilization, or capture fewer graphs "
+        "(--max-num-seqs, or --enforce-eager for none)",
         leads=True,
     ),
     MessageKind(
@@ -412,8 +421,8 @@ _KINDS = (
             r"(?:init_memory_pool|_init_pools|_create_buffers|init_kv_buffer)",
         ),
         needs=(_OUT_OF_MEMORY,),
-        means="the weights fitted, and it was allocating the KV cache, which takes the rest of "
-        "SGLang's static share: less was free than SGLang had counted on",
+        means="the weights fitted, and it was allocating the KV cache, which takes the "
+        "rest of SGLang's static share: less was free than SGLang had counted on",
         next_step="lower --mem-fraction-static; stop other processes on the same GPU",
         leads=True,
     ),
@@ -460,10 +469,10 @@ _KINDS = (
                 r"#retracted_reqs"
             ),
         ),
-        means="a warning: the KV cache is full; SGLang retracts requests and computes them again "
-        "later, which is slower",
-        next_step="nothing, where it is rare; else --schedule-conservativeness 1.3, a lower "
-        "--max-running-requests, or a higher --mem-fraction-static",
+        means="a warning: the KV cache is full; SGLang retracts requests and computes "
+        "them again later, which is slower",
+        next_step="nothing, where it is rare; else --schedule-conservativeness 1.3, a "
+        "lower --max-running-requests, or a higher --mem-fraction-static",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -482,12 +491,12 @@ _KINDS = (
             "method warmup encountered an error.{0,8000}?out of memory",
         ),
         also=("with <prefill> prefill tokens",),
-        means="the trial run with as many tokens at once as the server allows does not fit beside "
-        "the weights",
-        next_step="lower --max-batch-prefill-tokens (and --max-batch-total-tokens), quantize, or "
-        "use more GPUs",
-        exact="lower --max-batch-prefill-tokens (or --max-batch-total-tokens) below {length}, "
+        means="the trial run with as many tokens at once as the server allows does not "
+        "fit beside the weights",
+        next_step="lower --max-batch-prefill-tokens (and --max-batch-total-tokens), "
         "quantize, or use more GPUs",
+        exact="lower --max-batch-prefill-tokens (or --max-batch-total-tokens) below "
+        "{length}, quantize, or use more GPUs",
         leads=True,
     ),
     MessageKind(
@@ -503,8 +512,8 @@ _KINDS = (
             r"creation \(gib\): model: <before_model>/<after_model>",
         ),
         means="a part of the executor did not fit beside those that were created before",
-        next_step="lower free_gpu_memory_fraction of the KV cache (kv_cache_free_gpu_mem_fraction "
-        "in Triton), max_num_tokens or max_batch_size",
+        next_step="lower free_gpu_memory_fraction of the KV cache "
+        "(kv_cache_free_gpu_mem_fraction in Triton), max_num_tokens or max_batch_size",
     ),
     MessageKind(
         "LMDeploy's start",
@@ -521,8 +530,8 @@ _KINDS = (
         needs=(r"\[tm\]\[\w{4,8}\] cuda runtime error: out of memory",),
         means="TurboMind, LMDeploy's engine, got no memory for the weights",
         next_step=(
-            "a quantized model or more GPUs (--tp); stop the other processes that `nvidia-smi` "
-            "shows"
+            "a quantized model or more GPUs (--tp); stop the other processes that "
+            "`nvidia-smi` shows"
         ),
     ),
     MessageKind(
@@ -542,8 +551,8 @@ _KINDS = (
         ),
         also=(r"allocating (?P<tried>\d{1,20})-byte buffer",),
         means=(
-            "no tactic of a layer fits into the workspace that TensorRT may use, or into what is "
-            "free"
+            "no tactic of a layer fits into the workspace that TensorRT may use, or "
+            "into what is free"
         ),
         next_step="a larger limit (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, …); "
         "trt_max_workspace_size in ONNX Runtime), smaller shapes, or a GPU with more memory",
@@ -555,11 +564,11 @@ _KINDS = (
         needs=("out ?of ?memory",),
         also=(r"requested amount of gpu memory \(<tried>",),
         means=(
-            "TensorRT got no memory for the weights or the activations of an engine, as it was "
-            "loaded"
+            "TensorRT got no memory for the weights or the activations of an engine, "
+            "as it was loaded"
         ),
-        next_step="stop the other processes that `nvidia-smi` shows, load fewer engines at once, "
-        "or build this one for smaller shapes",
+        next_step="stop the other processes that `nvidia-smi` shows, load fewer "
+        "engines at once, or build this one for smaller shapes",
     ),
     MessageKind(
         "a build of TensorRT-LLM",
@@ -605,8 +614,8 @@ _KINDS = (
             r"insufficient memory on requested size of (?P<tried>\d{7,20})",
         ),
         means=(
-            "TensorRT got no memory for an engine's weights, its activations or the workspace of a "
-            "tactic"
+            "TensorRT got no memory for an engine's weights, its activations or the "
+            "workspace of a tactic"
         ),
         next_step="a smaller workspace (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, "
         "…)) while an engine is built; smaller shapes, or fewer engines and contexts, while it "
@@ -622,8 +631,8 @@ _KINDS = (
             "skipping tactic .{0,40}insufficient memory on requested size",
         ),
         means=(
-            "a warning: TensorRT leaves out a tactic whose workspace does not fit, and goes on "
-            "with others"
+            "a warning: TensorRT leaves out a tactic whose workspace does not fit, and "
+            "goes on with others"
         ),
         next_step="nothing, if the build succeeds; else a smaller workspace "
         "(config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, …))",
@@ -640,15 +649,15 @@ _KINDS = (
         means="FlashInfer's own workspace buffer is too small for this batch: the GPU is not full",
         next_step="a larger workspace: VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE in vLLM, "
         "SGLANG_FLASHINFER_WORKSPACE_SIZE in SGLang, both in bytes",
-        exact="a workspace of more than {tried}: VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE in vLLM, "
-        "SGLANG_FLASHINFER_WORKSPACE_SIZE in SGLang, both in bytes",
+        exact="a workspace of more than {tried}: VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE "
+        "in vLLM, SGLANG_FLASHINFER_WORKSPACE_SIZE in SGLang, both in bytes",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
         "accelerate's batch size",
         seen=("no executable batch size found, reached zero",),
-        means="every batch size down to 1 ran out of memory: find_executable_batch_size halves it "
-        "and hides each message",
+        means="every batch size down to 1 ran out of memory: "
+        "find_executable_batch_size halves it and hides each message",
         next_step="run once with batch size 1 and without it: the message then says what is full",
     ),
     MessageKind(
@@ -666,8 +675,8 @@ _KINDS = (
     MessageKind(
         "a model that was dispatched to the CPU",
         seen=("some modules are dispatched on the cpu or the disk",),
-        means="the weights do not fit on the GPUs, so that device_map put a part of them on the "
-        "CPU or the disk, which this quantization does not allow",
+        means="the weights do not fit on the GPUs, so that device_map put a part of "
+        "them on the CPU or the disk, which this quantization does not allow",
         next_step="free what other processes or models hold on the GPU (`nvidia-smi`), use a "
         "smaller model, or llm_int8_enable_fp32_cpu_offload=True with a device_map of your own",
     ),
@@ -689,17 +698,19 @@ _KINDS = (
             r"failed to cudamalloc <tried> on device <device>",
             r"faiss.{0,400}?failed to cudamalloc <tried>",
         ),
-        means="the index, or FAISS's temporary memory (by default up to 1.5 GiB), does not fit "
-        "into what is free on the GPU",
-        next_step="a smaller index (float16, PQ), or shard it over GPUs; less temporary memory "
-        "(StandardGpuResources.setTempMemory())",
+        means="the index, or FAISS's temporary memory (by default up to 1.5 GiB), does "
+        "not fit into what is free on the GPU",
+        next_step="a smaller index (float16, PQ), or shard it over GPUs; less "
+        "temporary memory (StandardGpuResources.setTempMemory())",
     ),
     MessageKind(
         "FAISS's start",
-        seen=(r"faiss.{0,200}?initializefordevice(?!.{0,300}cudahostalloc).{0,200}?out of memory",),
+        seen=(
+            r"faiss.{0,200}?initializefordevice(?!.{0,300}cudahostalloc).{0,200}?out of memory",
+        ),
         means="the GPU was full when FAISS started on it",
-        next_step="stop the other processes that `nvidia-smi` shows; torch.cuda.empty_cache() "
-        "before, where torch shares the GPU",
+        next_step="stop the other processes that `nvidia-smi` shows; "
+        "torch.cuda.empty_cache() before, where torch shares the GPU",
     ),
     MessageKind(
         "NCCL beside vLLM",
@@ -707,12 +718,15 @@ _KINDS = (
             r"vllm[/\\][\w/\\]{1,80}\.py|vllmworker|\((?:enginecore|worker_[dtpe]p)",
             "vllm.{0,2000}?cuda failure",
         ),
-        needs=("nccl", "failed to cuda (?:host )?[cm]alloc|cuda failure (?:2 )?'out of memory'"),
+        needs=(
+            "nccl",
+            "failed to cuda (?:host )?[cm]alloc|cuda failure (?:2 )?'out of memory'",
+        ),
         unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf",),
         also=("failed to cuda (?:host )?[cm]alloc(?: async)? <tried>",),
-        means="NCCL allocates its buffers outside torch's allocator, and vLLM's share of the GPU, "
-        "or another process, had left too little; if another error stands before it in the log, "
-        "that one is likely the cause",
+        means="NCCL allocates its buffers outside torch's allocator, and vLLM's share "
+        "of the GPU, or another process, had left too little; if another error stands "
+        "before it in the log, that one is likely the cause",
         next_step=(
             "lower --gpu-memory-utilization; stop the other processes that `nvidia-smi` shows"
         ),
@@ -725,27 +739,31 @@ _KINDS = (
             "cuda failure (?:2 )?'out of memory'",
         ),
         also=("failed to cuda (?:host )?[cm]alloc(?: async)? <tried>",),
-        means="NCCL allocates its buffers outside torch's allocator when a communicator first "
-        "works, and the GPU was full",
+        means="NCCL allocates its buffers outside torch's allocator when a "
+        "communicator first works, and the GPU was full",
         next_step=f"{_LEAVE_ROOM}; or start NCCL early, by a barrier before the model is built",
     ),
     MessageKind(
         "torch's allocator, without its figures",
-        seen=("nvml_success == .{0,120}?internal assert failed at .{0,200}?cudacachingallocator",),
-        means="CUDA out of memory: torch asked NVML for the figures of its message, and failed at "
-        "that (MIG slices, Jetson, WSL, containers without NVML)",
-        next_step="a smaller batch or smaller inputs, as for any CUDA out of memory; free what "
-        "other processes hold (`nvidia-smi`, on Jetson `tegrastats`)",
+        seen=(
+            "nvml_success == .{0,120}?internal assert failed at .{0,200}?cudacachingallocator",
+        ),
+        means="CUDA out of memory: torch asked NVML for the figures of its message, "
+        "and failed at that (MIG slices, Jetson, WSL, containers without NVML)",
+        next_step="a smaller batch or smaller inputs, as for any CUDA out of memory; "
+        "free what other processes hold (`nvidia-smi`, on Jetson `tegrastats`)",
     ),
     MessageKind(
         "torch's allocator, without its figures",
         level=-1,
-        seen=("nvml_success == .{0,120}?internal assert failed at .{0,200}?cudacachingallocator",),
+        seen=(
+            "nvml_success == .{0,120}?internal assert failed at .{0,200}?cudacachingallocator",
+        ),
         needs=("jetson|jetpack|tegra|l4t|orin|xavier",),
-        means="CUDA out of memory: torch asked NVML for the figures of its message, which a Jetson "
-        "does not have; the CPU and the GPU share its memory",
-        next_step="free the memory that other programs and models hold, which `tegrastats` shows; "
-        "else a smaller or quantized model, or a smaller batch",
+        means="CUDA out of memory: torch asked NVML for the figures of its message, "
+        "which a Jetson does not have; the CPU and the GPU share its memory",
+        next_step="free the memory that other programs and models hold, which "
+        "`tegrastats` shows; else a smaller or quantized model, or a smaller batch",
     ),
     MessageKind(
         "Jetson's memory",
@@ -754,8 +772,8 @@ _KINDS = (
             r"cudaallocmapped\(\) failed to allocate",
         ),
         means="the memory that the CPU and the GPU of a Jetson share ran out",
-        next_step="close other programs, use a smaller model or batch, or add swap; `tegrastats` "
-        "shows the memory",
+        next_step="close other programs, use a smaller model or batch, or add swap; "
+        "`tegrastats` shows the memory",
     ),
     MessageKind(
         "a GPU library of a program",
@@ -775,17 +793,17 @@ _KINDS = (
             "curand_status_initialization_failed",
             "rocblas_create_handle",
         ),
-        means="most often memory ran out as the library made its handle, outside torch's "
-        "allocator; else an earlier error, such as an index out of range",
+        means="most often memory ran out as the library made its handle, outside "
+        "torch's allocator; else an earlier error, such as an index out of range",
         next_step=f"{_LEAVE_ROOM}; if the GPU is not full, rerun with CUDA_LAUNCH_BLOCKING=1",
     ),
     MessageKind(
         "a GPU library",
         level=1,
         seen=_LIBRARY_CALLS,
-        means="a library (cuBLAS, cuDNN, …) allocates its workspace outside torch's allocator, and "
-        "torch had left nearly nothing; rarely it is an earlier error, such as an index out of "
-        "range",
+        means="a library (cuBLAS, cuDNN, …) allocates its workspace outside torch's "
+        "allocator, and torch had left nearly nothing; rarely it is an earlier error, "
+        "such as an index out of range",
         next_step=f"{_LEAVE_ROOM}; if the GPU is not full, rerun with CUDA_LAUNCH_BLOCKING=1",
     ),
     MessageKind(
@@ -799,16 +817,16 @@ _KINDS = (
             "dnn library (?:initialization failed|is not found)",
         ),
         also=("memory usage: <free> free, <total> total",),
-        means="most often the workspace of no algorithm fits into what is free on the GPU; else "
-        "the cuDNN that is installed does not fit the GPU or this program",
+        means="most often the workspace of no algorithm fits into what is free on the "
+        "GPU; else the cuDNN that is installed does not fit the GPU or this program",
         next_step="a smaller batch or input, or free what other processes hold (`nvidia-smi`); if "
         "the GPU is not full, reinstall the cuDNN that your torch, TensorFlow or JAX asks for",
     ),
     MessageKind(
         "WSL's driver",
         seen=(r"dxgkio_make_resident: ioctl failed: -12",),
-        means="Windows could not keep more memory of the GPU for WSL, which may use less than "
-        "nvidia-smi shows as free",
+        means="Windows could not keep more memory of the GPU for WSL, which may use "
+        "less than nvidia-smi shows as free",
         next_step="less memory for the program (a smaller batch; --gpu-memory-utilization in "
         "vLLM), and close programs of Windows that use the GPU",
     ),
@@ -821,8 +839,8 @@ _KINDS = (
             r"cuda error: out of memory.{0,120}?cachinghostallocator\.",
             r"(?:cuda runtime err(?:or)? ?:?\(2\)|thcudacheck fail).{0,200}?hostallocator",
         ),
-        means="no host memory could be pinned: the machine's memory, not the GPU's, or the limit "
-        "of locked memory",
+        means="no host memory could be pinned: the machine's memory, not the GPU's, or "
+        "the limit of locked memory",
         next_step="pin_memory=False, or a smaller batch; `ulimit -l` and `free -g` show the limits",
         cause=OomCause.HOST,
     ),
@@ -837,21 +855,21 @@ _KINDS = (
             "cumemhostalloc failed",
             r"physx \w{1,20}: failed to allocate pinned memory",
         ),
-        means="the driver pinned no more memory of the host, whatever the GPU has free; under WSL "
-        "the limit is low",
-        next_step="`free -g` and `ulimit -l` show what is short: free memory of the host, or raise "
-        "the limit; a smaller batch, and fewer elements that are prefetched; under WSL more "
-        "memory= in .wslconfig",
+        means="the driver pinned no more memory of the host, whatever the GPU has "
+        "free; under WSL the limit is low",
+        next_step="`free -g` and `ulimit -l` show what is short: free memory of the "
+        "host, or raise the limit; a smaller batch, and fewer elements that are "
+        "prefetched; under WSL more memory= in .wslconfig",
         cause=OomCause.HOST,
     ),
     MessageKind(
         "a copy to the GPU in TensorFlow",
         seen=("dst tensor is not initialized",),
-        means="most often the GPU had no memory left for a tensor that TensorFlow copied to it: "
-        "this program or another process has filled it",
-        next_step="a smaller batch or model, or data that stays on the CPU (tf.data); stop the "
-        "other processes that `nvidia-smi` shows; set_memory_growth(gpu, True) where another "
-        "program shares the GPU",
+        means="most often the GPU had no memory left for a tensor that TensorFlow "
+        "copied to it: this program or another process has filled it",
+        next_step="a smaller batch or model, or data that stays on the CPU (tf.data); "
+        "stop the other processes that `nvidia-smi` shows; set_memory_growth(gpu, "
+        "True) where another program shares the GPU",
     ),
     MessageKind(
         "TensorFlow's CPU memory",
@@ -874,8 +892,8 @@ _KINDS = (
             "resourceexhaustederror.{0,400}?failed to allocate memory",
         ),
         unless=("gpu|cpu:|dml:|xpu:|cuda|nvidia|[gr]tx",),
-        means="TensorFlow's own allocator found no memory: the text does not say whether of the "
-        "GPU or of the host",
+        means="TensorFlow's own allocator found no memory: the text does not say "
+        "whether of the GPU or of the host",
         next_step=(
             "a smaller batch; `nvidia-smi` and `free -g` show which memory fills while it runs"
         ),
@@ -893,8 +911,8 @@ _KINDS = (
             r"allocator "
             "(?:cuda_|gpu_|xla_gpu_)host_bfc",
         ),
-        means="TensorFlow got no pinned host memory, which it needs to copy tensors to the GPU; "
-        "the GPU's own memory did not run out",
+        means="TensorFlow got no pinned host memory, which it needs to copy tensors to "
+        "the GPU; the GPU's own memory did not run out",
         next_step="copy less at once (a smaller batch; large constants and variables in parts); "
         "TF_GPU_HOST_MEM_LIMIT_IN_MB sets TensorFlow's own limit; `free -g` shows the host's "
         "memory while it runs",
@@ -914,12 +932,12 @@ _KINDS = (
             "ran out of memory trying to allocate <tried>(?!.{0,60}?caller indicates)",
             "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
         ),
-        means="TensorFlow's own pool on the GPU is very small: it found little free memory when it "
-        "started, because other programs had it (on a Jetson, also those that run on the CPU), or "
-        "a limit was set",
-        next_step="stop the other processes that `nvidia-smi` shows (on a Jetson, close other "
-        "programs, the desktop too) before TensorFlow starts; else a larger memory_limit or "
-        "per_process_gpu_memory_fraction, where one is set",
+        means="TensorFlow's own pool on the GPU is very small: it found little free "
+        "memory when it started, because other programs had it (on a Jetson, also "
+        "those that run on the CPU), or a limit was set",
+        next_step="stop the other processes that `nvidia-smi` shows (on a Jetson, "
+        "close other programs, the desktop too) before TensorFlow starts; else a "
+        "larger memory_limit or per_process_gpu_memory_fraction, where one is set",
     ),
     MessageKind(
         "a variable of TensorFlow",
@@ -932,8 +950,8 @@ _KINDS = (
             "ran out of memory trying to allocate <tried>(?!.{0,60}?caller indicates)",
             "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
         ),
-        means="TensorFlow's own allocator found no memory for a variable, a weight or what the "
-        "optimizer keeps for one, as it was made: the batch plays no part",
+        means="TensorFlow's own allocator found no memory for a variable, a weight or "
+        "what the optimizer keeps for one, as it was made: the batch plays no part",
         next_step="stop the other processes that `nvidia-smi` shows; else a smaller model, or an "
         "optimizer that keeps less (Adam keeps two more of each weight, SGD none)",
     ),
@@ -969,11 +987,13 @@ _KINDS = (
     ),
     MessageKind(
         "a library's handle in TensorFlow",
-        seen=(r"(?:failed to create|could not create) cu(?:blas|dnn|solver|sparse)\w{0,3} handle",),
+        seen=(
+            r"(?:failed to create|could not create) cu(?:blas|dnn|solver|sparse)\w{0,3} handle",
+        ),
         also=("memory usage: <free> free, <total> total",),
-        means="most often a GPU library found no memory for its handle, because TensorFlow takes "
-        "almost all of a GPU at its start or another process holds it; rarely the library's "
-        "version does not match the driver",
+        means="most often a GPU library found no memory for its handle, because "
+        "TensorFlow takes almost all of a GPU at its start or another process holds "
+        "it; rarely the library's version does not match the driver",
         next_step="tf.config.experimental.set_memory_growth(gpu, True) (allow_growth in TensorFlow "
         "1), so that TensorFlow leaves room; stop the other processes that `nvidia-smi` shows",
     ),
@@ -981,8 +1001,8 @@ _KINDS = (
         "a warning of TensorFlow",
         level=2,
         seen=(
-            "ran out of memory trying to allocate <tried>.{0,60}?the caller indicates that this is "
-            "not a failure",
+            "ran out of memory trying to allocate <tried>.{0,60}?the caller indicates "
+            "that this is not a failure",
         ),
         means="a warning: TensorFlow goes on with a slower algorithm that needs less memory",
         next_step="nothing, unless an error follows; a smaller batch makes it faster",
@@ -991,9 +1011,9 @@ _KINDS = (
     MessageKind(
         "a wrong size at TensorFlow's start",
         seen=(r"failed to allocate \d{2,5}(?:\.\d{1,2})?tib? \(<tried>\) from device",),
-        means="TensorFlow or JAX asked for more than any GPU has: it read the size of the GPU's "
-        "memory wrongly, most often because its build does not fit the driver or the release of "
-        "ROCm or CUDA",
+        means="TensorFlow or JAX asked for more than any GPU has: it read the size of "
+        "the GPU's memory wrongly, most often because its build does not fit the "
+        "driver or the release of ROCm or CUDA",
         next_step="the release of ROCm or CUDA, and the driver, that this TensorFlow was built "
         "for; else a limit of its own (memory_limit in tf.config.LogicalDeviceConfiguration)",
         cause=OomCause.TOO_LARGE,
@@ -1009,9 +1029,9 @@ _KINDS = (
             ".{0,40}?cuda_error_out_of_memory",
         ),
         unless=("failed to allocate request for",),
-        means="TensorFlow or JAX asked the driver for its pool, or to enlarge it, and the GPU had "
-        "less left, most often because other processes hold memory: it then takes a smaller pool, "
-        "or stops",
+        means="TensorFlow or JAX asked the driver for its pool, or to enlarge it, and "
+        "the GPU had less left, most often because other processes hold memory: it "
+        "then takes a smaller pool, or stops",
         next_step="stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, "
         "True) in TensorFlow, XLA_PYTHON_CLIENT_MEM_FRACTION in JAX",
     ),
@@ -1022,9 +1042,9 @@ _KINDS = (
             r"failed to allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: hip_?error",
             r"failed to allocate (?P<tried>[\d.]{1,9}[kmgt]) from device: hip_?error",
         ),
-        means="TensorFlow asked the driver for its pool, or to enlarge it, and the GPU had less "
-        "left, most often because other processes hold memory: it then takes a smaller pool, or "
-        "stops",
+        means="TensorFlow asked the driver for its pool, or to enlarge it, and the GPU "
+        "had less left, most often because other processes hold memory: it then takes "
+        "a smaller pool, or stops",
         next_step=(
             "stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, True)"
         ),
@@ -1044,10 +1064,10 @@ _KINDS = (
             r"currently allocated: (?P<allocated>[\d.]{1,12}[kmgt]?)",
             r"program requirement: (?P<needed>[\d.]{1,12}[kmgt]?)",
         ),
-        means="a program needs its memory in one piece, and the free memory (HBM) is in several: "
-        "the largest that can be reserved is smaller",
-        next_step="a smaller batch per core, jax.checkpoint (remat), or fewer arrays kept between "
-        "steps; or shard the model over more cores",
+        means="a program needs its memory in one piece, and the free memory (HBM) is "
+        "in several: the largest that can be reserved is smaller",
+        next_step="a smaller batch per core, jax.checkpoint (remat), or fewer arrays "
+        "kept between steps; or shard the model over more cores",
         cause=OomCause.FRAGMENTED,
     ),
     MessageKind(
@@ -1079,9 +1099,9 @@ _KINDS = (
             r"of memory)?"
             r"\. that was not possible\. there are (?P<free>[\d.]{1,12}[kmgtb]?) free",
         ),
-        means="the program needs more than the TPU's memory (HBM), and half or more of its largest "
-        "array, or of all its arrays, is padding: a TPU pads the last two dimensions of an array "
-        "to multiples of 8 and 128 (of 32-bit numbers)",
+        means="the program needs more than the TPU's memory (HBM), and half or more of "
+        "its largest array, or of all its arrays, is padding: a TPU pads the last two "
+        "dimensions of an array to multiples of 8 and 128 (of 32-bit numbers)",
         next_step="give that array a last dimension of 128 or more (reshape or transpose it, merge "
         "small dimensions); else a smaller batch per core, or shard the model over more cores",
     ),
@@ -1138,11 +1158,11 @@ _KINDS = (
             "preallocated temp allocation: <temporary>",
             "total fragmentation: <gaps>",
         ),
-        means="XLA's own allocator found no memory for a program that it had compiled: JAX's pool "
-        "is 75 % of a GPU by default",
-        next_step="compare what it needs with the GPU: if that is nearly all, a smaller batch, or "
-        "jax.checkpoint (remat); if far less, stop what else holds the memory (`nvidia-smi`; "
-        "arrays of earlier steps)",
+        means="XLA's own allocator found no memory for a program that it had compiled: "
+        "JAX's pool is 75 % of a GPU by default",
+        next_step="compare what it needs with the GPU: if that is nearly all, a "
+        "smaller batch, or jax.checkpoint (remat); if far less, stop what else holds "
+        "the memory (`nvidia-smi`; arrays of earlier steps)",
     ),
     MessageKind(
         "TensorFlow's asynchronous allocator",
@@ -1153,18 +1173,18 @@ _KINDS = (
             "(?<!max)inuse: <used>",
         ),
         means=(
-            "the GPU had less memory left than TensorFlow requested; this process and others hold "
-            "the rest"
+            "the GPU had less memory left than TensorFlow requested; this process and "
+            "others hold the rest"
         ),
-        next_step="stop the other processes that `nvidia-smi` shows; else a smaller batch or "
-        "model, or run on the CPU (CUDA_VISIBLE_DEVICES=-1)",
+        next_step="stop the other processes that `nvidia-smi` shows; else a smaller "
+        "batch or model, or run on the CPU (CUDA_VISIBLE_DEVICES=-1)",
     ),
     MessageKind(
         "Jittor",
         seen=("unable to alloc cuda device memory, use unify memory instead",),
         means="a warning: the GPU is full, and Jittor uses host memory instead, which is slow",
-        next_step="a smaller model or batch, or half precision; stop the other processes that "
-        "`nvidia-smi` shows",
+        next_step="a smaller model or batch, or half precision; stop the other "
+        "processes that `nvidia-smi` shows",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -1178,9 +1198,9 @@ _KINDS = (
         means=(
             "the inputs and outputs of a compiled program are larger than the GPU, whatever is free"
         ),
-        next_step="smaller inputs and outputs: a smaller batch, the work in pieces, or results "
-        "that are summed up inside the compiled function instead of all kept (fewer samples, "
-        "thinning)",
+        next_step="smaller inputs and outputs: a smaller batch, the work in pieces, or "
+        "results that are summed up inside the compiled function instead of all kept "
+        "(fewer samples, thinning)",
         cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
@@ -1191,9 +1211,9 @@ _KINDS = (
             r"(?:resource_?exhausted: )?out of memory (?:while trying to allocate|allocating) "
             r"(?P<tried>\d{1,4})bytes",
         ),
-        means="XLA got no memory even for so little: all of it was in use before, by this program "
-        "or by others, or the allocator failed for another reason, such as a build that does not "
-        "fit the machine",
+        means="XLA got no memory even for so little: all of it was in use before, by "
+        "this program or by others, or the allocator failed for another reason, such "
+        "as a build that does not fit the machine",
         next_step="`jax.devices()` and `nvidia-smi` (`free -g` on the CPU) before the program "
         "runs: if the memory is full, stop what holds it; else another release of jaxlib",
         cause=OomCause.UNKNOWN,
@@ -1212,11 +1232,11 @@ _KINDS = (
         ),
         unless=("cuda|gpu|rocm|tpu|hbm|nvidia|[gr]tx|tesla",),
         means=(
-            "XLA got no memory for an array: of the machine, where it computes on the CPU, else of "
-            "the GPU"
+            "XLA got no memory for an array: of the machine, where it computes on the "
+            "CPU, else of the GPU"
         ),
-        next_step="`jax.devices()` shows where it computes: smaller arrays or a smaller batch, or "
-        "more memory for the job where that is the CPU",
+        next_step="`jax.devices()` shows where it computes: smaller arrays or a "
+        "smaller batch, or more memory for the job where that is the CPU",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -1244,12 +1264,14 @@ _KINDS = (
             "total fragmentation: <gaps>",
         ),
         means="XLA's own allocator found no memory: JAX's pool is 75 % of a GPU by default",
-        next_step="a smaller batch, or jax.checkpoint (remat); XLA_PYTHON_CLIENT_PREALLOCATE=false "
-        "where another program shares the GPU",
+        next_step="a smaller batch, or jax.checkpoint (remat); "
+        "XLA_PYTHON_CLIENT_PREALLOCATE=false where another program shares the GPU",
     ),
     MessageKind(
         "ONNX Runtime's limit",
-        seen=("available memory of <available> is smaller than requested bytes of <tried>",),
+        seen=(
+            "available memory of <available> is smaller than requested bytes of <tried>",
+        ),
         means="the request is more than gpu_mem_limit leaves",
         next_step="raise gpu_mem_limit of the CUDA provider, or a smaller batch",
         cause=OomCause.LIMIT,
@@ -1257,17 +1279,19 @@ _KINDS = (
     MessageKind(
         "Triton's pool of GPU memory",
         seen=("failed to allocate cuda memory with byte size <tried> on gpu <device>",),
-        means="a warning: Triton's pool for passing tensors (64 MiB on each GPU by default) is "
-        "full, and Triton uses host memory instead, which is slower",
-        next_step="a larger pool: tritonserver --cuda-memory-pool-byte-size=0:268435456 (the GPU's "
-        "number and the bytes)",
+        means="a warning: Triton's pool for passing tensors (64 MiB on each GPU by "
+        "default) is full, and Triton uses host memory instead, which is slower",
+        next_step="a larger pool: tritonserver "
+        "--cuda-memory-pool-byte-size=0:268435456 (the GPU's number and the bytes)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
         "Triton without pinned memory",
         backend="host",
         level=2,
-        seen=("unable to allocate pinned system memory, pinned memory pool will not be available",),
+        seen=(
+            "unable to allocate pinned system memory, pinned memory pool will not be available",
+        ),
         means="a warning: the driver gave Triton no pinned memory of the host, and Triton goes on "
         "without. The words after it say why: often the container has no GPU or an old driver, or "
         "a virtual GPU does not support it; only `out of memory` there would be a lack of memory",
@@ -1290,22 +1314,22 @@ _KINDS = (
         level=-1,
         seen=("failed to allocate memory for requested buffer of size <tried>",),
         needs=(r"requested buffer of size \d{14,16}(?!\d)",),
-        means="a node of ONNX Runtime asked for more than any device has: its size was computed "
-        "wrongly, because an input has a shape that the model does not expect, or because threads "
-        "share one session",
+        means="a node of ONNX Runtime asked for more than any device has: its size was "
+        "computed wrongly, because an input has a shape that the model does not "
+        "expect, or because threads share one session",
         next_step="one session for each thread; check the shapes of the inputs",
         cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
         "a session of ONNX Runtime",
         seen=(
-            "exception during initialization: .{0,400}?failed to allocate memory for requested "
-            "buffer of size <tried>",
+            "exception during initialization: .{0,400}?failed to allocate memory for "
+            "requested buffer of size <tried>",
         ),
-        means="ONNX Runtime got no memory for the weights of the model, as it made the session: of "
-        "the GPU, where the session runs there, else of the machine",
-        next_step="a smaller or quantized model, or fewer sessions on this GPU (fewer instances in "
-        "Triton); stop the other processes that `nvidia-smi` shows",
+        means="ONNX Runtime got no memory for the weights of the model, as it made the "
+        "session: of the GPU, where the session runs there, else of the machine",
+        next_step="a smaller or quantized model, or fewer sessions on this GPU (fewer "
+        "instances in Triton); stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "cuBLAS or cuDNN in ONNX Runtime or CNTK",
@@ -1314,10 +1338,10 @@ _KINDS = (
             r"cu(?:blas|dnn)_status_(?:alloc_failed|not_initialized) ; "
             "gpu=<device>",
         ),
-        means="most often cuBLAS or cuDNN got no GPU memory, because the arena of ONNX Runtime or "
-        "CNTK, or another process, holds it",
-        next_step="a smaller model, batch or input, or fewer sessions and threads on this GPU; "
-        "stop the other processes that `nvidia-smi` shows",
+        means="most often cuBLAS or cuDNN got no GPU memory, because the arena of ONNX "
+        "Runtime or CNTK, or another process, holds it",
+        next_step="a smaller model, batch or input, or fewer sessions and threads on "
+        "this GPU; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "CNTK",
@@ -1336,8 +1360,8 @@ _KINDS = (
         seen=("failed to allocate memory for requested buffer of size <tried>",),
         # The layout of its kernels for CPUs.
         needs=("nchwc",),
-        means="ONNX Runtime's arena got no memory of the machine for a node that runs on the CPU, "
-        "or a limit of the process, the job or the container was reached",
+        means="ONNX Runtime's arena got no memory of the machine for a node that runs "
+        "on the CPU, or a limit of the process, the job or the container was reached",
         next_step="a smaller image or batch, or fewer requests at once; enable_cpu_mem_arena=False "
         "in SessionOptions keeps less between runs; `free -g` while it runs",
         cause=OomCause.HOST,
@@ -1348,18 +1372,18 @@ _KINDS = (
         seen=("failed to allocate memory for requested buffer of size <tried>",),
         unless=("cuda|gpu|tensorrt|dml|directml|nvidia|rocm|migraphx|[gr]tx|tesla",),
         means=(
-            "ONNX Runtime's arena got no memory: the text does not say whether of the GPU or of "
-            "the host"
+            "ONNX Runtime's arena got no memory: the text does not say whether of the "
+            "GPU or of the host"
         ),
-        next_step="a smaller batch or input, or fewer threads and sessions at once; `nvidia-smi` "
-        "and `free -g` show which memory fills while it runs",
+        next_step="a smaller batch or input, or fewer threads and sessions at once; "
+        "`nvidia-smi` and `free -g` show which memory fills while it runs",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "ONNX Runtime",
         seen=("failed to allocate memory for requested buffer of size <tried>",),
-        means="ONNX Runtime's arena got no memory: of the GPU, where the node runs there, else of "
-        "the machine",
+        means="ONNX Runtime's arena got no memory: of the GPU, where the node runs "
+        "there, else of the machine",
         next_step=(
             "a smaller batch or input; arena_extend_strategy=kSameAsRequested keeps the arena small"
         ),
@@ -1368,8 +1392,8 @@ _KINDS = (
         "ONNX Runtime's call of CUDA",
         seen=("cuda failure 2: out of memory ; gpu=<device>",),
         unless=("failed to allocate memory for requested buffer of size <tried>",),
-        means="a call of ONNX Runtime to CUDA got no memory of the GPU: for a tensor, a stream, or "
-        "a library such as cuDNN",
+        means="a call of ONNX Runtime to CUDA got no memory of the GPU: for a tensor, "
+        "a stream, or a library such as cuDNN",
         next_step="fewer sessions and threads on the GPU at once, or a smaller batch or input; "
         "stop the other processes that `nvidia-smi` shows; gpu_mem_limit and "
         "arena_extend_strategy=kSameAsRequested keep ONNX Runtime's arena small",
@@ -1378,9 +1402,9 @@ _KINDS = (
         "ND4J",
         backend="host",
         seen=(r"can't allocate \[host\] memory: (?P<tried>\d{1,20})",),
-        means="ND4J, on which DL4J stands, got no memory of the host outside Java's heap: the "
-        "machine's memory, the limit of such memory, or what CUDA can pin is used up; or an "
-        "earlier error has left CUDA unusable",
+        means="ND4J, on which DL4J stands, got no memory of the host outside Java's "
+        "heap: the machine's memory, the limit of such memory, or what CUDA can pin is "
+        "used up; or an earlier error has left CUDA unusable",
         next_step="a higher limit (-Dorg.bytedeco.javacpp.maxbytes=8G, and maxphysicalbytes above "
         "it), where `free -g` shows room; else fewer threads and models at once, or a smaller "
         "batch. Look for an earlier error of CUDA in the log",
@@ -1407,8 +1431,8 @@ _KINDS = (
     MessageKind(
         "HAMi's wrong count",
         seen=(r"device \d{1,3} oom 1844674407\d{10} ?/ ?(?P<limit>\d{7,20})(?!\d)",),
-        means="HAMi, which shares a GPU among containers, counted the memory in use wrongly, as a "
-        "negative number: the GPU may have had enough",
+        means="HAMi, which shares a GPU among containers, counted the memory in use "
+        "wrongly, as a negative number: the GPU may have had enough",
         next_step=(
             "restart the container, and update HAMi; CUDA_DISABLE_CONTROL=true turns its limit off"
         ),
@@ -1417,8 +1441,8 @@ _KINDS = (
     MessageKind(
         "HAMi's limit of a container",
         seen=(r"device \d{1,3} oom (?P<needed>\d{7,15}) ?/ ?(?P<limit>\d{7,15})(?!\d)",),
-        means="HAMi, which shares a GPU among containers, refused the request: with it the "
-        "container would hold more than its share, whatever the GPU has free",
+        means="HAMi, which shares a GPU among containers, refused the request: with it "
+        "the container would hold more than its share, whatever the GPU has free",
         next_step=(
             "a larger share (nvidia.com/gpumem in the pod's limits), or a smaller batch or model"
         ),
@@ -1430,8 +1454,8 @@ _KINDS = (
         means="the driver had no memory for a container under HAMi, which shares a GPU among "
         "containers: others may hold it if their shares add up to more than the GPU",
         next_step=(
-            "a smaller batch or model; stop the other containers on the GPU (`nvidia-smi` on the "
-            "node)"
+            "a smaller batch or model; stop the other containers on the GPU "
+            "(`nvidia-smi` on the node)"
         ),
     ),
     MessageKind(
@@ -1454,10 +1478,10 @@ _KINDS = (
             r"out of memory allocating <tried> \(allocated so far: <pool>",
             r"out of memory to allocate <tried> \(total <pool_and_request>\)",
         ),
-        means="CuPy's pool got no memory from the driver: the request is larger than what the GPU "
-        "has, or CuPy's arrays or torch's cache on the same GPU hold it",
-        next_step="smaller arrays, or cupy.get_default_memory_pool().free_all_blocks() first; "
-        "torch.cuda.empty_cache() where torch shares the GPU",
+        means="CuPy's pool got no memory from the driver: the request is larger than "
+        "what the GPU has, or CuPy's arrays or torch's cache on the same GPU hold it",
+        next_step="smaller arrays, or cupy.get_default_memory_pool().free_all_blocks() "
+        "first; torch.cuda.empty_cache() where torch shares the GPU",
     ),
     MessageKind(
         "Theano",
@@ -1468,8 +1492,8 @@ _KINDS = (
             r"error allocating <tried> of device memory",
         ),
         means="Theano got no GPU memory for one more array",
-        next_step="a smaller batch (in validation too) or a smaller model; stop the other "
-        "processes that `nvidia-smi` shows",
+        next_step="a smaller batch (in validation too) or a smaller model; stop the "
+        "other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "Kokkos",
@@ -1494,8 +1518,8 @@ _KINDS = (
             r"memory",
         ),
         means="OptiX got no GPU memory for the scene, its acceleration structures or a context",
-        next_step="a smaller scene: smaller textures, fewer instances; stop the other processes "
-        "that `nvidia-smi` shows, or use another GPU",
+        next_step="a smaller scene: smaller textures, fewer instances; stop the other "
+        "processes that `nvidia-smi` shows, or use another GPU",
     ),
     MessageKind(
         "OpenMM",
@@ -1505,8 +1529,8 @@ _KINDS = (
             r"openmm\S{0,200}?cuda_(?:error_)?out_of_memory",
         ),
         means="OpenMM got no GPU memory for an array",
-        next_step="fewer Contexts at once (replicas, states), a smaller system, or a coarser PME "
-        "grid; stop the other processes that `nvidia-smi` shows",
+        next_step="fewer Contexts at once (replicas, states), a smaller system, or a "
+        "coarser PME grid; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "RELION",
@@ -1516,8 +1540,8 @@ _KINDS = (
         ),
         also=("largestcontinuousfreespace: <largest>", "totalfreespace: <available>"),
         means=(
-            "RELION's pool on the GPU had no room for one more array; particles that align badly "
-            "need more"
+            "RELION's pool on the GPU had no room for one more array; particles that "
+            "align badly need more"
         ),
         next_step="fewer MPI ranks and threads (--j) on each GPU, fewer classes, a smaller box or "
         "more binning; stop the other processes that `nvidia-smi` shows",
@@ -1527,19 +1551,19 @@ _KINDS = (
         backend="host",
         seen=("(?<!f)(?<!to )allocate: ?no space left(?!on|in)",),
         means=(
-            "RELION got no memory of the machine for an array, or a limit of the process was "
-            "reached"
+            "RELION got no memory of the machine for an array, or a limit of the "
+            "process was reached"
         ),
-        next_step="fewer MPI ranks on a machine, a smaller box or more binning, or more memory; "
-        "`free -g` while it runs",
+        next_step="fewer MPI ranks on a machine, a smaller box or more binning, or "
+        "more memory; `free -g` while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
         "COLMAP",
         seen=(r"mvs[/\\]\w{1,30}\.(?:h|cu|cuh):\d{1,5} ?- ?out of memory",),
         means="COLMAP's dense stereo got no GPU memory for the images and depth maps of one view",
-        next_step="smaller images (--PatchMatchStereo.max_image_size 2000); stop the other "
-        "processes that `nvidia-smi` shows",
+        next_step="smaller images (--PatchMatchStereo.max_image_size 2000); stop the "
+        "other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "NVENC",
@@ -1548,15 +1572,15 @@ _KINDS = (
             r"openencodesessionex\S{0,60}?: ?10 ?\(",
             "nv_enc_err_out_of_memory",
             (
-                "create(?:bitstream|input)buffer failed: out of memory|initializeencoder failed: "
-                "out of memory"
+                "create(?:bitstream|input)buffer failed: out of "
+                "memory|initializeencoder failed: out of memory"
             ),
         ),
         means="NVENC, the GPU's video encoder, opened no session or buffer: drivers of GeForce "
         "cards allow a few sessions at once, whatever memory is free; else GPU memory is full",
-        next_step="fewer encodings at once, also those of other programs; fewer surfaces "
-        "(-surfaces 8 in FFmpeg) or smaller pictures; `nvidia-smi` shows whether GPU memory is "
-        "full",
+        next_step="fewer encodings at once, also those of other programs; fewer "
+        "surfaces (-surfaces 8 in FFmpeg) or smaller pictures; `nvidia-smi` shows "
+        "whether GPU memory is full",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -1573,16 +1597,16 @@ _KINDS = (
         "tinygrad",
         backend="device",
         seen=(
-            "memoryerror: (?:cannot allocate|failed to allocate|metal oom while allocating) "
-            "(?:size=)?<tried>",
+            "memoryerror: (?:cannot allocate|failed to allocate|metal oom while "
+            "allocating) (?:size=)?<tried>",
             "memoryerror: metal oom",
         ),
         needs=("tinygrad|metal oom|no memory is available",),
         means=(
             "tinygrad got no memory of the device that it computes on: the GPU, where that is one"
         ),
-        next_step="a smaller batch, context or model, or weights in fewer bits; stop the other "
-        "programs that use the device",
+        next_step="a smaller batch, context or model, or weights in fewer bits; stop "
+        "the other programs that use the device",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -1601,9 +1625,9 @@ _KINDS = (
             r"failed to malloc npu memory ?!?, size: (?P<tried>\d{1,15})",
             "rknn_err_malloc_fail",
         ),
-        means="the driver of Rockchip's NPU got no memory for the model: the board's memory is "
-        "used up, or the range that the NPU can address (4 GiB; a small reserved part where its "
-        "IOMMU is off)",
+        means="the driver of Rockchip's NPU got no memory for the model: the board's "
+        "memory is used up, or the range that the NPU can address (4 GiB; a small "
+        "reserved part where its IOMMU is off)",
         next_step="a smaller or more strongly quantized model, or a shorter context; in rkllm, "
         "base_domain_id = 1 for one of several models; `dmesg | grep -i npu` shows whether the "
         "IOMMU is off; a newer NPU driver",
@@ -1625,8 +1649,8 @@ _KINDS = (
         ),
         also=("need memory: <needed>, available: <available>",),
         means="Darknet got no GPU memory for the network",
-        next_step="larger subdivisions= in the .cfg file (fewer images at once), or a smaller "
-        "width= and height=; stop the other processes that `nvidia-smi` shows",
+        next_step="larger subdivisions= in the .cfg file (fewer images at once), or a "
+        "smaller width= and height=; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "Caffe",
@@ -1643,17 +1667,19 @@ _KINDS = (
         "AMD's Vulkan driver",
         seen=("not enough memory for command submission",),
         needs=(r"radv|vk::|vulkan|device ?lost",),
-        means="the driver of an AMD GPU could not make all that a piece of work needs resident: "
-        "the GPU's memory and the part of the machine's that it may use (GTT) are full; the lost "
-        "device comes of that",
-        next_step="use less on the GPU: a smaller model, batch, context or image, or fewer layers "
-        "on it; close other programs that use the GPU",
+        means="the driver of an AMD GPU could not make all that a piece of work needs "
+        "resident: the GPU's memory and the part of the machine's that it may use "
+        "(GTT) are full; the lost device comes of that",
+        next_step="use less on the GPU: a smaller model, batch, context or image, or "
+        "fewer layers on it; close other programs that use the GPU",
     ),
     MessageKind(
         "a lost device of WebGPU",
-        seen=(r"device was lost(?: during reload)?\. this can happen due to insufficient memory",),
-        means="the browser lost the GPU: its memory ran out, or the driver stopped or reset it; "
-        "the program cannot tell which",
+        seen=(
+            r"device was lost(?: during reload)?\. this can happen due to insufficient memory",
+        ),
+        means="the browser lost the GPU: its memory ran out, or the driver stopped or "
+        "reset it; the program cannot tell which",
         next_step="a smaller or more strongly quantized model, or a shorter context; close other "
         "tabs and programs that use the GPU; if little is in use, a newer driver or browser",
         cause=OomCause.UNKNOWN,
@@ -1661,10 +1687,10 @@ _KINDS = (
     MessageKind(
         "Vulkan's limit of allocations",
         seen=(r"vkallocatememory failed -10(?!\d)",),
-        means="the program holds as many allocations as the Vulkan driver allows (often 4096), "
-        "however much memory is free",
-        next_step="a smaller tile (-t in the command-line programs of ncnn) or image; else a newer "
-        "release of the program or the driver",
+        means="the program holds as many allocations as the Vulkan driver allows "
+        "(often 4096), however much memory is free",
+        next_step="a smaller tile (-t in the command-line programs of ncnn) or image; "
+        "else a newer release of the program or the driver",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -1679,11 +1705,11 @@ _KINDS = (
         "ncnn on Vulkan",
         seen=("vkallocatememory failed -[12](?!\\d)",),
         means=(
-            "ncnn got no GPU memory (or, with error -1, no host memory) for an image, a tile or "
-            "the model"
+            "ncnn got no GPU memory (or, with error -1, no host memory) for an image, "
+            "a tile or the model"
         ),
-        next_step="a smaller tile (-t in the command-line programs), fewer threads (-j), a smaller "
-        "image, or another GPU (-g)",
+        next_step="a smaller tile (-t in the command-line programs), fewer threads "
+        "(-j), a smaller image, or another GPU (-g)",
     ),
     MessageKind(
         "Paddle's CPU memory",
@@ -1702,9 +1728,9 @@ _KINDS = (
             "allocating: )?"
             r"(?P<tried>\d{7,15}) > (?:available: )?(?P<free>\d{1,15})",
         ),
-        means="Paddle asked for its share of the GPU (FLAGS_fraction_of_gpu_memory_to_use, 92 % by "
-        "default), or to enlarge it, and less was free: other processes, or its own earlier pools, "
-        "hold the rest",
+        means="Paddle asked for its share of the GPU "
+        "(FLAGS_fraction_of_gpu_memory_to_use, 92 % by default), or to enlarge it, and "
+        "less was free: other processes, or its own earlier pools, hold the rest",
         next_step="stop the other processes that `nvidia-smi` shows; or a smaller "
         "FLAGS_fraction_of_gpu_memory_to_use, or FLAGS_allocator_strategy=auto_growth",
     ),
@@ -1731,8 +1757,8 @@ _KINDS = (
         "MLX's buffer",
         backend="MPS",
         seen=(
-            "attempting to allocate <tried> which is greater than the maximum allowed buffer size "
-            "of <allowed>",
+            "attempting to allocate <tried> which is greater than the maximum allowed "
+            "buffer size of <allowed>",
         ),
         means="one array is larger than Metal's largest buffer, whatever is free",
         next_step=(
@@ -1746,14 +1772,14 @@ _KINDS = (
         level=2,
         seen=(
             (
-                "with a model that requires <needed> which is close to the maximum recommended "
-                "size of <allowed>"
+                "with a model that requires <needed> which is close to the maximum "
+                "recommended size of <allowed>"
             ),
         ),
-        means="a warning: the model needs nearly all of the memory that macOS recommends for the "
-        "GPU, which makes it slow",
-        next_step="nothing, if it is fast enough; else a more strongly quantized model, or a "
-        "higher limit (`sudo sysctl iogpu.wired_limit_mb=N`)",
+        means="a warning: the model needs nearly all of the memory that macOS "
+        "recommends for the GPU, which makes it slow",
+        next_step="nothing, if it is fast enough; else a more strongly quantized "
+        "model, or a higher limit (`sudo sysctl iogpu.wired_limit_mb=N`)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -1761,8 +1787,8 @@ _KINDS = (
         backend="MPS",
         seen=(r"resource limit \((?P<buffers>\d{5,9})\) exceeded",),
         means="the program has as many Metal buffers as MLX allows, whatever memory is free",
-        next_step="fewer arrays alive at once: mx.eval() more often, and drop what is no longer "
-        "needed; mx.clear_cache()",
+        next_step="fewer arrays alive at once: mx.eval() more often, and drop what is "
+        "no longer needed; mx.clear_cache()",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -1783,9 +1809,9 @@ _KINDS = (
             "bank size is (?:only )?<limit>",
             r"\(allocated: <used>, free: <available>, largest free block: <largest>",
         ),
-        means="no bank of the device's memory had a free block for its part of the buffer: it is "
-        "full, what is free is in pieces, or the part is larger than a bank (each figure but the "
-        "request is of one bank)",
+        means="no bank of the device's memory had a free block for its part of the "
+        "buffer: it is full, what is free is in pieces, or the part is larger than a "
+        "bank (each figure but the request is of one bank)",
         next_step=(
             "smaller tensors: a smaller batch, image or sequence, or the model over more devices"
         ),
@@ -1808,10 +1834,10 @@ _KINDS = (
             r"std::bad_alloc\S{0,400}?(?:cudaerrorillegaladdress|illegal memory access)",
             r"physx.{0,80}?with error 700.{0,4000}?failed to allocate pinned memory",
         ),
-        means="no memory ran out: an earlier kernel used an address that is not its own, and the "
-        "next call, an allocation, reports it",
-        next_step="rerun with CUDA_LAUNCH_BLOCKING=1, which shows the kernel; try a newer release "
-        "of the library",
+        means="no memory ran out: an earlier kernel used an address that is not its "
+        "own, and the next call, an allocation, reports it",
+        next_step="rerun with CUDA_LAUNCH_BLOCKING=1, which shows the kernel; try a "
+        "newer release of the library",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -1857,12 +1883,12 @@ _KINDS = (
             "thrust::system::detail::bad_alloc",
         ),
         unless=("rmm|cudf|cuml|rapids|xgboost|on worker \\d|free memory: ",),
-        means="Thrust, a CUDA library that extensions of torch use (point clouds, Gaussian "
-        "splatting), got no GPU memory from the driver, outside torch's allocator; host memory did "
-        "not run out",
-        next_step="fewer points, smaller images or a smaller batch at once; stop the other "
-        "processes that `nvidia-smi` shows; torch.cuda.set_per_process_memory_fraction(0.9) makes "
-        "torch leave room",
+        means="Thrust, a CUDA library that extensions of torch use (point clouds, "
+        "Gaussian splatting), got no GPU memory from the driver, outside torch's "
+        "allocator; host memory did not run out",
+        next_step="fewer points, smaller images or a smaller batch at once; stop the "
+        "other processes that `nvidia-smi` shows; "
+        "torch.cuda.set_per_process_memory_fraction(0.9) makes torch leave room",
     ),
     MessageKind(
         "RAPIDS",
@@ -1888,8 +1914,8 @@ _KINDS = (
         ),
         means="a warning: the GPU was full, and CUDA.jl frees what Julia's garbage collector finds "
         "to be no longer in use, which is slow; it goes on where that is enough",
-        next_step="nothing, if it is fast enough; else CUDA.unsafe_free!() for arrays no longer "
-        "needed, or smaller arrays",
+        next_step="nothing, if it is fast enough; else CUDA.unsafe_free!() for arrays "
+        "no longer needed, or smaller arrays",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -1900,8 +1926,8 @@ _KINDS = (
             "cuda allocator usage: <allocated>",
         ),
         means="CUDA.jl's pool has reached its own limit",
-        next_step="raise JULIA_CUDA_MEMORY_LIMIT, or leave it out; else smaller arrays, or GC.gc() "
-        "and CUDA.reclaim() before",
+        next_step="raise JULIA_CUDA_MEMORY_LIMIT, or leave it out; else smaller "
+        "arrays, or GC.gc() and CUDA.reclaim() before",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -1923,8 +1949,8 @@ _KINDS = (
         "MindSpore",
         seen=(
             "memory isn't enough and alloc failed.{0,160}?alloc size: <tried>",
-            "totalusedmemstatistics: <used> plus .{0,80}? plus alloc size: <tried> is more than "
-            "total mem size: <total>",
+            "totalusedmemstatistics: <used> plus .{0,80}? plus alloc size: <tried> is "
+            "more than total mem size: <total>",
             "memory isn't enough and alloc failed",
         ),
         means="the device's memory ran out",
@@ -1939,10 +1965,10 @@ _KINDS = (
     MessageKind(
         "Numba",
         seen=(r"call to cu\w{3,40} results in cuda_error_out_of_memory",),
-        means="Numba got no memory from the driver: its arrays, or a pool of another library (RMM, "
-        "CuPy, torch), hold it, or another process does",
-        next_step="less data at once, and free the pools of other libraries; stop the other "
-        "processes that `nvidia-smi` shows",
+        means="Numba got no memory from the driver: its arrays, or a pool of another "
+        "library (RMM, CuPy, torch), hold it, or another process does",
+        next_step="less data at once, and free the pools of other libraries; stop the "
+        "other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "MXNet's CPU memory",
@@ -1950,8 +1976,8 @@ _KINDS = (
         seen=("failed to allocate cpu memory",),
         needs=(r"mxnet|cpu_device_storage\.h",),
         means="MXNet got no memory of the machine, not of the GPU",
-        next_step="smaller images or a smaller batch, or fewer processes and workers; `free -g` "
-        "while it runs",
+        next_step="smaller images or a smaller batch, or fewer processes and workers; "
+        "`free -g` while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -1969,12 +1995,15 @@ _KINDS = (
     MessageKind(
         "FFmpeg's decoder on the GPU",
         seen=(
-            ("device setup failed for decoder .{0,60}?memory|failed to create specified hw device"),
+            (
+                "device setup failed for decoder .{0,60}?memory|failed to create specified hw "
+                "device"
+            ),
         ),
         means="FFmpeg could not set up the decoder, and says so for several causes: a full GPU, a "
         "GPU that is not visible, or a library of the driver that is missing",
-        next_step="`nvidia-smi` shows whether the GPU is visible and full; `ffmpeg -v debug` shows "
-        "the first error; else decode on the CPU",
+        next_step="`nvidia-smi` shows whether the GPU is visible and full; `ffmpeg -v "
+        "debug` shows the first error; else decode on the CPU",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -1985,9 +2014,9 @@ _KINDS = (
             r".{1,120}?)?"
             r"cuda_host_mem\.cpp:\d{1,5}: error: \(-217[^()]{0,20}\) out of memory",
         ),
-        means="OpenCV's CUDA module got no pinned host memory, whatever the GPU has free; under "
-        "WSL the limit is low. If the text also says that a device could not be set, the GPU may "
-        "be full too",
+        means="OpenCV's CUDA module got no pinned host memory, whatever the GPU has "
+        "free; under WSL the limit is low. If the text also says that a device could "
+        "not be set, the GPU may be full too",
         next_step="fewer or smaller pinned buffers (HostMem), fewer processes; `free -g` and "
         "`nvidia-smi` show which memory is full; under WSL more memory= in .wslconfig",
         cause=OomCause.HOST,
@@ -2000,8 +2029,8 @@ _KINDS = (
         ),
         means="OpenCV's CUDA module got no memory: images that are still held (GpuMat), or another "
         "process, fill the GPU; rarely it is pinned memory of the host",
-        next_step="release each GpuMat that is no longer needed, or smaller images; stop the other "
-        "processes that `nvidia-smi` shows",
+        next_step="release each GpuMat that is no longer needed, or smaller images; "
+        "stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "Blender, after another error",
@@ -2009,8 +2038,8 @@ _KINDS = (
             r"(?:invalid (?:context|value|handle)|illegal address|launch \w{4,8}|unknown error) in "
             r"cu\w{3,40}\(.{0,600}?system is out of gpu (?:and shared host )?memory",
         ),
-        means="an earlier call to the GPU's driver failed, after which Blender also says that "
-        "memory is full: that may not be so",
+        means="an earlier call to the GPU's driver failed, after which Blender also "
+        "says that memory is full: that may not be so",
         next_step="look at the first error in the log; restart Blender with a simple scene, with "
         "`nvidia-smi` beside it: if that works and memory fills, a smaller scene, else a driver "
         "that fits this Blender",
@@ -2022,10 +2051,10 @@ _KINDS = (
             r"out of memory in cu\w{3,40}\(",
             "system is out of gpu (?:and shared host )?memory",
         ),
-        means="the scene, with its textures, does not fit into what is free on the GPU (newer "
-        "releases also use memory of the host, which is full then)",
-        next_step="a smaller scene: smaller textures, less subdivision (Simplify); close other "
-        "programs that use the GPU; or render on the CPU",
+        means="the scene, with its textures, does not fit into what is free on the GPU "
+        "(newer releases also use memory of the host, which is full then)",
+        next_step="a smaller scene: smaller textures, less subdivision (Simplify); "
+        "close other programs that use the GPU; or render on the CPU",
     ),
     MessageKind(
         "Warp",
@@ -2036,15 +2065,17 @@ _KINDS = (
     MessageKind(
         "CTranslate2",
         seen=("cuda failed with error out of memory",),
-        means="CTranslate2 (faster-whisper) allocates outside torch's allocator, and the driver "
-        "refused memory: most often the GPU was full",
+        means="CTranslate2 (faster-whisper) allocates outside torch's allocator, and "
+        "the driver refused memory: most often the GPU was full",
         next_step='compute_type="int8", a smaller model, beam size or batch; stop the other '
         "processes that `nvidia-smi` shows; if the GPU is not full, CT2_CUDA_ALLOCATOR=cub_caching",
     ),
     MessageKind(
         "one buffer of stable-diffusion.cpp",
         level=-0.75,
-        seen=(r"requested buffer size exceeds device (?:memory allocation|buffer size) limit",),
+        seen=(
+            r"requested buffer size exceeds device (?:memory allocation|buffer size) limit",
+        ),
         needs=(r"stable-diffusion\.cpp|ggml_extend\.hpp",),
         also=(
             r"device memory allocation of size <tried> failed",
@@ -2052,8 +2083,8 @@ _KINDS = (
             r"utilizing dxgi \+ pdh memory reporting free: <free> total: <total>",
         ),
         means="one buffer is larger than Vulkan's driver allows, whatever is free",
-        next_step="--vae-tiling, or a smaller image; where weights are loaded, a more strongly "
-        "quantized model; or a newer release",
+        next_step="--vae-tiling, or a smaller image; where weights are loaded, a more "
+        "strongly quantized model; or a newer release",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -2069,8 +2100,8 @@ _KINDS = (
         ),
         needs=(r"stable-diffusion\.cpp|ggml_extend\.hpp",),
         also=(r"pool\[\d\]: alloc of <tried> failed",),
-        means="the driver refused a buffer for the weights or for a step of stable-diffusion.cpp "
-        "(text encoder, diffusion model or VAE)",
+        means="the driver refused a buffer for the weights or for a step of "
+        "stable-diffusion.cpp (text encoder, diffusion model or VAE)",
         next_step="--vae-tiling where it decodes the image, --diffusion-fa while it samples, "
         "--offload-to-cpu or a more strongly quantized model for the weights; or a smaller image",
     ),
@@ -2083,17 +2114,19 @@ _KINDS = (
             "ggml_vulkan: device memory allocation of size <tried> failed",
             r"failed to allocate (?!cpu)\w{1,12} buffer of size <tried>",
         ),
-        needs=(r"whisper_(?:init|model|backend|kv|full|sched)\w{0,30}:|whisper-(?:cli|server)",),
+        needs=(
+            r"whisper_(?:init|model|backend|kv|full|sched)\w{0,30}:|whisper-(?:cli|server)",
+        ),
         means="the driver refused a buffer for the model, its KV cache or a step of whisper.cpp",
-        next_step="a smaller or quantized model, or the CPU (--no-gpu); stop the other programs "
-        "that `nvidia-smi` shows",
+        next_step="a smaller or quantized model, or the CPU (--no-gpu); stop the other "
+        "programs that `nvidia-smi` shows",
     ),
     MessageKind(
         "llama.cpp's KV cache",
         seen=("failed to allocate buffer for kv cache",),
         also=_LLAMA_FIGURES,
-        means="the weights fit on the GPU, but the KV cache, which grows with the context, does "
-        "not fit beside them",
+        means="the weights fit on the GPU, but the KV cache, which grows with the "
+        "context, does not fit beside them",
         next_step="a shorter context (-c), or a quantized cache (-ctk q8_0 -ctv q8_0, with -fa)",
     ),
     MessageKind(
@@ -2106,8 +2139,8 @@ _KINDS = (
             r"unable to allocate rpc\d{0,3}\[\S{1,80}?\] buffer",
         ),
         means="an rpc-server of llama.cpp has too little memory for its share of the weights",
-        next_step="a smaller share for it (--tensor-split), more servers, or fewer layers "
-        "(--n-gpu-layers); the server's own log says which memory it lacked",
+        next_step="a smaller share for it (--tensor-split), more servers, or fewer "
+        "layers (--n-gpu-layers); the server's own log says which memory it lacked",
     ),
     MessageKind(
         "the vision part of llama.cpp",
@@ -2133,20 +2166,20 @@ _KINDS = (
         ),
         also=_LLAMA_FIGURES,
         means="the model's weights do not fit on the GPU",
-        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a model with a "
-        "smaller quantization",
+        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a "
+        "model with a smaller quantization",
     ),
     MessageKind(
         "a second try of llama.cpp",
         seen=(
-            "(?:allocating|ggml_gallocr_reserve|failed to allocate compute).{0,600}?retrying "
-            "without pip(?!.{0,4000}?failed to allocate)",
+            "(?:allocating|ggml_gallocr_reserve|failed to allocate "
+            "compute).{0,600}?retrying without pip(?!.{0,4000}?failed to allocate)",
         ),
         also=_LLAMA_FIGURES,
-        means="a warning: the compute buffers with copies for pipeline parallelism did not fit, "
-        "and llama.cpp tries again without the copies",
-        next_step="nothing, if the model loads; else a smaller batch (-ub), or fewer layers on the "
-        "GPU (--n-gpu-layers)",
+        means="a warning: the compute buffers with copies for pipeline parallelism did "
+        "not fit, and llama.cpp tries again without the copies",
+        next_step="nothing, if the model loads; else a smaller batch (-ub), or fewer "
+        "layers on the GPU (--n-gpu-layers)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -2167,8 +2200,8 @@ _KINDS = (
         backend="device",
         level=1,
         seen=("failed to allocate (?:the )?kv cache",),
-        means="the KV cache, which grows with the context, does not fit beside the weights, in GPU "
-        "memory or in host memory",
+        means="the KV cache, which grows with the context, does not fit beside the "
+        "weights, in GPU memory or in host memory",
         next_step="a shorter context (-c), or a quantized cache (-ctk q8_0 -ctv q8_0, with -fa)",
     ),
     MessageKind(
@@ -2183,19 +2216,21 @@ _KINDS = (
         also=_LLAMA_FIGURES,
         means="one buffer is larger than Vulkan's driver allows, whatever is free",
         next_step=(
-            "fewer layers on the GPU (--n-gpu-layers), a shorter context (-c) or a smaller batch "
-            "(-ub)"
+            "fewer layers on the GPU (--n-gpu-layers), a shorter context (-c) or a "
+            "smaller batch (-ub)"
         ),
         cause=OomCause.LIMIT,
     ),
     MessageKind(
         "one buffer of llama.cpp on Metal",
         backend="MPS",
-        seen=("buffer '[^']{1,40}' size <tried> is larger than buffer maximum of <allowed>",),
-        means="one buffer is larger than Metal's largest, whatever is free: older releases of "
-        "llama.cpp put all weights into one",
-        next_step="a newer llama.cpp; else a smaller or more strongly quantized model, or fewer "
-        "layers on the GPU (--n-gpu-layers)",
+        seen=(
+            "buffer '[^']{1,40}' size <tried> is larger than buffer maximum of <allowed>",
+        ),
+        means="one buffer is larger than Metal's largest, whatever is free: older "
+        "releases of llama.cpp put all weights into one",
+        next_step="a newer llama.cpp; else a smaller or more strongly quantized model, "
+        "or fewer layers on the GPU (--n-gpu-layers)",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -2219,12 +2254,12 @@ _KINDS = (
             r"weight "
             r"size \(<weights>\) and temporary buffer size \(<temporary>\)",
         ),
-        means="MLC's share of the GPU (gpu_memory_utilization, 0.85 by default) has no room for a "
-        "KV cache beside the weights and the buffers; if these add up to less, the KV cache's "
-        "sizes in the model's configuration are the cause",
-        next_step="a larger gpu_memory_utilization or a more strongly quantized model; or, in "
-        "`mlc_llm gen_config`, more GPUs (--tensor-parallel-shards) or a smaller "
-        "--prefill-chunk-size",
+        means="MLC's share of the GPU (gpu_memory_utilization, 0.85 by default) has no "
+        "room for a KV cache beside the weights and the buffers; if these add up to "
+        "less, the KV cache's sizes in the model's configuration are the cause",
+        next_step="a larger gpu_memory_utilization or a more strongly quantized model; "
+        "or, in `mlc_llm gen_config`, more GPUs (--tensor-parallel-shards) or a "
+        "smaller --prefill-chunk-size",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -2238,10 +2273,10 @@ _KINDS = (
         "Ollama's layers",
         seen=("memory layout cannot be allocated(?: with num_gpu = <layers>)?",),
         also=("with num_gpu = <layers>",),
-        means="the layers that num_gpu puts on the GPUs do not fit there, or the rest of the model "
-        "does not fit into host memory",
-        next_step="leave num_gpu out, or set a smaller one; a shorter context (num_ctx), or a "
-        "smaller model; `ollama ps` shows the other loaded models",
+        means="the layers that num_gpu puts on the GPUs do not fit there, or the rest "
+        "of the model does not fit into host memory",
+        next_step="leave num_gpu out, or set a smaller one; a shorter context "
+        "(num_ctx), or a smaller model; `ollama ps` shows the other loaded models",
     ),
     MessageKind(
         "Ollama making room for a model",
@@ -2250,41 +2285,43 @@ _KINDS = (
             "requires more (?:gpu|system)? ?memory than is currently available, evicting a model",
             "gpu vram usage didn't recover within timeout",
         ),
-        means="a warning: Ollama unloads another model to make room, or the memory of an unloaded "
-        "model became free later than it expected",
-        next_step="nothing, if the model loads; else OLLAMA_MAX_LOADED_MODELS=1, or stop the other "
-        "programs that `nvidia-smi` shows",
+        means="a warning: Ollama unloads another model to make room, or the memory of "
+        "an unloaded model became free later than it expected",
+        next_step="nothing, if the model loads; else OLLAMA_MAX_LOADED_MODELS=1, or "
+        "stop the other programs that `nvidia-smi` shows",
         cause=OomCause.WARNING,
     ),
     MessageKind(
         "cuBLAS in llama.cpp",
         seen=("cuda error: the resource allocation failed",),
         also=_LLAMA_FIGURES,
-        means="cuBLAS got no memory for its handle or workspace: the model, its KV cache or "
-        "another program left almost no GPU memory",
-        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a shorter "
-        "context (-c; num_ctx in Ollama)",
+        means="cuBLAS got no memory for its handle or workspace: the model, its KV "
+        "cache or another program left almost no GPU memory",
+        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a "
+        "shorter context (-c; num_ctx in Ollama)",
     ),
     MessageKind(
         "llama.cpp's automatic fit",
         level=2,
         seen=("failed to fit params to (?:free)? device memory",),
-        means="a warning: llama.cpp could not choose settings that fit on the GPU, often because "
-        "the command line already sets one that it would choose; it goes on with the settings as "
-        "they are",
-        next_step="nothing, if the model loads; else leave out --n-gpu-layers and --tensor-split, "
-        "or use a shorter context (-c)",
+        means="a warning: llama.cpp could not choose settings that fit on the GPU, "
+        "often because the command line already sets one that it would choose; it goes "
+        "on with the settings as they are",
+        next_step="nothing, if the model loads; else leave out --n-gpu-layers and "
+        "--tensor-split, or use a shorter context (-c)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
         "llama.cpp's --mlock",
         backend="host",
         seen=(r"failed to mlock (?P<tried>\d{1,20})-byte buffer",),
-        unless=("malloc failed|failed to allocate|out of memory|unable to allocate|bad_alloc",),
-        means="a warning: the model is larger than the limit of locked memory, so the system may "
-        "swap parts of it out",
-        next_step="nothing, if it is fast enough; else raise the limit (`ulimit -l unlimited` "
-        "before the start), or leave out --mlock",
+        unless=(
+            "malloc failed|failed to allocate|out of memory|unable to allocate|bad_alloc",
+        ),
+        means="a warning: the model is larger than the limit of locked memory, so the "
+        "system may swap parts of it out",
+        next_step="nothing, if it is fast enough; else raise the limit (`ulimit -l "
+        "unlimited` before the start), or leave out --mlock",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -2292,10 +2329,10 @@ _KINDS = (
         backend="host",
         level=2,
         seen=("cannot allocate <tried> directly in ram",),
-        means="a warning: distributed-llama could not lock this buffer in the machine's memory "
-        "(mlock), and uses memory that may be swapped out",
-        next_step="nothing, if it is fast enough; else raise the limit (`ulimit -l unlimited` "
-        "before the start)",
+        means="a warning: distributed-llama could not lock this buffer in the "
+        "machine's memory (mlock), and uses memory that may be swapped out",
+        next_step="nothing, if it is fast enough; else raise the limit (`ulimit -l "
+        "unlimited` before the start)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -2303,8 +2340,8 @@ _KINDS = (
         backend="",
         level=1.5,
         seen=("timed out waiting for (?:llama runner|server) to start",),
-        means="Ollama stopped waiting while a model was loaded: the text does not say that memory "
-        "ran out, and its lines about VRAM follow from the stop",
+        means="Ollama stopped waiting while a model was loaded: the text does not say "
+        "that memory ran out, and its lines about VRAM follow from the stop",
         next_step="a longer time (OLLAMA_LOAD_TIMEOUT=30m), or a faster disk; if the log has an "
         "error of memory above, a smaller model or a shorter context (num_ctx)",
         cause=OomCause.UNKNOWN,
@@ -2330,8 +2367,8 @@ _KINDS = (
             "available) memory",
         ),
         means=(
-            "Ollama's runner ended; that memory ran out is Ollama's guess, and the reason is in "
-            "its log"
+            "Ollama's runner ended; that memory ran out is Ollama's guess, and the "
+            "reason is in its log"
         ),
         next_step="read the server's log (`journalctl -u ollama`, on macOS and Windows "
         "server.log); if memory is short there, a shorter context (num_ctx), a smaller model, or "
@@ -2347,20 +2384,20 @@ _KINDS = (
         ),
         also=_LLAMA_FIGURES,
         means="the GPU's memory ran out, or one buffer is larger than its driver allows",
-        next_step="a smaller batch (-ub), a shorter context (-c; num_ctx in Ollama) or fewer "
-        "layers on the GPU (--n-gpu-layers; num_gpu in Ollama)",
+        next_step="a smaller batch (-ub), a shorter context (-c; num_ctx in Ollama) or "
+        "fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama)",
     ),
     MessageKind(
         "llama.cpp's KV slots",
         seen=(
-            "could not find a kv cache slot|failed to find free space in the kv cache|failed to "
-            "find a memory slot for batch",
+            "could not find a kv cache slot|failed to find free space in the kv "
+            "cache|failed to find a memory slot for batch",
         ),
         unless=(r"malloc failed|failed to allocate (?:\w{1,12} buffer|compute)",),
-        means="the KV cache of llama.cpp has no room for more tokens: neither the GPU nor the "
-        "machine's memory is full",
-        next_step="a longer context (-c; num_ctx in Ollama) or shorter prompts, or fewer requests "
-        "at once (-np; OLLAMA_NUM_PARALLEL)",
+        means="the KV cache of llama.cpp has no room for more tokens: neither the GPU "
+        "nor the machine's memory is full",
+        next_step="a longer context (-c; num_ctx in Ollama) or shorter prompts, or "
+        "fewer requests at once (-np; OLLAMA_NUM_PARALLEL)",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -2374,10 +2411,10 @@ _KINDS = (
             r"available <available>",
             r"ggml_new_\w{1,16}: not enough space in the (?:context's|scratch) memory pool",
         ),
-        means="a pool of fixed size, in which ggml keeps its graph, was too small: neither the GPU "
-        "nor the machine's memory is full",
-        next_step="a newer release of the program, which computes the size of that pool; else a "
-        "smaller image, batch or context",
+        means="a pool of fixed size, in which ggml keeps its graph, was too small: "
+        "neither the GPU nor the machine's memory is full",
+        next_step="a newer release of the program, which computes the size of that "
+        "pool; else a smaller image, batch or context",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -2402,11 +2439,11 @@ _KINDS = (
             rf"failed to allocate {_GGML_DEVICE} buffer(?! of size)",
         ),
         also=_LLAMA_FIGURES,
-        means="the driver refused a buffer: the model's weights, its KV cache, its compute buffers "
-        "and what its kernels need do not fit on the GPU, or one buffer is larger than an "
-        "integrated GPU allows",
-        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), a shorter context "
-        "(-c; num_ctx in Ollama) or a smaller batch (-ub)",
+        means="the driver refused a buffer: the model's weights, its KV cache, its "
+        "compute buffers and what its kernels need do not fit on the GPU, or one "
+        "buffer is larger than an integrated GPU allows",
+        next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), a "
+        "shorter context (-c; num_ctx in Ollama) or a smaller batch (-ub)",
     ),
     MessageKind(
         "a failed command of llama.cpp on a Mac",
@@ -2430,17 +2467,19 @@ _KINDS = (
         "a warning of llama.cpp on a Mac",
         level=2,
         backend="MPS",
-        seen=("current allocated size is greater than the recommended max working set size",),
+        seen=(
+            "current allocated size is greater than the recommended max working set size",
+        ),
         also=(
             r"\(<taken_mib>/<recommended_mib>\),?(?:ggml_\w{1,40}:)?warning: current"
             r"(?!.{0,2000}?\d\),?(?:ggml_\w{1,40}:)?warning: current)",
         ),
         means=(
-            "a warning: the model takes more memory than macOS recommends for the GPU; it may fail "
-            "later"
+            "a warning: the model takes more memory than macOS recommends for the GPU; "
+            "it may fail later"
         ),
-        next_step="a smaller or more strongly quantized model, a shorter context (-c), or fewer "
-        "layers on the GPU (--n-gpu-layers)",
+        next_step="a smaller or more strongly quantized model, a shorter context (-c), "
+        "or fewer layers on the GPU (--n-gpu-layers)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -2460,8 +2499,8 @@ _KINDS = (
         "ggml's memory",
         backend="host",
         seen=("mem_buffer ?!= ?null",),
-        means="ggml's malloc failed: most likely the machine's memory ran out; else a size was "
-        "computed wrongly",
+        means="ggml's malloc failed: most likely the machine's memory ran out; else a "
+        "size was computed wrongly",
         next_step="a smaller or more strongly quantized model, a shorter context (-c) or a smaller "
         "image; `free -g` while it runs; or a newer release of the program",
         cause=OomCause.HOST,
@@ -2488,20 +2527,20 @@ _KINDS = (
         seen=(r"(?:llama_model_load|llama_init|llm_load)\w{0,20}:.{0,400}?std::bad_alloc",),
         also=(r"mem required = <needed> \(\+ <state> per state\)",),
         means="the machine's memory ran out as llama.cpp loaded the model",
-        next_step="a smaller or more strongly quantized model, or a shorter context (-c); close "
-        "other programs",
+        next_step="a smaller or more strongly quantized model, or a shorter context "
+        "(-c); close other programs",
         cause=OomCause.HOST,
     ),
     MessageKind(
         "LM Studio's guardrails",
         seen=(
-            "model loading (?:was stopped|aborted) due to insufficient system resources(?:.{0,80}?requires "
-            "approximately <estimated>)?",
+            "model loading (?:was stopped|aborted) due to insufficient system "
+            "resources(?:.{0,80}?requires approximately <estimated>)?",
             "not enough resources to (?:load|run) (?:the)? model with the current settings",
         ),
         also=("(?:requires approximately|estimate it will take) <estimated>",),
-        means="LM Studio estimated that the model with its context needs more memory than the "
-        "machine can give, and refused to load it: no memory ran out",
+        means="LM Studio estimated that the model with its context needs more memory "
+        "than the machine can give, and refused to load it: no memory ran out",
         next_step="a shorter context, fewer layers on the GPU or a smaller quantization; if the "
         "estimate is wrong, relax the model loading guardrails in LM Studio's settings, or try a "
         "newer release",
@@ -2513,8 +2552,8 @@ _KINDS = (
             r"runtime memory requirement for model .{0,80}?exceeds total system memory"
             "(?:: required <needed> ram <needed_vram> vram, system <machine> ram <total> vram)?",
         ),
-        means="Docker Model Runner estimated that the model needs more memory than the machine "
-        "has, and refused it: no memory ran out",
+        means="Docker Model Runner estimated that the model needs more memory than the "
+        "machine has, and refused it: no memory ran out",
         next_step="a smaller or more strongly quantized variant of the model, or a shorter "
         "context; if the estimate is wrong, `docker model` has --ignore-runtime-memory-check",
         cause=OomCause.OTHER_MEMORY,
@@ -2530,8 +2569,8 @@ _KINDS = (
         means=(
             "the model does not fit into the machine's memory, with what fits on the GPU taken off"
         ),
-        next_step="a smaller or more strongly quantized model, or a shorter context (num_ctx); "
-        "close other programs",
+        next_step="a smaller or more strongly quantized model, or a shorter context "
+        "(num_ctx); close other programs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -2544,8 +2583,8 @@ _KINDS = (
         ),
         unless=("forge",),
         means=(
-            "ComfyUI caught torch's out of memory, and shows no figures where cudaMallocAsync has "
-            "none"
+            "ComfyUI caught torch's out of memory, and shows no figures where "
+            "cudaMallocAsync has none"
         ),
         next_step="a smaller image, fewer frames or a quantized model; start with --lowvram",
         leads=True,
@@ -2554,17 +2593,17 @@ _KINDS = (
         "torch on cudaMallocAsync",
         level=1,
         seen=(r"allocation on device(?! ?\d| ?would)",),
-        means="torch found no memory on the GPU; with the driver's allocator (cudaMallocAsync), "
-        "its message has no figures",
-        next_step="a smaller image, a smaller factor of an upscaler, or fewer images or frames at "
-        "once; stop the other programs that `nvidia-smi` shows",
+        means="torch found no memory on the GPU; with the driver's allocator "
+        "(cudaMallocAsync), its message has no figures",
+        next_step="a smaller image, a smaller factor of an upscaler, or fewer images "
+        "or frames at once; stop the other programs that `nvidia-smi` shows",
         leads=True,
     ),
     MessageKind(
         "a CUDA call in ComfyUI",
         seen=(r"exception during processing ?!{0,3} cuda error: out of memory",),
-        means="a CUDA call outside torch's allocator got no memory: of the GPU, or of the host, "
-        "where ComfyUI pins memory for weights that it keeps off the GPU",
+        means="a CUDA call outside torch's allocator got no memory: of the GPU, or of "
+        "the host, where ComfyUI pins memory for weights that it keeps off the GPU",
         next_step="a smaller image, fewer frames or a quantized model; start with --lowvram, or "
         "with --disable-pinned-memory where the machine's memory is nearly full",
     ),
@@ -2572,20 +2611,22 @@ _KINDS = (
         "frames of a video in ComfyUI",
         backend="host",
         seen=(r"memory limit hit after loading <frames> frames",),
-        means="a node that loads videos stopped before the frames would fill the machine's free "
-        "memory and swap, or its own memory_limit_mb",
-        next_step="fewer frames (frame_load_cap, select_every_nth), smaller ones (custom_width, "
-        "custom_height), or batches (the Meta Batch Manager of VideoHelperSuite); more memory or "
-        "swap",
+        means="a node that loads videos stopped before the frames would fill the "
+        "machine's free memory and swap, or its own memory_limit_mb",
+        next_step="fewer frames (frame_load_cap, select_every_nth), smaller ones "
+        "(custom_width, custom_height), or batches (the Meta Batch Manager of "
+        "VideoHelperSuite); more memory or swap",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
         "a second try of ComfyUI",
         seen=(r"ran out of memory when regular vae (?:de|en)coding, retrying with tiled",),
-        unless=("exception during processing|allocation on device|cuda out of memory|got an oom",),
+        unless=(
+            "exception during processing|allocation on device|cuda out of memory|got an oom",
+        ),
         means=(
-            "a warning: the VAE ran out of memory on the whole image, and ComfyUI tries again with "
-            "tiles"
+            "a warning: the VAE ran out of memory on the whole image, and ComfyUI "
+            "tries again with tiles"
         ),
         next_step="nothing, if the image appears; the node VAE Decode (Tiled) avoids the first try",
         cause=OomCause.WARNING,
@@ -2604,8 +2645,8 @@ _KINDS = (
         seen=(r"cumemcreate cuda_error_out_of_memory \(may not be an issue",),
         means="a warning: the driver refused memory, and torch may empty its cache and ask again",
         next_step=(
-            "nothing, unless an error follows; then a smaller share for the server beside the "
-            "trainer"
+            "nothing, unless an error follows; then a smaller share for the server "
+            "beside the trainer"
         ),
         cause=OomCause.WARNING,
     ),
@@ -2644,11 +2685,11 @@ _KINDS = (
             r"inference require: [\d.]{1,12}mb, remaining: -<lacking>(?!.{0,9000}?, free gpu: \d)",
         ),
         needs=(_OUT_OF_MEMORY,),
-        means="the model with what a step needs is larger than what is free, and Forge keeps a "
-        "part of it in the machine's memory: what then did not fit may also be memory that Forge "
-        "pins there",
-        next_step="a smaller or more strongly quantized model, or a lower GPU Weights; with Swap "
-        "Location `Shared`, try `CPU`",
+        means="the model with what a step needs is larger than what is free, and Forge "
+        "keeps a part of it in the machine's memory: what then did not fit may also be "
+        "memory that Forge pins there",
+        next_step="a smaller or more strongly quantized model, or a lower GPU Weights; "
+        "with Swap Location `Shared`, try `CPU`",
         leads=True,
     ),
     MessageKind(
@@ -2683,8 +2724,8 @@ _KINDS = (
             ),
         ),
         means="it was loading the weights",
-        next_step="load the weights in fewer bytes (a quantized model, --dtype), or spread them "
-        "over more GPUs (--tensor-parallel-size)",
+        next_step="load the weights in fewer bytes (a quantized model, --dtype), or "
+        "spread them over more GPUs (--tensor-parallel-size)",
         leads=True,
     ),
     MessageKind(
@@ -2699,8 +2740,8 @@ _KINDS = (
         needs=(_OUT_OF_MEMORY,),
         unless=("sglang",),
         means="it was loading the weights",
-        next_step="load the weights in fewer bytes (a quantized model, --dtype), or spread them "
-        "over more GPUs (--tensor-parallel-size)",
+        next_step="load the weights in fewer bytes (a quantized model, --dtype), or "
+        "spread them over more GPUs (--tensor-parallel-size)",
         leads=True,
     ),
     MessageKind(
@@ -2712,27 +2753,28 @@ _KINDS = (
         needs=(_OUT_OF_MEMORY,),
         unless=("sglang",),
         means="it was loading the weights",
-        next_step="load the weights in fewer bytes (a quantized model, --dtype), or spread them "
-        "over more GPUs (--tensor-parallel-size)",
+        next_step="load the weights in fewer bytes (a quantized model, --dtype), or "
+        "spread them over more GPUs (--tensor-parallel-size)",
         leads=True,
     ),
     MessageKind(
         "vLLM's trial run",
         level=0.6,
         seen=(
-            r"(?:model loading|loading model weights) took <weights>(?!.{0,4000}?(?:(?:gpu|npu|cuda) "
+            r"(?:model loading|loading model weights) took "
+            r"<weights>(?!.{0,4000}?(?:(?:gpu|npu|cuda) "
             r"blocks:|kv cache size:|available kv cache memory|startup complete))",
         ),
         needs=(_OUT_OF_MEMORY,),
         # A server at work, whose log of the start was shortened.
         unless=(
-            "in (?:engine_step|run_engine_loop|run_busy_loop)|avg prompt throughput|received "
-            "request|post /v1",
+            "in (?:engine_step|run_engine_loop|run_busy_loop)|avg prompt "
+            "throughput|received request|post /v1",
         ),
-        means="the weights were loaded, and the text shows no KV cache yet: most likely a trial "
-        "run of the largest step did not fit beside them",
-        next_step="a smaller step: lower --max-num-batched-tokens or --max-num-seqs; else "
-        "quantize, or use more GPUs (--tensor-parallel-size)",
+        means="the weights were loaded, and the text shows no KV cache yet: most "
+        "likely a trial run of the largest step did not fit beside them",
+        next_step="a smaller step: lower --max-num-batched-tokens or --max-num-seqs; "
+        "else quantize, or use more GPUs (--tensor-parallel-size)",
         leads=True,
     ),
     MessageKind(
@@ -2745,8 +2787,8 @@ _KINDS = (
         needs=(_OUT_OF_MEMORY,),
         # A server at work, whose log of the start was shortened.
         unless=(
-            "in (?:engine_step|run_engine_loop|run_busy_loop)|avg prompt throughput|received "
-            "request|post /v1",
+            "in (?:engine_step|run_engine_loop|run_busy_loop)|avg prompt "
+            "throughput|received request|post /v1",
         ),
         means="vLLM's KV cache already has its share of the GPU, and the text shows no end of the "
         "start: most likely graphs or a trial run of the warm-up did not fit beside it",
@@ -2759,8 +2801,8 @@ _KINDS = (
         seen=(r"load weight begin\.(?!.{0,4000}?load weight end)",),
         needs=(_OUT_OF_MEMORY,),
         means="it was loading the weights",
-        next_step="load the weights in fewer bytes (a quantized model, --quantization fp8), or "
-        "spread them over more GPUs (--tp)",
+        next_step="load the weights in fewer bytes (a quantized model, --quantization "
+        "fp8), or spread them over more GPUs (--tp)",
         leads=True,
     ),
     MessageKind(
@@ -2775,8 +2817,8 @@ _KINDS = (
             r"load weight end\..{0,120}?avail mem=<before>, mem usage=<weights>",
             r"load weight end\..{0,120}?avail mem=<before>",
         ),
-        means="the weights fitted, and what SGLang builds next beside them, the KV cache above "
-        "all, did not",
+        means="the weights fitted, and what SGLang builds next beside them, the KV "
+        "cache above all, did not",
         next_step="lower --mem-fraction-static; stop other processes on the same GPU",
         leads=True,
     ),
@@ -2792,8 +2834,8 @@ _KINDS = (
             r"capture cuda graph",
         ),
         means="it was loading the weights",
-        next_step="load the weights in fewer bytes (a quantized model, --quantization fp8), or "
-        "spread them over more GPUs (--tp)",
+        next_step="load the weights in fewer bytes (a quantized model, --quantization "
+        "fp8), or spread them over more GPUs (--tp)",
         leads=True,
     ),
     MessageKind(
@@ -2806,10 +2848,11 @@ _KINDS = (
             r"|_process_(?:image|video|audio)_input|_?embed_(?:image|vision)\w{0,20}"
             r"|dummy_mm\w{0,20})|self\.(?:visual|vision_\w{1,20})\(",
         ),
-        means="beside the weights, the largest image, video or audio that a request may hold did "
-        "not fit: vLLM's trial run encodes it",
-        next_step="fewer or smaller of them in one request: --limit-mm-per-prompt (0 for kinds that "
-        "are not used), or fewer pixels (--mm-processor-kwargs); else quantize, or use more GPUs",
+        means="beside the weights, the largest image, video or audio that a request "
+        "may hold did not fit: vLLM's trial run encodes it",
+        next_step="fewer or smaller of them in one request: --limit-mm-per-prompt (0 "
+        "for kinds that are not used), or fewer pixels (--mm-processor-kwargs); else "
+        "quantize, or use more GPUs",
         leads=True,
     ),
     MessageKind(
@@ -2817,8 +2860,8 @@ _KINDS = (
         seen=(r"vllm[/\\]\S{0,80}?\.py\"?,line\d{1,6},in (?:profile_run|determine_)",),
         needs=(_OUT_OF_MEMORY,),
         means="beside the weights, the activations of the largest step did not fit",
-        next_step="a smaller step: lower --max-num-batched-tokens or --max-num-seqs; else "
-        "quantize, or use more GPUs (--tensor-parallel-size)",
+        next_step="a smaller step: lower --max-num-batched-tokens or --max-num-seqs; "
+        "else quantize, or use more GPUs (--tensor-parallel-size)",
         leads=True,
     ),
     MessageKind(
@@ -2836,9 +2879,9 @@ _KINDS = (
         unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf|in load_model",),
         means="memory ran out while vLLM started, before it served anything: the weights, or what "
         "it builds beside them (its trial run, the KV cache, graphs), need more than the GPU has",
-        next_step="if the weights alone do not fit, a quantized or smaller model or more GPUs "
-        "(--tensor-parallel-size); if they do, lower --gpu-memory-utilization, --max-model-len or "
-        "--max-num-seqs",
+        next_step="if the weights alone do not fit, a quantized or smaller model or "
+        "more GPUs (--tensor-parallel-size); if they do, lower "
+        "--gpu-memory-utilization, --max-model-len or --max-num-seqs",
         leads=True,
     ),
     MessageKind(
@@ -2865,8 +2908,8 @@ _KINDS = (
         needs=(_OUT_OF_MEMORY,),
         unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf|in load_model",),
         means=(
-            "vLLM fills its share of the GPU with weights and KV cache, and a step needs more than "
-            "it left"
+            "vLLM fills its share of the GPU with weights and KV cache, and a step "
+            "needs more than it left"
         ),
         next_step="lower --gpu-memory-utilization, --max-num-batched-tokens or --max-num-seqs; "
         "while weights are loaded, a quantized model or more GPUs (--tensor-parallel-size)",
@@ -2894,8 +2937,8 @@ _KINDS = (
         needs=(_OUT_OF_MEMORY,),
         unless=(r"verl[/\\]",),
         means=(
-            "SGLang's static share of the GPU holds weights and KV cache; a step needs more than "
-            "it left"
+            "SGLang's static share of the GPU holds weights and KV cache; a step needs "
+            "more than it left"
         ),
         next_step="lower --mem-fraction-static, --chunked-prefill-size or --max-running-requests; "
         "while weights are loaded, a quantized model or more GPUs (--tp)",
@@ -2918,11 +2961,13 @@ _KINDS = (
             r"(?:_?build_model|load_model_weights|_?create_weight|process_weight)",
         ),
         needs=(_OUT_OF_MEMORY,),
-        unless=(r"lmdeploy\S{0,80}?\.py\"?,line\d{1,6},in (?:forward|_forward_impl|warmup)",),
+        unless=(
+            r"lmdeploy\S{0,80}?\.py\"?,line\d{1,6},in (?:forward|_forward_impl|warmup)",
+        ),
         means="LMDeploy was loading the weights",
         next_step=(
-            "a quantized model or more GPUs (--tp); stop the other processes that `nvidia-smi` "
-            "shows"
+            "a quantized model or more GPUs (--tp); stop the other processes that "
+            "`nvidia-smi` shows"
         ),
         leads=True,
     ),
@@ -2931,8 +2976,8 @@ _KINDS = (
         level=1,
         seen=(r"lmdeploy[/\\](?:pytorch|turbomind|serve|cli|messages|api|archs)",),
         needs=(_OUT_OF_MEMORY,),
-        means="LMDeploy's KV cache takes a share of what the weights leave free, and a step needs "
-        "more than the rest",
+        means="LMDeploy's KV cache takes a share of what the weights leave free, and a "
+        "step needs more than the rest",
         next_step="lower cache_max_entry_count (--cache-max-entry-count) or max_prefill_token_num; "
         "while weights are loaded, a quantized model or more GPUs (--tp)",
         leads=True,
@@ -2946,8 +2991,8 @@ _KINDS = (
         needs=(_OUT_OF_MEMORY,),
         unless=(r"tensorrt_llm\S{0,80}?\.py\"?,line\d{1,6},in (?:forward|warmup)",),
         means="TensorRT-LLM was loading the weights",
-        next_step="a quantized model, or more GPUs (--tp_size, --ep_size); stop the other "
-        "processes that `nvidia-smi` shows",
+        next_step="a quantized model, or more GPUs (--tp_size, --ep_size); stop the "
+        "other processes that `nvidia-smi` shows",
         leads=True,
     ),
     MessageKind(
@@ -2962,16 +3007,16 @@ _KINDS = (
         needs=(_OUT_OF_MEMORY,),
         means="the weights, the KV cache or a step of TensorRT-LLM did not fit",
         next_step="lower free_gpu_memory_fraction of the KV cache "
-        "(--kv_cache_free_gpu_memory_fraction), max_num_tokens or max_batch_size; while weights "
-        "are loaded, a quantized model or more GPUs",
+        "(--kv_cache_free_gpu_memory_fraction), max_num_tokens or max_batch_size; "
+        "while weights are loaded, a quantized model or more GPUs",
         leads=True,
     ),
     MessageKind(
         "a model in InvokeAI",
         seen=(r"insufficient gpu memory to load model\. aborting",),
         means="InvokeAI caught torch's out of memory while it moved a model to the GPU",
-        next_step="enable_partial_loading: true in invokeai.yaml, or a smaller or quantized model; "
-        "stop the other programs that `nvidia-smi` shows",
+        next_step="enable_partial_loading: true in invokeai.yaml, or a smaller or "
+        "quantized model; stop the other programs that `nvidia-smi` shows",
         leads=True,
     ),
     MessageKind(
@@ -2980,11 +3025,11 @@ _KINDS = (
         seen=(r"invokeai[/\\]|\[invokeai\]::",),
         needs=(_OUT_OF_MEMORY,),
         means=(
-            "InvokeAI's model cache leaves too little GPU memory for the intermediate results of a "
-            "step"
+            "InvokeAI's model cache leaves too little GPU memory for the intermediate "
+            "results of a step"
         ),
-        next_step="enable_partial_loading: true and a larger device_working_mem_gb (3 by default) "
-        "in invokeai.yaml; or a smaller image",
+        next_step="enable_partial_loading: true and a larger device_working_mem_gb (3 "
+        "by default) in invokeai.yaml; or a smaller image",
         leads=True,
     ),
     MessageKind(
@@ -3008,8 +3053,8 @@ _KINDS = (
         needs=(_OUT_OF_MEMORY,),
         unless=(r"in train\w{0,20}|train_\w{1,20}\.py|in _?decode",),
         means="the models and the intermediate results of a step have to fit on the GPU together",
-        next_step="a smaller image or batch; start AUTOMATIC1111's web UI with --medvram "
-        "(--lowvram on a small GPU); in Forge, lower GPU Weights",
+        next_step="a smaller image or batch; start AUTOMATIC1111's web UI with "
+        "--medvram (--lowvram on a small GPU); in Forge, lower GPU Weights",
         leads=True,
     ),
     MessageKind(
@@ -3043,9 +3088,9 @@ _KINDS = (
             r"in _?decode|diffusers[/\\]",
         ),
         means="the models and the intermediate results of a step have to fit on the GPU together",
-        next_step="a smaller image, or fewer images or frames at once; or keep a part of the "
-        "models on the CPU (--medvram or --lowvram in web UIs, enable_model_cpu_offload() in "
-        "diffusers)",
+        next_step="a smaller image, or fewer images or frames at once; or keep a part "
+        "of the models on the CPU (--medvram or --lowvram in web UIs, "
+        "enable_model_cpu_offload() in diffusers)",
         leads=True,
     ),
     MessageKind(
@@ -3055,10 +3100,10 @@ _KINDS = (
             r"failed to allocate memory block of size <tried>\"? ?because no memory is available",
             r"failed to allocate memory for tensor\(.{1,120}?because no memory is available",
         ),
-        means="LMCache's own pool for KV caches, most often the one in host memory, has no room "
-        "for more: neither the GPU nor the machine's memory is full",
-        next_step="a larger pool (LMCACHE_MAX_LOCAL_CPU_SIZE, in GB for each worker), or fewer "
-        "requests at once; a newer LMCache where the pool never empties",
+        means="LMCache's own pool for KV caches, most often the one in host memory, "
+        "has no room for more: neither the GPU nor the machine's memory is full",
+        next_step="a larger pool (LMCACHE_MAX_LOCAL_CPU_SIZE, in GB for each worker), "
+        "or fewer requests at once; a newer LMCache where the pool never empties",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -3072,7 +3117,9 @@ _KINDS = (
             r"loaded|\u6a21\u578b\u672a\u6210\u529f\u52a0\u8f7d",
         ),
         needs=(_OUT_OF_MEMORY,),
-        unless=(r"in train\w{0,20}|train_\w{1,20}\.py|optimizer|epoch\W{0,2}\d|ggml|llama_",),
+        unless=(
+            r"in train\w{0,20}|train_\w{1,20}\.py|optimizer|epoch\W{0,2}\d|ggml|llama_",
+        ),
         means="the program says that it could not load the model: the weights did not fit into "
         "what was free, of the GPU or, where they pass through it, of the machine",
         next_step="a smaller model, or weights in fewer bytes (bf16, 8 or 4 bits); a part of them "
@@ -3091,14 +3138,15 @@ _KINDS = (
         ),
         needs=(_OUT_OF_MEMORY,),
         unless=(
-            r"train(?!ed)|fine-?tun|optimizer|epoch\W{0,2}\d|backward|inference|in forward|in generate|"
+            r"train(?!ed)|fine-?tun|optimizer|epoch\W{0,2}\d|backward|inference|in forward|in "
+            r"generate|"
             r"loads? fine|ggml|llama_|comfy|diffus",
         ),
-        means="the text says that a model was being loaded: the weights did not fit into what was "
-        "free",
-        next_step="weights in fewer bytes (bf16, 8 or 4 bits) or a smaller model; a part of them "
-        "on the CPU or another GPU (without a .cuda() of the whole); a smaller batch does not help "
-        "while weights are loaded",
+        means="the text says that a model was being loaded: the weights did not fit "
+        "into what was free",
+        next_step="weights in fewer bytes (bf16, 8 or 4 bits) or a smaller model; a "
+        "part of them on the CPU or another GPU (without a .cuda() of the whole); a "
+        "smaller batch does not help while weights are loaded",
         cause=OomCause.UNKNOWN,
         leads=True,
     ),
@@ -3107,8 +3155,8 @@ _KINDS = (
         level=1,
         seen=("model actor is out of memory",),
         means="Xinference stopped the model's process because torch ran out of GPU memory",
-        next_step="fewer models on this GPU, a quantized model, or shorter and fewer requests at "
-        "once; `xinference terminate` stops a model",
+        next_step="fewer models on this GPU, a quantized model, or shorter and fewer "
+        "requests at once; `xinference terminate` stops a model",
         leads=True,
     ),
     MessageKind(
@@ -3117,8 +3165,8 @@ _KINDS = (
         seen=(r"exllamav?\d?[/\\]cache\w{0,12}\.py\"?,line\d",),
         needs=(_OUT_OF_MEMORY,),
         means="it was allocating the cache of the context, which did not fit beside the weights",
-        next_step="a shorter cache (max_seq_len) or a quantized one, a smaller model, or a part of "
-        "it on another GPU",
+        next_step="a shorter cache (max_seq_len) or a quantized one, a smaller model, "
+        "or a part of it on another GPU",
         leads=True,
     ),
     MessageKind(
@@ -3130,11 +3178,13 @@ _KINDS = (
             r"(?:while|when|trying to|after) loading \S{1,80}?(?:gptq|awq|exl2|exl3)",
         ),
         needs=(_OUT_OF_MEMORY,),
-        unless=(r"in (?:generate\w{0,20}|gentask|forward|_?sample)(?!\w)|vllm[/\\]|sglang",),
-        means="it was loading the weights, with which some loaders also allocate the cache of the "
-        "context",
-        next_step="weights in fewer bytes (quantized to 4 bits or less), a shorter context, or a "
-        "part of the layers on the CPU or another GPU",
+        unless=(
+            r"in (?:generate\w{0,20}|gentask|forward|_?sample)(?!\w)|vllm[/\\]|sglang",
+        ),
+        means="it was loading the weights, with which some loaders also allocate the "
+        "cache of the context",
+        next_step="weights in fewer bytes (quantized to 4 bits or less), a shorter "
+        "context, or a part of the layers on the CPU or another GPU",
         leads=True,
     ),
     MessageKind(
@@ -3148,11 +3198,11 @@ _KINDS = (
         ),
         needs=(_OUT_OF_MEMORY,),
         means=(
-            "the weights, the context's KV cache and a step of the model do not fit on the GPU "
-            "together"
+            "the weights, the context's KV cache and a step of the model do not fit on "
+            "the GPU together"
         ),
-        next_step="a model quantized to 8 or 4 bits, a shorter context or prompt, or a part of the "
-        "layers on the CPU or another GPU",
+        next_step="a model quantized to 8 or 4 bits, a shorter context or prompt, or a "
+        "part of the layers on the CPU or another GPU",
         leads=True,
     ),
     MessageKind(
@@ -3176,10 +3226,10 @@ _KINDS = (
     MessageKind(
         "text-generation-inference's KV cache",
         seen=("out of available cache blocks: asked <pages>, only <free_slots> free",),
-        means="text-generation-inference's pool of blocks for the KV cache is full: its router let "
-        "in more requests than the server has blocks for",
-        next_step="a newer release, in which the router counts the blocks itself; else lower "
-        "--max-batch-total-tokens or --max-batch-prefill-tokens",
+        means="text-generation-inference's pool of blocks for the KV cache is full: "
+        "its router let in more requests than the server has blocks for",
+        next_step="a newer release, in which the router counts the blocks itself; else "
+        "lower --max-batch-total-tokens or --max-batch-prefill-tokens",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -3187,19 +3237,21 @@ _KINDS = (
         seen=(r"capture_end\(|torch[/\\]cuda[/\\]graphs\.py",),
         needs=("out of memory", r"text_generation_(?:server|launcher|client|router)"),
         means="captured CUDA graphs took the memory that the weights and the KV cache left free",
-        next_step="capture fewer or smaller graphs (--cuda-graphs 1,2,4; 0 for none), or lower "
-        "--cuda-memory-fraction or --max-batch-total-tokens",
+        next_step="capture fewer or smaller graphs (--cuda-graphs 1,2,4; 0 for none), "
+        "or lower --cuda-memory-fraction or --max-batch-total-tokens",
         leads=True,
     ),
     MessageKind(
         "text-generation-inference's start",
         level=0.9,
-        seen=("shard ?cannot ?start|shard \\d{1,4} failed to start|error when initializing model",),
+        seen=(
+            "shard ?cannot ?start|shard \\d{1,4} failed to start|error when initializing model",
+        ),
         needs=(_OUT_OF_MEMORY,),
-        means="memory ran out while a shard of this server started: most often the weights are "
-        "larger than the GPU",
-        next_step="more GPUs (--num-shard), --quantize or a smaller model; if the weights fit, "
-        "lower --max-batch-prefill-tokens",
+        means="memory ran out while a shard of this server started: most often the "
+        "weights are larger than the GPU",
+        next_step="more GPUs (--num-shard), --quantize or a smaller model; if the "
+        "weights fit, lower --max-batch-prefill-tokens",
         leads=True,
     ),
     MessageKind(
@@ -3210,8 +3262,8 @@ _KINDS = (
             r"batch\{batch_size=\d{1,6}\}:(?:prefill|decode)",
         ),
         needs=(_OUT_OF_MEMORY,),
-        means="the server had started, and a step of the requests that it ran at once did not fit "
-        "beside the weights and the KV cache",
+        means="the server had started, and a step of the requests that it ran at once "
+        "did not fit beside the weights and the KV cache",
         next_step="lower --max-batch-prefill-tokens and --max-batch-total-tokens, or "
         "--max-input-tokens for shorter requests",
         leads=True,
@@ -3225,8 +3277,8 @@ _KINDS = (
         ),
         needs=(_OUT_OF_MEMORY,),
         means="the weights, the KV cache or a step of this server did not fit",
-        next_step="lower --max-batch-prefill-tokens or --max-batch-total-tokens; while weights are "
-        "loaded, --quantize or more GPUs (--num-shard)",
+        next_step="lower --max-batch-prefill-tokens or --max-batch-total-tokens; while "
+        "weights are loaded, --quantize or more GPUs (--num-shard)",
         leads=True,
     ),
     MessageKind(
@@ -3235,8 +3287,8 @@ _KINDS = (
             r"failed to load in-memory cubin.{0,80}?cuda_error_out_of_memory",
             "jax pre-?allocating too much device memory",
         ),
-        means="JAX takes most of the GPU at its start, and CUDA or a library found no memory "
-        "beside that pool for its code; or another process holds the rest",
+        means="JAX takes most of the GPU at its start, and CUDA or a library found no "
+        "memory beside that pool for its code; or another process holds the rest",
         next_step="XLA_PYTHON_CLIENT_MEM_FRACTION=0.6, or XLA_PYTHON_CLIENT_PREALLOCATE=false; "
         "stop the other processes that `nvidia-smi` shows",
     ),
@@ -3253,8 +3305,8 @@ _KINDS = (
             ),
         ),
         unless=("failed to allocate request for",),
-        means="the driver refused memory: the GPU is full, or a context or a kernel did not fit; "
-        "in a torch program with expandable segments, no page was left",
+        means="the driver refused memory: the GPU is full, or a context or a kernel "
+        "did not fit; in a torch program with expandable segments, no page was left",
         next_step=(
             "a smaller batch, model or input; stop the other processes that `nvidia-smi` shows"
         ),
@@ -3263,8 +3315,8 @@ _KINDS = (
         "torch up to 1.0",
         seen=(r"cuda runtime err(?:or)? ?:?\(2\)|thcudacheck fail \S{0,200}error=2",),
         unless=("hostallocator",),
-        means="torch up to 1.0, or Torch for Lua, writes this when its allocator finds no memory "
-        "on the GPU; the text does not say what holds it",
+        means="torch up to 1.0, or Torch for Lua, writes this when its allocator finds "
+        "no memory on the GPU; the text does not say what holds it",
         next_step="a smaller batch or model; `nvidia-smi` shows what other processes hold",
     ),
     MessageKind(
@@ -3292,19 +3344,21 @@ _KINDS = (
             ),
             r"hiperroroutofmemory\S{0,120}?hiphost(?:register|malloc)",
         ),
-        means="the driver could not pin memory of the host: the machine's memory, or what may be "
-        "locked of it, is used up, or the address was not valid; the GPU's own memory did not run "
-        "out",
-        next_step="pin less at once; `free -g` and `ulimit -l` while it runs; check the pointer "
-        "and the size that the program passes",
+        means="the driver could not pin memory of the host: the machine's memory, or "
+        "what may be locked of it, is used up, or the address was not valid; the GPU's "
+        "own memory did not run out",
+        next_step="pin less at once; `free -g` and `ulimit -l` while it runs; check "
+        "the pointer and the size that the program passes",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "a HIP call outside torch's allocator",
         backend="HIP",
-        seen=("hip error: out of memory|hiperroroutofmemory|hipmalloc failed: out of memory",),
-        means="a HIP call outside torch's allocator got no memory, or the GPU was full when the "
-        "process started",
+        seen=(
+            "hip error: out of memory|hiperroroutofmemory|hipmalloc failed: out of memory",
+        ),
+        means="a HIP call outside torch's allocator got no memory, or the GPU was full "
+        "when the process started",
         next_step="stop the other processes that `amd-smi process` shows",
     ),
     MessageKind(
@@ -3313,8 +3367,8 @@ _KINDS = (
         seen=(
             r"cuda ?(?:runtime )?error:?(?: (?:in|at) \S{1,120}?:)? ?\"?out of memory",
             r"cuda error 2(?:: | at \S{0,200}?)out of memory",
-            "cudaerrormemoryallocation|cudamalloc (?:retry )?failed: out of memory|cudamalloc "
-            "error out of memory",
+            "cudaerrormemoryallocation|cudamalloc (?:retry )?failed: out of "
+            "memory|cudamalloc error out of memory",
             r"cu(?:da)?mem\w{1,24}\([^()]{0,120}\) failed with error out of memory",
             r"cudamalloc\w{0,20}\([^()]{0,120}\).{0,40}?out of memory",
             r"2 vs\.? 0\)?\S{0,200}?out of memory|parallel_for failed: out of memory|out of memory "
@@ -3326,19 +3380,21 @@ _KINDS = (
         means="a CUDA call outside torch's allocator got no memory: at the start of a process its "
         "context (the GPU is already full), later a library, a kernel, a program without torch, or "
         "pinned memory of the host, whatever the GPU has free",
-        next_step="stop the other processes that `nvidia-smi` shows, also those of earlier runs; "
-        "else a smaller batch, model or input (torch.cuda.set_per_process_memory_fraction(0.9) "
-        "makes torch leave room)",
+        next_step="stop the other processes that `nvidia-smi` shows, also those of "
+        "earlier runs; else a smaller batch, model or input "
+        "(torch.cuda.set_per_process_memory_fraction(0.9) makes torch leave room)",
     ),
     MessageKind(
         "Intel's limit of a block",
         backend="XPU",
         level=0.5,
-        seen=("current platform can ?not allocate memory block with size larger than 4 ?gb",),
+        seen=(
+            "current platform can ?not allocate memory block with size larger than 4 ?gb",
+        ),
         also=(r"allocate <tried> ?(?:\(gpu|\. gpu)",),
         means=(
-            "one tensor is larger than the 4 GiB that Intel's driver allows for a block, whatever "
-            "is free"
+            "one tensor is larger than the 4 GiB that Intel's driver allows for a "
+            "block, whatever is free"
         ),
         next_step="smaller tensors: a smaller batch, or the work in pieces",
         cause=OomCause.LIMIT,
@@ -3351,11 +3407,11 @@ _KINDS = (
             "(?:ur|ze)_result_error_out_of_resources|pi_error_out_of_resources",
             r"backend failed with error: 40(?!\d)|backend returns: ?40(?!\d)",
         ),
-        means="Intel's driver lacked a resource: most often GPU memory (the GPU is full, or one "
-        "block is larger than the driver allows: 4 GiB on some GPUs), else a kernel or the driver "
-        "failed",
-        next_step="a smaller batch, or smaller blocks; `xpu-smi` shows other processes; if little "
-        "is in use, a newer driver and torch",
+        means="Intel's driver lacked a resource: most often GPU memory (the GPU is "
+        "full, or one block is larger than the driver allows: 4 GiB on some GPUs), "
+        "else a kernel or the driver failed",
+        next_step="a smaller batch, or smaller blocks; `xpu-smi` shows other "
+        "processes; if little is in use, a newer driver and torch",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -3387,8 +3443,8 @@ _KINDS = (
             r"impacting interactivity "
             r"\(\w{8}|kiogpucommandbuffercallbackerror(?:impactinginteractivity|timeout)",
         ),
-        means="no memory ran out: macOS stopped a GPU command that took too long, because the "
-        "screen needed the GPU",
+        means="no memory ran out: macOS stopped a GPU command that took too long, "
+        "because the screen needed the GPU",
         next_step="less work in one command (a shorter prompt, smaller steps of the prompt, a "
         "smaller batch), and fewer other programs that draw; else a newer release of the program",
         cause=OomCause.OTHER_MEMORY,
@@ -3398,10 +3454,10 @@ _KINDS = (
         backend="MPS",
         level=2,
         seen=("kiogpucommandbuffercallbackerrorsubmissionsignored",),
-        means="macOS ignored this GPU command because earlier ones of the process had failed: the "
-        "first error above says why, which may be memory",
-        next_step="look for the first `[METAL]` or `IOGPU` error in the log; none: a newer release "
-        "of the program, or a smaller model or context",
+        means="macOS ignored this GPU command because earlier ones of the process had "
+        "failed: the first error above says why, which may be memory",
+        next_step="look for the first `[METAL]` or `IOGPU` error in the log; none: a "
+        "newer release of the program, or a smaller model or context",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -3423,8 +3479,8 @@ _KINDS = (
         seen=("(?<!result_)error_?out_?of_?host_?memory",),
         means="Vulkan's driver got no memory of the host, or met a limit of the process (open "
         "files, mappings), or failed for another reason: drivers use this word for several",
-        next_step="`free -g` and `ulimit -n` while it runs; else the releases of the driver and "
-        "the program that belong together",
+        next_step="`free -g` and `ulimit -n` while it runs; else the releases of the "
+        "driver and the program that belong together",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -3449,9 +3505,9 @@ _KINDS = (
                 r"available vram"
             ),
         ),
-        means="node-llama-cpp estimated that the KV cache and the compute buffers of this context "
-        "do not fit beside the weights into what the GPU has free, and did not try: no memory ran "
-        "out",
+        means="node-llama-cpp estimated that the KV cache and the compute buffers of "
+        "this context do not fit beside the weights into what the GPU has free, and "
+        "did not try: no memory ran out",
         next_step=(
             'a smaller contextSize, or "auto"; fewer sequences, fewer gpuLayers, or a smaller model'
         ),
@@ -3475,18 +3531,18 @@ _KINDS = (
         "PowerInfer's budget",
         seen=("vram_allocated_bytes < vram_capacity",),
         means=(
-            "the layers that PowerInfer always puts on the GPU are larger than its budget of GPU "
-            "memory"
+            "the layers that PowerInfer always puts on the GPU are larger than its "
+            "budget of GPU memory"
         ),
-        next_step="a larger --vram-budget, where the GPU has more free, or a smaller model; "
-        "releases of 2023 also stopped here by mistake",
+        next_step="a larger --vram-budget, where the GPU has more free, or a smaller "
+        "model; releases of 2023 also stopped here by mistake",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
         "LightGBM on OpenCL",
         seen=(r"compute::opencl_error\S{0,40}memory object allocation failure",),
-        means="one buffer of the data is larger than OpenCL allows on this device (often a quarter "
-        "of its memory), or the device is full",
+        means="one buffer of the data is larger than OpenCL allows on this device "
+        "(often a quarter of its memory), or the device is full",
         next_step='fewer bins (max_bin=63) or less data on the GPU; or device_type="cuda", which '
         "does not use OpenCL",
     ),
@@ -3500,10 +3556,10 @@ _KINDS = (
             "exceeded max size of memory allocation, check debug message",
         ),
         unless=("performance might drop due to memory swap",),
-        means="what OpenVINO already holds and this request are more than the GPU has, or one "
-        "buffer is larger than its driver allows",
-        next_step="weights in fewer bytes (int8 or int4), a smaller batch or a shorter context, or "
-        "fewer models on this GPU",
+        means="what OpenVINO already holds and this request are more than the GPU has, "
+        "or one buffer is larger than its driver allows",
+        next_step="weights in fewer bytes (int8 or int4), a smaller batch or a shorter "
+        "context, or fewer models on this GPU",
     ),
     MessageKind(
         "OpenVINO beyond the GPU's memory",
@@ -3515,10 +3571,10 @@ _KINDS = (
             "memory size is <total>",
         ),
         needs=("performance might drop due to memory swap",),
-        means="a warning: OpenVINO takes more than the GPU has, Windows moves some of it to the "
-        "machine's memory, and the model may become slow",
-        next_step="nothing, if it is fast enough; else weights in fewer bytes (int8 or int4), a "
-        "smaller batch or a shorter context",
+        means="a warning: OpenVINO takes more than the GPU has, Windows moves some of "
+        "it to the machine's memory, and the model may become slow",
+        next_step="nothing, if it is fast enough; else weights in fewer bytes (int8 or "
+        "int4), a smaller batch or a shorter context",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -3526,20 +3582,20 @@ _KINDS = (
         seen=("got unfinished generationstatus",),
         means="OpenVINO GenAI gave up a generation, most often because the prompt and its answer "
         "did not fit into the pool of its KV cache (cache_size): no memory ran out",
-        next_step="a larger cache_size in SchedulerConfig (GB; --cache_size in OpenVINO Model "
-        "Server), or a shorter prompt",
+        next_step="a larger cache_size in SchedulerConfig (GB; --cache_size in "
+        "OpenVINO Model Server), or a shorter prompt",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "a buffer of OpenVINO",
         seen=(
-            "exceeded max size of memory object allocation: requested <tried>, but max alloc size "
-            "supported by device is <limit>",
+            "exceeded max size of memory object allocation: requested <tried>, but max "
+            "alloc size supported by device is <limit>",
         ),
         means="one buffer is larger than the GPU's driver allows, whatever is free",
-        next_step="a smaller batch or a shorter context, or lower precision; or, in a new release, "
-        "the property GPU_ENABLE_LARGE_ALLOCATIONS=YES, which allows a larger buffer where enough "
-        "is free",
+        next_step="a smaller batch or a shorter context, or lower precision; or, in a "
+        "new release, the property GPU_ENABLE_LARGE_ALLOCATIONS=YES, which allows a "
+        "larger buffer where enough is free",
         cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
@@ -3547,25 +3603,25 @@ _KINDS = (
         backend="host",
         seen=(
             (
-                "cl_out_of_host_memory|lightgbmerror: out of host memory|opencl_error.{0,60}out of "
-                "host memory"
+                "cl_out_of_host_memory|lightgbmerror: out of host "
+                "memory|opencl_error.{0,60}out of host memory"
             ),
         ),
-        means="OpenCL's driver got no host memory, or failed for another reason, such as no usable "
-        "device: it reports several causes with this error",
+        means="OpenCL's driver got no host memory, or failed for another reason, such "
+        "as no usable device: it reports several causes with this error",
         next_step=(
-            "`clinfo` shows whether the driver works; `free -g` shows the host's memory while it "
-            "runs"
+            "`clinfo` shows whether the driver works; `free -g` shows the host's "
+            "memory while it runs"
         ),
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "OpenCL's resources",
         seen=("(?:cl_|: )out_of_resources|out of gpu resources",),
-        means="the OpenCL driver lacked a resource: often GPU memory; else a kernel was too large, "
-        "took too long or failed",
-        next_step="use less memory: a smaller batch, image or context, lower precision, fewer "
-        "programs on this GPU; if little is in use, a newer driver",
+        means="the OpenCL driver lacked a resource: often GPU memory; else a kernel "
+        "was too large, took too long or failed",
+        next_step="use less memory: a smaller batch, image or context, lower "
+        "precision, fewer programs on this GPU; if little is in use, a newer driver",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -3582,8 +3638,8 @@ _KINDS = (
             r"aclrt(?:hostregister|mallochost)\S{0,200}?(?:207001|register ptr failed)",
         ),
         means=(
-            "the driver of the NPU could not pin that much memory of the host for it: memory may "
-            "be free"
+            "the driver of the NPU could not pin that much memory of the host for it: "
+            "memory may be free"
         ),
         next_step="pin less: a smaller cache in the machine's memory (max_local_cpu_size in "
         "LMCache), or fewer processes that pin; `ulimit -l` and the job's memory limit",
@@ -3599,8 +3655,8 @@ _KINDS = (
             r"rtmalloc\S{0,110}?fail",
             "error code (?:is )?207001",
         ),
-        means="the NPU's driver refused memory: another process has it, or operators outside "
-        "torch's allocator",
+        means="the NPU's driver refused memory: another process has it, or operators "
+        "outside torch's allocator",
         next_step="stop the other processes that `npu-smi info` shows; else a smaller batch",
     ),
     MessageKind(
@@ -3620,20 +3676,20 @@ _KINDS = (
         "shared memory of a kernel",
         seen=(
             (
-                "out of resources?: shared memory,? required: <needed>,? hardware limit(?:ation)?: "
-                "<limit>"
+                "out of resources?: shared memory,? required: <needed>,? hardware "
+                "limit(?:ation)?: <limit>"
             ),
             "out of resources?: (?:shared|tensor) memory",
             r"out of resource: \w{1,80} required: <needed>,? hardware limit: <limit>",
             "shared memory size limit exceeded: requested <needed>, available: <limit>",
             "insufficient shared memory available on the gpu",
-            "uses too much shared data|too many resources requested for launch|out of resources?: "
-            "(?:threads| registers)",
+            "uses too much shared data|too many resources requested for launch|out of "
+            "resources?: (?:threads| registers)",
         ),
-        means="a kernel needs more shared memory or registers of one multiprocessor than it has: "
-        "the GPU's memory is not full",
-        next_step="a smaller block size or fewer stages (num_stages) of the kernel; often a newer "
-        "release of the library has settings for this GPU",
+        means="a kernel needs more shared memory or registers of one multiprocessor "
+        "than it has: the GPU's memory is not full",
+        next_step="a smaller block size or fewer stages (num_stages) of the kernel; "
+        "often a newer release of the library has settings for this GPU",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -3642,8 +3698,8 @@ _KINDS = (
             r"select_algorithm\.py:\d{1,5}\].{0,24}?out of resources?: \w{1,12} memory, required: "
             "<needed>, hardware limit(?:ation)?: <limit>",
             (
-                "error during autotuning:.{0,400}?out of (?:memory|resource).{0,1500}?ignoring "
-                "this choice"
+                "error during autotuning:.{0,400}?out of "
+                "(?:memory|resource).{0,1500}?ignoring this choice"
             ),
         ),
         unless=("outofresources: out of resource",),
@@ -3672,9 +3728,9 @@ _KINDS = (
             r"<(?!/?torch_|filename)[^<>]{0,300}\.(?:safetensors|bin|pth?|ckpt|gguf)"
             r">: cannot allocate memory",
         ),
-        means="the kernel refused to map a file of weights, which is larger than the memory and "
-        "swap that may be committed (vm.overcommit_memory, `ulimit -v`, a job's limit), although "
-        "only parts of it are read at once",
+        means="the kernel refused to map a file of weights, which is larger than the "
+        "memory and swap that may be committed (vm.overcommit_memory, `ulimit -v`, a "
+        "job's limit), although only parts of it are read at once",
         next_step="more swap, or `sysctl -w vm.overcommit_memory=1`; smaller files (shards, or a "
         "quantized model), or a newer release of the program that loads them",
         cause=OomCause.HOST,
@@ -3683,9 +3739,9 @@ _KINDS = (
         "a mapping of memory",
         backend="host",
         seen=("unable to mmap <tried> from file .{0,120}?: cannot allocate memory",),
-        means="the kernel refused a mapping: the machine's memory ran out, or the process has as "
-        "many mappings as vm.max_map_count allows, of which each shared tensor is one: not the "
-        "GPU's memory",
+        means="the kernel refused a mapping: the machine's memory ran out, or the "
+        "process has as many mappings as vm.max_map_count allows, of which each shared "
+        "tensor is one: not the GPU's memory",
         next_step="fewer or larger shared tensors (fewer DataLoader workers, a smaller "
         "prefetch_factor), or `sysctl -w vm.max_map_count=262144`; `free -g` while it runs",
         cause=OomCause.HOST,
@@ -3694,8 +3750,8 @@ _KINDS = (
         "a tensor of another process",
         level=1,
         seen=("unable to open shared memory object",),
-        means="a process could not open a tensor that another shared with it: most often the limit "
-        "of open files, else a full /dev/shm; not the GPU's memory",
+        means="a process could not open a tensor that another shared with it: most "
+        "often the limit of open files, else a full /dev/shm; not the GPU's memory",
         next_step='torch.multiprocessing.set_sharing_strategy("file_system"), or a higher `ulimit '
         "-n`; `df -h /dev/shm` shows whether that is full",
         cause=OomCause.OTHER_MEMORY,
@@ -3720,8 +3776,8 @@ _KINDS = (
                 r"memory"
             ),
         ),
-        means="PostgreSQL's table of locks, which has a fixed size, is full: no memory of the "
-        "machine ran out",
+        means="PostgreSQL's table of locks, which has a fixed size, is full: no memory "
+        "of the machine ran out",
         next_step="a larger max_locks_per_transaction (or max_pred_locks_per_transaction, if the "
         "hint names it) in postgresql.conf, and a restart; or fewer tables, partitions or "
         "savepoints in one transaction",
@@ -3742,11 +3798,11 @@ _KINDS = (
             ),
             "model instance .{1,80}?because it run out of shared memory",
         ),
-        means="Triton's Python backend passes tensors through /dev/shm, which is most likely full: "
-        "host memory, not the GPU's",
-        next_step="a larger --shm-size (docker), or a larger /dev/shm of the pod: 64 MiB or more "
-        "for each instance of a Python model, and room for its largest tensors; fewer instances "
-        "or smaller batches",
+        means="Triton's Python backend passes tensors through /dev/shm, which is most "
+        "likely full: host memory, not the GPU's",
+        next_step="a larger --shm-size (docker), or a larger /dev/shm of the pod: 64 "
+        "MiB or more for each instance of a Python model, and room for its largest "
+        "tensors; fewer instances or smaller batches",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3765,8 +3821,8 @@ _KINDS = (
             r"semlock.{0,200}?\[errno 28\] no space left",
             "killed by signal: bus error",
         ),
-        means="DataLoader workers or NCCL pass data through /dev/shm, which is most likely full: "
-        "host memory, not the GPU's",
+        means="DataLoader workers or NCCL pass data through /dev/shm, which is most "
+        "likely full: host memory, not the GPU's",
         next_step="a larger --shm-size (docker), or fewer workers",
         cause=OomCause.HOST,
     ),
@@ -3779,11 +3835,11 @@ _KINDS = (
             r"signal 7 \(?sigbus|\(sigbus\)|bus error \(core dumped\)",
         ),
         means=(
-            "most often /dev/shm, by which processes of one machine pass data (NCCL, DataLoader), "
-            "is full"
+            "most often /dev/shm, by which processes of one machine pass data (NCCL, "
+            "DataLoader), is full"
         ),
-        next_step="a larger --shm-size (docker) or a volume of memory on /dev/shm (Kubernetes); "
-        "`df /dev/shm` shows it",
+        next_step="a larger --shm-size (docker) or a volume of memory on /dev/shm "
+        "(Kubernetes); `df /dev/shm` shows it",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3810,8 +3866,8 @@ _KINDS = (
         means=(
             "Ray stopped a worker because the node's host memory was nearly used up: not the GPU's"
         ),
-        next_step="fewer tasks or actors on a node (more CPUs for each), or more memory; "
-        "RAY_memory_usage_threshold sets the limit",
+        next_step="fewer tasks or actors on a node (more CPUs for each), or more "
+        "memory; RAY_memory_usage_threshold sets the limit",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3834,8 +3890,8 @@ _KINDS = (
             r"(?:request is|exceeds its request of) (?P<wanted>\d{1,15}[kmgt]?i?)(?:,|\.)",
         ),
         means=(
-            "Kubernetes ended the pod because its node had nearly no host memory left: not the "
-            "GPU's"
+            "Kubernetes ended the pod because its node had nearly no host memory left: "
+            "not the GPU's"
         ),
         next_step="request as much memory as the program needs (resources.requests.memory, with "
         "the limit equal to it), or use less: fewer DataLoader workers, a smaller prefetch_factor",
@@ -3845,8 +3901,8 @@ _KINDS = (
         "a replay buffer",
         backend="host",
         seen=("enough memory to store the complete replay buffer <needed> > <available>",),
-        means="a warning: the replay buffer of Stable-Baselines3 will not fit into the machine's "
-        "memory when it is full",
+        means="a warning: the replay buffer of Stable-Baselines3 will not fit into the "
+        "machine's memory when it is full",
         next_step=(
             "a smaller buffer_size, or optimize_memory_usage=True; smaller or uint8 observations"
         ),
@@ -3886,8 +3942,8 @@ _KINDS = (
             ),
             r"(?:restarting kernel|kernel [\w-]{36} restarted).{0,4000}?large alloc <tried>",
         ),
-        means="the session ended after a large request of host memory: most likely it had used up "
-        "its memory, not the GPU's",
+        means="the session ended after a large request of host memory: most likely it "
+        "had used up its memory, not the GPU's",
         next_step=(
             "a smaller batch or input, data that is read in pieces, or a session with more memory"
         ),
@@ -3901,10 +3957,10 @@ _KINDS = (
             "tcmalloc ?: large alloc <tried>",
             r"allocation of <tried> exceeds \d{1,3}% of (?:free)? system memory",
         ),
-        means="a warning: one request is a large part of the machine's memory; it is a failure "
-        "only where the program ends after it",
-        next_step="nothing, if the program goes on; else a smaller batch or input, or a machine "
-        "with more memory",
+        means="a warning: one request is a large part of the machine's memory; it is a "
+        "failure only where the program ends after it",
+        next_step="nothing, if the program goes on; else a smaller batch or input, or "
+        "a machine with more memory",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -3934,11 +3990,11 @@ _KINDS = (
             r"winerror 8(?!\d)",
         ),
         means=(
-            "Windows could not promise more memory: the machine's memory and its page file are "
-            "used up"
+            "Windows could not promise more memory: the machine's memory and its page "
+            "file are used up"
         ),
-        next_step="a larger page file (system settings), or fewer DataLoader workers, each of "
-        "which loads torch's libraries",
+        next_step="a larger page file (system settings), or fewer DataLoader workers, "
+        "each of which loads torch's libraries",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -3949,10 +4005,10 @@ _KINDS = (
             r"?[hs]_\w{1,8}) limit",
         ),
         also=(r"maxvmem ?(?:=|:)?(?P<address_space>[\d.]{1,12}[kmgt])",),
-        means="the scheduler killed the job at one of its limits: of time, or of host memory (not "
-        "the GPU's) if maxvmem is near h_vmem",
-        next_step="`qacct -j JOB` shows the time and maxvmem; ask for more of what is near its "
-        "limit (-l h_rt= for time, -l h_vmem= for each slot's memory)",
+        means="the scheduler killed the job at one of its limits: of time, or of host "
+        "memory (not the GPU's) if maxvmem is near h_vmem",
+        next_step="`qacct -j JOB` shows the time and maxvmem; ask for more of what is "
+        "near its limit (-l h_rt= for time, -l h_vmem= for each slot's memory)",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -4002,19 +4058,19 @@ _KINDS = (
             r"out of memory.{0,120}?failed on request of size (?P<tried>\d{1,15})(?!\d)",
             r"failed on request of size (?P<tried>\d{1,15}) in memory context",
         ),
-        means="a process of PostgreSQL got no memory: the machine's is used up, or a limit is "
-        "reached (of its container, `ulimit -v`, or vm.overcommit_memory=2)",
+        means="a process of PostgreSQL got no memory: the machine's is used up, or a "
+        "limit is reached (of its container, `ulimit -v`, or vm.overcommit_memory=2)",
         next_step="fewer connections and queries at once, or a smaller work_mem "
-        "(maintenance_work_mem for vacuum and indexes); or more memory; PostgreSQL's log lists "
-        "what each memory context held",
+        "(maintenance_work_mem for vacuum and indexes); or more memory; PostgreSQL's "
+        "log lists what each memory context held",
         cause=OomCause.HOST,
     ),
     MessageKind(
         "PostgreSQL's largest request",
         backend="host",
         seen=(r"invalid memory alloc request size (?P<tried>\d{1,20})",),
-        means="PostgreSQL refuses a request of 1 GiB or more, whatever memory is free: one value "
-        "or a list in the query is too large, or stored data is damaged",
+        means="PostgreSQL refuses a request of 1 GiB or more, whatever memory is free: "
+        "one value or a list in the query is too large, or stored data is damaged",
         next_step="smaller values or results (split large texts, bytea and arrays, aggregate fewer "
         "rows); if the query only reads stored rows, look for damage: `pg_dump -t TABLE`, and "
         "amcheck",
@@ -4028,11 +4084,11 @@ _KINDS = (
             "innodb: (?:fatal error: )?cannot allocate memory for the buffer pool",
         ),
         means=(
-            "MySQL or MariaDB got no memory of the machine for InnoDB's buffer pool, and does not "
-            "start"
+            "MySQL or MariaDB got no memory of the machine for InnoDB's buffer pool, "
+            "and does not start"
         ),
-        next_step="a smaller innodb_buffer_pool_size, fewer other programs, or more memory or "
-        "swap; `free -g` shows what is free",
+        next_step="a smaller innodb_buffer_pool_size, fewer other programs, or more "
+        "memory or swap; `free -g` shows what is free",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4044,8 +4100,8 @@ _KINDS = (
             "sort stage buffered data usage of <used> exceeds internal limit of <limit>",
             r"exceeded memory limit for \$group|queryexceededmemorylimitnodiskuseallowed",
         ),
-        means="a sort or a group of MongoDB needed more than MongoDB allows one stage, and was not "
-        "allowed to use the disk: the machine's memory is not full",
+        means="a sort or a group of MongoDB needed more than MongoDB allows one stage, "
+        "and was not allowed to use the disk: the machine's memory is not full",
         next_step="an index that gives the order, or allowDiskUse: true (the default from MongoDB "
         "6.0); or fewer documents and fields before the sort ($match, $project, $limit)",
         cause=OomCause.LIMIT,
@@ -4053,12 +4109,14 @@ _KINDS = (
     MessageKind(
         "PHP's limit",
         backend="host",
-        seen=(r"allowed memory size of <limit> exhausted(?: ?\(tried to allocate <tried>\))?",),
+        seen=(
+            r"allowed memory size of <limit> exhausted(?: ?\(tried to allocate <tried>\))?",
+        ),
         means=(
             "a script of PHP reached its own limit, memory_limit: the machine's memory is not full"
         ),
-        next_step="a larger memory_limit (php.ini, or `php -d memory_limit=2G` for one command; "
-        "COMPOSER_MEMORY_LIMIT=-1 for Composer), or less at once",
+        next_step="a larger memory_limit (php.ini, or `php -d memory_limit=2G` for one "
+        "command; COMPOSER_MEMORY_LIMIT=-1 for Composer), or less at once",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -4074,8 +4132,8 @@ _KINDS = (
             "max metaspace is '<metaspace_limit>'",
         ),
         means=(
-            "the heap or the metaspace of Gradle's JVM is nearly used up, whatever memory the "
-            "machine has"
+            "the heap or the metaspace of Gradle's JVM is nearly used up, whatever "
+            "memory the machine has"
         ),
         next_step="larger values of org.gradle.jvmargs in gradle.properties (-Xmx, "
         "-XX:MaxMetaspaceSize), or fewer workers at once (--max-workers)",
@@ -4088,8 +4146,8 @@ _KINDS = (
         needs=("jemalloc|memory allocation of|rust|panicked|redis",),
         means="a package has jemalloc for smaller memory pages than this machine's (16 or 64 KiB "
         "on some ARM machines), so that every allocation fails: no memory ran out",
-        next_step="a newer release of that package, or one that is built on this machine "
-        "(JEMALLOC_SYS_WITH_LG_PAGE=16 for programs in Rust)",
+        next_step="a newer release of that package, or one that is built on this "
+        "machine (JEMALLOC_SYS_WITH_LG_PAGE=16 for programs in Rust)",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -4109,8 +4167,8 @@ _KINDS = (
             r"\((?:total|query|user)\) memory limit exceeded: |\(memory_limit_exceeded\))",
         ),
         means=(
-            "ClickHouse reached one of its own limits: of the server ('total'), of a query or of a "
-            "user"
+            "ClickHouse reached one of its own limits: of the server ('total'), of a "
+            "query or of a user"
         ),
         next_step="for a query, max_bytes_before_external_group_by and "
         "max_bytes_before_external_sort (it then uses the disk), or a larger max_memory_usage; "
@@ -4122,10 +4180,10 @@ _KINDS = (
         backend="host",
         seen=("oom command not allowed when used memory > ?['\u2019]?maxmemory",),
         also=(r"used_memory: ?(?P<used>\d{1,15})", r"maxmemory: ?(?P<limit>[1-9]\d{3,15})"),
-        means="Redis holds as much data as its own limit, maxmemory, allows, and its policy found "
-        "nothing to delete: the machine's memory is not full",
-        next_step="a larger maxmemory, or a maxmemory-policy that deletes old keys (allkeys-lru); "
-        "`redis-cli INFO memory` shows both, and what is used",
+        means="Redis holds as much data as its own limit, maxmemory, allows, and its "
+        "policy found nothing to delete: the machine's memory is not full",
+        next_step="a larger maxmemory, or a maxmemory-policy that deletes old keys "
+        "(allkeys-lru); `redis-cli INFO memory` shows both, and what is used",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -4144,7 +4202,10 @@ _KINDS = (
             ),
             r"circuit_?breaking_?exception(?!.{0,80}?script)",
         ),
-        also=(r"bytes_wanted\W{1,4}(?P<needed>\d{1,15})", r"bytes_limit\W{1,4}(?P<limit>\d{1,15})"),
+        also=(
+            r"bytes_wanted\W{1,4}(?P<needed>\d{1,15})",
+            r"bytes_limit\W{1,4}(?P<limit>\d{1,15})",
+        ),
         means="a circuit breaker of Elasticsearch (or OpenSearch) refused the request, which would "
         "have used more of Java's heap than its limit: the machine's memory is not full",
         next_step="a larger heap (-Xms and -Xmx, up to half of the machine's memory), or less at "
@@ -4158,8 +4219,8 @@ _KINDS = (
         seen=("unable to create (?:new )?native thread(?! ?pool)",),
         means="the system let Java create no more threads: most often because of a limit of "
         "processes, else because memory for their stacks ran out; Java's heap is not full",
-        next_step="a higher limit of processes (`ulimit -u`, docker's --pids-limit), or fewer "
-        "threads; a smaller heap (-Xmx) leaves more memory for stacks",
+        next_step="a higher limit of processes (`ulimit -u`, docker's --pids-limit), "
+        "or fewer threads; a smaller heap (-Xmx) leaves more memory for stacks",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -4177,8 +4238,8 @@ _KINDS = (
         backend="host",
         seen=("not enough memory to build and broadcast the table",),
         means=(
-            "the driver of Spark had no heap left to build the table that a join sends to all "
-            "executors"
+            "the driver of Spark had no heap left to build the table that a join sends "
+            "to all executors"
         ),
         next_step="spark.sql.autoBroadcastJoinThreshold=-1 (and no broadcast hint), or a larger "
         "spark.driver.memory; ANALYZE TABLE where Spark took the table for smaller than it is",
@@ -4191,8 +4252,8 @@ _KINDS = (
             ("unable to acquire <tried> of memory, got (?P<available>\\d{1,15})"),
             "sparkoutofmemoryerror",
         ),
-        means="a task of Spark got no more of the part of the executor's heap that its tasks "
-        "share, whatever memory the machine has",
+        means="a task of Spark got no more of the part of the executor's heap that its "
+        "tasks share, whatever memory the machine has",
         next_step="more and smaller partitions (spark.sql.shuffle.partitions, and look for one "
         "that is much larger), fewer tasks at once (spark.executor.cores), or a larger "
         "spark.executor.memory",
@@ -4205,10 +4266,10 @@ _KINDS = (
             "size of broadcasted table far exceeds estimates and exceeds limit of "
             r"spark\.driver\.maxresultsize=(?P<limit>\d{1,15})",
         ),
-        means="a table that a join was to send to all executors is larger than Spark estimated, "
-        "and than it lets the driver collect: no memory ran out",
-        next_step="spark.sql.autoBroadcastJoinThreshold=-1 (and no broadcast hint); else a larger "
-        "spark.driver.maxResultSize, with a larger spark.driver.memory",
+        means="a table that a join was to send to all executors is larger than Spark "
+        "estimated, and than it lets the driver collect: no memory ran out",
+        next_step="spark.sql.autoBroadcastJoinThreshold=-1 (and no broadcast hint); "
+        "else a larger spark.driver.maxResultSize, with a larger spark.driver.memory",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -4219,11 +4280,11 @@ _KINDS = (
             r"(?:spark\.driver\.)?maxresultsize \(<limit>\)",
         ),
         means=(
-            "the results that tasks send to the driver are larger than Spark allows: no memory ran "
-            "out"
+            "the results that tasks send to the driver are larger than Spark allows: "
+            "no memory ran out"
         ),
-        next_step="collect less (write the results to files, or aggregate them first); else a "
-        "larger spark.driver.maxResultSize, with a larger spark.driver.memory",
+        next_step="collect less (write the results to files, or aggregate them first); "
+        "else a larger spark.driver.maxResultSize, with a larger spark.driver.memory",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -4233,8 +4294,8 @@ _KINDS = (
         means=(
             "more threads called OpenBLAS than it was built for: the machine's memory is not full"
         ),
-        next_step="OPENBLAS_NUM_THREADS=1 (or another small number) before the program, or fewer "
-        "processes and threads",
+        next_step="OPENBLAS_NUM_THREADS=1 (or another small number) before the "
+        "program, or fewer processes and threads",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -4242,11 +4303,11 @@ _KINDS = (
         backend="host",
         seen=(r"nodes? (?:is|are) available: .{0,160}?insufficient memory",),
         means=(
-            "Kubernetes did not start the pod: it requests more memory than any node has left for "
-            "requests"
+            "Kubernetes did not start the pod: it requests more memory than any node "
+            "has left for requests"
         ),
-        next_step="a smaller resources.requests.memory, a larger node, or stop other pods; "
-        "`kubectl describe nodes` shows what pods have requested",
+        next_step="a smaller resources.requests.memory, a larger node, or stop other "
+        "pods; `kubectl describe nodes` shows what pods have requested",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -4263,8 +4324,8 @@ _KINDS = (
         backend="host",
         level=2,
         seen=(r"java\.lang\.outofmemoryerror(?!:)",),
-        means="a Java program ran out of memory: most often its heap is full, whatever memory the "
-        "machine has; the text does not say which memory it was",
+        means="a Java program ran out of memory: most often its heap is full, whatever "
+        "memory the machine has; the text does not say which memory it was",
         next_step="the first OutOfMemoryError in the log says which (`Java heap space`, "
         "`Metaspace`, threads): for the heap a larger one (-Xmx), or less data at once",
         cause=OomCause.HOST,
@@ -4272,18 +4333,20 @@ _KINDS = (
     MessageKind(
         "Java's heap",
         backend="host",
-        seen=("outofmemoryerror: (?:java heap space|gc overhead limit exceeded|metaspace)",),
+        seen=(
+            "outofmemoryerror: (?:java heap space|gc overhead limit exceeded|metaspace)",
+        ),
         means="the heap of a Java program is full, whatever memory the machine has",
-        next_step="a larger heap (-Xmx; spark.driver.memory or spark.executor.memory in Spark), or "
-        "less data at once",
+        next_step="a larger heap (-Xmx; spark.driver.memory or spark.executor.memory "
+        "in Spark), or less data at once",
         cause=OomCause.HOST,
     ),
     MessageKind(
         "pinned memory of an offloader",
         level=2,
         seen=("as the maximum reservable memory has been reached",),
-        means="mmgp, the offloader of Wan2GP, could not pin more host memory for the weights that "
-        "it keeps there: copies to the GPU are slower, but nothing fails",
+        means="mmgp, the offloader of Wan2GP, could not pin more host memory for the "
+        "weights that it keeps there: copies to the GPU are slower, but nothing fails",
         next_step="nothing, unless an error follows; then a smaller --perc-reserved-mem-max, or a "
         "profile that keeps less in the machine's memory",
         cause=OomCause.WARNING,
@@ -4292,18 +4355,18 @@ _KINDS = (
         "ArrayFire",
         seen=("device out of memory:101",),
         also=("native alloc for size <tried>",),
-        means="ArrayFire's memory manager (Flashlight, wav2letter) got no device memory, even "
-        "after it had freed its cache",
-        next_step="a smaller batch, shorter audio or a smaller beam; stop the other processes that "
-        "`nvidia-smi` shows; af::deviceGC() frees ArrayFire's cache",
+        means="ArrayFire's memory manager (Flashlight, wav2letter) got no device "
+        "memory, even after it had freed its cache",
+        next_step="a smaller batch, shorter audio or a smaller beam; stop the other "
+        "processes that `nvidia-smi` shows; af::deviceGC() frees ArrayFire's cache",
     ),
     MessageKind(
         "ROCm's HSA runtime",
         backend="device",
         level=1,
         seen=("hsa_status_error_out_of_resources",),
-        means="ROCm's runtime lacked a resource: memory, queues, signals, threads, or permission "
-        "to open /dev/kfd; at hsa_init or in rocminfo it is rarely memory",
+        means="ROCm's runtime lacked a resource: memory, queues, signals, threads, or "
+        "permission to open /dev/kfd; at hsa_init or in rocminfo it is rarely memory",
         next_step="`rocm-smi --showmeminfo vram` and `free -g` show whether memory is full while "
         "it runs; if it fails at its start, check `ulimit -u`, `dmesg`, that the user is in the "
         "groups render and video, and that the process loads one HSA runtime only",
@@ -4314,9 +4377,9 @@ _KINDS = (
         level=-1,
         seen=(r"cumemaddressreserve ?\([^()]{0,120}\)",),
         needs=("out_?of_?memory",),
-        means="the driver had no free range of GPU addresses, which is not memory: llama.cpp "
-        "reserves 32 GiB of them for each pool, tiny-cuda-nn (NeRF programs) as many as the GPU "
-        "has memory",
+        means="the driver had no free range of GPU addresses, which is not memory: "
+        "llama.cpp reserves 32 GiB of them for each pool, tiny-cuda-nn (NeRF programs) "
+        "as many as the GPU has memory",
         next_step="build llama.cpp with -DGGML_CUDA_NO_VMM=ON; run fewer models and GPU programs "
         "at once; `ulimit -v unlimited` before the start; or a newer driver",
         cause=OomCause.OTHER_MEMORY,
@@ -4327,8 +4390,8 @@ _KINDS = (
         seen=(r"iny-cuda-nn\S{0,40}?gpu_memory\.h.{0,200}?out_?of_?memory",),
         means="tiny-cuda-nn (instant-ngp, NeRF programs) got no GPU memory from the driver: it "
         "allocates outside torch's allocator, and instant-ngp keeps all training images on the GPU",
-        next_step="fewer or smaller images, a smaller hash table (log2_hashmap_size), batch or "
-        "mesh resolution; stop the other processes that `nvidia-smi` shows",
+        next_step="fewer or smaller images, a smaller hash table (log2_hashmap_size), "
+        "batch or mesh resolution; stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "a new process",
@@ -4341,11 +4404,11 @@ _KINDS = (
             "fork(?:ing)?(?: failed)?: cannot allocate memory",
             r"_execute_child.{0,400}?\[errno 12\] cannot allocate memory",
         ),
-        means="the kernel refused to copy the process (fork): host memory (not the GPU's), or what "
-        "the kernel may commit of it, is used up",
-        next_step="fewer DataLoader workers (num_workers=0 starts none) or other processes, or "
-        "start them before the large data is read; else more memory or swap; `free -g` shows the "
-        "memory while it runs",
+        means="the kernel refused to copy the process (fork): host memory (not the "
+        "GPU's), or what the kernel may commit of it, is used up",
+        next_step="fewer DataLoader workers (num_workers=0 starts none) or other "
+        "processes, or start them before the large data is read; else more memory or "
+        "swap; `free -g` shows the memory while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4369,8 +4432,8 @@ _KINDS = (
             r"allocator: (?:not enough|can't allocate) memory: you tried to allocate "
             r"(?P<tried>\d{12,20}bytes)",
         ),
-        means="one request of more than 100 GB, which is more than most machines have: data that "
-        "is taken in one piece, or a size that was computed wrongly",
+        means="one request of more than 100 GB, which is more than most machines have: "
+        "data that is taken in one piece, or a size that was computed wrongly",
         next_step=f"{SHAPES}; if they are as intended, process the data in parts, or keep it in a "
         f"file that "
         "is mapped (numpy.memmap)",
@@ -4381,10 +4444,10 @@ _KINDS = (
         backend="host",
         level=1,
         seen=("cpuallocator: not enough memory: you tried to allocate <tried>",),
-        means="torch on Windows (or Android) got no memory on the CPU: the machine's memory and "
-        "its page file are used up, not the GPU's memory",
-        next_step="a larger page file (system settings), or close other programs; else a smaller "
-        "batch, input or model in the machine's memory",
+        means="torch on Windows (or Android) got no memory on the CPU: the machine's "
+        "memory and its page file are used up, not the GPU's memory",
+        next_step="a larger page file (system settings), or close other programs; else "
+        "a smaller batch, input or model in the machine's memory",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4396,20 +4459,20 @@ _KINDS = (
             r"free memory: (?P<available>\d{1,9}[kmgt]?)",
             r"total memory: (?P<limit>\d{1,9}[kmgt]?)",
         ),
-        means="a shard of a Seastar program (ScyllaDB, Redpanda) has used up its share of host "
-        "memory, or has only small pieces of it left",
-        next_step="less data or fewer requests at once, or a larger --memory, or fewer shards "
-        "(--smp), each of which then has a larger share",
+        means="a shard of a Seastar program (ScyllaDB, Redpanda) has used up its share "
+        "of host memory, or has only small pieces of it left",
+        next_step="less data or fewer requests at once, or a larger --memory, or fewer "
+        "shards (--smp), each of which then has a larger share",
         cause=OomCause.HOST,
     ),
     MessageKind(
         "the static TLS block",
         backend="host",
         seen=("cannot allocate memory in static tls block",),
-        means="no memory ran out: the small block that each process has for thread-local variables "
-        "(static TLS) was full when a library was loaded late",
-        next_step="load that library first: LD_PRELOAD=PATH, with the path that the text shows "
-        "(often libgomp), or import torch before other libraries",
+        means="no memory ran out: the small block that each process has for "
+        "thread-local variables (static TLS) was full when a library was loaded late",
+        next_step="load that library first: LD_PRELOAD=PATH, with the path that the "
+        "text shows (often libgomp), or import torch before other libraries",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -4419,8 +4482,8 @@ _KINDS = (
             r"memory allocation of (?P<tried>\d{15,18}) bytes failed",
             r"tried to allocate (?P<tried>\d{15,18}) bytes",
         ),
-        means="more than any machine has was requested: a size was computed wrongly, or was read "
-        "from a damaged file or from memory that is no size",
+        means="more than any machine has was requested: a size was computed wrongly, "
+        "or was read from a damaged file or from memory that is no size",
         next_step=(
             f"{SHAPES}; where it reads a file, check that file; else a newer release of the program"
         ),
@@ -4431,8 +4494,8 @@ _KINDS = (
         backend="host",
         seen=("array dimensions exceeded supported range",),
         means=(
-            "one array or list is longer than .NET allows (about 2^31 elements), whatever memory "
-            "is free"
+            "one array or list is longer than .NET allows (about 2^31 elements), "
+            "whatever memory is free"
         ),
         next_step="split the data into smaller arrays, or read it in pieces",
         cause=OomCause.LIMIT,
@@ -4441,23 +4504,23 @@ _KINDS = (
         "a buffer of JavaScript",
         backend="host",
         seen=("array buffer allocation failed",),
-        means="a JavaScript program got no memory of the machine for one buffer, which lies "
-        "outside the heap, or the buffer is larger than the browser or Node.js allows (2 to 4 GiB, "
-        "less in 32 bits)",
-        next_step="smaller buffers (read the file in pieces, as a stream), fewer at once, or more "
-        "memory; --max-old-space-size does not help",
+        means="a JavaScript program got no memory of the machine for one buffer, which "
+        "lies outside the heap, or the buffer is larger than the browser or Node.js "
+        "allows (2 to 4 GiB, less in 32 bits)",
+        next_step="smaller buffers (read the file in pieces, as a stream), fewer at "
+        "once, or more memory; --max-old-space-size does not help",
         cause=OomCause.HOST,
     ),
     MessageKind(
         "a small request of the program",
         backend="host",
         seen=(r"(?<!cuda)(?<!hip)(?:re|m|c)alloc of size (?P<tried>\d{1,4}) failed",),
-        means="the program got no memory even for so little: all of it was in use before, by this "
-        "process or by others, or the allocator refused for another reason (an alignment, a "
-        "damaged heap, a build for other memory pages)",
-        next_step="`free -g` while it runs: if the memory is not full, another release of the "
-        "package, or another allocator (ARROW_DEFAULT_MEMORY_POOL=system for Arrow); if it is, "
-        "less data at once",
+        means="the program got no memory even for so little: all of it was in use "
+        "before, by this process or by others, or the allocator refused for another "
+        "reason (an alignment, a damaged heap, a build for other memory pages)",
+        next_step="`free -g` while it runs: if the memory is not full, another release "
+        "of the package, or another allocator (ARROW_DEFAULT_MEMORY_POOL=system for "
+        "Arrow); if it is, less data at once",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -4490,10 +4553,10 @@ _KINDS = (
             "(?!out|\\([\"'f]|:(?!unable|std::|cannot|could|fail|bad|out of|alloc|not "
             "enough|[^a-z]|$))",
         ),
-        means="host memory (not the GPU's) ran out, or a limit of the process, the job or the "
-        "container was reached",
-        next_step="a smaller batch, input or model in the machine's memory, or more memory for the "
-        "job; fewer DataLoader workers; `free -g` while it runs",
+        means="host memory (not the GPU's) ran out, or a limit of the process, the job "
+        "or the container was reached",
+        next_step="a smaller batch, input or model in the machine's memory, or more "
+        "memory for the job; fewer DataLoader workers; `free -g` while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4510,8 +4573,8 @@ _KINDS = (
             "memory",
         ),
         means="a compiler ran out of host memory, not the GPU's",
-        next_step="fewer jobs at once (MAX_JOBS=1, make -j1, go build -p 1), more memory or swap, "
-        "or a prebuilt package",
+        next_step="fewer jobs at once (MAX_JOBS=1, make -j1, go build -p 1), more "
+        "memory or swap, or a prebuilt package",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4522,8 +4585,8 @@ _KINDS = (
             r"rustc --crate-name.{0,8000}?\(signal: 9, sigkill",
             "error: could not compile .{0,400}?signal: 9, sigkill",
         ),
-        means="most likely the kernel killed a compiler because host memory ran out: the "
-        "machine's, or the limit of a container",
+        means="most likely the kernel killed a compiler because host memory ran out: "
+        "the machine's, or the limit of a container",
         next_step="fewer jobs at once (cargo build -j 1, go build -p 1), no link-time optimization "
         "(lto), more memory or swap, or a prebuilt package; `dmesg | grep -i kill` confirms it",
         cause=OomCause.HOST,
@@ -4554,8 +4617,8 @@ _KINDS = (
             ),
             r"systemd-oomd\S{0,20}: killed \S{1,400}? due to (?:memory used|swap)",
         ),
-        means="systemd-oomd killed all processes of a unit because the machine's memory and swap "
-        "were nearly used up: not the GPU's",
+        means="systemd-oomd killed all processes of a unit because the machine's "
+        "memory and swap were nearly used up: not the GPU's",
         next_step="use less host memory: fewer DataLoader workers, a smaller prefetch_factor; or "
         "more swap; `oomctl` shows the limit, which SwapUsedLimit= in oomd.conf sets",
         cause=OomCause.HOST,
@@ -4581,8 +4644,8 @@ _KINDS = (
             "<pressure>% > <most_pressure>% for > <waited>s",
             r"systemd-oomd\S{0,20}: killed \S{1,400}? due to memory pressure",
         ),
-        means="systemd-oomd killed all processes of a unit because programs waited too long for "
-        "host memory: not the GPU's",
+        means="systemd-oomd killed all processes of a unit because programs waited too "
+        "long for host memory: not the GPU's",
         next_step="use less host memory: fewer DataLoader workers, a smaller prefetch_factor; "
         "`oomctl` shows the limits, which ManagedOOMMemoryPressureLimit= of a unit sets",
         cause=OomCause.HOST,
@@ -4609,9 +4672,9 @@ _KINDS = (
         ),
         means="the kernel killed a process because its control group (a container, a pod, a job or "
         "a service) had used up its limit of host memory, whatever the machine has free",
-        next_step="a higher limit (--memory in Docker, resources.limits.memory in Kubernetes, "
-        "--mem in Slurm), or less host memory: fewer processes or DataLoader workers, less data "
-        "at once",
+        next_step="a higher limit (--memory in Docker, resources.limits.memory in "
+        "Kubernetes, --mem in Slurm), or less host memory: fewer processes or "
+        "DataLoader workers, less data at once",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4619,9 +4682,9 @@ _KINDS = (
         backend="host",
         seen=("out of memory and no killable processes",),
         also=("memory usage: <used>, cached: <cached>, total: <machine>",),
-        means="the kernel needed memory of the host (not the GPU's), and every process there is "
-        "exempt from being killed (oom_score_adj -1000): where only few are listed, most likely "
-        "the limit of a container",
+        means="the kernel needed memory of the host (not the GPU's), and every process "
+        "there is exempt from being killed (oom_score_adj -1000): where only few are "
+        "listed, most likely the limit of a container",
         next_step="the lines above it say whose limit it was (memory usage, limit, Memory cgroup "
         "stats): raise that limit or put less into it, its files in memory (tmpfs) included; let "
         "processes that may end have a higher oom_score_adj",
@@ -4645,9 +4708,9 @@ _KINDS = (
         ),
         means="the kernel killed a process because the machine's memory was used up (not the "
         "GPU's, and not just a container's limit); other processes may hold most of it",
-        next_step="use less host memory: fewer processes or DataLoader workers, less data at once; "
-        "or more memory or swap. The kernel's table of processes above that line shows what held "
-        "it",
+        next_step="use less host memory: fewer processes or DataLoader workers, less "
+        "data at once; or more memory or swap. The kernel's table of processes above "
+        "that line shows what held it",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4668,13 +4731,11 @@ _KINDS = (
             "total-vm: ?<address_space>",
             "anon-rss: ?(?!0kb)<process>",
         ),
-        means="the kernel killed a process because host memory was used up: the machine's, or the "
-        "limit of a container or job",
-        next_step="use less host memory: fewer processes or DataLoader workers, less data at "
-        "once; or more "
-        "memory or a higher limit. `dmesg | grep -i -A 1 oom-kill` shows whether it was a limit, "
-        "and which "
-        "process was killed",
+        means="the kernel killed a process because host memory was used up: the "
+        "machine's, or the limit of a container or job",
+        next_step="use less host memory: fewer processes or DataLoader workers, less "
+        "data at once; or more memory or a higher limit. `dmesg | grep -i -A 1 "
+        "oom-kill` shows whether it was a limit, and which process was killed",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4701,11 +4762,11 @@ _KINDS = (
             "total-vm: ?<address_space>",
             "anon-rss: ?(?!0kb)<process>",
         ),
-        means="the kernel killed the container because host memory (not the GPU's) ran out: most "
-        "often the container's own limit, else the node's memory",
-        next_step="a higher resources.limits.memory of the container, or less host memory: fewer "
-        "processes or DataLoader workers, a smaller prefetch_factor; `kubectl describe pod` shows "
-        "the limit",
+        means="the kernel killed the container because host memory (not the GPU's) ran "
+        "out: most often the container's own limit, else the node's memory",
+        next_step="a higher resources.limits.memory of the container, or less host "
+        "memory: fewer processes or DataLoader workers, a smaller prefetch_factor; "
+        "`kubectl describe pod` shows the limit",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4717,9 +4778,9 @@ _KINDS = (
                 r"allocation\))?"
             ),
         ),
-        means="the system gave DuckDB no more memory, before its own limit (memory_limit) was "
-        "reached: other programs hold the rest, or a limit of the process, the container or the "
-        "kernel (vm.max_map_count) is lower",
+        means="the system gave DuckDB no more memory, before its own limit "
+        "(memory_limit) was reached: other programs hold the rest, or a limit of the "
+        "process, the container or the kernel (vm.max_map_count) is lower",
         next_step="SET memory_limit to well below what the machine or the container has, fewer "
         "threads (SET threads), or preserve_insertion_order=false; `free -g` while it runs",
         cause=OomCause.HOST,
@@ -4733,8 +4794,8 @@ _KINDS = (
             r"free "
             "up enough memory",
         ),
-        means="a new limit (memory_limit) is lower than what DuckDB holds already: memory itself "
-        "did not run out",
+        means="a new limit (memory_limit) is lower than what DuckDB holds already: "
+        "memory itself did not run out",
         next_step="a higher memory_limit; or set it at the start, before data is read",
         cause=OomCause.LIMIT,
     ),
@@ -4758,8 +4819,8 @@ _KINDS = (
         level=1,
         seen=(r"earlyoom\S{0,20}: mem avail",),
         unless=("low memory!", r"earlyoom\S{0,20}: sending sig(?:term|kill) to process \d"),
-        means="earlyoom reports the machine's memory here and killed nothing: by default it kills "
-        "a process when free memory and free swap are both below 10 %",
+        means="earlyoom reports the machine's memory here and killed nothing: by "
+        "default it kills a process when free memory and free swap are both below 10 %",
         next_step="`top` shows which processes hold the memory; with -s 100 earlyoom ignores swap",
         cause=OomCause.UNKNOWN,
     ),
@@ -4775,11 +4836,11 @@ _KINDS = (
             "vmrss:? <process>",
             r"mem avail: \d{1,9} of (?P<machine>\d{1,9}mib)",
         ),
-        means="earlyoom killed a process (by default the one with the highest OOM score) before "
-        "the machine's memory was quite used up: not the GPU's memory",
-        next_step="use less host memory: fewer processes or DataLoader workers, less data at once; "
-        "or more memory or swap. earlyoom's options -m and -s set the free memory and swap at "
-        "which it acts",
+        means="earlyoom killed a process (by default the one with the highest OOM "
+        "score) before the machine's memory was quite used up: not the GPU's memory",
+        next_step="use less host memory: fewer processes or DataLoader workers, less "
+        "data at once; or more memory or swap. earlyoom's options -m and -s set the "
+        "free memory and swap at which it acts",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4799,10 +4860,10 @@ _KINDS = (
         level=1,
         seen=("exceeded <budget>% memory budget",),
         also=("process memory: <process> -- worker memory limit: <limit>",),
-        means="Dask killed a worker that came too close to the memory limit that Dask sets for "
-        "each worker; the machine may have memory free",
-        next_step="smaller partitions or chunks, fewer threads for each worker, or a higher "
-        "memory_limit of the workers",
+        means="Dask killed a worker that came too close to the memory limit that Dask "
+        "sets for each worker; the machine may have memory free",
+        next_step="smaller partitions or chunks, fewer threads for each worker, or a "
+        "higher memory_limit of the workers",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4815,10 +4876,10 @@ _KINDS = (
             "process memory: <process> -- worker",
             "unmanaged memory: <process> -- worker",
         ),
-        means="a warning: a Dask worker comes near its limit of host memory; Dask pauses it, and "
-        "kills it at 95 % of the limit",
-        next_step="nothing, if the job goes on; else smaller partitions or chunks, fewer threads "
-        "for each worker, or a higher memory_limit",
+        means="a warning: a Dask worker comes near its limit of host memory; Dask "
+        "pauses it, and kills it at 95 % of the limit",
+        next_step="nothing, if the job goes on; else smaller partitions or chunks, "
+        "fewer threads for each worker, or a higher memory_limit",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -4827,10 +4888,10 @@ _KINDS = (
         level=2,
         seen=(r"killedworker[(:]|died while (?:running|trying to run) it",),
         unless=("memory budget",),
-        means="Dask workers died several times on one task: often because host memory ran out, "
-        "else because the task crashed them",
-        next_step="the workers' own logs, or `dmesg | grep -i kill`, show which; if memory ran "
-        "out, smaller partitions or a higher memory_limit",
+        means="Dask workers died several times on one task: often because host memory "
+        "ran out, else because the task crashed them",
+        next_step="the workers' own logs, or `dmesg | grep -i kill`, show which; if "
+        "memory ran out, smaller partitions or a higher memory_limit",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -4844,8 +4905,8 @@ _KINDS = (
             r"is running (?:\d{1,15}b)? ?beyond (?:the)? ?'?virtual'? memory limit",
         ),
         also=("<used> of <limit> virtual memory used",),
-        means="YARN killed the container because its address space was larger than YARN allows, "
-        "whatever memory it really used",
+        means="YARN killed the container because its address space was larger than "
+        "YARN allows, whatever memory it really used",
         next_step="turn the check off (yarn.nodemanager.vmem-check-enabled=false), or a larger "
         "yarn.nodemanager.vmem-pmem-ratio; else a larger spark.executor.memoryOverhead",
         cause=OomCause.HOST,
@@ -4873,10 +4934,10 @@ _KINDS = (
             "insufficient memory for the java runtime environment to continue",
             r"outofmemoryerror: (?:cannot reserve|direct buffer memory)",
         ),
-        means="Java got no memory outside its heap: the machine, or the limit of a container, has "
-        "none left, or the limit of direct buffers is reached",
-        next_step="a smaller heap (-Xmx) or fewer processes, so that some is left; for direct "
-        "buffers, a larger -XX:MaxDirectMemorySize",
+        means="Java got no memory outside its heap: the machine, or the limit of a "
+        "container, has none left, or the limit of direct buffers is reached",
+        next_step="a smaller heap (-Xmx) or fewer processes, so that some is left; for "
+        "direct buffers, a larger -XX:MaxDirectMemorySize",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4888,11 +4949,11 @@ _KINDS = (
             r"[\d.]{1,9}\([\d.]{1,9}\)->(?P<heap_mib>[\d.]{1,9})\(",
         ),
         means=(
-            "the heap of a JavaScript program has reached its limit, whatever memory the machine "
-            "has"
+            "the heap of a JavaScript program has reached its limit, whatever memory "
+            "the machine has"
         ),
-        next_step="a larger heap: NODE_OPTIONS=--max-old-space-size=8192 (MiB); if its use only "
-        "grows, look for a leak in the program",
+        next_step="a larger heap: NODE_OPTIONS=--max-old-space-size=8192 (MiB); if its "
+        "use only grows, look for a leak in the program",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4906,10 +4967,9 @@ _KINDS = (
         ),
         also=("reached total allocation of <limit>",),
         means="R got no host memory for one more object, or has reached its own limit",
-        next_step="use less memory: rm() and gc() for objects no longer needed, sparse matrices, "
-        "data in "
-        "pieces; a 64-bit R; to raise R's own limit, R_MAX_VSIZE (memory.limit() before R 4.2 on "
-        "Windows)",
+        next_step="use less memory: rm() and gc() for objects no longer needed, sparse "
+        "matrices, data in pieces; a 64-bit R; to raise R's own limit, R_MAX_VSIZE "
+        "(memory.limit() before R 4.2 on Windows)",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4929,10 +4989,12 @@ _KINDS = (
     MessageKind(
         "a wrong size in MATLAB",
         backend="host",
-        seen=(r"requested [\dx]{3,60}\((?P<tried>\d{4,12}(?:\.\d)?gb)\) array exceeds maximum",),
+        seen=(
+            r"requested [\dx]{3,60}\((?P<tried>\d{4,12}(?:\.\d)?gb)\) array exceeds maximum",
+        ),
         also=(r"(?:array size preference|possible variable size) \(<limit>\)",),
-        means="the array is larger than the memory of any machine on which MATLAB usually runs: "
-        "its size is most likely wrong",
+        means="the array is larger than the memory of any machine on which MATLAB "
+        "usually runs: its size is most likely wrong",
         next_step="look at the sizes at the line that MATLAB names; a compiled function (MEX) that "
         "was built for another release of MATLAB returns such sizes: compile it again",
         cause=OomCause.HOST,
@@ -4947,8 +5009,8 @@ _KINDS = (
             r"out of memory\. type \"?help memory",
         ),
         also=(r"array size preference \(<limit>\)",),
-        means="an array of MATLAB does not fit into the machine's memory, or into the limit that "
-        "MATLAB sets (by default all of it)",
+        means="an array of MATLAB does not fit into the machine's memory, or into the "
+        "limit that MATLAB sets (by default all of it)",
         next_step="smaller arrays (single instead of double, sparse, tall arrays), or clear what "
         "is no longer needed; the limit is in the preferences (MATLAB > Workspace)",
         cause=OomCause.HOST,
@@ -4962,10 +5024,10 @@ _KINDS = (
                 r"(?P<used>\d{1,7}[mg](?:ib)?) used"
             ),
         ),
-        means="Cloud Run (or Cloud Functions) stopped the instance because it used more memory "
-        "than its limit, which counts files in /tmp too",
-        next_step="a larger limit (gcloud run services update NAME --memory 2Gi), fewer requests "
-        "at once in an instance (--concurrency), or less data at once",
+        means="Cloud Run (or Cloud Functions) stopped the instance because it used "
+        "more memory than its limit, which counts files in /tmp too",
+        next_step="a larger limit (gcloud run services update NAME --memory 2Gi), "
+        "fewer requests at once in an instance (--concurrency), or less data at once",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -4974,8 +5036,8 @@ _KINDS = (
         seen=(r"error r15 \(memory quota vastly exceeded",),
         also=(r"process running mem=(?P<used>\d{1,7}[mg])\((?:[2-9]\d\d|\d{4})",),
         means=(
-            "Heroku stopped the dyno because it used far more memory than its type has, swap "
-            "included"
+            "Heroku stopped the dyno because it used far more memory than its type "
+            "has, swap included"
         ),
         next_step="fewer processes (WEB_CONCURRENCY), less data at once, or a larger type of dyno",
         cause=OomCause.HOST,
@@ -4986,8 +5048,8 @@ _KINDS = (
         level=1,
         seen=(r"error r14 \(memory quota exceeded",),
         also=(r"process running mem=(?P<used>\d{1,7}[mg])\(",),
-        means="a warning: the dyno uses more memory than its type has, and swaps, which is slow; "
-        "Heroku stops it at a far larger use",
+        means="a warning: the dyno uses more memory than its type has, and swaps, "
+        "which is slow; Heroku stops it at a far larger use",
         next_step="fewer processes (WEB_CONCURRENCY), less data at once, or a larger type of dyno",
         cause=OomCause.WARNING,
     ),
@@ -4996,10 +5058,10 @@ _KINDS = (
         backend="host",
         level=1,
         seen=(r"vm\.max_map_count \[\d{1,9}\] (?:is|likely) too low",),
-        means="no memory ran out: Elasticsearch (or OpenSearch) does not start, because the kernel "
-        "allows a process fewer mappings than it wants",
-        next_step="`sudo sysctl -w vm.max_map_count=262144` on the host, and the same line in "
-        "/etc/sysctl.conf",
+        means="no memory ran out: Elasticsearch (or OpenSearch) does not start, "
+        "because the kernel allows a process fewer mappings than it wants",
+        next_step="`sudo sysctl -w vm.max_map_count=262144` on the host, and the same "
+        "line in /etc/sysctl.conf",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -5012,11 +5074,11 @@ _KINDS = (
         ),
         also=("memory size: <limit> ?max memory used: <used>",),
         means=(
-            "AWS stopped the function, most likely because it used more memory than its setting "
-            "allows"
+            "AWS stopped the function, most likely because it used more memory than "
+            "its setting allows"
         ),
-        next_step="a larger memory size of the function (MemorySize), or less data at once; the "
-        "line REPORT of its log shows the peak",
+        next_step="a larger memory size of the function (MemorySize), or less data at "
+        "once; the line REPORT of its log shows the peak",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -5028,8 +5090,8 @@ _KINDS = (
             "session crashed after using all available ram",
         ),
         means="the notebook's session used up its host memory (not the GPU's) and was restarted",
-        next_step="a smaller batch or input, data that is read in pieces, or del and gc.collect() "
-        "for objects no longer needed; else a session with more memory",
+        next_step="a smaller batch or input, data that is read in pieces, or del and "
+        "gc.collect() for objects no longer needed; else a session with more memory",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -5042,12 +5104,12 @@ _KINDS = (
                 r"shards:.{0,1000}?(?:(?:exitcode|returncode)[:=]{1,2}-9(?!\d)|it\]killed)"
             ),
         ),
-        means="the kernel most likely killed the process because host memory (the machine's, or "
-        "the limit of a container) ran out while weights were loaded: each process may have its "
-        "own copy of them there",
-        next_step="low_cpu_mem_usage=True or device_map in from_pretrained(), weights that are not "
-        "float32, FSDP's cpu_ram_efficient_loading, fewer processes, or more memory for the job; "
-        "`dmesg | grep -i kill` confirms it",
+        means="the kernel most likely killed the process because host memory (the "
+        "machine's, or the limit of a container) ran out while weights were loaded: "
+        "each process may have its own copy of them there",
+        next_step="low_cpu_mem_usage=True or device_map in from_pretrained(), weights "
+        "that are not float32, FSDP's cpu_ram_efficient_loading, fewer processes, or "
+        "more memory for the job; `dmesg | grep -i kill` confirms it",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -5058,8 +5120,8 @@ _KINDS = (
             "worker process managed by the executor was unexpectedly terminated.{0,240}?"
             r"sigkill\(-9\)",
         ),
-        means="most likely the kernel killed a worker because host memory ran out: the machine's, "
-        "or the limit of a container; joblib cannot tell",
+        means="most likely the kernel killed a worker because host memory ran out: the "
+        "machine's, or the limit of a container; joblib cannot tell",
         next_step=(
             "fewer workers (n_jobs), or less data for each; `dmesg | grep -i kill` confirms it"
         ),
@@ -5074,10 +5136,10 @@ _KINDS = (
             "are "
             r"\{(?:sigsegv|exit)",
         ),
-        means="a worker crashed or ended by itself, as its exit code says: the kernel did not kill "
-        "it for its memory, which joblib names for every lost worker",
-        next_step="n_jobs=1, or the output of the workers, shows the error; a crash (SIGSEGV) is "
-        "one of a library's own code",
+        means="a worker crashed or ended by itself, as its exit code says: the kernel "
+        "did not kill it for its memory, which joblib names for every lost worker",
+        next_step="n_jobs=1, or the output of the workers, shows the error; a crash "
+        "(SIGSEGV) is one of a library's own code",
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
@@ -5085,11 +5147,11 @@ _KINDS = (
         backend="host",
         level=2,
         seen=(
-            "worker process managed by the executor was unexpectedly terminated.{0,200}?excessive "
-            "memory usage",
+            "worker process managed by the executor was unexpectedly "
+            "terminated.{0,200}?excessive memory usage",
         ),
-        means="a worker was killed because host memory ran out, or it crashed: joblib cannot tell, "
-        "and the text does not say",
+        means="a worker was killed because host memory ran out, or it crashed: joblib "
+        "cannot tell, and the text does not say",
         next_step="fewer workers (n_jobs), or less data for each; `free -g` while it runs, and "
         "`dmesg | grep -i kill`, show whether it was memory; if not, n_jobs=1 shows the error",
         cause=OomCause.UNKNOWN,
@@ -5138,8 +5200,8 @@ _KINDS = (
         ),
         means="the container was killed (SIGKILL), but not at its own memory limit: by `docker "
         "stop`, by a health check, or by the kernel because the machine's memory ran out",
-        next_step="`dmesg | grep -i kill` on the host shows whether the kernel did it: if so, use "
-        "less host memory; if not, look for what stopped the container",
+        next_step="`dmesg | grep -i kill` on the host shows whether the kernel did it: "
+        "if so, use less host memory; if not, look for what stopped the container",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5166,18 +5228,18 @@ _KINDS = (
         unless=(
             (
                 # "Running out of memory" is what programs say of what 137 may mean.
-                "oom[-_]kill event|oomkilled(?!\\W{1,4}false)|killed process \\d|"
-                "(?<!running)out of memory|invoked oom"
+                "oom[-_]kill event|oomkilled(?!\\W{1,4}false)|killed process "
+                "\\d|(?<!running)out of memory|invoked oom"
             ),
             "memory cgroup|used up",
         ),
         also=("max memory usage of this container is <used>",),
-        means="SIGKILL ended the process: the kernel's, because host memory ran out, or that of "
-        "whatever stops the container (`docker stop` after its grace period, a failed probe, a "
-        "scheduler), of which the text has a sign",
-        next_step="`dmesg | grep -i kill` on the host, and `docker inspect` (OOMKilled) or "
-        "`kubectl describe pod` (Last State, Events), show which: if memory ran out, use less "
-        "host memory; if not, look for what stopped it",
+        means="SIGKILL ended the process: the kernel's, because host memory ran out, "
+        "or that of whatever stops the container (`docker stop` after its grace "
+        "period, a failed probe, a scheduler), of which the text has a sign",
+        next_step="`dmesg | grep -i kill` on the host, and `docker inspect` "
+        "(OOMKilled) or `kubectl describe pod` (Last State, Events), show which: if "
+        "memory ran out, use less host memory; if not, look for what stopped it",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5213,11 +5275,11 @@ _KINDS = (
             "total-vm: ?<address_space>",
             "anon-rss: ?(?!0kb)<process>",
         ),
-        means="the kernel most likely killed the process because host memory ran out: the "
-        "machine's, or the limit of a container",
-        next_step="less host memory: fewer processes or DataLoader workers, less data or a smaller "
-        "model at once; or more memory for the job; `free -g` while it runs; `dmesg | grep -i "
-        "kill` confirms it",
+        means="the kernel most likely killed the process because host memory ran out: "
+        "the machine's, or the limit of a container",
+        next_step="less host memory: fewer processes or DataLoader workers, less data "
+        "or a smaller model at once; or more memory for the job; `free -g` while it "
+        "runs; `dmesg | grep -i kill` confirms it",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -5226,8 +5288,8 @@ _KINDS = (
         level=2,
         seen=(r"dataloader worker \(pid\S{0,60}?\) exited unexpectedly",),
         unless=(r"killed by signal|sigkill|exit ?code \D{0,4}(?:-9|137)(?!\d)",),
-        means="a worker ended without an error message: often the kernel killed it because host "
-        "memory ran out, else it crashed or raised an error of its own",
+        means="a worker ended without an error message: often the kernel killed it "
+        "because host memory ran out, else it crashed or raised an error of its own",
         next_step="num_workers=0 shows an error of the worker itself; `dmesg | grep -i kill` shows "
         "whether memory ran out: then fewer workers or a smaller prefetch_factor",
         cause=OomCause.UNKNOWN,
@@ -5242,10 +5304,10 @@ _KINDS = (
             r"kernel (?:died|restarting)\W{1,3}the kernel",
         ),
         unless=("large alloc|all available ram|than is available",),
-        means="the kernel of a notebook ended without an error of its own: often because host "
-        "memory ran out, else a library crashed",
-        next_step="run the code as a script, which shows an error or 'Killed'; `free -g` while it "
-        "runs shows whether memory fills: then less data at once",
+        means="the kernel of a notebook ended without an error of its own: often "
+        "because host memory ran out, else a library crashed",
+        next_step="run the code as a script, which shows an error or 'Killed'; `free "
+        "-g` while it runs shows whether memory fills: then less data at once",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5257,8 +5319,8 @@ _KINDS = (
             "finishing|worker process has died|potential root causes.{0,80}?oom ?killer",
         ),
         unless=("out of memory: killed|oom[_-]kill event|node running low on memory",),
-        means="a worker of Ray ended without an error that Ray could read: the kernel may have "
-        "ended it because host memory ran out, or it crashed",
+        means="a worker of Ray ended without an error that Ray could read: the kernel "
+        "may have ended it because host memory ran out, or it crashed",
         next_step="`dmesg | grep -i kill` on its node shows whether memory ran out, the worker's "
         "own log whether it crashed; if memory ran out, fewer or smaller tasks on a node",
         cause=OomCause.UNKNOWN,
@@ -5269,22 +5331,24 @@ _KINDS = (
         level=2,
         seen=("background workers? (?:is|are) no longer alive",),
         unless=("sigkill|exit code (?:-9|137)|out of memory: killed",),
-        means="a process that prepares nnU-Net's batches ended: most often because host memory ran "
-        "out, else because of an error that stands further up",
-        next_step="read the lines above it; fewer such processes (nnUNet_n_proc_DA=2), or more "
-        "memory; `dmesg | grep -i kill` shows whether memory ran out",
+        means="a process that prepares nnU-Net's batches ended: most often because "
+        "host memory ran out, else because of an error that stands further up",
+        next_step="read the lines above it; fewer such processes (nnUNet_n_proc_DA=2), "
+        "or more memory; `dmesg | grep -i kill` shows whether memory ran out",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "perhaps the cause of a broken process pool",
         backend="host",
         level=2,
-        seen=(r"brokenprocesspool|process(?: in the [a-z ]{4,20})? (?:was )?terminated abruptly",),
+        seen=(
+            r"brokenprocesspool|process(?: in the [a-z ]{4,20})? (?:was )?terminated abruptly",
+        ),
         unless=("sigkill|exit code (?:-9|137)|out of memory: killed",),
-        means="a process of a pool ended without an error of its own: most often the kernel killed "
-        "it because host memory ran out, else it crashed",
-        next_step="fewer processes, or less data in each; `dmesg | grep -i kill` shows whether "
-        "memory ran out",
+        means="a process of a pool ended without an error of its own: most often the "
+        "kernel killed it because host memory ran out, else it crashed",
+        next_step="fewer processes, or less data in each; `dmesg | grep -i kill` shows "
+        "whether memory ran out",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5294,10 +5358,10 @@ _KINDS = (
             "(?:cudnn|cublas|cusolver|cusparse|hipblas|rocblas|miopen)_?status_?(?:execution_?failed|"
             "internal_?error|mapping_?error)",
         ),
-        means="such an error has many causes; too little memory for the library's workspace is a "
-        "frequent one",
-        next_step="try a smaller batch, with `nvidia-smi` beside it; if it fails too, rerun with "
-        "CUDA_LAUNCH_BLOCKING=1, which shows the call that fails",
+        means="such an error has many causes; too little memory for the library's "
+        "workspace is a frequent one",
+        next_step="try a smaller batch, with `nvidia-smi` beside it; if it fails too, "
+        "rerun with CUDA_LAUNCH_BLOCKING=1, which shows the call that fails",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5305,12 +5369,12 @@ _KINDS = (
         level=1.5,
         seen=(_FIRST_ATTEMPT,),
         unless=(_ENDED,),
-        means="torch 2.13 writes this line for each failed attempt, even if it then frees its "
-        "cache and gets the memory (up to three lines for one allocation): alone, it is not a "
-        "failure",
-        next_step="nothing, if the run goes on, though it is slower so near the limit; if it "
-        "stopped, look for 'Tried to allocate' below this line; then a smaller batch, or a "
-        "smaller share for the server (vLLM's gpu_memory_utilization)",
+        means="torch 2.13 writes this line for each failed attempt, even if it then "
+        "frees its cache and gets the memory (up to three lines for one allocation): "
+        "alone, it is not a failure",
+        next_step="nothing, if the run goes on, though it is slower so near the limit; "
+        "if it stopped, look for 'Tried to allocate' below this line; then a smaller "
+        "batch, or a smaller share for the server (vLLM's gpu_memory_utilization)",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -5318,11 +5382,11 @@ _KINDS = (
         level=1.5,
         seen=(_FIRST_ATTEMPT,),
         needs=(_ENDED,),
-        means="the driver had no memory left for torch's allocator, and an error follows; if it is "
-        "torch's, its message has more figures",
-        next_step="look for 'Tried to allocate' below it; stop the other processes that "
-        "`nvidia-smi` shows; else a smaller batch, or a smaller share for the server (vLLM's "
-        "gpu_memory_utilization)",
+        means="the driver had no memory left for torch's allocator, and an error "
+        "follows; if it is torch's, its message has more figures",
+        next_step="look for 'Tried to allocate' below it; stop the other processes "
+        "that `nvidia-smi` shows; else a smaller batch, or a smaller share for the "
+        "server (vLLM's gpu_memory_utilization)",
     ),
     MessageKind(
         "a skipped or retried batch",
@@ -5343,27 +5407,27 @@ _KINDS = (
         unless=("illegal memory access|defaultcpuallocator: ",),
         means="the program ran out of GPU memory and goes on: it skips this batch, tries a smaller "
         "one, or computes this part on the CPU, which is slower; the figures are not in the text",
-        next_step="a smaller batch, shorter sequences or smaller images, unless skipped batches "
-        "are acceptable; `nvidia-smi` shows what other programs hold",
+        next_step="a smaller batch, shorter sequences or smaller images, unless "
+        "skipped batches are acceptable; `nvidia-smi` shows what other programs hold",
         cause=OomCause.WARNING,
     ),
     MessageKind(
         "torch's allocator, in other words",
         level=1.4,
         seen=(r"outofmemoryerror: tried to allocate <tried>.{0,24}?had <free> free",),
-        means="torch's allocator found no memory for this request; the text does not say who holds "
-        "the rest of the device",
-        next_step="a smaller batch, shorter sequences or smaller images; `nvidia-smi` shows what "
-        "other programs hold",
+        means="torch's allocator found no memory for this request; the text does not "
+        "say who holds the rest of the device",
+        next_step="a smaller batch, shorter sequences or smaller images; `nvidia-smi` "
+        "shows what other programs hold",
     ),
     MessageKind(
         "torch's allocator, in other words",
         level=1.4,
         seen=(r"outofmemoryerror: tried to allocate <tried>(?!.{0,24}?had \d)",),
-        means="torch's allocator found no memory for this request; the rest of its message, which "
-        "has the other figures, is not in the text",
-        next_step="look at the whole message in the log; else a smaller batch, shorter sequences "
-        "or smaller images; `nvidia-smi` shows what other programs hold",
+        means="torch's allocator found no memory for this request; the rest of its "
+        "message, which has the other figures, is not in the text",
+        next_step="look at the whole message in the log; else a smaller batch, shorter "
+        "sequences or smaller images; `nvidia-smi` shows what other programs hold",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5378,8 +5442,8 @@ _KINDS = (
             r"autobatch: (?:warning)?\W{0,4}error detected: .{0,300}?out ?of ?memory",
         ),
         unless=(r"traceback \(most recent call last\)",),
-        means="the program tries larger and larger batches, catches the message of the one that "
-        "does not fit, and goes on with a smaller batch",
+        means="the program tries larger and larger batches, catches the message of the "
+        "one that does not fit, and goes on with a smaller batch",
         next_step="nothing, if the training starts; if it then runs out of memory, set a smaller "
         "batch yourself (batch=8) instead of -1, or stop the other processes that `nvidia-smi` "
         "shows",
@@ -5394,8 +5458,8 @@ _KINDS = (
             r"batch size \d{1,7} succeeded, trying batch size",
         ),
         needs=("out of memory|outofmemoryerror",),
-        means="the batch size is one that a search found to fit in a short trial; images with more "
-        "objects, longer inputs, or the evaluation need more",
+        means="the batch size is one that a search found to fit in a short trial; "
+        "images with more objects, longer inputs, or the evaluation need more",
         next_step="set a smaller batch yourself, below the size that the search found",
         leads=True,
     ),
@@ -5404,8 +5468,8 @@ _KINDS = (
         level=3,
         seen=(r"(?:torch\.(?:cuda\.)?|raytaskerror\()outofmemoryerror",),
         means=(
-            "torch's allocator found no GPU memory; its message, which has the figures, is not in "
-            "the text"
+            "torch's allocator found no GPU memory; its message, which has the "
+            "figures, is not in the text"
         ),
         next_step="look for 'Tried to allocate' further up in the log; else a smaller batch, "
         "shorter sequences or smaller images; `nvidia-smi` shows what other programs hold",
@@ -5415,11 +5479,11 @@ _KINDS = (
         "a program on the GPU",
         level=3,
         seen=("(?:cuda|gpu|vram|metal|hip|xpu|npu|rocm) ?oom(?![_-]|kill)",),
-        means="a program, most often one that uses torch, got no memory of the GPU; the figures "
-        "are not in the text",
-        next_step="look for 'Tried to allocate' further up in the log, which has torch's figures; "
-        "else less at once: a smaller batch, input or model; `nvidia-smi` shows what other "
-        "programs hold",
+        means="a program, most often one that uses torch, got no memory of the GPU; "
+        "the figures are not in the text",
+        next_step="look for 'Tried to allocate' further up in the log, which has "
+        "torch's figures; else less at once: a smaller batch, input or model; "
+        "`nvidia-smi` shows what other programs hold",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5438,8 +5502,8 @@ _KINDS = (
         level=2,
         seen=("your current gpu free memory is <free>",),
         also=("safe value of <limit>",),
-        means="a warning: little GPU memory is free; if the driver uses host memory instead, the "
-        "program becomes very slow",
+        means="a warning: little GPU memory is free; if the driver uses host memory "
+        "instead, the program becomes very slow",
         next_step="a lower GPU Weights in Forge's user interface, or a smaller image",
         cause=OomCause.WARNING,
     ),
@@ -5450,10 +5514,10 @@ _KINDS = (
             r"dml.{0,200}?887a000[5-7]",
             "gpu device instance has been suspended",
         ),
-        means="Windows took the GPU away from the program: often because GPU memory ran out, else "
-        "because the driver hung or crashed",
-        next_step="a smaller batch, image or model, and close other programs that use the GPU; if "
-        "the GPU is not full, a newer driver",
+        means="Windows took the GPU away from the program: often because GPU memory "
+        "ran out, else because the driver hung or crashed",
+        next_step="a smaller batch, image or model, and close other programs that use "
+        "the GPU; if the GPU is not full, a newer driver",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5506,8 +5570,8 @@ _KINDS = (
         "GPT4All",
         level=1,
         seen=(r"gpu loading failed \(out of vram\?\)",),
-        means="GPT4All could not load the model on the GPU, suspects too little memory, and uses "
-        "the CPU instead",
+        means="GPT4All could not load the model on the GPU, suspects too little "
+        "memory, and uses the CPU instead",
         next_step=(
             "a smaller or more strongly quantized model, or a shorter context; or the CPU as device"
         ),
@@ -5531,8 +5595,8 @@ _KINDS = (
         "Wan2GP",
         level=1,
         seen=("unsufficient vram and you should therefore",),
-        means="Wan2GP caught an error and suspects too little GPU memory; the error itself is in "
-        "its terminal",
+        means="Wan2GP caught an error and suspects too little GPU memory; the error "
+        "itself is in its terminal",
         next_step=(
             "a smaller video or fewer frames; a profile that needs less memory (--profile 4, or 5)"
         ),
@@ -5550,11 +5614,11 @@ _KINDS = (
             "estimated available reservable ram is <available>",
         ),
         means=(
-            "Wan2GP caught an error and suspects too little host memory, which it pins for the "
-            "models"
+            "Wan2GP caught an error and suspects too little host memory, which it pins "
+            "for the models"
         ),
-        next_step="a smaller perc_reserved_mem_max (--perc-reserved-mem-max 0.3), or a profile "
-        "that needs less memory (--profile 4, or 5)",
+        next_step="a smaller perc_reserved_mem_max (--perc-reserved-mem-max 0.3), or a "
+        "profile that needs less memory (--profile 4, or 5)",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -5609,8 +5673,8 @@ _KINDS = (
         level=4,
         seen=("out of memory|outofmemoryerror",),
         means=(
-            "memory ran out; the text has no figures, and does not say whether the GPU's or the "
-            "host's"
+            "memory ran out; the text has no figures, and does not say whether the "
+            "GPU's or the host's"
         ),
         next_step=_LESS_OF_ANY,
         cause=OomCause.UNKNOWN,
@@ -5628,18 +5692,18 @@ _DENIALS = (
     ),
     MessageKind(
         "enough memory",
-        means="the cause is not in the text: when the program measured it, more memory was free "
-        "than was needed; possible: another thread or process held it at that moment, or a limit "
-        "of Windows, WSL or a virtual GPU",
-        next_step="run it again with `{monitor}` beside it, which shows what else takes memory at "
-        "that moment",
+        means="the cause is not in the text: when the program measured it, more memory "
+        "was free than was needed; possible: another thread or process held it at that "
+        "moment, or a limit of Windows, WSL or a virtual GPU",
+        next_step="run it again with `{monitor}` beside it, which shows what else "
+        "takes memory at that moment",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "enough tokens",
-        means="the cause is not in the text: the cache had room for more tokens than were "
-        "requested; possible: with pages of more than one token, each request needs a whole page, "
-        "and too few are free",
+        means="the cause is not in the text: the cache had room for more tokens than "
+        "were requested; possible: with pages of more than one token, each request "
+        "needs a whole page, and too few are free",
         next_step=(
             "lower --max-running-requests, or set --page-size 1; else a newer release of the server"
         ),

@@ -34,7 +34,9 @@ LEAST_FREE = 0.01
 # simulated trainings of linear layers, torch 2.13, they take 1.7 to 30 %, most with odd batches.
 _LATER_PIECES = 1.1
 _NOW_SERVED = "nothing could be tried: a replay of the file as it is serves this request"
-_FAILS_EARLIER = "nothing could be tried: a replay of the file as it is already fails earlier"
+_FAILS_EARLIER = (
+    "nothing could be tried: a replay of the file as it is already fails earlier"
+)
 _UNKNOWN = "what the rest of the step needs is not known from this trace"
 
 
@@ -135,7 +137,11 @@ class _Trials:
         assumptions = (*remedy.assumptions, *outcome.assumptions)
         is_served = is_enough is not False
         return replace(
-            remedy, is_served=is_served, is_enough=is_enough, detail=detail, assumptions=assumptions
+            remedy,
+            is_served=is_served,
+            is_enough=is_enough,
+            detail=detail,
+            assumptions=assumptions,
         )
 
 
@@ -155,7 +161,9 @@ def find_remedies(
     capacity = capacity_at_oom(calls, event)
     outcome = try_out(calls, Trial(calls.file_settings, capacity))
     if event not in outcome.failed_again:
-        return Remedies(n_events, (), _NOW_SERVED if event in outcome.served else _FAILS_EARLIER)
+        return Remedies(
+            n_events, (), _NOW_SERVED if event in outcome.served else _FAILS_EARLIER
+        )
     step = RestOfStep(analysis, event)
     usable_bytes = int(capacity * (1 - LEAST_FREE))
     trials = _Trials(calls, capacity, usable_bytes, step, progress)

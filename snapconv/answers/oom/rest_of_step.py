@@ -47,10 +47,14 @@ class RestOfStep:
         self.event = event
         self.demand = Demand(analysis)
         self.phase = phases.phase[event]
-        self.is_setup = _places_weights(analysis, event) and phases.first(Phase.FORWARD) > event
+        self.is_setup = (
+            _places_weights(analysis, event) and phases.first(Phase.FORWARD) > event
+        )
         self.begin = max(analysis.iterations[phases.iteration[event]].first_event, 0)
         self.earlier = self._find_earlier()
-        is_later = self.phase in (Phase.BACKWARD, Phase.OPTIMIZER) and phases.optimizers.are_known
+        is_later = (
+            self.phase in (Phase.BACKWARD, Phase.OPTIMIZER) and phases.optimizers.are_known
+        )
         self.has_inventory = self.earlier is None and is_later
         # What grows from step to step has no step that shows the most.
         is_shown = self.earlier is not None or self.has_inventory
@@ -104,11 +108,15 @@ class RestOfStep:
         category = analysis.classification.category
         # Entry e of both is before event e.
         all_bytes = self.demand.allocated_bytes(changes)
-        passing_bytes = self.demand.allocated_bytes([removed(analysis, self._kept), *changes])
+        passing_bytes = self.demand.allocated_bytes(
+            [removed(analysis, self._kept), *changes]
+        )
         if self.earlier is not None:
             is_recent = table.alloc_event >= self.earlier
             is_remnant = ~self._stays & table.live_at(self.begin - 1) & is_recent
-            lasting_bytes = all_bytes[event] - passing_bytes[event] + table.bytes_of(is_remnant)
+            lasting_bytes = (
+                all_bytes[event] - passing_bytes[event] + table.bytes_of(is_remnant)
+            )
             return int(lasting_bytes + passing_bytes[self.earlier : self.begin].max())
         total = passing_bytes[self.begin : event + 1].max() + self._most_of_weights(kind)
         if self.phase == Phase.BACKWARD:
@@ -123,7 +131,11 @@ class RestOfStep:
         """Return the bytes of all weights, gradients and states, and the temporaries of a step."""
         states_range = self.analysis.phases.optimizers.states_range
         n_states = states_range[1] if states_range else _MOST_STATES
-        copies = n_states * _STATES_LEFT[kind] if kind in _STATES_LEFT else n_states + _TEMPORARIES
+        copies = (
+            n_states * _STATES_LEFT[kind]
+            if kind in _STATES_LEFT
+            else n_states + _TEMPORARIES
+        )
         return int(self.weight_bytes * (2 + copies))
 
     def bytes_to_come(self) -> int:

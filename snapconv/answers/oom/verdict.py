@@ -117,12 +117,12 @@ _SENTENCES = {
     "figures": (
         OomCause.UNKNOWN,
         (
-            "the figures contradict each other: {live_bytes} in use of {reserved_bytes} that torch "
-            "had reserved"
+            "the figures contradict each other: {live_bytes} in use of "
+            "{reserved_bytes} that torch had reserved"
         ),
         (
-            "torch's memory in use is never more than what it reserved: compare the text with the "
-            "log, since nothing follows from these figures"
+            "torch's memory in use is never more than what it reserved: compare the "
+            "text with the log, since nothing follows from these figures"
         ),
     ),
     "limit": (
@@ -132,21 +132,21 @@ _SENTENCES = {
     ),
     "free enough": (
         OomCause.UNKNOWN,
-        "the cause is not in the {source}: {segment_bytes} were needed and {device_free_bytes} "
-        "were free when torch looked, after the failure",
+        "the cause is not in the {source}: {segment_bytes} were needed and "
+        "{device_free_bytes} were free when torch looked, after the failure",
         "{why_free}",
     ),
     "fraction": (
         OomCause.LIMIT,
         "stopped by per_process_memory_fraction:{fraction:g} of the settings",
-        "the cause is not in the {source}: {segment_bytes} were needed and {device_free_bytes} "
-        "were free when torch looked, after the failure",
+        "the cause is not in the {source}: {segment_bytes} were needed and "
+        "{device_free_bytes} were free when torch looked, after the failure",
     ),
     "below the limit": (
         OomCause.UNKNOWN,
         (
-            "the cause is not in the {source}: {segment_bytes} more stay below the limit of "
-            "{allowed_bytes}"
+            "the cause is not in the {source}: {segment_bytes} more stay below the "
+            "limit of {allowed_bytes}"
         ),
         "{why_free}",
     ),
@@ -170,14 +170,14 @@ _SENTENCES = {
         OomCause.OTHER_POOL,
         "{elsewhere[n_bytes]} are free in private pools, which this request cannot use",
         (
-            "only the CUDA graphs or MemPools that own them can: torch keeps them until the graphs "
-            "are deleted"
+            "only the CUDA graphs or MemPools that own them can: torch keeps them "
+            "until the graphs are deleted"
         ),
     ),
     "block elsewhere": (
         OomCause.OTHER_POOL,
-        "a free block of {elsewhere[largest_bytes]} would have been enough, but belongs to "
-        "{other_pool}, which this request cannot use",
+        "a free block of {elsewhere[largest_bytes]} would have been enough, but "
+        "belongs to {other_pool}, which this request cannot use",
         (
             "torch had {usable[n_bytes]} cached for such requests, the largest block "
             "{usable[largest_bytes]}"
@@ -185,8 +185,8 @@ _SENTENCES = {
     ),
     "segments elsewhere": (
         OomCause.OTHER_POOL,
-        "{returnable_bytes} in free segments would have been enough, but belongs to {other_pool}, "
-        "which this request cannot use",
+        "{returnable_bytes} in free segments would have been enough, but belongs to "
+        "{other_pool}, which this request cannot use",
         (
             "torch had {usable[n_bytes]} cached for such requests, the largest block "
             "{usable[largest_bytes]}"
@@ -195,8 +195,8 @@ _SENTENCES = {
     "outside": (
         OomCause.OUTSIDE,
         "{outside} of the device are held outside torch's allocator",
-        "a context and libraries usually take less than {usual}: the rest is another process, or a "
-        "library with an allocator of its own",
+        "a context and libraries usually take less than {usual}: the rest is another "
+        "process, or a library with an allocator of its own",
     ),
     "fragmented": (
         OomCause.FRAGMENTED,
@@ -222,8 +222,8 @@ _SENTENCES = {
         OomCause.UNKNOWN,
         "the device lacked memory: {segment_bytes} more were needed{left}{scattered}{in_use}",
         (
-            "the text does not say who holds {outside} of it: this program, torch's cache or "
-            "another process"
+            "the text does not say who holds {outside} of it: this program, torch's "
+            "cache or another process"
         ),
     ),
 }
@@ -239,8 +239,8 @@ _PARTS = {
 }
 # Why a request failed beside enough memory of a private pool.
 _STUCK = (
-    "{other_pool_bytes} is stuck in {other_pool}, kept by {keeper}: free these tensors, or delete "
-    "the CUDA graph or MemPool"
+    "{other_pool_bytes} is stuck in {other_pool}, kept by {keeper}: free these "
+    "tensors, or delete the CUDA graph or MemPool"
 )
 
 
@@ -262,7 +262,10 @@ def _size_or_limit(shortage: Shortage) -> OomVerdict | None:
     allowed = shortage.allowed_bytes
     counted_bytes = shortage.counted_bytes
     is_free_enough = free is None or free >= need + _unusable_bytes(shortage)
-    if shortage.usable is None and shortage.reserved_bytes not in (None, shortage.live_bytes):
+    if shortage.usable is None and shortage.reserved_bytes not in (
+        None,
+        shortage.live_bytes,
+    ):
         return _verdict(shortage, "figures")
     if total is not None and need >= total:
         return _verdict(shortage, "too large")
@@ -411,7 +414,9 @@ def _verdict(
     if is_stuck and cause in (OomCause.FULL, OomCause.FRAGMENTED, OomCause.OTHER_POOL):
         reason_text = _STUCK
     shown |= parts
-    return OomVerdict(cause, sentence.format_map(shown), reason_text.format_map(shown), is_inferred)
+    return OomVerdict(
+        cause, sentence.format_map(shown), reason_text.format_map(shown), is_inferred
+    )
 
 
 def _shown(figure: Any) -> Any:

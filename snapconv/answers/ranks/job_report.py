@@ -50,7 +50,11 @@ class Entry(NamedTuple):
     @property
     def name(self) -> str:
         """The rank, and which of its devices it is if it has several."""
-        return self.file.name if self.number is None else f"{self.file.name}, {self.device.name}"
+        return (
+            self.file.name
+            if self.number is None
+            else f"{self.file.name}, {self.device.name}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,9 @@ class Finding:
     rank: int | None = None
 
 
-def _rank_finding(kind: Kind, rank: "Entry | RankFile", n_bytes: int, words: str) -> Finding:
+def _rank_finding(
+    kind: Kind, rank: "Entry | RankFile", n_bytes: int, words: str
+) -> Finding:
     file = rank.file if isinstance(rank, Entry) else rank
     return Finding(kind, f"{rank.name}{words}", n_bytes, file.file, file.rank)
 
@@ -282,8 +288,8 @@ def _same_dumps(dumps_by_rank: Sequence[Sequence[RankFile]]) -> Iterator[Finding
         first, last = pairs[0]
         yield Finding(
             Kind.HINT,
-            f"{counted(len(pairs), 'file')} not compared, as another has the same rank and dump: "
-            f"such as {first.file}, for {last.file}",
+            f"{counted(len(pairs), 'file')} not compared, as another has the same rank "
+            f"and dump: such as {first.file}, for {last.file}",
         )
 
 
@@ -325,7 +331,9 @@ class _Comparison:
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._n = len(entries)
-        self._least_difference = _LEAST_SHARE * median(entry.device.peak_bytes for entry in entries)
+        self._least_difference = _LEAST_SHARE * median(
+            entry.device.peak_bytes for entry in entries
+        )
         lines: dict[RankLine, list[int]] = defaultdict(list)
         figures: dict[str, list[int]] = defaultdict(list)
         for entry in entries:
@@ -420,7 +428,9 @@ def _exhausted(entries: Sequence[Entry]) -> Iterator[Finding]:
         if failed is None:
             continue
         line = f" at {failed.place}" if failed.place else ""
-        free = "" if failed.free_bytes is None else f", {format_bytes(failed.free_bytes)} free"
+        free = (
+            "" if failed.free_bytes is None else f", {format_bytes(failed.free_bytes)} free"
+        )
         words = f"{line}: {format_bytes(failed.needed_bytes)} needed{free}"
         words += _remaining_words(entries, entry.device.usable_bytes)
         yield _rank_finding(Kind.OUT_OF_MEMORY, entry, failed.needed_bytes, words)
@@ -443,7 +453,9 @@ def _remaining_words(entries: Sequence[Entry], usable_bytes: int | None) -> str:
     low = format_bytes(min(sizes))
     high = format_bytes(max(sizes))
     size = low if low == high else f"{low} to {high}"
-    return f"; {counted(len(sizes), 'other rank')} of its group had {size} left at their peaks"
+    return (
+        f"; {counted(len(sizes), 'other rank')} of its group had {size} left at their peaks"
+    )
 
 
 # --- imbalance
@@ -452,7 +464,9 @@ def _remaining_words(entries: Sequence[Entry], usable_bytes: int | None) -> str:
 def _uneven_axes(groups: Sequence[list[Entry]]) -> Iterator[Finding]:
     """Compare the stages by the medians of their peaks, and within each stage the other axes."""
     all_entries = list(chain.from_iterable(groups))
-    axes = dict.fromkeys(chain.from_iterable(entry.file.coordinates for entry in all_entries))
+    axes = dict.fromkeys(
+        chain.from_iterable(entry.file.coordinates for entry in all_entries)
+    )
     for axis in axes:
         if axis.startswith(STAGES):
             findings = [_uneven(axis, all_entries, n_least=1)]
@@ -551,9 +565,9 @@ def _growths(dumps_by_rank: Sequence[Sequence[RankFile]]) -> Iterator[Finding]:
             continue
         line = _grown_line(first, last)
         words = (
-            f": peak {format_bytes(first.peak_bytes)} at {first_file.dump or 'the first dump'}, "
-            f"{format_bytes(last.peak_bytes)} at {last_file.dump or 'the last'} ({len(measured)} "
-            f"dumps)"
+            f": peak {format_bytes(first.peak_bytes)} at "
+            f"{first_file.dump or 'the first dump'}, {format_bytes(last.peak_bytes)} "
+            f"at {last_file.dump or 'the last'} ({len(measured)} dumps)"
         )
         if line:
             words += f", most of it at {line}"

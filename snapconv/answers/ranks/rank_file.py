@@ -43,7 +43,9 @@ class RankLine:
     @property
     def key(self) -> "RankLine":
         """The line without its bytes, which is the same in every rank."""
-        return RankLine(self.category, self.file, self.line, self.function, 0, self.has_stack)
+        return RankLine(
+            self.category, self.file, self.line, self.function, 0, self.has_stack
+        )
 
     @property
     def place(self) -> str:
@@ -255,7 +257,9 @@ def _line(cause: Cause) -> RankLine:
         file = _cut(line.file_path)
         number = line.line_number
         function = _cut(line.function)
-    return RankLine(cause.category, file, number, function, cause.block_bytes, cause.has_stack)
+    return RankLine(
+        cause.category, file, number, function, cause.block_bytes, cause.has_stack
+    )
 
 
 def _cut(text: str) -> str:

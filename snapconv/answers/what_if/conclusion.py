@@ -29,7 +29,9 @@ def _fit(trials: SettingTrials, *, has_limit: bool) -> str:
         return f"does not fit in {limit}: {_shortage(trials, outcome.ran_out, capacity)}"
     if not has_limit:
         allocated = format_bytes(outcome.ledger.max_allocated_bytes)
-        return f"needs {format_bytes(outcome.reserved_bytes)} reserved, {allocated} allocated"
+        return (
+            f"needs {format_bytes(outcome.reserved_bytes)} reserved, {allocated} allocated"
+        )
     if trials.unsure:
         return f"unknown whether it fits: {trials.unsure}"
     reserved = outcome.reserved_bytes

@@ -5,12 +5,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 
-from snapconv.allocator.allocator_settings import MODELLED_SETTINGS, AllocatorSettings, split_conf
+from snapconv.allocator.allocator_settings import (
+    MODELLED_SETTINGS,
+    AllocatorSettings,
+    split_conf,
+)
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.peak import device_memory
 from snapconv.columns import count_of, distinct
 from snapconv.errors import SettingError
-from snapconv.hypotheses.allocator_calls import MOST_BYTES, AllocatorCalls, CallChange, find_calls
+from snapconv.hypotheses.allocator_calls import (
+    MOST_BYTES,
+    AllocatorCalls,
+    CallChange,
+    find_calls,
+)
 from snapconv.hypotheses.changes import GROWS_WITH_BATCH, scaled_batch, scaled_requests
 from snapconv.hypotheses.trial import Outcome, Trial, capacity_at_oom, try_out
 from snapconv.notes import Progress
@@ -193,8 +202,8 @@ class SettingTrials:
         recorded = self.recorded["peak_reserved"]
         if outcome.served and self.capacity_from.startswith(AS_AT_OOM):
             return (
-                f"a replay of the file's own settings serves the request that failed at event "
-                f"{outcome.served[0]}"
+                f"a replay of the file's own settings serves the request that failed "
+                f"at event {outcome.served[0]}"
             )
         replayed = outcome.reserved_bytes
         # A larger batch that fits reserves no less, a smaller one anything.
@@ -208,7 +217,9 @@ class SettingTrials:
                 difference = recorded - replayed
         has_room = self.capacity_bytes is None or self.capacity_bytes >= recorded
         if difference > _LARGE_DIFFERENCE * recorded and has_room:
-            sizes = f"{format_bytes(replayed)}, the program reserved {format_bytes(recorded)}"
+            sizes = (
+                f"{format_bytes(replayed)}, the program reserved {format_bytes(recorded)}"
+            )
             return f"a replay of the file's own settings{batch} reserves {sizes}"
         return ""
 
@@ -262,7 +273,9 @@ def try_settings(
         failed_scale = scaled_batch(analysis, scale).failed_scale
         calls = calls.resized(scaled_requests(analysis, scale), failed_scale)
     alternatives, refused = _alternatives(analysis.snapshot, calls.file_settings, request)
-    outcomes = _try_all(calls, request, alternatives, is_placed_anew=scale != 1, progress=progress)
+    outcomes = _try_all(
+        calls, request, alternatives, is_placed_anew=scale != 1, progress=progress
+    )
     for _, outcome in outcomes:
         reasons += outcome.assumptions
     return SettingTrials(
@@ -301,8 +314,15 @@ def saving_setting(
     analysis: DeviceAnalysis, capacity: int | None
 ) -> tuple[bool, SavingSetting | None]:
     """Search as ``what-if --search`` does: return whether the file's settings fit, and the best."""
-    trials = try_settings(analysis, Request(is_search=True)) if analysis.has_allocator else None
-    if trials is None or not trials.alternatives or trials.unsure or not trials.model_is_exact:
+    trials = (
+        try_settings(analysis, Request(is_search=True)) if analysis.has_allocator else None
+    )
+    if (
+        trials is None
+        or not trials.alternatives
+        or trials.unsure
+        or not trials.model_is_exact
+    ):
         return False, None
     reference = trials.reference
     best = trials.alternatives[0]
@@ -357,7 +377,9 @@ def _try_all(
         *,
         is_anew: bool = is_placed_anew,
     ) -> Outcome:
-        device_bytes = request.card_bytes or _device_bytes(request, settings, calls.file_settings)
+        device_bytes = request.card_bytes or _device_bytes(
+            request, settings, calls.file_settings
+        )
         trial = Trial(settings, request.capacity, device_bytes, is_placed_anew=is_anew)
         return try_out(calls, trial, progress=progress)
 
@@ -479,7 +501,10 @@ def _outside(analysis: DeviceAnalysis) -> tuple[int, str]:
 
 
 def _recorded(device: DeviceSnapshot, replayed: Replay) -> dict[str, int]:
-    figures = {"peak_reserved": replayed.reserved.peak, "peak_allocated": replayed.allocated.peak}
+    figures = {
+        "peak_reserved": replayed.reserved.peak,
+        "peak_allocated": replayed.allocated.peak,
+    }
     for action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM):
         figures[f"n_{action.name.lower()}s"] = count_of(device.events.action == action)
     return figures

@@ -108,7 +108,10 @@ class MemoryRecords:
             return
         parameter_ids = {id(slot.tensor()) for slot in self._models.slots()}
         for node in graph_nodes(roots):
-            if type(node).__name__ == "AccumulateGrad" and id(node.variable) not in parameter_ids:
+            if (
+                type(node).__name__ == "AccumulateGrad"
+                and id(node.variable) not in parameter_ids
+            ):
                 self._add_leaf(node.variable)
 
     def _add_leaf(self, tensor: Tensor) -> None:
@@ -143,7 +146,9 @@ class MemoryRecords:
                     if former is not None and former["addr"] != row["addr"]:
                         # The state was made anew, and the peak may have come before.
                         self._add("former_states", former)
-                    self._add("optimizer_states", {"parameter": owner, "state": name} | row, key)
+                    self._add(
+                        "optimizer_states", {"parameter": owner, "state": name} | row, key
+                    )
 
     def inputs(self, iteration: int, arguments: Any) -> None:
         """Note the tensors that a model is called with; one with a history is no input."""
@@ -152,7 +157,9 @@ class MemoryRecords:
                 if tensor.requires_grad:
                     self._add_leaf(tensor)
                 for row in memory_rows(tensor):
-                    self._add("inputs", {"iteration": iteration} | shape_and_type(tensor) | row)
+                    self._add(
+                        "inputs", {"iteration": iteration} | shape_and_type(tensor) | row
+                    )
 
     def saved(self, iteration: int, tensor: Tensor, module: str | None) -> None:
         """Note a tensor that autograd saves for backward, and whether it has a history."""
@@ -186,7 +193,9 @@ class MemoryRecords:
                     for row in memory_rows(tensor):
                         owner = self._models.path(module)
                         values = {"module": owner, "name": path, "written": is_written}
-                        self._add("attributes", values | row, (id(module), path, row["addr"]))
+                        self._add(
+                            "attributes", values | row, (id(module), path, row["addr"])
+                        )
 
     def facts(self, convert: Callable[[int], int]) -> dict[str, list[Row] | int]:
         """Return everything as plain values; ``convert`` brings times to the trace's clock."""
@@ -226,4 +235,7 @@ class MemoryRecords:
 
 
 def _frames(frames: Iterable[Frame]) -> list[Row]:
-    return [{"filename": filename, "line": line, "name": name} for filename, line, name in frames]
+    return [
+        {"filename": filename, "line": line, "name": name}
+        for filename, line, name in frames
+    ]

@@ -93,7 +93,9 @@ class Registrations:
         """All live modules that are known, in the order in which they were seen."""
         return list(self._records.keys())
 
-    def frames(self, names: Iterable[tuple[Module, str]], tensor: Tensor) -> tuple[Frame, ...]:
+    def frames(
+        self, names: Iterable[tuple[Module, str]], tensor: Tensor
+    ) -> tuple[Frame, ...]:
         """Return the stack in which a tensor was registered first, leaf first.
 
         ``names`` has each module that holds it, with its name there. Conversions may put new
@@ -198,7 +200,9 @@ class Models:
     def _count_stepped(self) -> int:
         """Count the tensors that the optimizers have: groups may be added at any time."""
         return sum(
-            len(group["params"]) for optimizer in self._optimizers() for group in _groups(optimizer)
+            len(group["params"])
+            for optimizer in self._optimizers()
+            for group in _groups(optimizer)
         )
 
     def _loose_slots(self, known_ids: set[int]) -> Iterator[Slot]:
@@ -221,7 +225,9 @@ class Models:
                         is_loose=True,
                     )
 
-    def _slot(self, tensor: Tensor, kind: str, names: list[tuple[str, str, Module]]) -> Slot:
+    def _slot(
+        self, tensor: Tensor, kind: str, names: list[tuple[str, str, Module]]
+    ) -> Slot:
         path, name, module = names[0]
         holders = [(holder, local_name) for _, local_name, holder in names]
         return Slot(
@@ -239,7 +245,9 @@ class Models:
         if self._model is not None:
             model = self._model()
             return ([] if model is None else [model]), []
-        kind = sys.modules["torch"].nn.Module  # `buffers` of Megatron's data parallel is a list
+        kind = sys.modules[
+            "torch"
+        ].nn.Module  # `buffers` of Megatron's data parallel is a list
         modules = self._registrations.modules()
         children = {id(child) for module in modules for child in module._modules.values()}
         inner = set(children)

@@ -57,10 +57,14 @@ class Observer:
         self._iteration = 0
         self._registrations = Registrations()
         self._optimizers: list[weakref.ref[Any]] = []
-        self._models = Models(self._registrations, model, optimizers=self._living_optimizers)
+        self._models = Models(
+            self._registrations, model, optimizers=self._living_optimizers
+        )
         self._records = MemoryRecords(self._models)
         self._phases = SpanLog(_MAX_PHASES)
-        self._running: list[Module] = []  # the modules whose forward runs, the innermost last
+        self._running: list[
+            Module
+        ] = []  # the modules whose forward runs, the innermost last
         self._saved_tensors = SavedTensors(
             lambda tensor: self._run(self._note_saved, tensor),
             self._guards.of(Feature.SAVED_TENSORS),
@@ -226,7 +230,9 @@ class Observer:
             next_phase = OPTIMIZER
         elif is_grad:
             next_phase = FORWARD
-        self._after_backward = next_phase if self._phase() in (next_phase, FORWARD) else None
+        self._after_backward = (
+            next_phase if self._phase() in (next_phase, FORWARD) else None
+        )
         self._begin(BACKWARD)
 
     def _end_backward(self, is_grad: bool, _is_complete: bool) -> None:  # noqa: FBT001  # as above
@@ -295,7 +301,9 @@ class Observer:
     def _remember(self, optimizer: Any) -> None:
         references = self._optimizers
         if not any(reference() is optimizer for reference in references):
-            self._optimizers = [reference for reference in references if reference() is not None]
+            self._optimizers = [
+                reference for reference in references if reference() is not None
+            ]
             self._optimizers.append(weakref.ref(optimizer))
             self._registrations.is_changed = True
 

@@ -115,8 +115,12 @@ class SavedTensors:
             self._is_excluded = True
 
     def _hooks(self) -> tuple[Any, Any]:
-        pack = self._guard.hook_with_result(self._pack, otherwise=lambda tensor: (tensor, None))
-        unpack = self._guard.hook_with_result(self._unpack, otherwise=lambda packed: packed[0])
+        pack = self._guard.hook_with_result(
+            self._pack, otherwise=lambda tensor: (tensor, None)
+        )
+        unpack = self._guard.hook_with_result(
+            self._unpack, otherwise=lambda packed: packed[0]
+        )
         return pack, unpack
 
     def _is_on_top(self) -> bool:
@@ -151,7 +155,9 @@ class SavedTensors:
 
     # --- custom functions, which save their tensors without our hooks
 
-    def _named_for_backward(self, call: Callable[[], Any], context: Any, *tensors: Any) -> Any:
+    def _named_for_backward(
+        self, call: Callable[[], Any], context: Any, *tensors: Any
+    ) -> Any:
         import torch
 
         result = call()
@@ -181,7 +187,9 @@ class SavedTensors:
     def _wait(self, context: Any, tensors: tuple[Any, ...]) -> None:
         waiting = _UntilSaved(context.saved_for_forward or ())
         waiting.tensors = tensors
-        waiting.when_freed = partial(self._guard.run, self._saved, weakref.ref(context), tensors)
+        waiting.when_freed = partial(
+            self._guard.run, self._saved, weakref.ref(context), tensors
+        )
         self._n_saving += 1
         context.saved_for_forward = waiting
 

@@ -17,7 +17,9 @@ _MAX_DEPTH = 6
 _MAX_ITEMS = 10_000
 
 
-def named_tensors(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
+def named_tensors(
+    value: Any, name: str = "", depth: int = 0
+) -> Iterator[tuple[str, Tensor]]:
     """Find every tensor in nested containers, with the keys that lead to it: ``old_dirs.3``."""
     if isinstance(value, _torch().Tensor):
         yield name, value

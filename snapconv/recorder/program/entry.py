@@ -58,7 +58,9 @@ _LAUNCHERS = {
     "deepspeed": "--module",
 }
 # Imports of snapconv, under whatever name, and of ``step`` from it.
-_IMPORTS = re.compile(r"^\s*import .*?\bsnapconv(?: +as +(\w+))?(?=\s*(?:$|[,;#]))", re.MULTILINE)
+_IMPORTS = re.compile(
+    r"^\s*import .*?\bsnapconv(?: +as +(\w+))?(?=\s*(?:$|[,;#]))", re.MULTILINE
+)
 _IMPORTS_STEP = re.compile(r"^\s*from +snapconv +import\b[^;\n]*\bstep\b", re.MULTILINE)
 _N_RANKS = re.compile(
     r"(--(?:nproc[-_]per[-_]node|nnodes|num[-_]processes|num[-_]gpus|num[-_]nodes)[= ])\S+"
@@ -153,8 +155,8 @@ def find_file(path: str) -> Entry:
     missing = [name for name in names if name not in defined]
     if present and missing:
         raise EntryPointError(
-            f"{path} defines {present[0]} but no {' and no '.join(missing)}: providers come as a "
-            f"set of three"
+            f"{path} defines {present[0]} but no {' and no '.join(missing)}: providers "
+            f"come as a set of three"
         )
     if present:
         return Entry(path, "providers", code, prefix)
@@ -170,13 +172,17 @@ def _compile(path: str) -> tuple[CodeType, set[str], bool]:
         hint = ""
         if "." in path and "/" not in path and not path.endswith(".py"):
             hint = f"; to run a module, give -m {path}"
-        raise EntryPointError(f"there is no entry file {path} in {Path.cwd()}{hint}") from error
+        raise EntryPointError(
+            f"there is no entry file {path} in {Path.cwd()}{hint}"
+        ) from error
     except IsADirectoryError as error:
         raise EntryPointError(
             f"{path} is a folder: name the script in it, or a module with -m"
         ) from error
     except OSError as error:
-        raise EntryPointError(f"the entry file {path} cannot be read: {error.strerror}") from error
+        raise EntryPointError(
+            f"the entry file {path} cannot be read: {error.strerror}"
+        ) from error
     try:
         absolute_path = str(file.absolute())  # as Python has it
         code = compile(source, absolute_path, "exec", dont_inherit=True)
@@ -189,7 +195,9 @@ def _compile(path: str) -> tuple[CodeType, set[str], bool]:
     except ValueError as error:  # null bytes, before Python 3.12
         raise EntryPointError(f"{path} is not valid Python: {error}") from error
     names = {
-        symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()
+        symbol.get_name()
+        for symbol in symbols
+        if symbol.is_assigned() or symbol.is_imported()
     }
     return code, names, _marks_steps(text)
 
@@ -210,7 +218,9 @@ def load_providers(entry: Entry, module: ModuleType) -> list[Callable[..., Any]]
     for name in _names(entry.prefix):
         function = getattr(module, name, None)
         if not callable(function):
-            raise EntryPointError(f"{entry.path}: {name} is not a function once the file has run")
+            raise EntryPointError(
+                f"{entry.path}: {name} is not a function once the file has run"
+            )
         functions.append(function)
     return functions
 

@@ -158,7 +158,9 @@ _MAX_DETAIL = 2000
 # The exit codes with which the command line ends a program at these signals, as shells count: 128
 # and the number. Windows lacks SIGHUP.
 _STOPPED_BY = {
-    128 + number: number.name for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP")
+    128 + number: number.name
+    for number in signal.Signals
+    if number.name in ("SIGTERM", "SIGHUP")
 }
 
 

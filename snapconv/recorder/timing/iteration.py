@@ -172,7 +172,9 @@ class Iteration:
             return
         self._n_backwards += 1
         if self._n_backwards > 1:
-            if self._running is not None and not self._running.nodes:  # what Tensor.backward calls
+            if (
+                self._running is not None and not self._running.nodes
+            ):  # what Tensor.backward calls
                 self._running.begin = self._mark()
             return
         for node in graph_nodes(roots):
@@ -194,7 +196,9 @@ class Iteration:
         running.end = self._mark()
         self._running = None
         self.backward_passes.append(running)
-        if self.sections[-1].is_optimizer:  # a closure of LBFGS: the rest of the step begins here
+        if self.sections[
+            -1
+        ].is_optimizer:  # a closure of LBFGS: the rest of the step begins here
             self.sections[-1].begin = self._mark()
 
     def _maker(self, number: int) -> Call | None:
@@ -235,7 +239,9 @@ class Iteration:
         if section.is_optimizer:
             section.end = self._mark()
         inside = self._optimizer_depth > 0
-        self.sections.append(Section(is_optimizer=inside, begin=self._mark() if inside else None))
+        self.sections.append(
+            Section(is_optimizer=inside, begin=self._mark() if inside else None)
+        )
 
     def optimizer_began(self, _optimizer: object) -> None:
         """Begin an optimizer's step; one inside another belongs to that."""

@@ -128,7 +128,9 @@ class StackRecorder:
 
     def ids(self, gathered: Sequence[Any]) -> list[int]:
         """Return the ids of stacks: their places in ``stacks``."""
-        return [self._id(raw) for raw in self._profiler.symbolize_tracebacks(list(gathered))]
+        return [
+            self._id(raw) for raw in self._profiler.symbolize_tracebacks(list(gathered))
+        ]
 
     def _id(self, raw: list[dict[str, Any]]) -> int:
         frames = tuple(

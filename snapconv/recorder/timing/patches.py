@@ -27,10 +27,10 @@ Around: TypeAlias = Callable[..., Any]
 
 # Questions about a tensor: they do no work, and there are many of them.
 _QUESTIONS = frozenset(
-    "__set__ __delete__ __len__ __hash__ __repr__ __format__ size dim ndimension stride numel "
-    "nelement element_size storage_offset is_floating_point is_complex is_contiguous is_pinned "
-    "get_device data_ptr untyped_storage storage has_names register_hook retain_grad "
-    "requires_grad_ backward grad".split()
+    "__set__ __delete__ __len__ __hash__ __repr__ __format__ size dim ndimension "
+    "stride numel nelement element_size storage_offset is_floating_point is_complex "
+    "is_contiguous is_pinned get_device data_ptr untyped_storage storage has_names "
+    "register_hook retain_grad requires_grad_ backward grad".split()
 )
 _PROPERTIES_THAT_WORK = frozenset("T mT H mH real imag".split())
 
@@ -152,7 +152,9 @@ def compiled_functions(around: Around, guard: Guard) -> AbstractContextManager[N
     def compile_(call: Callable[[], Any], *_: Any, **__: Any) -> Any:
         result = call()
         # A module is no function; a decorator, or a function returned as it was, is not compiled.
-        if isinstance(result, FunctionType) and hasattr(result, "_torchdynamo_orig_callable"):
+        if isinstance(result, FunctionType) and hasattr(
+            result, "_torchdynamo_orig_callable"
+        ):
             return _opaque_function(result, around, guard)
         return result
 
@@ -192,7 +194,9 @@ def opaque_modules(around: Around, guard: Guard) -> Iterator[None]:
         yield
 
 
-def _opaque_call(kind: Any, prefix: str, around: Around, guard: Guard) -> Callable[..., Any]:
+def _opaque_call(
+    kind: Any, prefix: str, around: Around, guard: Guard
+) -> Callable[..., Any]:
     def timed(call: Callable[[], Any], self: Any, *_: Any, **__: Any) -> Any:
         module = getattr(self, "_orig_mod", self)
         return around(_module_name(prefix, module), _outside_mode(call), (), {}, module)

@@ -35,13 +35,17 @@ _COLUMNS = (
 class Columns:
     """All iterations so far, as plain values; marks are read when an iteration is added."""
 
-    def __init__(self, clock: Clock, stacks: StackRecorder, module_path: ModulePath) -> None:
+    def __init__(
+        self, clock: Clock, stacks: StackRecorder, module_path: ModulePath
+    ) -> None:
         self._clock = clock
         self.stacks = stacks
         self._module_path = module_path
         self.calls: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         self.iterations: list[dict[str, Any]] = []
-        self.launch_bound = {phase: {"n": 0, "n_waited_for": 0} for phase in (FORWARD, BACKWARD)}
+        self.launch_bound = {
+            phase: {"n": 0, "n_waited_for": 0} for phase in (FORWARD, BACKWARD)
+        }
 
     def add(self, number: int, ended: Iteration) -> None:
         """Read an iteration's marks; the device must have come past them."""
@@ -171,7 +175,9 @@ class Timer:
         self._listen(self._run, Feature.COMPILED_FUNCTION_TIMES, patches.compiled_functions)
         return self
 
-    def _listen(self, parts: ExitStack, feature: Feature, listen: Callable[..., Any]) -> None:
+    def _listen(
+        self, parts: ExitStack, feature: Feature, listen: Callable[..., Any]
+    ) -> None:
         guard = self._guards.of(feature)
         guard.enter(parts, partial(listen, self._around, guard))
 
@@ -209,7 +215,9 @@ class Timer:
         # First: the end of a step may end the iteration.
         self._interception.listen(listeners, is_first=True)
         listening.callback(times.finish, self._interception.leave, listeners)
-        mode = partial(patches.function_mode, self._around, times, inside=self._modes_outside)
+        mode = partial(
+            patches.function_mode, self._around, times, inside=self._modes_outside
+        )
         times.enter(listening, mode)
         self._listen(listening, Feature.OPAQUE_MODULE_TIMES, patches.opaque_modules)
 

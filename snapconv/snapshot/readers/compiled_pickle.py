@@ -150,10 +150,14 @@ def read_compiled(
     small_pickle = ctypes.string_at(result.rest, result.n_rest_bytes)
     try:
         raw, objects = load_own_pickle(small_pickle)
-    except Exception as error:  # a text that is no UTF-8, say: the twin has the words for it
+    except (
+        Exception
+    ) as error:  # a text that is no UTF-8, say: the twin has the words for it
         raise OddFile from error
     del small_pickle
-    unknown = {objects[word.text]: word.count for word in result.unknown[: result.n_unknown]}
+    unknown = {
+        objects[word.text]: word.count for word in result.unknown[: result.n_unknown]
+    }
     stacks = _copied_rows(result.stacks, np.int64, result.n_stacks, 2)
     frames = _copied_rows(result.frames, np.uint32, result.n_frames, 3)
     n_frame_ids = int(stacks[-1, 0]) if len(stacks) else 0
@@ -193,7 +197,9 @@ def _copied(address: int | None, dtype: Any, n_values: int) -> NDArray[Any]:
     return np.frombuffer(ctypes.string_at(address or 0, n_bytes), dtype)
 
 
-def _copied_rows(address: int | None, dtype: Any, n_rows: int, n_columns: int) -> NDArray[Any]:
+def _copied_rows(
+    address: int | None, dtype: Any, n_rows: int, n_columns: int
+) -> NDArray[Any]:
     return _copied(address, dtype, n_rows * n_columns).reshape(-1, n_columns)
 
 

@@ -39,11 +39,15 @@ from snapconv.units import counted, format_bytes, shown
 _SNIFF_BYTES = 4096
 _TITLE_OF_TIMELINE = b"<title>GPU Memory Timeline HTML</title>"
 _TIMELINE_REMEDY = 'write all of it: prof.export_memory_timeline("x.raw.json.gz")'
-_LFS_POINTER = re.compile(rb"version https://git-lfs[^\n]*\n(?:[^\n]*\n)*?size (\d{1,15})\s")
+_LFS_POINTER = re.compile(
+    rb"version https://git-lfs[^\n]*\n(?:[^\n]*\n)*?size (\d{1,15})\s"
+)
 _MAX_NAMES = 1000
 _SOME_KEY = {"segments", "device_traces", "host_segments", "host_traces"}
 # What begins a line of a log; torch's JSON begins with `[{` or `{`.
-_LOG_BEGINS = re.compile(rb"Traceback \(most recent|\[(?:[A-Za-z]|\d{1,4}[-/:]\d|\d{1,6}\] )")
+_LOG_BEGINS = re.compile(
+    rb"Traceback \(most recent|\[(?:[A-Za-z]|\d{1,4}[-/:]\d|\d{1,6}\] )"
+)
 _EMBEDDED = rb'"base64"\s*:\s*"([A-Za-z0-9+/=\\\s]*)"'
 # Real snapshots shrink 5 to 40 times, as JSON up to 92 times; beyond this a small file is an
 # attempt to fill the memory. A hostile pickle costs 16 bytes of memory for a byte: 1 MiB of gzip
@@ -58,12 +62,21 @@ _ZIP_ERRORS = (
     RuntimeError, OSError,
 )  # fmt: skip
 _OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
-    (b"SQLite format 3\x00", "it is a SQLite database, perhaps a report that was already made"),
-    (b"\x28\xb5\x2f\xfd", "it is compressed with Zstandard: decompress it first (zstd -d FILE)"),
+    (
+        b"SQLite format 3\x00",
+        "it is a SQLite database, perhaps a report that was already made",
+    ),
+    (
+        b"\x28\xb5\x2f\xfd",
+        "it is compressed with Zstandard: decompress it first (zstd -d FILE)",
+    ),
     (b"\xfd7zXZ", "it is compressed with xz: decompress it first (xz -d FILE)"),
     (b"BZh", "it is compressed with bzip2: decompress it first (bzip2 -d FILE)"),
     *(
-        (start, "it looks like a pickle of protocol 0 or 1; dump it again with protocol 2 to 5")
+        (
+            start,
+            "it looks like a pickle of protocol 0 or 1; dump it again with protocol 2 to 5",
+        )
         for start in (b"(dp", b"(lp", b"}q", b"]q", b"(d.", b"cc", b"ctorch")
     ),
 )
@@ -206,7 +219,9 @@ class _Unpacked(io.RawIOBase):
         self.n_bytes += n_bytes
         if self._progress:
             self._progress(
-                "loading", min(self._file.tell(), self._n_packed_bytes), self._n_packed_bytes
+                "loading",
+                min(self._file.tell(), self._n_packed_bytes),
+                self._n_packed_bytes,
             )
         if self.n_bytes > self._n_packed_bytes * _MAX_RATIO + _MAX_FREE_BYTES:
             command = "gzip -d FILE" if self._packing == "gzip" else "unzip FILE"
@@ -260,7 +275,10 @@ def _only_file(infos: list[zipfile.ZipInfo]) -> zipfile.ZipInfo:
     is_torch_save = {path.name for path in paths} >= {"data.pkl", "version"}
     files = []
     for path in paths:
-        is_added = path.parts[:1] == ("__MACOSX",) or path.name in (".DS_Store", "Thumbs.db")
+        is_added = path.parts[:1] == ("__MACOSX",) or path.name in (
+            ".DS_Store",
+            "Thumbs.db",
+        )
         if is_torch_save and path.name != "data.pkl":
             is_added = True
         if not is_added:
@@ -270,8 +288,8 @@ def _only_file(infos: list[zipfile.ZipInfo]) -> zipfile.ZipInfo:
     first = files[0]
     if len(files) > 1:
         raise NotASnapshotError(
-            f"the zip file has {len(files)} files, and one is expected: unpack it (unzip FILE); "
-            f"the first is {shown(str(first))}"
+            f"the zip file has {len(files)} files, and one is expected: unpack it "
+            f"(unzip FILE); the first is {shown(str(first))}"
         )
     return paths[first]
 
@@ -279,7 +297,9 @@ def _only_file(infos: list[zipfile.ZipInfo]) -> zipfile.ZipInfo:
 # --- formats
 
 
-def _read(file: BinaryIO, n_bytes: int, progress: Progress | None) -> tuple[object, Container]:
+def _read(
+    file: BinaryIO, n_bytes: int, progress: Progress | None
+) -> tuple[object, Container]:
     if progress:
         progress("loading", 0, n_bytes)
     head = file.read(_SNIFF_BYTES)
@@ -304,7 +324,9 @@ def _read_json(text: bytes) -> object:
     except JsonError as error:
         if error.is_truncated:
             raise TruncatedFileError.of("the JSON text", len(text)) from error
-        description = _log_in(text[:_SNIFF_BYTES]) or f"it begins like JSON but is not: {error}"
+        description = (
+            _log_in(text[:_SNIFF_BYTES]) or f"it begins like JSON but is not: {error}"
+        )
         raise NotASnapshotError(f"this is not a memory snapshot: {description}") from error
 
 
@@ -347,8 +369,8 @@ def _page(data: bytes) -> str:
             f"figures; {_TIMELINE_REMEDY}"
         )
     return (
-        "an HTML page with no snapshot embedded. Pages of torch.cuda._memory_viz trace_plot, "
-        "segment_plot and profile_plot have one"
+        "an HTML page with no snapshot embedded. Pages of torch.cuda._memory_viz "
+        "trace_plot, segment_plot and profile_plot have one"
     )
 
 
@@ -366,7 +388,8 @@ def _description(head: bytes) -> str:
         return log
     begin = head[:16].decode("ascii", "replace")
     return (
-        f"it begins with {begin!r}. Expected a pickle, its gzip, JSON, or a page of torch's viewer"
+        f"it begins with {begin!r}. Expected a pickle, its gzip, JSON, or a page of torch's "
+        f"viewer"
     )
 
 
@@ -374,7 +397,8 @@ def _log_in(head: bytes) -> str:
     """Name a log by its first words, such as ``[rank3]: `` or ``[2026-``, which begin like JSON."""
     if _LOG_BEGINS.match(head) or b"out of memory" in head.lower():
         return (
-            "it is text, such as a log; `snapconv oom --message FILE` explains torch's words in it"
+            "it is text, such as a log; `snapconv oom --message FILE` explains torch's words "
+            "in it"
         )
     return ""
 
@@ -386,7 +410,9 @@ def as_snapshot_dict(raw: object) -> dict[str, object]:
     """Return the snapshot in a value of a known shape, or name what the value is instead."""
     if _is_snapshot(raw):
         return raw
-    if isinstance(raw, list) and all(isinstance(item, dict) and "blocks" in item for item in raw):
+    if isinstance(raw, list) and all(
+        isinstance(item, dict) and "blocks" in item for item in raw
+    ):
         return {"segments": raw}
     values: Iterable[object] = ()
     if isinstance(raw, list):

@@ -90,7 +90,9 @@ def load_plain_pickle(file: BinaryIO, n_bytes: int) -> object:
         return _unpickler(source, has_odd_tuples=checked.n_odd_tuples > 0).load()
     except (SnapconvError, MemoryError):
         raise
-    except Exception as error:  # damaged streams raise nearly everything: one boundary for all
+    except (
+        Exception
+    ) as error:  # damaged streams raise nearly everything: one boundary for all
         raise MalformedSnapshotError(
             f"the pickle is damaged ({type(error).__name__}: {str(error)[:200]}); dump it again"
         ) from error
@@ -102,7 +104,9 @@ def load_own_pickle(data: bytes) -> tuple[object, dict[int, Any]]:
     """Build the value of a pickle that the compiled core wrote; return it with the memo."""
     unpickler = _unpickler(_Source(io.BytesIO(data), len(data)), has_odd_tuples=False)
     value = unpickler.load()
-    memo: Any = unpickler.memo.copy()  # typeshed has the type of the Python twin of the unpickler
+    memo: Any = (
+        unpickler.memo.copy()
+    )  # typeshed has the type of the Python twin of the unpickler
     return value, memo
 
 
@@ -159,8 +163,8 @@ def _refuse_emptiness(data: bytes, end: int) -> None:
     n_containers = sum(data.count(opcode, 0, end) for opcode in _EMPTY_CONTAINERS)
     if n_containers > max(end // _MIN_CONTAINER_BYTES, _FEW_CONTAINERS):
         raise UnsafePickleError(
-            "the pickle is little more than empty containers, which would take 100 times the "
-            "memory of the file: not read"
+            "the pickle is little more than empty containers, which would take 100 "
+            "times the memory of the file: not read"
         )
 
 
@@ -197,7 +201,9 @@ class _NoCode:
     """Refuses what the check refuses already: the second lock."""
 
     def find_class(self, module_name: str, global_name: str, /) -> object:
-        raise UnsafePickleError(f"the pickle refers to {shown(f'{module_name}.{global_name}')}")
+        raise UnsafePickleError(
+            f"the pickle refers to {shown(f'{module_name}.{global_name}')}"
+        )
 
     def persistent_load(self, pid: object) -> object:
         raise UnsafePickleError("the pickle refers to a persistent id")

@@ -33,7 +33,9 @@ _COLUMNS = {
     "time": Bounds(-1, TIME.high, "a time in ns, or -1"),
     "action": Bounds(1, 4, "an action from 1 to 4"),
     "size": Bounds(-BYTES.high, BYTES.high, "at most 2^48 bytes"),
-    "category": Bounds(0, len(OF_TIMELINE) - 1, f"a category from 0 to {len(OF_TIMELINE) - 1}"),
+    "category": Bounds(
+        0, len(OF_TIMELINE) - 1, f"a category from 0 to {len(OF_TIMELINE) - 1}"
+    ),
 }
 # A tensor keeps these as long as it is there.
 _LASTING = {"parameter", "optimizer_state"}
@@ -118,7 +120,11 @@ def _complete_trace(rows: Rows, sizes_at_end: list[int]) -> tuple[list[Raw], lis
     before: list[Raw] = []
     events: list[Raw] = []
     live: dict[int, Raw] = {}
-    columns = rows.texts("action"), rows.ints("addr", ADDRESS).tolist(), rows.texts("category")
+    columns = (
+        rows.texts("action"),
+        rows.ints("addr", ADDRESS).tolist(),
+        rows.texts("category"),
+    )
     rows.ints("size", BYTES)
     for row, action, address, category in zip(rows.rows, *columns, strict=True):
         if action == "free_requested":
@@ -138,7 +144,9 @@ def _complete_trace(rows: Rows, sizes_at_end: list[int]) -> tuple[list[Raw], lis
             ended = {}
     untraced = Counter(sizes_at_end) - Counter(row["size"] for row in live.values())
     sizes = enumerate(untraced.elements(), _NO_ADDRESS)
-    untraced_allocs = [{"action": "alloc", "addr": addr, "size": size} for addr, size in sizes]
+    untraced_allocs = [
+        {"action": "alloc", "addr": addr, "size": size} for addr, size in sizes
+    ]
     return [*untraced_allocs, *before], events
 
 

@@ -179,7 +179,9 @@ class Metadata:
         notes = []
         if self.is_simulated:
             operations = "; ".join(self.not_modelled)
-            missing = f"not modelled: {operations}" if operations else "a GPU needs somewhat more"
+            missing = (
+                f"not modelled: {operations}" if operations else "a GPU needs somewhat more"
+            )
             notes.append(Note("simulated", f"recorded without a GPU; {missing}"))
         if self.ended != "complete":
             # After two sentences torch adds only advice and an address.
@@ -206,7 +208,9 @@ def read_metadata(
     try:
         metadata = _read(expect(raw, dict, KEY), stacks, n_bytes)
     except MalformedSnapshotError as error:
-        return None, (Note("metadata-left-out", f"what the recorder wrote was left out: {error}"),)
+        return None, (
+            Note("metadata-left-out", f"what the recorder wrote was left out: {error}"),
+        )
     return metadata, metadata.notes()
 
 
@@ -219,7 +223,9 @@ def _read(raw: dict[object, object], stacks: Stacks, n_bytes: int) -> Metadata:
         )
     _check_size(raw, n_bytes)
     # Where nothing else has a stack, these would look like all the stacks that the program had.
-    parameters = _tensors(_rows(raw, "parameters"), 0, stacks if stacks.has_frames else None)
+    parameters = _tensors(
+        _rows(raw, "parameters"), 0, stacks if stacks.has_frames else None
+    )
     if "" in parameters.names:
         raise MalformedSnapshotError(f"{KEY}.parameters: expected a name for each")
     device_bytes = _device_bytes(_rows(raw, "devices"))
@@ -415,4 +421,6 @@ def _texts_of(values: object) -> tuple[str, ...]:
     """Return the texts in a list, cut as names are; of anything else nothing."""
     if not isinstance(values, (list, tuple)):
         return ()
-    return tuple(text[:_MAX_TEXT] for text in islice(values, _MAX_LIST) if type(text) is str)
+    return tuple(
+        text[:_MAX_TEXT] for text in islice(values, _MAX_LIST) if type(text) is str
+    )

@@ -15,7 +15,14 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column, MsColumn, read_only
+from snapconv.columns import (
+    BoolColumn,
+    Int8Column,
+    Int32Column,
+    Int64Column,
+    MsColumn,
+    read_only,
+)
 from snapconv.errors import MalformedSnapshotError
 from snapconv.files import timing_file
 from snapconv.notes import Note
@@ -123,8 +130,8 @@ def load_timing(path: str | Path) -> tuple[Timing | None, tuple[Note, ...]]:
         version = trace.value("version", _COUNT)
         if version != VERSION:
             message = (
-                f"{path.name} is of version {version}, and only {VERSION} is known here: there are "
-                f"no times"
+                f"{path.name} is of version {version}, and only {VERSION} is known "
+                f"here: there are no times"
             )
             return None, (Note("unknown-timing-version", message),)
         return _timing(path, n_bytes, trace), ()
@@ -213,7 +220,10 @@ def _iterations(trace: _Object) -> tuple[TimedIteration, ...]:
     iterations = []
     for i, value in enumerate(trace.value("iterations", list)):
         row = _Object(value, f"iterations[{i}]")
-        times = {f"{phase}_ms": row.optional(f"{phase}_ms", _MILLISECONDS) for phase in PHASES[:3]}
+        times = {
+            f"{phase}_ms": row.optional(f"{phase}_ms", _MILLISECONDS)
+            for phase in PHASES[:3]
+        }
         iterations.append(TimedIteration(iteration=row.value("iteration", _COUNT), **times))
     if not iterations:
         raise MalformedSnapshotError("iterations: expected one at least")
@@ -237,7 +247,10 @@ def _launch_counts(trace: _Object) -> tuple[LaunchCounts, ...]:
 
 
 def _call_table(
-    raw: dict[str, object], iterations: Sequence[TimedIteration], n_stacks: int, texts: Interner
+    raw: dict[str, object],
+    iterations: Sequence[TimedIteration],
+    n_stacks: int,
+    texts: Interner,
 ) -> CallTable:
     columns = _call_columns(raw)
     iteration = _numbers("iteration", columns["iteration"], _COUNT)
@@ -276,7 +289,9 @@ def _check_calls(
         if is_wrong.any():
             i = int(is_wrong.argmax())
             actual = shown(str(columns[key][i]))
-            raise MalformedSnapshotError(f"calls.{key}[{i}]: expected {expected}, got {actual}")
+            raise MalformedSnapshotError(
+                f"calls.{key}[{i}]: expected {expected}, got {actual}"
+            )
 
 
 def _call_columns(raw: dict[str, object]) -> dict[str, list[Any]]:

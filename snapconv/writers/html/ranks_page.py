@@ -16,7 +16,16 @@ from snapconv.units import counted, format_bytes, printable
 from snapconv.writers.html.column_encoding import content_hash
 
 COLORS = {category.label: shown.color for category, shown in ABOUT.items()}
-_HEADS = ("rank", "mesh", "device", "peak", "reserved", "peak by category", "most of it", "history")
+_HEADS = (
+    "rank",
+    "mesh",
+    "device",
+    "peak",
+    "reserved",
+    "peak by category",
+    "most of it",
+    "history",
+)
 _BAR_WIDTH = 420
 _BAR_HEIGHT = 12
 _STYLE = """
@@ -86,7 +95,9 @@ def _bar(device: RankDevice, greatest: int) -> str:
         n_bytes = device.categories[name]
         width = _BAR_WIDTH * n_bytes / max(greatest, 1)
         tip = f"<title>{_text(f'{name} {format_bytes(n_bytes)}')}</title>"
-        box = f'x="{x:.1f}" width="{width:.1f}" height="{_BAR_HEIGHT}" fill="{_color(name)}"'
+        box = (
+            f'x="{x:.1f}" width="{width:.1f}" height="{_BAR_HEIGHT}" fill="{_color(name)}"'
+        )
         parts.append(f"<rect {box}>{tip}</rect>")
         x += width
     return f'<svg width="{_BAR_WIDTH}" height="{_BAR_HEIGHT}">{"".join(parts)}</svg>'

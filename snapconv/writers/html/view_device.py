@@ -67,7 +67,9 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
     detail = _detail(analysis, frames, streams, name_by_row.values())
     time_step, times = encoded_times(analysis.device.events.time_us, _MOST_TIME_BYTES)
     columns = rows.columns | stack_columns | times
-    columns["named_row"] = encode_column(np.array([*name_by_row], np.int64), differences=True)
+    columns["named_row"] = encode_column(
+        np.array([*name_by_row], np.int64), differences=True
+    )
     columns |= _segment_columns(segments, streams, base_addr(analysis))
     facts = _facts(analysis) | span_facts
     facts |= {
@@ -124,7 +126,9 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
     peak_rows = []
     for row in summary_totals(analysis, table.live_at(peak)):
         if row.n_allocations:
-            peak_rows.append([row.category, row.block_bytes, row.n_allocations, row.certainty])
+            peak_rows.append(
+                [row.category, row.block_bytes, row.n_allocations, row.certainty]
+            )
     return {
         "name": device_name(device.device),
         "argument": device_argument(device.device),
@@ -204,7 +208,9 @@ def _level_columns(level: TimelineLevel) -> Columns:
     return columns
 
 
-def _span_columns(analysis: DeviceAnalysis, spans: AnnotationSpans, lanes: Int32Column) -> Columns:
+def _span_columns(
+    analysis: DeviceAnalysis, spans: AnnotationSpans, lanes: Int32Column
+) -> Columns:
     phase = analysis.phases.phase
     begins = rows_of(np.diff(phase, prepend=-1)) if len(phase) else np.zeros(0, np.int64)
     name = np.unique(spans.name_id, return_inverse=True)[1].reshape(-1)
@@ -238,7 +244,9 @@ def encoded_times(times: Int64Column | None, most_bytes: int) -> tuple[int, Colu
         step *= 2
 
 
-def _segment_columns(segments: "np.recarray[Any, Any]", streams: Int64Column, base: int) -> Columns:
+def _segment_columns(
+    segments: "np.recarray[Any, Any]", streams: Int64Column, base: int
+) -> Columns:
     return {
         "segment_addr": encode_column(segments.addr - base, differences=True),
         "segment_bytes": encode_column(segments.n_bytes),

@@ -49,13 +49,17 @@ def view_rows(analysis: DeviceAnalysis, streams: Int64Column) -> ViewRows:
     return ViewRows(columns | _allocation_columns(analysis, order), page_rows, stack_ids)
 
 
-def _kind_columns(keys: dict[str, NDArray[Any]]) -> tuple[dict[str, EncodedColumn], Int64Column]:
+def _kind_columns(
+    keys: dict[str, NDArray[Any]],
+) -> tuple[dict[str, EncodedColumn], Int64Column]:
     """Encode what each kind has, its traits once for all kinds; return the ids of stacks too."""
     block = keys.pop("block")
     requested = keys.pop("requested")
     trait, first = _kinds(list(keys.values()))
     stack_ids, stack = np.unique(keys.pop("stack")[first], return_inverse=True)
-    columns = {f"trait_{name}": encode_column(values[first]) for name, values in keys.items()}
+    columns = {
+        f"trait_{name}": encode_column(values[first]) for name, values in keys.items()
+    }
     columns["trait_stack"] = encode_column(stack)
     columns["kind_trait"] = encode_column(trait)
     columns["kind_block"] = encode_column(block)
@@ -64,7 +68,9 @@ def _kind_columns(keys: dict[str, NDArray[Any]]) -> tuple[dict[str, EncodedColum
     return columns, stack_ids
 
 
-def _allocation_columns(analysis: DeviceAnalysis, order: Int64Column) -> dict[str, EncodedColumn]:
+def _allocation_columns(
+    analysis: DeviceAnalysis, order: Int64Column
+) -> dict[str, EncodedColumn]:
     """Encode what each allocation has, in the order of the page."""
     table = analysis.allocations
     addrs, addr_id = np.unique(table.addr[order], return_inverse=True)
@@ -146,7 +152,9 @@ def view_stacks(
     return _frames(snapshot, project, frame_ids.tolist()), columns
 
 
-def _frames(snapshot: Snapshot, project: Project, frame_ids: list[int]) -> dict[str, object]:
+def _frames(
+    snapshot: Snapshot, project: Project, frame_ids: list[int]
+) -> dict[str, object]:
     frames = snapshot.stacks.frames
     files: dict[str, int] = {}
     names: dict[str, int] = {}

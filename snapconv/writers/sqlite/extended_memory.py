@@ -51,7 +51,9 @@ def _event(name: str, meaning: str, null: str) -> Column:
 
 def _iteration(name: str, meaning: str, null: str | None = None) -> Column:
     reference = "INTEGER REFERENCES snapconv_iterations (iteration)"
-    return Column(name, meaning, null, sql_type=reference, stands_for_null=-1 if null else None)
+    return Column(
+        name, meaning, null, sql_type=reference, stands_for_null=-1 if null else None
+    )
 
 
 def _time(null: str) -> Column:
@@ -63,7 +65,10 @@ _NO_TIMES = "the snapshot has no times"
 
 
 def _words(
-    name: str, meaning: str, word_meaning: str, words: Callable[[MemoryReport], Iterable[str]]
+    name: str,
+    meaning: str,
+    word_meaning: str,
+    words: Callable[[MemoryReport], Iterable[str]],
 ) -> Table:
     def rows(report: MemoryReport) -> Rows:
         return enumerate(words(report))
@@ -161,7 +166,12 @@ def frame_arrays(report: MemoryReport | TimeReport) -> list[Any]:
 
 def _stack_arrays(report: MemoryReport) -> Arrays:
     stacks = report.stacks
-    return stacks.stack_id, stacks.n_frames, stacks.innermost_frame_id, stacks.project_frame_id
+    return (
+        stacks.stack_id,
+        stacks.n_frames,
+        stacks.innermost_frame_id,
+        stacks.project_frame_id,
+    )
 
 
 def _stack_frame_arrays(report: MemoryReport | TimeReport) -> Arrays:
@@ -313,7 +323,11 @@ REPORT, SOURCE, NOTES = (
         "Notes on the figures that their reader should know.",
         text("slug", "stable short name of the note"),
         text("message", "a sentence for a person"),
-        integer("device", "device that it is about; -1: pinned host memory", null="the whole file"),
+        integer(
+            "device",
+            "device that it is about; -1: pinned host memory",
+            null="the whole file",
+        ),
         rows=_note_rows,
     ),
 )
@@ -388,8 +402,8 @@ WORDS = (
     _words(
         "snapconv_certainties",
         "How sure the category of an allocation can be.",
-        "`recorded`: by the recorder, or your rule; `certain`; `likely`: the most probable one; "
-        "`unknown`",
+        "`recorded`: by the recorder, or your rule; `certain`; `likely`: the most "
+        "probable one; `unknown`",
         _labels(Certainty),
     ),
     _words(
@@ -404,12 +418,17 @@ WORDS = (
         "name of the operation; that of row 0 is `unknown`",
         _operations,
     ),
-    _words("snapconv_phases", "The parts of a training step.", "name of the phase", _labels(Phase)),
+    _words(
+        "snapconv_phases",
+        "The parts of a training step.",
+        "name of the phase",
+        _labels(Phase),
+    ),
     _words(
         "snapconv_pools",
         "The memory pools of the snapshot.",
-        "the two numbers that torch has for it; `(0, 0)`: the default pool, else a private one "
-        "(CUDA graphs, `MemPool`)",
+        "the two numbers that torch has for it; `(0, 0)`: the default pool, else a "
+        "private one (CUDA graphs, `MemPool`)",
         _pools,
     ),
     table(
@@ -502,13 +521,15 @@ EXTENDED_TABLES: tuple[Table, ...] = (
         row_of("snapconv_certainties", "certainty_id", meaning="how sure that is"),
         Column(
             "probability",
-            "how probable the category is: of what has 0.9, 90 % is right; 1: it follows from a "
-            "fact",
+            "how probable the category is: of what has 0.9, 90 % is right; 1: it "
+            "follows from a fact",
             null="it is unknown",
             sql_type="REAL",
             stands_for_null=0,
         ),
-        row_of("snapconv_rules", "rule_id", meaning="row of `snapconv_rules`; 0: none decided"),
+        row_of(
+            "snapconv_rules", "rule_id", meaning="row of `snapconv_rules`; 0: none decided"
+        ),
         row_of(
             "snapconv_operations",
             "operation_id",
@@ -607,8 +628,8 @@ ORDER BY allocation.block_bytes DESC, allocation.id""",
     # As AllocationTable.waiting_at has them.
     View(
         "snapconv_waiting_allocations",
-        "The blocks that the program had freed at the peak of allocated bytes, and that another "
-        "stream still used, largest first.",
+        "The blocks that the program had freed at the peak of allocated bytes, and "
+        "that another stream still used, largest first.",
         (),
         f"""\
 CREATE VIEW snapconv_waiting_allocations AS

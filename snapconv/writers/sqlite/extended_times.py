@@ -34,7 +34,9 @@ TIME_SCHEMA_VERSION = 2
 _NO_PHASE = "the iteration has no such phase"
 _NO_CALL = "no call made the node"
 _ITERATION = "INTEGER REFERENCES snapconv_iterations (iteration)"
-_IS_OF_MODULE = integer("is_of_module", "1: its variable `self` is an `nn.Module`; 0: it is not")
+_IS_OF_MODULE = integer(
+    "is_of_module", "1: its variable `self` is an `nn.Module`; 0: it is not"
+)
 
 
 def _facts(report: TimeReport) -> Row:

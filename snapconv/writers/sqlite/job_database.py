@@ -100,8 +100,8 @@ def _finding_rows(report: JobReport) -> Rows:
 JOB_TABLES = (
     table(
         "job_files",
-        "One row per file, in the order of ranks and then of dumps; a file that could not be read "
-        "has its error.",
+        "One row per file, in the order of ranks and then of dumps; a file that could "
+        "not be read has its error.",
         key(),
         text("file", "path or URL; empty for a rank without a file"),
         integer("rank", "rank that wrote it", null="neither the file nor its name has it"),
@@ -117,8 +117,8 @@ JOB_TABLES = (
     ),
     table(
         "job_coordinates",
-        "The place of a file's rank on every axis of the device mesh, as recorded or given by "
-        "`--mesh`.",
+        "The place of a file's rank on every axis of the device mesh, as recorded or "
+        "given by `--mesh`.",
         _FILE_ID,
         text("axis", "name of the axis, such as `pp`"),
         integer("place", "coordinate on it, from 0"),
@@ -202,10 +202,12 @@ JOB_TABLES = (
         text("sentence", "the finding"),
         size(
             "n_bytes",
-            "what the request needed, the difference from the group's median, the growth, or what "
-            "a fault holds; 0 for a hint",
+            "what the request needed, the difference from the group's median, the "
+            "growth, or what a fault holds; 0 for a hint",
         ),
-        integer("rank", "rank that it is about", null="several ranks, or one without a number"),
+        integer(
+            "rank", "rank that it is about", null="several ranks, or one without a number"
+        ),
         rows=_finding_rows,
     ),
 )

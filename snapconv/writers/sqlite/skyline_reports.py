@@ -127,8 +127,8 @@ TABLES = (
     ),
     table(
         "activation_entries",
-        "One row per activation of the iteration with the peak, live at that iteration's "
-        "activation high-water mark.",
+        "One row per activation of the iteration with the peak, live at that "
+        "iteration's activation high-water mark.",
         ENTRY_KEY,
         text("operation_name", "the operation that allocated it"),
         size("size_bytes", "block bytes: what the allocator set aside for it"),
@@ -154,8 +154,8 @@ CREATE UNIQUE INDEX entry_type_and_id
     ),
     table(
         "stack_frames",
-        "The frames of the project that allocated the entry; an entry without any has no rows "
-        "here.",
+        "The frames of the project that allocated the entry; an entry without any has "
+        "no rows here.",
         integer("correlation_id", "row of `stack_correlation`"),
         _ORDERING,
         _FILE_PATH,
@@ -190,8 +190,8 @@ CREATE UNIQUE INDEX entry_type_and_id
 TIME_TABLES = (
     table(
         "run_time_entries",
-        "One row per outermost call of a torch function in the forward pass of the reported "
-        "iteration, in the order of the calls.",
+        "One row per outermost call of a torch function in the forward pass of the "
+        "reported iteration, in the order of the calls.",
         ENTRY_KEY,
         text("operation_name", "the function that was called"),
         milliseconds("forward_ms", "from before the call to after it, on the device"),

@@ -125,7 +125,9 @@ class Table:
     def insert_sql(self, n_rows: int) -> str:
         """Return the statement that inserts so many rows, with NULL for its stand-ins."""
         stand_ins = (column.stands_for_null for column in self.columns)
-        values = ("?" if stand_in is None else f"nullif(?, {stand_in})" for stand_in in stand_ins)
+        values = (
+            "?" if stand_in is None else f"nullif(?, {stand_in})" for stand_in in stand_ins
+        )
         row = f"({', '.join(values)})"
         return f"INSERT INTO {self.name} VALUES {', '.join([row] * n_rows)}"
 
@@ -203,7 +205,9 @@ def _plain(value: object) -> Value:
         return value
     # Lone surrogates and NUL become Python's escapes, which SQLite can store.
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+        return (
+            value.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+        )
     return operator.index(value)  # type: ignore[arg-type]  # what is no integer raises TypeError
 
 
@@ -230,7 +234,9 @@ def write_databases(
     with new_files(
         [database.path for database in databases], force=force, token=token
     ) as temporaries:
-        for database, tables, temporary in zip(databases, contents, temporaries, strict=True):
+        for database, tables, temporary in zip(
+            databases, contents, temporaries, strict=True
+        ):
             with _new_database(temporary, output=database.path) as connection:
                 for statement in _schema(database):
                     connection.execute(statement)

@@ -95,7 +95,10 @@ def finding_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
         title = ""
     if finding.sort != FAULT:
         yield "costs", finding.costs
-    yield "sure", "certain" if finding.is_certain else f"likely; wrong if {finding.wrong_if}"
+    yield (
+        "sure",
+        "certain" if finding.is_certain else f"likely; wrong if {finding.wrong_if}",
+    )
     if finding.estimated:
         yield "estimated", finding.estimated
 
@@ -107,7 +110,10 @@ def _saving_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
     if finding.reserved_bytes is not None:
         before = finding.reserved_bytes + finding.saved_bytes
         after = format_bytes(finding.reserved_bytes)
-        yield "saves", f"{saved} of reserved memory{about}: {format_bytes(before)} → {after}"
+        yield (
+            "saves",
+            f"{saved} of reserved memory{about}: {format_bytes(before)} → {after}",
+        )
         return
     peak = finding.peak
     alone = advice.peak.n_bytes - finding.peak.n_bytes
@@ -127,7 +133,9 @@ def _peaks(advice: Advice, after: Peak) -> str:
     new_phase = optional("; the new peak is in {}", _PASSES.get(after.phase, after.phase))
     before = advice.peak.n_bytes
     remaining_bytes = after.n_bytes
-    return f"{format_bytes(before)} → {format_bytes(remaining_bytes, like=before)}{new_phase}"
+    return (
+        f"{format_bytes(before)} → {format_bytes(remaining_bytes, like=before)}{new_phase}"
+    )
 
 
 def _goal_lines(advice: Advice, file: str, cached: int) -> Iterator[str]:
@@ -174,12 +182,13 @@ def _goal(advice: Advice, cached: int) -> str:
     if advice.fits_already:
         capacity = format_bytes(goal + cached)
         return (
-            f"met already: a replay in {capacity} fits, as PyTorch returns cached memory before it "
-            f"fails"
+            f"met already: a replay in {capacity} fits, as PyTorch returns cached "
+            f"memory before it fails"
         )
     scope = "" if advice.history_verdict == Verdict.COMPLETE.value else " in this trace"
     result = (
-        f"missed by {format_bytes(remaining_bytes - goal)}; the most that can be saved is {saved}"
+        f"missed by {format_bytes(remaining_bytes - goal)}; the most that can be saved is "
+        f"{saved}"
     )
     if advice.peak.n_bytes <= goal:
         result = f"met already{scope}"

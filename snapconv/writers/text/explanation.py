@@ -15,12 +15,17 @@ _NOT_IN_TRACE = "before the trace begins"
 _Row = tuple[str, Iterable[str]]
 
 
-def explanation_lines(explanation: Explanation, *, whole_stack: bool = False) -> Iterator[str]:
+def explanation_lines(
+    explanation: Explanation, *, whole_stack: bool = False
+) -> Iterator[str]:
     """Write the answer for a person."""
     first = explanation.allocations[0]
     yield _headline(first)
     event, _ = parse_question(explanation.question)
-    for name, effect in (("free_requested", "frees it"), ("free_completed", "makes it reusable")):
+    for name, effect in (
+        ("free_requested", "frees it"),
+        ("free_completed", "makes it reusable"),
+    ):
         free = first["lifetime"][name]
         if event is not None and free and free["event"] == event:
             yield f"  event {event} {effect}"
@@ -107,7 +112,10 @@ def _free(lifetime: Values) -> Iterator[_Row]:
     elif lifetime["is_live_at_dump"]:
         is_pending = lifetime["is_pending_at_dump"]
         if not requested:
-            yield "freed", [_NOT_IN_TRACE if is_pending else "not before the dump: still in use"]
+            yield (
+                "freed",
+                [_NOT_IN_TRACE if is_pending else "not before the dump: still in use"],
+            )
         if requested or is_pending:
             yield "reusable", ["not before the dump: a stream still uses it"]
     elif not requested or end != requested["event"]:

@@ -12,14 +12,14 @@ _N_CALLERS = 3
 _TRENDS = (
     (
         Trend.GROWS,
-        "kept growing to the end of the trace: a leak, a cache that is not full yet, or reference "
-        "cycles (gc.collect() frees these)",
+        "kept growing to the end of the trace: a leak, a cache that is not full yet, "
+        "or reference cycles (gc.collect() frees these)",
     ),
     (
         Trend.WAITS,
         (
-            "activations that wait for the backward pass; the trace ends in a forward pass: record "
-            "three steps"
+            "activations that wait for the backward pass; the trace ends in a forward "
+            "pass: record three steps"
         ),
     ),
     (Trend.UNKNOWN, "allocated in some parts of the trace: whether it grows is unknown"),
@@ -50,7 +50,9 @@ def growth_lines(report: GrowthReport, file: str) -> Iterator[str]:
     # The first iteration and the last but one, which are the same where there are two.
     moments = []
     for number in dict.fromkeys((0, len(report.end_bytes) - 2)):
-        moments.append(f"after iteration {number}: {format_bytes(report.end_bytes[number])}")
+        moments.append(
+            f"after iteration {number}: {format_bytes(report.end_bytes[number])}"
+        )
     last = format_bytes(report.end_bytes[-1])
     yield f"  allocated {'; '.join(moments)}; at the end: {last}"
     if report.lines and not report.garbage:

@@ -78,7 +78,9 @@ def _device_lines(facts: "Facts") -> Iterator[str]:
         duration = f" over {format_duration_us(facts['duration_us'])}"
     yield f"  {device_name(facts['device'])}  {counted(facts['n_events'], 'event')}{duration}"
     if facts["actions"]:
-        yield "    " + ", ".join(f"{name} {count}" for name, count in facts["actions"].items())
+        yield "    " + ", ".join(
+            f"{name} {count}" for name, count in facts["actions"].items()
+        )
     moment = "at the dump"
     if facts["n_segments"] or not facts["n_events"]:
         segments = counted(facts["n_segments"], "segment")
@@ -94,8 +96,8 @@ def _device_lines(facts: "Facts") -> Iterator[str]:
     yield f"    {moment}: reserved {reserved}, active {active}"
     if facts["n_checked_sizes"]:
         yield (
-            f"    block sizes: {facts['n_checked_sizes']} compared with the blocks at the dump, "
-            f"{facts['n_different_sizes']} differ"
+            f"    block sizes: {facts['n_checked_sizes']} compared with the blocks at "
+            f"the dump, {facts['n_different_sizes']} differ"
         )
     yield f"    history: {facts['history']}: {facts['history_reason']}"
 

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from snapconv.answers.moments import FEW_EVENTS
-from snapconv.answers.peak import WAITING_LABEL, DeviceMemory, MomentState, PoolTotal, group_modules
+from snapconv.answers.peak import (
+    WAITING_LABEL,
+    DeviceMemory,
+    MomentState,
+    PoolTotal,
+    group_modules,
+)
 from snapconv.classification.categories import Evidence
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.torch_knowledge.backends import backend_of_kind
@@ -35,7 +41,12 @@ from snapconv.writers.text.size_rows import (
 )
 
 if TYPE_CHECKING:  # each command loads its own answer
-    from snapconv.answers.fragmentation import Fragmentation, FreeMemory, PoolMemory, SegmentHolder
+    from snapconv.answers.fragmentation import (
+        Fragmentation,
+        FreeMemory,
+        PoolMemory,
+        SegmentHolder,
+    )
     from snapconv.answers.memory_report import MemoryReport
     from snapconv.answers.times import IterationTimes, TimeReport
     from snapconv.answers.tree import MemoryTree
@@ -81,7 +92,9 @@ def moment_lines(state: MomentState) -> Iterator[str]:
 
 def _live_pool_lines(pools: Sequence[PoolTotal]) -> Iterator[str]:
     """Show what is live in every pool and stream, where there are several."""
-    rows = [(row.block_bytes, f"{pool_shown(row.pool)}, stream {row.stream}") for row in pools]
+    rows = [
+        (row.block_bytes, f"{pool_shown(row.pool)}, stream {row.stream}") for row in pools
+    ]
     n_pools = len({row.pool for row in pools} - {None})
     if max(n_pools, len({row.stream for row in pools})) > 1:
         yield from size_rows(rows, "pool and stream", title="pools and streams")
@@ -134,7 +147,9 @@ def outside_line(memory: DeviceMemory, device: Device) -> Iterator[str]:
         return
     total = f" of {format_bytes(memory.total_bytes)}" if memory.total_bytes else ""
     if memory.outside_bytes is not None:
-        measured_at = "" if memory.free_bytes is not None else f", at event {memory.measured_event}"
+        measured_at = (
+            "" if memory.free_bytes is not None else f", at event {memory.measured_event}"
+        )
         size = f"{format_bytes(memory.outside_bytes)}{total}{measured_at}"
     elif memory.at_most_bytes is not None:
         size = f"at most {format_bytes(memory.at_most_bytes)}{total}"
@@ -186,8 +201,8 @@ def tree_lines(tree: "MemoryTree", *, n_most: int = MOST_NODES) -> Iterator[str]
     if tree.n_cut_stacks:
         stacks = counted(tree.n_cut_stacks, "stack")
         yield (
-            f"  of {stacks} the innermost lines are left out: all would be many times the size of "
-            f"the file"
+            f"  of {stacks} the innermost lines are left out: all would be many times "
+            f"the size of the file"
         )
 
 
@@ -206,13 +221,15 @@ def fragmentation_lines(fragmentation: "Fragmentation", file: str) -> Iterator[s
         nouns = ("event or block contradicts", "events or blocks contradict")
         conflicts = counted(fragmentation.n_conflicts, *nouns)
         shown = (
-            "only the dump is shown" if fragmentation.details_at == "the dump" else "approximate"
+            "only the dump is shown"
+            if fragmentation.details_at == "the dump"
+            else "approximate"
         )
         yield f"  {conflicts} the segments: {shown}"
     if fragmentation.has_expandable:
         yield (
-            "  estimated: where the pages of expandable segments lie, which empty_cache() returns "
-            "whole"
+            "  estimated: where the pages of expandable segments lie, which "
+            "empty_cache() returns whole"
         )
     yield from history_lines(fragmentation.history_verdict)
     last_event = max(column.event or 0 for column in fragmentation.moments)
@@ -226,7 +243,9 @@ def _unused_table(columns: "Sequence[FreeMemory]", *, has_trace: bool) -> Iterat
     if len(columns) > 1:
         heads = []
         for column in columns:
-            head = column.moment.replace("the moment with most unused memory", "most unused")
+            head = column.moment.replace(
+                "the moment with most unused memory", "most unused"
+            )
             heads.append(head[: _COLUMN - 1])
         yield _row("", heads)
     for cells in zip(*map(_size_cells, columns), strict=True):
@@ -272,7 +291,9 @@ def _pool_lines(pools: "Sequence[PoolMemory]", moment: str) -> Iterator[str]:
         pool = "" if row.pool in (None, (0, 0)) else f"pool {row.pool}, "
         n_blocks = counted(row.n_pieces, "block")
         largest = format_bytes(row.largest_free_bytes)
-        text = f"{size} requests, {pool}stream {row.stream}: {n_blocks}, the largest {largest}"
+        text = (
+            f"{size} requests, {pool}stream {row.stream}: {n_blocks}, the largest {largest}"
+        )
         rows.append((row.free_bytes, text))
     yield from size_rows(rows, "pool and stream", plural="pools and streams")
 
@@ -292,7 +313,8 @@ def _holder_lines(holders: "Sequence[SegmentHolder]", moment: str) -> Iterator[s
 
 
 def summary_lines(
-    reports: "Sequence[tuple[Path, MemoryReport]]", time: "tuple[Path, TimeReport] | None" = None
+    reports: "Sequence[tuple[Path, MemoryReport]]",
+    time: "tuple[Path, TimeReport] | None" = None,
 ) -> Iterator[str]:
     """Yield the summary of all devices, and of the times where there are any, line by line."""
     for number, (path, report) in enumerate(reports):
@@ -318,7 +340,9 @@ def summary_lines(
 
 def _time_lines(path: Path, report: "TimeReport") -> Iterator[str]:
     times = report.reported
-    phases = [f"{name} {_duration(ms)}" for name, ms in times.phases.items() if ms is not None]
+    phases = [
+        f"{name} {_duration(ms)}" for name, ms in times.phases.items() if ms is not None
+    ]
     n_iterations = counted(len(report.iterations), "timed iteration")
     timed = ", ".join(phases) or "nothing was timed"
     yield f"cuda:{report.timing.device}  {timed}, in iteration {times.measured.iteration}"

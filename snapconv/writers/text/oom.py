@@ -38,7 +38,9 @@ _WORDS = ((True, "yes"), (None, "this request only"), (False, "no "))
 _ADAM_COPIES = 5
 
 
-def oom_lines(answer: OutOfMemory, remedies: Remedies | None, *, file: str) -> Iterator[str]:
+def oom_lines(
+    answer: OutOfMemory, remedies: Remedies | None, *, file: str
+) -> Iterator[str]:
     """Explain why a request failed and what would have helped."""
     state = answer.state
     name = device_name(state.device)
@@ -78,7 +80,9 @@ def verdict_lines(verdict: OomVerdict) -> Iterator[str]:
 def _request_lines(request: FailedAllocation) -> Iterator[str]:
     size = format_bytes(request.block_bytes)
     segment = format_bytes(request.segment_bytes)
-    requester = "the program" if request.operation in ("", "unknown") else f"{request.operation}()"
+    requester = (
+        "the program" if request.operation in ("", "unknown") else f"{request.operation}()"
+    )
     yield f"  {requester} requested {size}; the allocator needed {segment} more from the GPU"
     pool = "default pool (assumed)" if request.pool is None else pool_shown(request.pool)
     module = f"; {_module_noun(request.module)} {request.module}" if request.module else ""
@@ -98,7 +102,9 @@ def _memory_lines(answer: OutOfMemory) -> Iterator[str]:
     if "reserved" not in state.at_least:
         blocks = counted(inside.n_pieces, "block")
         largest = format_bytes(inside.largest_bytes)
-        yield size_row(inside.n_bytes, f"reserved and free: {blocks}, the largest {largest}")
+        yield size_row(
+            inside.n_bytes, f"reserved and free: {blocks}, the largest {largest}"
+        )
     if memory.free_bytes is not None:
         yield size_row(memory.free_bytes, "free on the device")
     yield from outside_line(memory, state.device)
@@ -149,16 +155,20 @@ def _remedy_lines(remedies: Remedies) -> Iterator[str]:
     n_events = counted(remedies.n_events, "event")
     yield f"  remedies tried (by replaying the last {n_events} with 1 % kept free)"
     for is_enough, word in _WORDS:
-        yield from _tried_lines(word, [row for row in remedies.tried if row.is_enough is is_enough])
+        yield from _tried_lines(
+            word, [row for row in remedies.tried if row.is_enough is is_enough]
+        )
         if is_enough and remedies.card_bytes is not None:
             size = format_bytes(remedies.card_bytes)
             yield f"    yes  a card with {size} for torch: the whole step fits as it is"
     if remedies.is_optimizer_assumed:
         yield (
-            "    assumed: for each weight the optimizer keeps three states and two temporaries at "
-            "most"
+            "    assumed: for each weight the optimizer keeps three states and two "
+            "temporaries at most"
         )
-    served = [remedy for remedy in remedies.tried if remedy.is_served and remedy.assumptions]
+    served = [
+        remedy for remedy in remedies.tried if remedy.is_served and remedy.assumptions
+    ]
     if served:
         yield f"    estimated: {served[0].assumptions[0]}"
 
@@ -178,8 +188,8 @@ def _must_go_lines(remedies: Remedies) -> Iterator[str]:
     """Show how much must be freed at least, and remedies where a smaller batch does not help."""
     if remedies.is_setup:
         yield (
-            "  a smaller batch does not help while the model is put on the device: use fewer bits "
-            "for each"
+            "  a smaller batch does not help while the model is put on the device: use "
+            "fewer bits for each"
         )
         yield "    weight, shards (FSDP), offloading, or a larger card"
     if remedies.model_bytes:
@@ -192,8 +202,8 @@ def _must_go_lines(remedies: Remedies) -> Iterator[str]:
     if remedies.to_come_bytes:
         size = format_bytes(remedies.to_come_bytes)
         yield (
-            f"  after it, gradients, optimizer states and the step's temporaries need at most "
-            f"{size} more"
+            f"  after it, gradients, optimizer states and the step's temporaries need "
+            f"at most {size} more"
         )
 
 
@@ -296,5 +306,6 @@ def _summary_lines(summary: MemorySummary) -> Iterator[str]:
     if summary.partly_used_bytes is not None:
         yield size_row(summary.partly_used_bytes, "free in partly used segments")
         yield size_row(
-            summary.empty_segment_bytes, "free in empty segments (empty_cache() returns them)"
+            summary.empty_segment_bytes,
+            "free in empty segments (empty_cache() returns them)",
         )

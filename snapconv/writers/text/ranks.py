@@ -42,13 +42,19 @@ def _unread(file: RankFile) -> str:
 
 def _head(report: JobReport) -> str:
     ranks = report.last_dumps
-    peaks = [device.peak_bytes for file in ranks if (device := file.main_device) is not None]
+    peaks = [
+        device.peak_bytes for file in ranks if (device := file.main_device) is not None
+    ]
     lacking = f"; {report.lacking}" if report.lacking else ""
     spread = ""
     if peaks:
         smallest = format_bytes(min(peaks))
         largest = format_bytes(max(peaks))
-        spread = f"; peaks {smallest} to {largest}" if smallest != largest else f"; peak {largest}"
+        spread = (
+            f"; peaks {smallest} to {largest}"
+            if smallest != largest
+            else f"; peak {largest}"
+        )
     return f"{counted(len(ranks), 'rank')} in {counted(report.n_files, 'file')}{lacking}{spread}"
 
 
@@ -92,7 +98,9 @@ def _rank_rows(report: JobReport) -> list[tuple[str, str, str]]:
     first_kinds: dict[str | None, int] = {}
     for finding in report.findings:
         first_kinds.setdefault(finding.file, kinds.index(finding.kind))
-    groups: defaultdict[tuple[int, int, int, str], list[tuple[RankFile, str]]] = defaultdict(list)
+    groups: defaultdict[tuple[int, int, int, str], list[tuple[RankFile, str]]] = (
+        defaultdict(list)
+    )
     for file in report.last_dumps:
         order = first_kinds.get(file.file, len(kinds))
         for device in file.devices:
@@ -127,7 +135,9 @@ def _next_lines(report: JobReport) -> Iterator[str]:
     if not paths:
         return
     path = paths[0]
-    device = next((file.main_device for file in report.last_dumps if file.file == path), None)
+    device = next(
+        (file.main_device for file in report.last_dumps if file.file == path), None
+    )
     if "://" in path:  # the commands of one file read none of a store
         yield f"  copy {path} here, then"
         path = path.rpartition("/")[2]

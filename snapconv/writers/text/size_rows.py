@@ -117,7 +117,9 @@ def project_shown(root: str | None, includes: Iterable[str]) -> str:
     return " and ".join(locations) or "none found"
 
 
-def category_lines(categories: "tuple[CategoryTotal, ...]", total_bytes: int) -> Iterator[str]:
+def category_lines(
+    categories: "tuple[CategoryTotal, ...]", total_bytes: int
+) -> Iterator[str]:
     """Yield the categories that have memory, largest first, with shares and certainty."""
     rows = [row for row in categories if row.n_allocations]
     width = max((_CATEGORY_WIDTH, *(len(row.category) + 1 for row in rows)))

@@ -38,14 +38,18 @@ def _table(trials: SettingTrials) -> Iterator[str]:
     yield _columns("reserved", "allocated", "unused", calls)
     recorded = trials.recorded
     reference = trials.reference
-    failed = f", {counted(recorded['n_ooms'], 'failed request')}" if recorded["n_ooms"] else ""
+    failed = (
+        f", {counted(recorded['n_ooms'], 'failed request')}" if recorded["n_ooms"] else ""
+    )
     n_calls = recorded["n_segment_allocs"] + recorded["n_segment_maps"]
     peaks = (recorded["peak_reserved"], recorded["peak_allocated"])
     yield _row(*peaks, n_calls, f"as recorded{failed}")
     groups: defaultdict[object, list[Tried]] = defaultdict(list)
     for tried in trials.tried:
         outcome = tried.outcome
-        is_different = not reference.fits or outcome.reserved_bytes != reference.reserved_bytes
+        is_different = (
+            not reference.fits or outcome.reserved_bytes != reference.reserved_bytes
+        )
         key: object = _NO_EFFECT
         if outcome.ran_out:
             # Trials that run out of memory at one event have one reason.
@@ -69,7 +73,9 @@ def _refused_lines(trials: SettingTrials) -> Iterator[str]:
         groups[f"{action} {trials.refused[name]}"].append(name)
     yield from (f"  {reason}: {_grouped(names)}" for reason, names in groups.items())
     caution = backend_of_kind(device_kind(trials.device)).caution
-    if caution and any(tried_names.name != ONE_STREAM for tried_names in trials.alternatives):
+    if caution and any(
+        tried_names.name != ONE_STREAM for tried_names in trials.alternatives
+    ):
         yield f"  before you set {trials.variable}: {caution}"
 
 
@@ -84,7 +90,9 @@ def _grouped(names: Sequence[str]) -> str:
 
 
 def _columns(*cells: str) -> str:
-    return "  " + "".join(f"{cell:>{width}}" for cell, width in zip(cells, _COLUMNS, strict=True))
+    return "  " + "".join(
+        f"{cell:>{width}}" for cell, width in zip(cells, _COLUMNS, strict=True)
+    )
 
 
 def _row(reserved: int, allocated: int, n_calls: int, name: str) -> str:
@@ -98,7 +106,9 @@ def _trial_lines(tried: Tried, names: Sequence[str]) -> Iterator[str]:
     failure = tried.outcome.ran_out
     if failure is None:
         allocated_bytes = outcome.ledger.max_allocated_bytes
-        yield _row(outcome.reserved_bytes, allocated_bytes, outcome.n_driver_calls, tried.name)
+        yield _row(
+            outcome.reserved_bytes, allocated_bytes, outcome.n_driver_calls, tried.name
+        )
         return
     moment = "before the first event" if failure.event < 0 else f"at event {failure.event}"
     yield f"  out of memory {moment}: {_grouped(names)}"
@@ -106,7 +116,9 @@ def _trial_lines(tried: Tried, names: Sequence[str]) -> Iterator[str]:
     reserved = format_bytes(failure.reserved_bytes)
     free = format_bytes(failure.pool_free_bytes)
     largest = format_bytes(failure.pool_largest_bytes)
-    requester = line_shown(tried.line) if tried.line else f"the program ({line_shown(None)})"
+    requester = (
+        line_shown(tried.line) if tried.line else f"the program ({line_shown(None)})"
+    )
     request = f"{requester} requested {format_bytes(failure.requested_bytes)}"
     yield f"      {request}; {allocated} of {reserved} reserved were allocated"
     yield f"      cached for such requests: {free}, the largest block {largest}"
