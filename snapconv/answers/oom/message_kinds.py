@@ -2892,7 +2892,8 @@ _KINDS = (
             r"vllm[/\\](?:v1|engine|worker|executor|entrypoints|model_executor)[/\\]",
             # What stands before its lines, which compacted() takes off.
             r"vllmworker|\((?:enginecore|worker_[dtpe]p|apiserver)|"
-            r"\[(?:multiproc_executor|gpu_worker|gpu_model_runner)\.py:|"
+            r"\[(?:multiproc_executor|gpu_worker|gpu_model_runner|(?:async_)?llm_engine|async_llm"
+            r"|core_client)\.py:|"
             r"(?:info|warning|error)\d\d-\d{4}:\d\d:\d\d\[core\.py:",
             r"vllm serve |vllm\.entrypoints\.|from vllm import|import vllm|vllm_use_v1=",
             # In a person's words; not in a list of packages.
@@ -4678,6 +4679,18 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "the limit of a hosted program",
+        backend="host",
+        seen=(
+            r"(?<!gpu)(?<!vram)memory limit exceeded \((?P<allowed>\d{1,4}(?:\.\d{1,2})?[gm])i?b?\)",
+        ),
+        means="the program used more of the machine's memory than its container may, and was "
+        "ended: host memory, not the GPU's",
+        next_step="fewer requests at once, smaller inputs or a smaller model, and no results that "
+        "are kept; or hardware with more memory",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "no process that may be killed",
         backend="host",
         seen=("out of memory and no killable processes",),
@@ -5223,7 +5236,8 @@ _KINDS = (
             r"mentions?|logs?) of (?:the|an|any)? ?oom|runner has received a shutdown "
             r"signal|sending "
             r"sigterm|received sigterm|failed to stop "
-            r"gracefully|(?:supervisorctl|systemctl|docker(?:-?compose)?) (?:restart|stop)",
+            r"gracefully|(?:docker(?:-?compose)?|podman|kubectl) exec|"
+            r"(?:supervisorctl|systemctl|docker(?:-?compose)?) (?:restart|stop)",
         ),
         unless=(
             (

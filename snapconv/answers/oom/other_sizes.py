@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable
 _SIZE = re.compile(
     r"(?<![\w.,/-])(\d[\d,]{0,20}(?:\.\d{1,9})?\s?\(?(?:bytes|[KMGT]i?B)|\d{4,20}\s?B)(?![\w/])|"
     r"(?:(?:tokens|(?:available|evictable)_size_?|slots|pages|blocks)\s?[=:]\s?(?=\d)|"
-    r"(?<!pid)(?<!\d)[=:/]\s?(?=\d{7}))(\d{1,15})(?![\d.:-]|[KMGT]i?B)",
+    r"(?<!pid)(?<!\d)[=:/]\s?(?=\d{7}))(\d{1,15})(?![\d.:-]|[KMGT]i?B)|"
+    # XLA's sizes have no B.
+    r"(?:allocate|reserve|are)\s(\d{1,9}\.\d{1,2}[KMGT])(?!\w)",
     re.IGNORECASE,
 )
 _BEFORE, _AFTER, _LONGEST_WORD = 50, 25, 80
@@ -24,7 +26,7 @@ def excerpts(lines: Iterable[str], is_known: Callable[[str], bool]) -> tuple[str
     for line in lines:
         start, stop = 0, 0
         for size in _SIZE.finditer(line):
-            if is_known(size[1] or size[2]):
+            if is_known(size[size.lastindex or 0]):
                 continue
             if stop and size.end() > start + _MOST_CHARACTERS:
                 texts[_excerpt(line, start, stop)] = None

@@ -2605,6 +2605,28 @@ TEXTS = (
         "the lines above it say whose limit it was",
     ),
     (
+        "Runtime error\nCPU Memory limit exceeded (32GB)",
+        "the limit of a hosted program",
+        HOST,
+        {"allowed": 32 * GIB},
+        "fewer requests at once",
+    ),
+    (
+        "Run docker exec web pip install -r requirements.txt\nError: Process completed with exit "
+        "code 137.",
+        "a process that was perhaps stopped",
+        UNKNOWN,
+        {},
+        "`dmesg",
+    ),
+    (
+        "ERROR 03-31 15:19:44 [async_llm_engine.py:68] torch.OutOfMemoryError: CUDA out of memory.",
+        "vLLM",
+        FULL,
+        {},
+        "lower --gpu-memory-utilization",
+    ),
+    (
         "cpu_device_storage.h:72: Failed to allocate CPU Memory",
         "MXNet's CPU memory",
         HOST,

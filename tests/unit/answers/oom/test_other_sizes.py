@@ -26,6 +26,11 @@ MESSAGE = (
             "Available mamba: 760 (available_size=57, kv pages: 703)",
             "Available mamba: 760 (available_size=57, kv pages: 703)",
         ),
+        # As XLA writes them.
+        (
+            "Attempting to allocate 196.00M. There are 60.94M free.",
+            "Attempting to allocate 196.00M. There are 60.94M free.",
+        ),
         ("now: CPU 2557, GPU 3889 (MiB)", "now: CPU 2557, GPU 3889 (MiB)"),
         ("InUse:    6036292612", "InUse: 6036292612"),
         # The words around sizes far into a line.
