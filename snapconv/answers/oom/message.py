@@ -594,27 +594,44 @@ def _explain_allocator(log: CompactText, start: int, text: str) -> MessageAnswer
 
 def _exact_step(answer: MessageAnswer, text: str) -> str:
     """Return the next step that the figures ask for, else the usual one of the cause."""
+    step = None
+    if answer.cause == OomCause.OUTSIDE:
+        step = _step_outside(answer)
+    elif answer.cause == OomCause.FULL:
+        step = _step_full(answer)
+    elif answer.cause == OomCause.FRAGMENTED:
+        step = _step_fragmented(answer, text)
+    elif answer.cause == OomCause.UNKNOWN:
+        message = answer.message
+        if (message.tried_bytes or 0) > (message.total_bytes or math.inf):
+            step = LARGER_THAN_OWN
+    return step or answer.next_step
+
+
+def _is_outside_own(answer: MessageAnswer) -> bool:
+    """Return whether most of what is held outside torch's allocator is this process's."""
+    return 2 * (answer.own_outside_bytes or 0) > (answer.outside_bytes or 0)
+
+
+def _step_outside(answer: MessageAnswer) -> str | None:
     message = answer.message
-    cause = answer.cause
-    tried = message.tried_bytes or 0
-    total = message.total_bytes or math.inf
-    outside = answer.outside_bytes or 0
-    is_own = 2 * (answer.own_outside_bytes or 0) > outside
-    if cause == OomCause.OUTSIDE and is_own:
-        others_bytes = sum(size for _, size in message.other_processes)
-        if max(tried - (message.free_bytes or 0), 1) > others_bytes:
-            return SAME_PROCESS
-    if cause == OomCause.UNKNOWN and tried > total:
-        return LARGER_THAN_OWN
-    if cause == OomCause.FULL:
-        if tried > (message.reserved_bytes or math.inf):
-            return ONE_REQUEST
-        if 4 * outside >= total and not is_own:
-            return OUTSIDE_TOO
-    is_old = answer.backend in ("CUDA", "HIP") and "totalcapacity;" in text
-    if cause == OomCause.FRAGMENTED and is_old:
-        return BEFORE_SETTINGS if "ibcached" in text else BEFORE_EXPANDABLE
-    return answer.next_step
+    missing_bytes = (message.tried_bytes or 0) - (message.free_bytes or 0)
+    is_enough_elsewhere = max(missing_bytes, 1) <= _others_bytes(message)
+    return SAME_PROCESS if _is_outside_own(answer) and not is_enough_elsewhere else None
+
+
+def _step_full(answer: MessageAnswer) -> str | None:
+    message = answer.message
+    if (message.tried_bytes or 0) > (message.reserved_bytes or math.inf):
+        return ONE_REQUEST
+    is_quarter = 4 * (answer.outside_bytes or 0) >= (message.total_bytes or math.inf)
+    return OUTSIDE_TOO if is_quarter and not _is_outside_own(answer) else None
+
+
+def _step_fragmented(answer: MessageAnswer, text: str) -> str | None:
+    if answer.backend not in ("CUDA", "HIP") or "totalcapacity;" not in text:
+        return None
+    return BEFORE_SETTINGS if "ibcached" in text else BEFORE_EXPANDABLE
 
 
 def _phase_step(text: str, start: int) -> str:
@@ -641,59 +658,75 @@ def _verdict(
     """Return the verdict on a message, and the next step."""
     for words, cause, sentence, next_step in WORDS:
         if squeezed(words).search(text):
-            return OomVerdict(
-                cause, sentence, "torch's own words", is_inferred=False
-            ), next_step
+            basis = "torch's own words"
+            return OomVerdict(cause, sentence, basis, is_inferred=False), next_step
     verdict = decide_oom(shortage)
     tried = message.tried_bytes
     figures = {message.free_bytes, shortage.live_bytes, message.reserved_bytes}
-    if tried is None or (verdict.cause == OomCause.FULL and figures == {None}):
+    is_full_unproven = verdict.cause == OomCause.FULL and figures == {None}
+    if tried is None or is_full_unproven:
         is_large = (tried or 0) >= _LARGE_REQUEST_BYTES
         return None, LARGE_REQUEST if is_large else NEXT_STEPS[OomCause.UNKNOWN]
     if verdict.cause == OomCause.UNKNOWN and "xpu" in text and tried >= _LARGE_XPU_BLOCK:
         _, cause, sentence, next_step = LARGE_BLOCK
         return OomVerdict(cause, sentence, verdict.sentence, is_inferred=True), next_step
     if verdict.cause == OomCause.LIMIT and message.metal_bytes is not None:
-        limit = format_bytes(message.allowed_bytes or 0)
-        sentence = (
-            f"over the MPS limit of {limit} (by default 1.7 times the recommended size)"
-        )
-        step = (
-            MPS_OTHER if message.metal_bytes > (message.reserved_bytes or 0) else MPS_LIMIT
-        )
-        return replace(verdict, sentence=sentence), step
+        return _limit_of_mps(verdict, message)
     return verdict, NEXT_STEPS[verdict.cause]
+
+
+def _limit_of_mps(verdict: OomVerdict, message: OomMessage) -> tuple[OomVerdict, str]:
+    """Return the verdict on a limit of MPS with its source, and the next step."""
+    limit = format_bytes(message.allowed_bytes or 0)
+    sentence = f"over the MPS limit of {limit} (by default 1.7 times the recommended size)"
+    is_other_larger = (message.metal_bytes or 0) > (message.reserved_bytes or 0)
+    return replace(verdict, sentence=sentence), MPS_OTHER if is_other_larger else MPS_LIMIT
 
 
 def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Shortage:
     """Put the figures of a text in the form in which files have theirs."""
     total = message.total_bytes
-    free = message.free_bytes
-    allowed = message.allowed_bytes
-    reserved = message.reserved_bytes
     tried = message.tried_bytes or 0
-    is_shared = (free or 0) > (total or math.inf)
-    live = message.process_bytes if reserved is None else reserved
-    if message.allocated_bytes is not None:
-        live = message.allocated_bytes
+    is_shared = (message.free_bytes or 0) > (total or math.inf)
+    is_limited = (message.allowed_bytes or 0) < (total or math.inf)
     # Before torch 1.4 the text has the request itself: not the segment that a small one needs.
     is_small = 0 < tried <= SMALL_REQUEST_BYTES and message.metal_bytes is None
     return Shortage(
         block_bytes=_SHARED_SEGMENTS.get(tried, (tried, ""))[0],
         segment_bytes=SMALL_SEGMENT_BYTES if is_small else tried,
-        device_free_bytes=free,
+        device_free_bytes=message.free_bytes,
         device_total_bytes=None if is_shared else total,
-        reserved_bytes=reserved,
-        live_bytes=live,
+        reserved_bytes=message.reserved_bytes,
+        live_bytes=_live_bytes(message),
         usable=None if unallocated is None else FreePieces(unallocated),
         elsewhere=FreePieces(message.private_pool_bytes or 0),
-        allowed_bytes=allowed if (allowed or 0) < (total or math.inf) else None,
-        counted_bytes=live if reserved is None else reserved + (message.metal_bytes or 0),
+        allowed_bytes=message.allowed_bytes if is_limited else None,
+        counted_bytes=_counted_bytes(message),
         rounding_bytes=_ROUNDING_BYTES,
         has_pieces=False,
-        others_bytes=sum(size for _, size in message.other_processes),
+        others_bytes=_others_bytes(message),
         why_free=why_free,
     )
+
+
+def _live_bytes(message: OomMessage) -> int | None:
+    """Return what tensors hold, else the least that contains it."""
+    if message.allocated_bytes is not None:
+        return message.allocated_bytes
+    if message.reserved_bytes is not None:
+        return message.reserved_bytes
+    return message.process_bytes
+
+
+def _counted_bytes(message: OomMessage) -> int | None:
+    """Return what counts against a limit: torch's memory, and on MPS what else Metal holds."""
+    if message.reserved_bytes is None:
+        return _live_bytes(message)
+    return message.reserved_bytes + (message.metal_bytes or 0)
+
+
+def _others_bytes(message: OomMessage) -> int:
+    return sum(size for _, size in message.other_processes)
 
 
 # --- notes
@@ -702,11 +735,8 @@ def _shortage(message: OomMessage, unallocated: int | None, why_free: str) -> Sh
 def _notes(message: OomMessage, backend: str) -> Iterator[str]:
     """Explain the figures that are easily misread."""
     tried = message.tried_bytes or 0
-    free = message.free_bytes or 0
-    total = message.total_bytes
     private = message.private_pool_bytes or 0
     allocated = message.allocated_bytes or 0
-    reserved = message.reserved_bytes or 0
     if tried in _SHARED_SEGMENTS and backend != "MPS":
         yield _SHARED_SEGMENTS[tried][1]
     if private and allocated:
@@ -714,24 +744,40 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
             f"torch's {format_bytes(allocated + private)} includes {format_bytes(private)} free "
             "in private pools"
         )
-    if total is not None and free > total:
-        yield "more is free than the device has: it shares the host's memory, and torch counts both"
-    elif total is not None and max(reserved, allocated) + free > total + _ROUNDING_BYTES:
-        yield (
-            "torch's memory and the free memory add up to more than the device has: "
-            "the driver moved some to the host's memory (Windows), or the figures are "
-            "from two moments or were changed"
-        )
-    cached = reserved - allocated - private
-    if allocated and min(cached, free) > tried:
-        yield (
-            f"the {format_bytes(cached)} that torch had cached had no piece that served the "
-            "request either"
-        )
+    yield from _free_memory_notes(message)
+    yield from _cached_memory_notes(message)
     if message.process_bytes is None and message.other_processes:
         yield (
             "torch did not recognise its own process (a container): one of those "
             "listed may be this one"
+        )
+
+
+def _cached_memory_notes(message: OomMessage) -> Iterator[str]:
+    """Explain that what torch had cached was of no use, where it looks as if it had been."""
+    allocated = message.allocated_bytes or 0
+    cached = (message.reserved_bytes or 0) - allocated - (message.private_pool_bytes or 0)
+    if allocated and min(cached, message.free_bytes or 0) > (message.tried_bytes or 0):
+        yield (
+            f"the {format_bytes(cached)} that torch had cached had no piece that served the "
+            "request either"
+        )
+
+
+def _free_memory_notes(message: OomMessage) -> Iterator[str]:
+    """Explain free memory that the device cannot have beside torch's."""
+    total = message.total_bytes
+    if total is None:
+        return
+    free = message.free_bytes or 0
+    held = max(message.reserved_bytes or 0, message.allocated_bytes or 0)
+    if free > total:
+        yield "more is free than the device has: it shares the host's memory, and torch counts both"
+    elif held + free > total + _ROUNDING_BYTES:
+        yield (
+            "torch's memory and the free memory add up to more than the device has: "
+            "the driver moved some to the host's memory (Windows), or the figures are "
+            "from two moments or were changed"
         )
 
 
