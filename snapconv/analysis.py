@@ -168,8 +168,10 @@ class DeviceAnalysis:
 
     def is_of_operation(self, *words: str) -> BoolColumn:
         """Mark what operations with one of some words in their names made."""
-        names = [name.lower() for name in self.operations]
-        is_named = [any(word in name for word in words) for name in names]
+        is_named = []
+        for name in self.operations:
+            lowered = name.lower()
+            is_named.append(any(word in lowered for word in words))
         is_named.append(False)  # without an operation the number is -1
         return np.array(is_named)[self.operation_id]
 

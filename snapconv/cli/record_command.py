@@ -331,7 +331,7 @@ def _record(
     from snapconv.recorder.job import process_rank
     from snapconv.recorder.record import record as run
 
-    # Of several ranks the first one says for all how far the recording is.
+    # The first of several ranks says for all how far the recording is.
     is_first = process_rank() in ("", str(min(ranks, default=0)))
     tell = say if is_first and not quiet else silent
     if options.simulation is not None and not options.simulation.compute:

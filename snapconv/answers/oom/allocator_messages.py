@@ -153,7 +153,8 @@ PHASES = (
         r"(?:,line\d{1,6},in[\w<>]{1,40}?|-->\d{1,4}"
         r"|\u2771\d{1,4})[\w.,=]{0,60}\.from_pretrained\(|"
         # A line of the program itself: `pipe.to(device)`, `model = model.cuda()`.
-        r"line\d{1,6}, in [\w<>=.]{1,60}?(?:pipe|pipeline|model|net|unet|transformer|encoder|vae)\d?"
+        r"line\d{1,6}, in [\w<>=.]{1,60}?"
+        r"(?:pipe|pipeline|model|net|unet|transformer|encoder|vae)\d?"
         r"\.(?:cuda\(\w{0,20}\)|to\((?:device|\w{1,20}\.device|torch\.device\(|[\"']cuda|rank)"
         r"[\w:\"'=,]{0,60}\)?\))(?!\()|"
         r"occurred when executing \w{0,40}load(?:er|model)?\w{0,20}:|"

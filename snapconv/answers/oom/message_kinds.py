@@ -3985,7 +3985,8 @@ _KINDS = (
             "di paging insufficiente|\u0444\u0430\u0439\u043b "
             "\u043f\u043e\u0434\u043a\u0430\u0447\u043a\u0438 "
             "\u0441\u043b\u0438\u0448\u043a\u043e\u043c "
-            "\u043c\u0430\u043b|\u9875\u9762\u6587\u4ef6\u592a\u5c0f|\u30da\u30fc\u30b8\u30f3\u30b0 "
+            "\u043c\u0430\u043b|\u9875\u9762\u6587\u4ef6\u592a\u5c0f|"
+            "\u30da\u30fc\u30b8\u30f3\u30b0 "
             "\u30d5\u30a1\u30a4\u30eb\u304c\u5c0f\u3055\u3059\u304e|\ud398\uc774\uc9d5 "
             "\ud30c\uc77c\uc774 \ub108\ubb34 \uc791",
             r"winerror 8(?!\d)",
@@ -4682,7 +4683,8 @@ _KINDS = (
         "the limit of a hosted program",
         backend="host",
         seen=(
-            r"(?<!gpu)(?<!vram)memory limit exceeded \((?P<allowed>\d{1,4}(?:\.\d{1,2})?[gm])i?b?\)",
+            r"(?<!gpu)(?<!vram)memory limit exceeded "
+            r"\((?P<allowed>\d{1,4}(?:\.\d{1,2})?[gm])i?b?\)",
         ),
         means="the program used more of the machine's memory than its container may, and was "
         "ended: host memory, not the GPU's",
@@ -5369,8 +5371,8 @@ _KINDS = (
         "perhaps the cause of a GPU library's error",
         level=2,
         seen=(
-            "(?:cudnn|cublas|cusolver|cusparse|hipblas|rocblas|miopen)_?status_?(?:execution_?failed|"
-            "internal_?error|mapping_?error)",
+            "(?:cudnn|cublas|cusolver|cusparse|hipblas|rocblas|miopen)_?status_?"
+            "(?:execution_?failed|internal_?error|mapping_?error)",
         ),
         means="such an error has many causes; too little memory for the library's "
         "workspace is a frequent one",

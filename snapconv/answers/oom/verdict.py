@@ -16,7 +16,7 @@ from snapconv.units import counted, format_bytes, format_share
 USUAL_OUTSIDE_BYTES = 2 << 30
 # No context takes half of a small device, but for the smallest.
 _CONTEXT_BYTES = 1 << 30
-# Of what is usual: so much more is no longer what a larger context or NCCL may take.
+# A larger context or NCCL may take more than is usual, but not by this share.
 _NOTABLE_EXCESS = 0.25
 # The driver finds no room in the last part of a device: this share, and at most so many bytes.
 _UNUSABLE_SHARE, _MOST_UNUSABLE_BYTES = 1 / 256, 64 << 20

@@ -584,11 +584,13 @@ ALLOCATIONS_IN_WORDS = View(
     """\
 CREATE VIEW snapconv_allocations_in_words AS
 SELECT allocation.id, category.name AS category, certainty.name AS certainty,
-       allocation.probability, evidence.name AS evidence, rule.name AS rule, operation.name AS operation,
+       allocation.probability, evidence.name AS evidence, rule.name AS rule,
+       operation.name AS operation,
        allocation.requested_bytes, allocation.block_bytes, allocation.is_exact,
        allocation.stream, pool.name AS pool, printf('0x%x', allocation.addr) AS address,
        allocation.alloc_event, allocation.free_requested_event, allocation.free_completed_event,
-       allocation.end_event, timeline.time_us AS alloc_time_us, allocation.iteration, phase.name AS phase,
+       allocation.end_event, timeline.time_us AS alloc_time_us, allocation.iteration,
+       phase.name AS phase,
        module.name AS module, allocation.stack_id, frame.function, frame.file, frame.line,
        allocation.is_pending_at_end
 FROM snapconv_allocations AS allocation
@@ -637,7 +639,8 @@ SELECT allocation.*
 FROM snapconv_moments AS moment
 JOIN snapconv_allocations_in_words AS allocation
   ON allocation.free_requested_event <= coalesce(moment.event, -1)
- AND (allocation.free_completed_event > max(allocation.free_requested_event + 1, coalesce(moment.event, -1))
+ AND (allocation.free_completed_event
+      > max(allocation.free_requested_event + 1, coalesce(moment.event, -1))
       OR (allocation.end_event IS NULL AND allocation.is_pending_at_end))
 WHERE moment.name = '{PEAK_ALLOCATED}'
 ORDER BY allocation.block_bytes DESC, allocation.id""",
