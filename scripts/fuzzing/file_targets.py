@@ -80,7 +80,8 @@ def _real_seeds() -> list[bytes]:
 
 def every_answer(file: str) -> list[Command]:
     """Every question that a snapshot can answer; one that is not named here is asked without options."""
-    from snapconv.cli.app import QUESTIONS
+    import snapconv.cli.questions  # noqa: F401  # it fills the table
+    from snapconv.cli.answers import QUESTIONS
 
     named = [
         ["summary", file, "--at", "worst", "--json"],
