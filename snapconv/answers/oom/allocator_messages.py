@@ -138,27 +138,31 @@ LESS = (
     "a smaller batch, shorter sequences or smaller images (none helps while weights "
     "are loaded, or in optimizer.step())"
 )
-# `File "a.py", line 5, in f`, IPython's `File a.py:5, in f(x)` or `a.py in f(x)`, Colab's
+# `File "a.py", line 5, in f`, IPython's `File a.py:5, in Class.f(x)` or `a.py in f(x)`, Colab's
 # `[a.py](url) in f`.
-_IN = r"\.py\"?(?:,line\d{1,6},|:\d{1,6},?)?(?:\]\([^)]{1,60}\))? in "
+_IN = r"\.py\"?(?:,line\d{1,6},|:\d{1,6},?)?(?:\]\([^)]{1,60}\))? in (?:[a-z]\w{1,40}\.)?"
+# The frames of a program that puts weights on the GPU.
+LOADING = (
+    _IN + r"(?:_apply(?!_)|_cuda_deserialize|default_restore_location|_load_state_dict|"
+    r"_load_parameter|set_module_tensor_to_device|"
+    r"_quantize(?!_)|load_checkpoint(?!_)|caching_allocator_warmup|create_weights|initialize_model"
+    r"|_?load_model(?!_)"
+    r"|process_weights)|"
+    r"self\.\w{1,30}=(?:torch\.)?(?:nn\.)?parameter\(|return t\.to\(device,dtype if "
+    r"t\.is_floating_point|"
+    r"(?:,line\d{1,6},in[\w<>]{1,40}?|-->\d{1,4}"
+    r"|\u2771\d{1,4})[\w.,=]{0,60}\.from_pretrained\(|"
+    # A line of the program itself: `pipe.to(device)`, `model = model.cuda()`.
+    r"line\d{1,6}, in [\w<>=.]{1,60}?"
+    r"(?:pipe|pipeline|model|net|unet|transformer|encoder|vae)\d?"
+    r"\.(?:cuda\(\w{0,20}\)|to\((?:device|\w{1,20}\.device|torch\.device\(|[\"']cuda|rank)"
+    r"[\w:\"'=,]{0,60}\)?\))(?!\()|"
+    r"occurred when executing \w{0,40}load(?:er|model)?\w{0,20}:|"
+    r"loading checkpoint shards:\d{1,2}%(?!.{0,8000}?shards:100%)"
+)
 PHASES = (
     (
-        _IN + r"(?:_apply(?!_)|_cuda_deserialize|default_restore_location|_load_state_dict|"
-        r"_load_parameter|set_module_tensor_to_device|"
-        r"load_checkpoint(?!_)|caching_allocator_warmup|create_weights|initialize_model"
-        r"|_?load_model(?!_)"
-        r"|process_weights)|"
-        r"self\.\w{1,30}=(?:torch\.)?(?:nn\.)?parameter\(|return t\.to\(device,dtype if "
-        r"t\.is_floating_point|"
-        r"(?:,line\d{1,6},in[\w<>]{1,40}?|-->\d{1,4}"
-        r"|\u2771\d{1,4})[\w.,=]{0,60}\.from_pretrained\(|"
-        # A line of the program itself: `pipe.to(device)`, `model = model.cuda()`.
-        r"line\d{1,6}, in [\w<>=.]{1,60}?"
-        r"(?:pipe|pipeline|model|net|unet|transformer|encoder|vae)\d?"
-        r"\.(?:cuda\(\w{0,20}\)|to\((?:device|\w{1,20}\.device|torch\.device\(|[\"']cuda|rank)"
-        r"[\w:\"'=,]{0,60}\)?\))(?!\()|"
-        r"occurred when executing \w{0,40}load(?:er|model)?\w{0,20}:|"
-        r"loading checkpoint shards:\d{1,2}%(?!.{0,8000}?shards:100%)",
+        LOADING,
         "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs "
         "or the CPU: a smaller batch does not help while weights are loaded",
     ),

@@ -589,7 +589,19 @@ def _explain_allocator(log: CompactText, start: int, text: str) -> MessageAnswer
     )
     phase_step = _phase_step(log.text, start)
     next_step = _exact_step(answer, text).format(less=phase_step, backend=backend)
-    return replace(answer, next_step=next_step)
+    return replace(answer, verdict=_exact_verdict(answer), next_step=next_step)
+
+
+def _exact_verdict(answer: MessageAnswer) -> OomVerdict | None:
+    """Return the verdict, which blames no other process for what this one holds."""
+    if answer.cause != OomCause.OUTSIDE or not _is_outside_own(answer):
+        return answer.verdict
+    own = format_bytes(answer.own_outside_bytes or 0)
+    reason = (
+        f"{own} of it are this process's own: its context, NCCL, and libraries with "
+        "allocators of their own"
+    )
+    return answer.verdict and replace(answer.verdict, reason=reason)
 
 
 def _exact_step(answer: MessageAnswer, text: str) -> str:

@@ -10,7 +10,7 @@ that quote them.
 
 from dataclasses import dataclass
 
-from snapconv.answers.oom.allocator_messages import LESS, SHAPES, WRONG_SIZE
+from snapconv.answers.oom.allocator_messages import LESS, LOADING, SHAPES, WRONG_SIZE
 from snapconv.answers.oom.verdict import OomCause
 
 _LEAVE_ROOM = (
@@ -140,6 +140,8 @@ _KINDS = (
             "<allocated_bytes> already",
             "<allocated_bytes> is allocated",
             "currently allocated: <allocated_bytes>(?: requested <tried_bytes>)?",
+            # People retype it: "resrved".
+            r"<reserved_bytes> re\w{4,7} in total",
             "<reserved_bytes> reserved in",
             r"free; <reserved_bytes> r[a-z]{0,7}$",
             "mps allocated: <reserved_bytes>",
@@ -2404,12 +2406,14 @@ _KINDS = (
         "a pool of ggml",
         backend="host",
         seen=(
-            r"ggml_new_\w{1,16}: not enough space in the (?:context's|scratch) memory pool "
+            r"ggml_(?:\w{1,12}_)?new_\w{1,16}: not enough space in the "
+            r"(?:context's|scratch) memory pool "
             r"\(needed <needed>, available <available>",
             r"ggml_\w{4,30}: not enough space in the buffer \S{0,80}?\(needed <needed>, "
             r"(?:largest block )?"
             r"available <available>",
-            r"ggml_new_\w{1,16}: not enough space in the (?:context's|scratch) memory pool",
+            r"ggml_(?:\w{1,12}_)?new_\w{1,16}: not enough space in the "
+            r"(?:context's|scratch) memory pool",
         ),
         means="a pool of fixed size, in which ggml keeps its graph, was too small: "
         "neither the GPU nor the machine's memory is full",
@@ -3292,6 +3296,17 @@ _KINDS = (
         "memory beside that pool for its code; or another process holds the rest",
         next_step="XLA_PYTHON_CLIENT_MEM_FRACTION=0.6, or XLA_PYTHON_CLIENT_PREALLOCATE=false; "
         "stop the other processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "the CUDA driver, as weights are loaded",
+        level=1.4,
+        seen=("cuda driver error: (?:2 \\()?out of memory",),
+        needs=(LOADING,),
+        means="the driver refused memory while the program put weights on the GPU: they do not "
+        "fit there, or other programs hold memory",
+        next_step="weights in fewer bytes (a checkpoint of 8 or 4 bits, which needs no 16 bits "
+        "while it is loaded), a smaller model, or more GPUs; stop the other processes that "
+        "`nvidia-smi` shows",
     ),
     MessageKind(
         "the CUDA driver",

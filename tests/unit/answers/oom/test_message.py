@@ -1365,3 +1365,33 @@ def test_a_traceback_of_another_error_says_nothing_of_the_request():
 def test_words_of_other_programs_are_no_known_failure_of_memory(text):
     with suppress(InputError):
         assert explain_message(text).cause == "not known"
+
+
+def test_what_this_process_holds_outside_torch_is_not_called_another_ones():
+    text = (
+        "CUDA out of memory. Tried to allocate 48.00 MiB. GPU 7 has a total capacity of 80.00 GiB "
+        "of which 40.00 MiB is free. Including non-PyTorch memory, this process has 79.00 GiB "
+        "memory in use. Of the allocated memory 72.00 GiB is allocated by PyTorch, and 0 bytes is "
+        "reserved by PyTorch but unallocated."
+    )
+    verdict = explain_message(text).verdict
+    assert verdict.cause == "held outside torch"
+    assert verdict.reason.startswith("7.00 GiB of it are this process's own")
+    # Less than half of what is outside: the rest is somebody else's.
+    verdict = explain_message(text.replace("79.00 GiB", "75.00 GiB")).verdict
+    assert "another process" in verdict.reason
+
+
+def test_a_figure_whose_word_was_retyped_wrongly_is_read():
+    text = (
+        "CUDA out of memory. Tried to allocate 2.97GiB(GPU 0; 10.92GiB total capacity; 5.99GiB "
+        "already allocated; 1.7GiB free; 8.63GiB resrved in total by Pytorch)"
+    )
+    assert explain_message(text).message.reserved_bytes == round(8.63 * GIB)
+
+
+def test_ipythons_class_before_a_frames_function_is_read_over():
+    frame = "File ~/torch/nn/modules/module.py:797, in Module._apply(self, fn)\n"
+    traceback = f"Traceback (most recent call last)\n{frame}"
+    answer = explain_message(f"{traceback}{from_2_1(*FIGURES)}")
+    assert "load the weights in fewer bytes" in answer.next_step

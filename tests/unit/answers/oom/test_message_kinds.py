@@ -2627,6 +2627,22 @@ TEXTS = (
         "lower --gpu-memory-utilization",
     ),
     (
+        "File ~/env/bitsandbytes/nn/modules.py:296, in Params4bit._quantize(self, device)\n"
+        "RuntimeError: CUDA driver error: out of memory",
+        "the CUDA driver, as weights are loaded",
+        FULL,
+        {},
+        "weights in fewer bytes",
+    ),
+    (
+        "ggml_bert_new_tensor_impl: not enough space in the context's memory pool (needed "
+        "3145728, available 2097152)",
+        "a pool of ggml",
+        OTHER_MEMORY,
+        {"needed": 3 * MIB, "available": 2 * MIB},
+        "a newer release",
+    ),
+    (
         "cpu_device_storage.h:72: Failed to allocate CPU Memory",
         "MXNet's CPU memory",
         HOST,
