@@ -782,10 +782,10 @@ def _free_memory_notes(message: OomMessage) -> Iterator[str]:
     if total is None:
         return
     free = message.free_bytes or 0
-    held = max(message.reserved_bytes or 0, message.allocated_bytes or 0)
+    torch_bytes = max(message.reserved_bytes or 0, message.allocated_bytes or 0)
     if free > total:
         yield "more is free than the device has: it shares the host's memory, and torch counts both"
-    elif held + free > total + _ROUNDING_BYTES:
+    elif torch_bytes + free > total + _ROUNDING_BYTES:
         yield (
             "torch's memory and the free memory add up to more than the device has: "
             "the driver moved some to the host's memory (Windows), or the figures are "
