@@ -750,8 +750,8 @@ _KINDS = (
         seen=(
             "nvml_success == .{0,120}?internal assert failed at .{0,200}?cudacachingallocator",
         ),
-        means="CUDA out of memory: torch asked NVML for the figures of its message, "
-        "and failed at that (MIG slices, Jetson, WSL, containers without NVML)",
+        means="CUDA out of memory: torch requested the figures of its message from "
+        "NVML, and failed at that (MIG slices, Jetson, WSL, containers without NVML)",
         next_step="a smaller batch or smaller inputs, as for any CUDA out of memory; "
         "free what other processes hold (`nvidia-smi`, on Jetson `tegrastats`)",
     ),
@@ -762,8 +762,8 @@ _KINDS = (
             "nvml_success == .{0,120}?internal assert failed at .{0,200}?cudacachingallocator",
         ),
         needs=("jetson|jetpack|tegra|l4t|orin|xavier",),
-        means="CUDA out of memory: torch asked NVML for the figures of its message, "
-        "which a Jetson does not have; the CPU and the GPU share its memory",
+        means="CUDA out of memory: torch requested the figures of its message from "
+        "NVML, which a Jetson does not have; the CPU and the GPU share its memory",
         next_step="free the memory that other programs and models hold, which "
         "`tegrastats` shows; else a smaller or quantized model, or a smaller batch",
     ),
@@ -1013,7 +1013,7 @@ _KINDS = (
     MessageKind(
         "a wrong size at TensorFlow's start",
         seen=(r"failed to allocate \d{2,5}(?:\.\d{1,2})?tib? \(<tried>\) from device",),
-        means="TensorFlow or JAX asked for more than any GPU has: it read the size of "
+        means="TensorFlow or JAX requested more than any GPU has: it read the size of "
         "the GPU's memory wrongly, most often because its build does not fit the "
         "driver or the release of ROCm or CUDA",
         next_step="the release of ROCm or CUDA, and the driver, that this TensorFlow was built "
@@ -1031,8 +1031,8 @@ _KINDS = (
             ".{0,40}?cuda_error_out_of_memory",
         ),
         unless=("failed to allocate request for",),
-        means="TensorFlow or JAX asked the driver for its pool, or to enlarge it, and "
-        "the GPU had less left, most often because other processes hold memory: it "
+        means="TensorFlow or JAX requested its pool from the driver, or a larger one, "
+        "and the GPU had less left, most often because other processes hold memory: it "
         "then takes a smaller pool, or stops",
         next_step="stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, "
         "True) in TensorFlow, XLA_PYTHON_CLIENT_MEM_FRACTION in JAX",
@@ -1044,9 +1044,9 @@ _KINDS = (
             r"failed to allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: hip_?error",
             r"failed to allocate (?P<tried>[\d.]{1,9}[kmgt]) from device: hip_?error",
         ),
-        means="TensorFlow asked the driver for its pool, or to enlarge it, and the GPU "
-        "had less left, most often because other processes hold memory: it then takes "
-        "a smaller pool, or stops",
+        means="TensorFlow requested its pool from the driver, or a larger one, and the "
+        "GPU had less left, most often because other processes hold memory: it then "
+        "takes a smaller pool, or stops",
         next_step=(
             "stop the other processes that `{monitor}` shows, or set_memory_growth(gpu, True)"
         ),
@@ -1316,7 +1316,7 @@ _KINDS = (
         level=-1,
         seen=("failed to allocate memory for requested buffer of size <tried>",),
         needs=(r"requested buffer of size \d{14,16}(?!\d)",),
-        means="a node of ONNX Runtime asked for more than any device has: its size was "
+        means="a node of ONNX Runtime requested more than any device has: its size was "
         "computed wrongly, because an input has a shape that the model does not "
         "expect, or because threads share one session",
         next_step="one session for each thread; check the shapes of the inputs",
@@ -1681,7 +1681,7 @@ _KINDS = (
             r"device was lost(?: during reload)?\. this can happen due to insufficient memory",
         ),
         means="the browser lost the GPU: its memory ran out, or the driver stopped or "
-        "reset it; the program cannot tell which",
+        "reset it; the program does not know which",
         next_step="a smaller or more strongly quantized model, or a shorter context; close other "
         "tabs and programs that use the GPU; if little is in use, a newer driver or browser",
         cause=OomCause.UNKNOWN,
@@ -1730,7 +1730,7 @@ _KINDS = (
             "allocating: )?"
             r"(?P<tried>\d{7,15}) > (?:available: )?(?P<free>\d{1,15})",
         ),
-        means="Paddle asked for its share of the GPU "
+        means="Paddle requested its share of the GPU "
         "(FLAGS_fraction_of_gpu_memory_to_use, 92 % by default), or to enlarge it, and "
         "less was free: other processes, or its own earlier pools, hold the rest",
         next_step="stop the other processes that `nvidia-smi` shows; or a smaller "
@@ -1998,8 +1998,8 @@ _KINDS = (
         "FFmpeg's decoder on the GPU",
         seen=(
             (
-                "device setup failed for decoder .{0,60}?memory|failed to create specified hw "
-                "device"
+                "device setup failed for decoder .{0,60}?memory|failed to create "
+                "specified hw device"
             ),
         ),
         means="FFmpeg could not set up the decoder, and says so for several causes: a full GPU, a "
@@ -2705,7 +2705,8 @@ _KINDS = (
             r"<needed> free, have: ?<available> free)?",
         ),
         means="the attention of one step does not fit on the GPU, even in 64 parts: the program (a "
-        "web UI or ComfyUI with split attention) stopped before torch's allocator was asked",
+        "web UI or ComfyUI with split attention) stopped before it requested memory "
+        "from torch's allocator",
         next_step="a smaller image: the message names the largest size; or attention that needs "
         "less memory (--xformers or --opt-sdp-attention in AUTOMATIC1111's web UI), and --medvram "
         "or --lowvram",
@@ -3302,11 +3303,11 @@ _KINDS = (
         level=1.4,
         seen=("cuda driver error: (?:2 \\()?out of memory",),
         needs=(LOADING,),
-        means="the driver refused memory while the program put weights on the GPU: they do not "
-        "fit there, or other programs hold memory",
-        next_step="weights in fewer bytes (a checkpoint of 8 or 4 bits, which needs no 16 bits "
-        "while it is loaded), a smaller model, or more GPUs; stop the other processes that "
-        "`nvidia-smi` shows",
+        means="the driver refused memory while the program put weights on the GPU: "
+        "they do not fit there, or other programs hold memory",
+        next_step="weights in fewer bytes (a checkpoint of 8 or 4 bits, which needs no "
+        "16 bits while it is loaded), a smaller model, or more GPUs; stop the other "
+        "processes that `nvidia-smi` shows",
     ),
     MessageKind(
         "the CUDA driver",
@@ -4701,10 +4702,10 @@ _KINDS = (
             r"(?<!gpu)(?<!vram)memory limit exceeded "
             r"\((?P<allowed>\d{1,4}(?:\.\d{1,2})?[gm])i?b?\)",
         ),
-        means="the program used more of the machine's memory than its container may, and was "
-        "ended: host memory, not the GPU's",
-        next_step="fewer requests at once, smaller inputs or a smaller model, and no results that "
-        "are kept; or hardware with more memory",
+        means="the program used more of the machine's memory than its container may, "
+        "and was ended: host memory, not the GPU's",
+        next_step="fewer requests at once, smaller inputs or a smaller model, and no "
+        "results that are kept; or hardware with more memory",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -5151,7 +5152,7 @@ _KINDS = (
             r"sigkill\(-9\)",
         ),
         means="most likely the kernel killed a worker because host memory ran out: the "
-        "machine's, or the limit of a container; joblib cannot tell",
+        "machine's, or the limit of a container; joblib does not know",
         next_step=(
             "fewer workers (n_jobs), or less data for each; `dmesg | grep -i kill` confirms it"
         ),
@@ -5181,7 +5182,7 @@ _KINDS = (
             "terminated.{0,200}?excessive memory usage",
         ),
         means="a worker was killed because host memory ran out, or it crashed: joblib "
-        "cannot tell, and the text does not say",
+        "does not know, and the text does not say",
         next_step="fewer workers (n_jobs), or less data for each; `free -g` while it runs, and "
         "`dmesg | grep -i kill`, show whether it was memory; if not, n_jobs=1 shows the error",
         cause=OomCause.UNKNOWN,
