@@ -74,6 +74,10 @@ BEFORE_EXPANDABLE = (
     "set {backend.variable}=max_split_size_mb:128 if this torch is 1.10 or newer; else "
     "{less}. It is older than 2.1, from which expandable_segments:True is better"
 )
+ON_WINDOWS = (
+    "{less}; max_split_size_mb:128 in {backend.variable} may help, expandable_segments does not "
+    "exist on Windows"
+)
 BEFORE_SETTINGS = (
     "{less}; this torch is older than 1.4 and has no setting against it, newer ones "
     "(from 2.1) have expandable_segments:True"
@@ -138,6 +142,13 @@ LESS = (
     "a smaller batch, shorter sequences or smaller images (none helps while weights "
     "are loaded, or in optimizer.step())"
 )
+# Where no frame says it, and next to nothing of what torch reserved is free again: only weights are
+# put there one after the other with nothing freed between.
+NOTHING_FREED = (
+    "if weights were being loaded, as is likely where torch has freed next to nothing, load them "
+    "in fewer bytes (bf16, 8 or 4 bits) or spread them over GPUs or the CPU; else a smaller batch, "
+    "shorter sequences or smaller images"
+)
 # `File "a.py", line 5, in f`, IPython's `File a.py:5, in Class.f(x)` or `a.py in f(x)`, Colab's
 # `[a.py](url) in f`.
 _IN = r"\.py\"?(?:,line\d{1,6},|:\d{1,6},?)?(?:\]\([^)]{1,60}\))? in (?:[a-z]\w{1,40}\.)?"
@@ -148,6 +159,8 @@ LOADING = (
     r"_quantize(?!_)|load_checkpoint(?!_)|caching_allocator_warmup|create_weights|initialize_model"
     r"|_?load_model(?!_)"
     r"|process_weights)|"
+    # Frames of rich have the lines of the code without the name of the function.
+    r"self\._apply\(convert\)|"
     r"self\.\w{1,30}=(?:torch\.)?(?:nn\.)?parameter\(|return t\.to\(device,dtype if "
     r"t\.is_floating_point|"
     r"(?:,line\d{1,6},in[\w<>]{1,40}?|-->\d{1,4}"
@@ -182,6 +195,13 @@ PHASES = (
         "a state dict that is gathered on the CPU "
         "(FullStateDictConfig(offload_to_cpu=True, rank0_only=True)), or sharded "
         "checkpoints: a smaller batch does not help while a checkpoint is saved",
+    ),
+    (
+        _IN + r"(?:bbox_overlaps|batch_probiou|box_iou|bbox_iou|pairwise_iou|fp16_clamp)"
+        r"|assigners?[/\\]\w{1,40}" + _IN + "assign",
+        "fewer boxes at once, all of which are compared with each other: a smaller batch or "
+        "smaller images; gpu_assign_thr of the assigner in mmdetection compares many boxes on "
+        "the CPU",
     ),
     (
         _IN + r"(?:nested_concat|torch_pad_and_concatenate)|preds_host=",

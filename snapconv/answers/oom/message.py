@@ -38,6 +38,8 @@ from snapconv.answers.oom.allocator_messages import (
     MPS_LIMIT,
     MPS_OTHER,
     NEXT_STEPS,
+    NOTHING_FREED,
+    ON_WINDOWS,
     ONE_REQUEST,
     OUTSIDE_TOO,
     PHASES,
@@ -84,6 +86,11 @@ _AMOUNT = re.compile(r"([\d.,]+)([kmgtp]?)")
 _POWERS = " kmgtp"
 _LACKS = "torch's allocator found no memory; the text lacks the figures that would say why"
 _LEAST_NOTABLE = 0.05
+# What a program that only loads weights has reserved and free: of 14 public messages with so little
+# at least 7 are of a model that was being loaded.
+_LOADED_SHARE = 0.0003
+# A context of CUDA takes up to so much; a process with no more has nothing else there.
+_CONTEXT_BYTES = 600 << 20
 # Lines before and after the one of a message whose other sizes are told.
 _N_BESIDE = 20
 # The causes that the next step of a row that leads, a setting of a server or of a kind of device,
@@ -114,6 +121,7 @@ _SHARED_SEGMENTS = {
         "20 MiB is the segment for every request of 1 to 10 MiB: the request itself is smaller",
     ),
 }
+_WINDOWS_PATH = re.compile(r"(?<![a-z])[c-h]:\\{1,2}[\w.]")
 _MIDDLE = squeezed(
     r"allocate \d|total capac|already allocated|is allocated by pytorch|reserved by pytorch"
 )
@@ -588,7 +596,10 @@ def _explain_allocator(log: CompactText, start: int, text: str) -> MessageAnswer
         rank=log.rank_at(start),
     )
     phase_step = _phase_step(log.text, start)
-    next_step = _exact_step(answer, text).format(less=phase_step, backend=backend)
+    if phase_step == LESS and _is_nothing_freed(answer) and "inforward" not in log.text:
+        phase_step = NOTHING_FREED
+    around = log.text[max(start - _MOST_OF_TRACEBACK, 0) : start] + text
+    next_step = _exact_step(answer, around).format(less=phase_step, backend=backend)
     return replace(answer, verdict=_exact_verdict(answer), next_step=next_step)
 
 
@@ -617,6 +628,8 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
         message = answer.message
         if (message.tried_bytes or 0) > (message.total_bytes or math.inf):
             step = LARGER_THAN_OWN
+        elif (message.tried_bytes or 0) > (message.free_bytes or 0) + _LARGE_REQUEST_BYTES:
+            step = LARGE_REQUEST
     return step or answer.next_step
 
 
@@ -640,9 +653,23 @@ def _step_full(answer: MessageAnswer) -> str | None:
     return OUTSIDE_TOO if is_quarter and not _is_outside_own(answer) else None
 
 
+def _is_nothing_freed(answer: MessageAnswer) -> bool:
+    """Return whether torch has most of a device and freed next to nothing, as weights do."""
+    message = answer.message
+    reserved = message.reserved_bytes or 0
+    unallocated = answer.unallocated_bytes
+    return (
+        unallocated is not None
+        and unallocated < _LOADED_SHARE * reserved
+        and 5 * reserved > 4 * (message.total_bytes or math.inf)
+    )
+
+
 def _step_fragmented(answer: MessageAnswer, text: str) -> str | None:
-    if answer.backend not in ("CUDA", "HIP") or "totalcapacity;" not in text:
+    if answer.backend not in ("CUDA", "HIP"):
         return None
+    if "totalcapacity;" not in text:
+        return ON_WINDOWS if _WINDOWS_PATH.search(text) else None
     return BEFORE_SETTINGS if "ibcached" in text else BEFORE_EXPANDABLE
 
 
@@ -738,7 +765,9 @@ def _counted_bytes(message: OomMessage) -> int | None:
 
 
 def _others_bytes(message: OomMessage) -> int:
-    return sum(size for _, size in message.other_processes)
+    """Return what other processes hold; those with a context only would not leave much."""
+    sizes = [size for _, size in message.other_processes if size > _CONTEXT_BYTES]
+    return sum(sizes)
 
 
 # --- notes
@@ -758,6 +787,13 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
         )
     yield from _free_memory_notes(message)
     yield from _cached_memory_notes(message)
+    n_contexts = sum(size <= _CONTEXT_BYTES for _, size in message.other_processes)
+    if n_contexts > 1:
+        yield (
+            f"{counted(n_contexts, 'process', 'processes')} with no more than a context: ranks of "
+            "one job that all touch this device, if each has called torch.cuda.set_device() too "
+            "late, or not at all"
+        )
     if message.process_bytes is None and message.other_processes:
         yield (
             "torch did not recognise its own process (a container): one of those "

@@ -39,7 +39,7 @@ _LESS_OF_ANY = (
 _NOT_OF_GPU = "(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)"
 _FAILURE = (
     "(?:fail|unable|can ?n[o']t|could ?n[o']t|exceed|insufficient|not "
-    "enough|exhaust|overflow)"
+    "enough|not sufficient|exhaust|overflow)"
 )
 # The shell's word, and not the end of a sentence.
 _KILLED = "(?<!were)(?<!was)(?<!been)(?<!be)killed"
@@ -64,6 +64,26 @@ _LIBRARY_CALLS = (
     "nvjpeg_status_allocator_failure",
     "miopenstatusallocfailed",
     "cuda ran out of memory outside pytorch's allocator",
+)
+
+# Sizes of a program that no row knows, by the words beside them, near words about memory.
+_ANY_SIZE = r"\d[\d,]{0,20}(?:\.\d{1,9})?(?:bytes|[kmgt]i?b)(?!it|ps|/s)"
+_NEAR_MEMORY = r"(?:memory|vram|oom|cache|alloc|buffer).{0,200}?"
+_ANY_FIGURES = (
+    r"alloc[a-z_]{0,20} (?:memory of )?(?:size )?(?P<tried>\d[\d,]{0,20}(?:\.\d{1,9})?"
+    r"(?:bytes|[kmgt]i?b))",
+    rf"{_NEAR_MEMORY}(?:requir(?:es?|ed|ement)|needs?|needed|must have)[^\d.;,]{{0,24}}?"
+    rf"(?P<needed>{_ANY_SIZE})",
+    rf"(?P<needed>{_ANY_SIZE})[^\d.;,]{{0,16}}?(?:is |are )?(?:needed|required)",
+    rf"{_NEAR_MEMORY}(?:availab(?:le|ility)|has only|only has|but only|free|remaining)"
+    rf"[^\d.;,]{{0,24}}?(?P<available>{_ANY_SIZE})",
+    rf"(?P<available>{_ANY_SIZE})[^\d.;,]{{0,12}}?(?:available|free|remaining)",
+    rf"{_NEAR_MEMORY}(?:limit|maximum|quota|at most)[^\d.;,]{{0,24}}?(?P<limit>{_ANY_SIZE})",
+    rf"(?P<limit>{_ANY_SIZE}) (?:memory)?limit",
+    rf"{_NEAR_MEMORY}(?:current(?:ly)? us(?:ed|age)|in use|usage|used)[^\d.;,]{{0,16}}?"
+    rf"(?P<used>{_ANY_SIZE})",
+    rf"(?P<used>{_ANY_SIZE})[^\d.;,]{{0,8}}?(?:used|in use)",
+    rf"{_NEAR_MEMORY}requested[^\d.;,]{{0,16}}?(?P<tried>{_ANY_SIZE})",
 )
 
 
@@ -171,6 +191,7 @@ _KINDS = (
         "vLLM's KV cache",
         seen=(
             "no available memory for the cache blocks",
+            "cannot auto-fit max_model_len: not enough gpu memory",
             "kv cache is needed, which is larger than the available kv cache memory",
             r"max seq len \(<length>\) is larger than the maximum number of tokens that can be "
             r"stored in kv cache \(<fits>\)",
@@ -489,6 +510,7 @@ _KINDS = (
         "text-generation-inference",
         seen=(
             "not enough memory to handle <length> (?:prefill|total) tokens",
+            "not enough memory to handle `max_total_tokens=<length>",
             "unable to warmup model.{0,120}?out of memory",
             "method warmup encountered an error.{0,8000}?out of memory",
         ),
@@ -512,10 +534,39 @@ _KINDS = (
             r"total gpu memory \(gib\): <total_gib>",
             r"free gpu memory before component creation attempt \(gib\): <free_gib>",
             r"creation \(gib\): model: <before_model>/<after_model>",
+            r"sampler: [\d.]{1,9}/<after_sampler>",
+            r"initial kv cache[^:]{0,60}: [\d.]{1,9}/<after_first_cache>",
+            r"drafter: [\d.]{1,9}/<after_drafter>",
+            r"additional executor resources[^:]{0,60}: [\d.]{1,9}/<after_resources>",
         ),
         means="a part of the executor did not fit beside those that were created before",
         next_step="lower free_gpu_memory_fraction of the KV cache "
         "(kv_cache_free_gpu_mem_fraction in Triton), max_num_tokens or max_batch_size",
+    ),
+    MessageKind(
+        "TensorRT-LLM's KV cache",
+        seen=(
+            "maxtokensinpagedkvcache must be large enough to process at least 1 sequence",
+            "the amount of kv cache memory is insufficient to run this model",
+        ),
+        means="the share of the free memory that TensorRT-LLM takes for the KV cache, or the "
+        "number of its tokens that was set, has no room for one sequence of the engine's "
+        "largest length",
+        next_step="a larger kv_cache_free_gpu_mem_fraction (free_gpu_memory_fraction) or "
+        "max_tokens_in_paged_kv_cache; else an engine with a smaller max_seq_len, or more GPUs",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "LMDeploy's KV cache",
+        seen=(
+            "no enough free memory blocks",
+            "cache out of memory, no request can be admitted",
+        ),
+        means="the KV cache of LMDeploy has too few free blocks for a request: the GPU itself is "
+        "not full",
+        next_step="a higher cache_max_entry_count (--cache-max-entry-count), a shorter prompt or "
+        "session (--session-len), or fewer requests at once (--max-batch-size)",
+        cause=OomCause.LIMIT,
     ),
     MessageKind(
         "LMDeploy's start",
@@ -589,6 +640,16 @@ _KINDS = (
         "max_batch_size or max_input_len",
     ),
     MessageKind(
+        "an execution context of TensorRT",
+        level=0.5,
+        seen=("failed to create trt context, maybe not enough cuda memory",),
+        also=("try reduce current trt concurrent <contexts>",),
+        means="TensorRT made no execution context: most likely the GPU's memory did not suffice "
+        "for the activations of one more, as the program guesses",
+        next_step="fewer contexts at once (trt_concurrent in CosyVoice), or stop the other "
+        "processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
         "TensorRT",
         seen=(
             "error code 2: outofmemory",
@@ -654,6 +715,17 @@ _KINDS = (
         exact="a workspace of more than {tried}: VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE "
         "in vLLM, SGLANG_FLASHINFER_WORKSPACE_SIZE in SGLang, both in bytes",
         cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "a warning of DeepSpeed",
+        level=2,
+        seen=("<flushes> pytorch allocator cache flushes since last step",),
+        means="a warning: the GPU is so nearly full that torch emptied its cache in the step to "
+        "serve a request, which is slow; a slightly larger step fails",
+        next_step="a smaller micro batch or shorter sequences, or smaller ZeRO buckets "
+        "(reduce_bucket_size, stage3_max_live_parameters); get_accelerator().empty_cache() in "
+        "the loop makes all ranks flush at the same time",
+        cause=OomCause.WARNING,
     ),
     MessageKind(
         "accelerate's batch size",
@@ -2281,12 +2353,33 @@ _KINDS = (
         "(num_ctx), or a smaller model; `ollama ps` shows the other loaded models",
     ),
     MessageKind(
+        "Ollama's llama-server",
+        level=1.7,
+        seen=("llama-server reported out-of-memory during startup",),
+        means="Ollama's llama-server ran out of memory as it loaded the model; Ollama has unloaded "
+        "the others, or gave up",
+        next_step="a shorter context (num_ctx), fewer layers on the GPU (num_gpu) or a smaller "
+        "model; the server's log (`journalctl -u ollama`, server.log) has the buffer that failed",
+    ),
+    MessageKind(
+        "Ollama's layers",
+        seen=(r"insufficient memory - required allocations: \{",),
+        also=(r"weights:\[<weights>", r"cache:\[<kv>", r"graph:<tried>(?=f)"),
+        means="the parts of the model that Ollama put on each device do not fit there: F marks "
+        "the allocation that failed",
+        next_step="leave num_gpu out, or set a smaller one; a shorter context (num_ctx), or a "
+        "smaller model; `ollama ps` shows the other loaded models",
+    ),
+    MessageKind(
         "Ollama making room for a model",
         level=2,
         seen=(
+            "runtime oom detected; expiring loaded models",
+            "predicted usage exceeds vram",
             "requires more (?:gpu|system)? ?memory than is currently available, evicting a model",
             "gpu vram usage didn't recover within timeout",
         ),
+        also=("totalmemory=<total>", "predicted=<needed>"),
         means="a warning: Ollama unloads another model to make room, or the memory of "
         "an unloaded model became free later than it expected",
         next_step="nothing, if the model loads; else OLLAMA_MAX_LOADED_MODELS=1, or "
@@ -2381,7 +2474,7 @@ _KINDS = (
         "llama.cpp on Vulkan",
         level=1,
         seen=(
-            "ggml_vulkan: device memory allocation of size <tried> failed",
+            "ggml_vulkan: (?:device)?memory allocation of size <tried> failed",
             r"error loading model: vk::\S{1,60}?: ?erroroutofdevicememory",
         ),
         also=_LLAMA_FIGURES,
@@ -2496,7 +2589,9 @@ _KINDS = (
         means=(
             "a warning: llama.cpp keeps this part in memory of the host that is not pinned: slower"
         ),
-        next_step="nothing, if the model loads",
+        next_step="nothing, if the model loads and answers; if it does not, the machine's memory "
+        "(on Windows, the half of it that the GPU may share) is short: a smaller model or context, or "
+        "GGML_CUDA_NO_PINNED=1",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -3159,7 +3254,10 @@ _KINDS = (
     MessageKind(
         "Xinference",
         level=1,
-        seen=("model actor is out of memory",),
+        seen=(
+            "model actor is out of memory",
+            "batch (?:inference|text_to_image) out of memory. xinference will restart",
+        ),
         means="Xinference stopped the model's process because torch ran out of GPU memory",
         next_step="fewer models on this GPU, a quantized model, or shorter and fewer "
         "requests at once; `xinference terminate` stops a model",
@@ -3228,6 +3326,18 @@ _KINDS = (
         means="the trial run did not fit: it has as many tokens as the server allows at once",
         next_step="lower --max-batch-tokens; or --dtype float16",
         leads=True,
+    ),
+    MessageKind(
+        "a warning of text-generation-inference",
+        level=2,
+        seen=(
+            "reducing the max batch prefill from <length> to <fits> because there is not",
+        ),
+        means="a warning: the server's largest prefill does not fit into the GPU's memory, so that "
+        "text-generation-inference takes a smaller one and goes on",
+        next_step="nothing, if the server starts; else lower --max-batch-prefill-tokens and "
+        "--max-input-tokens yourself",
+        cause=OomCause.WARNING,
     ),
     MessageKind(
         "text-generation-inference's KV cache",
@@ -4680,6 +4790,7 @@ _KINDS = (
         ),
         also=(
             "memory: usage <used>, limit <limit>",
+            "kmem: usage (?!0kb)<kernel_memory>",
             "hierarchical_memory_limit <limit>",
             "total-vm: ?<address_space>",
             "anon-rss: ?(?!0kb)<process>",
@@ -5361,12 +5472,16 @@ _KINDS = (
         "perhaps the cause of a dead nnU-Net worker",
         backend="host",
         level=2,
-        seen=("background workers? (?:is|are) no longer alive",),
+        seen=(
+            "background workers? (?:is|are) no longer alive|background workers died|"
+            "some background worker is 6 feet under",
+        ),
         unless=("sigkill|exit code (?:-9|137)|out of memory: killed",),
         means="a process that prepares nnU-Net's batches ended: most often because "
         "host memory ran out, else because of an error that stands further up",
-        next_step="read the lines above it; fewer such processes (nnUNet_n_proc_DA=2), "
-        "or more memory; `dmesg | grep -i kill` shows whether memory ran out",
+        next_step="read the lines above it; fewer such processes (nnUNet_n_proc_DA=2; -npp 1 "
+        "-nps 1 in a prediction, -np 2 in preprocessing), or more memory; `dmesg | grep -i kill` "
+        "shows whether memory ran out",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
@@ -5575,6 +5690,26 @@ _KINDS = (
         next_step=_STOP_OTHERS,
     ),
     MessageKind(
+        "a cache of keys and values",
+        level=3.5,
+        seen=(
+            rf"{_FAILURE}.{{0,60}}?(?:kv|key-?value)[-_ ]?caches?(?!\w)",
+            rf"(?:kv|key-?value)[-_ ]?caches?(?!\w).{{0,60}}?{_FAILURE}",
+            r"(?:not enough|insufficient|out of|no free) \w{0,12}(?:memory)?"
+            r"(?:(?:kv)?cache)?blocks?(?!\w)",
+        ),
+        needs=("memory|block|token|byte|gib|space",),
+        unless=(r"swap|failed to (?:transfer|store|save)|defaultcpuallocator",),
+        also=_ANY_FIGURES,
+        means="a server's cache of keys and values, whose size is a share of the GPU's memory or "
+        "a setting, has too little room for the tokens of a request; the GPU itself may not be "
+        "full",
+        next_step="a shorter context or fewer requests at once; else a larger share of the GPU "
+        "for the cache (gpu_memory_utilization in vLLM, mem_fraction_static in SGLang), weights in "
+        "fewer bytes, or more GPUs",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "an allocation that failed",
         backend="device",
         level=4,
@@ -5590,10 +5725,7 @@ _KINDS = (
             r"out of memory \S{0,40}?alloc[a-z]{0,6} \d[\d.,]{0,20}(?:bytes|[kmgt]i?b)",
             r"alloc[a-z]{0,6} of (?:size )?\d[\d.,]{0,20}(?:bytes|[kmgt]i?b)? failed",
         ),
-        also=(
-            r"alloc[a-z_]{0,20} (?:memory of )?(?:size )?(?P<tried>\d[\d,]{0,20}(?:\.\d{1,9})?"
-            r"(?:bytes|[kmgt]i?b))",
-        ),
+        also=_ANY_FIGURES,
         means="an allocation failed; the text does not say whether of the GPU or of the host",
         next_step=_LESS_OF_ANY,
         cause=OomCause.UNKNOWN,
@@ -5663,6 +5795,7 @@ _KINDS = (
             "(?<!of)memoryerror:",
             r"(?:[iu]nsufficient|not enough|out of|too little|low on) v?ram",
         ),
+        also=_ANY_FIGURES,
         means="a program suspects a lack of memory; the error itself is not in the text",
         next_step=_LESS_OF_ANY,
         cause=OomCause.UNKNOWN,
@@ -5675,6 +5808,7 @@ _KINDS = (
             f"{_FAILURE}.{{0,40}}?(?:memory|vram|buffer|heap)",
             f"(?:memory|vram|buffer|heap).{{0,40}}?{_FAILURE}",
         ),
+        also=_ANY_FIGURES,
         means="the text mentions memory and a failure, in words of no program that snapconv knows",
         next_step=_LESS_OF_ANY,
         cause=OomCause.UNKNOWN,
@@ -5704,8 +5838,9 @@ _KINDS = (
         backend="device",
         level=4,
         seen=("out of memory|outofmemoryerror",),
+        also=_ANY_FIGURES,
         means=(
-            "memory ran out; the text has no figures, and does not say whether the "
+            "memory ran out; the text has no figures that are known, and does not say whether the "
             "GPU's or the host's"
         ),
         next_step=_LESS_OF_ANY,

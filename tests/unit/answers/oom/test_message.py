@@ -763,6 +763,8 @@ TRACEBACK = 'File "/site-packages/torch/{}", line 915, in {}\n    return f(x)\n'
             ("a state dict that is gathered"),
         ),
         ((("whisper/decoding.py", "run"),), "a smaller Whisper model"),
+        ((("bbox/bbox_overlaps.py", "bbox_overlaps"),), "fewer boxes at once"),
+        ((("assigners/max_iou_assigner.py", "assign"),), "fewer boxes at once"),
         ((("diffusers/pipelines/flux/pipeline_flux.py", "__call__"),), "a smaller image"),
         (
             (("model.py", "__init__\n    self.weight = nn.Parameter(torch.empty(9))"),),
@@ -842,6 +844,46 @@ def test_a_fragmented_torch_has_a_remedy_on_windows_too():
         "expandable_segments:True (from torch 2.1); on Windows, which lacks it, or if it is not "
         "enough:"
     ) in step
+
+
+def test_a_fragmented_torch_on_windows_is_not_told_a_setting_that_windows_lacks():
+    text = from_2_1(*PIECES)
+    path = 'File "C:\\app\\train.py", line 7, in f'
+    steps = [explain_message(words).next_step for words in (f"{path}\n{text}", f"{text}\n{path}")]
+    assert [step.startswith("a smaller batch") for step in steps] == [True, True]
+
+
+def test_a_line_of_rich_without_a_function_says_that_weights_were_moved():
+    line = "\u2502   1145     return self._apply(convert) \u2502"
+    assert explain_message(f"{line}\n{from_2_1(*FULL)}").next_step.startswith("load the weights")
+
+
+@pytest.mark.parametrize(
+    ("unallocated", "frame", "is_likely"),
+    [
+        (MIB, "", True),
+        (90 * MIB, "", False),
+        (MIB, 'File "a.py", line 3, in forward\n', False),
+    ],
+)
+def test_weights_are_likely_where_torch_has_freed_next_to_nothing(unallocated, frame, is_likely):
+    message = from_2_1(72 * MIB, 24 * GIB, 60 * MIB, 23 * GIB, 23 * GIB + unallocated)
+    step = explain_message(frame + message).next_step
+    assert step.startswith("if weights were being loaded, as is likely") is is_likely
+
+
+def test_processes_with_a_context_only_are_not_blamed():
+    """Each rank of a job has a context on the first device, where it does not choose its own."""
+    contexts = "".join(process(pid, 400 * MIB) for pid in range(4))
+    figures = (136 * MIB, 24 * GIB, 90 * MIB, 21.75 * GIB, 21.75 * GIB + 40 * MIB)
+    found = explain_message(from_2_1(*figures, processes=contexts))
+    assert found.cause == "full"
+    assert any("torch.cuda.set_device()" in note for note in found.notes)
+
+
+def test_a_large_request_whose_message_is_cut_is_looked_at_first():
+    cut = from_2_1(35 * GIB, 44 * GIB, 22 * GIB, 20 * GIB, 20 * GIB).partition(" is free")[0]
+    assert explain_message(cut).next_step.startswith("look at the shapes")
 
 
 def test_a_fragmented_torch_before_2_1_is_told_what_it_has():

@@ -28,6 +28,168 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
+        "ValueError: Cannot auto-fit max_model_len: not enough GPU memory available to serve even "
+        "a single token. Try increasing `gpu_memory_utilization`.",
+        "vLLM's KV cache",
+        LIMITED,
+        {},
+        "raise --gpu-memory-utilization",
+    ),
+    (
+        "could not be created: Drafter\nTotal GPU memory (GiB): 80.00\nPreviously created "
+        "components and free GPU memory before/after creation (GiB):\nModel: 79.00 / 40.00\n"
+        "Sampler: 40.00 / 39.50\nInitial KV cache (temporary for KV cache size estimation): "
+        "39.50 / 38.00\nExecutor creation failed due to insufficient GPU memory.",
+        "TensorRT-LLM",
+        FULL,
+        {
+            "part": "drafter",
+            "total": 80 * GIB,
+            "free before the model": 79 * GIB,
+            "free after the model": 40 * GIB,
+            "free after the sampler": gib(39.5),
+            "free after the first KV cache": 38 * GIB,
+        },
+        "lower free_gpu_memory_fraction",
+    ),
+    (
+        "maxTokensInPagedKvCache must be large enough to process at least 1 sequence to "
+        "completion (i.e. must be larger than beam_width * tokensPerBlock * maxBlocksPerSeq)",
+        "TensorRT-LLM's KV cache",
+        LIMITED,
+        {},
+        "a larger kv_cache_free_gpu_mem_fraction",
+    ),
+    (
+        "MemoryError: No enough free memory blocks.",
+        "LMDeploy's KV cache",
+        LIMITED,
+        {},
+        "a higher cache_max_entry_count",
+    ),
+    (
+        "[TM][WARNING] dp1 ID 7: cache out of memory, no request can be admitted; failing "
+        "head-of-line request",
+        "LMDeploy's KV cache",
+        LIMITED,
+        {},
+        "a higher cache_max_entry_count",
+    ),
+    (
+        "Not enough memory to handle `max_total_tokens=8192`",
+        "text-generation-inference",
+        FULL,
+        {"requested": 8192},
+        "lower --max-batch-prefill-tokens (or --max-batch-total-tokens) below 8192",
+    ),
+    (
+        "Reducing the max batch prefill from 8192 to 5000 because there is not enough VRAM to "
+        "support it.",
+        "a warning of text-generation-inference",
+        WARNING,
+        {"requested": 8192, "fit": 5000},
+        "nothing, if the server starts",
+    ),
+    (
+        "Batch inference out of memory. Xinference will restart the model: m. Please be patient "
+        "for a few moments.",
+        "Xinference",
+        FULL,
+        {},
+        "fewer models on this GPU",
+    ),
+    (
+        "Error: llama-server reported out-of-memory during startup: exit status 1",
+        "Ollama's llama-server",
+        FULL,
+        {},
+        "a shorter context (num_ctx)",
+    ),
+    (
+        "Error: insufficient memory - required allocations: {InputWeights:0U CPU:{Name:CPU "
+        "Weights:[] Cache:[] Graph:0U} GPUs:[{Name:CUDA0 Weights:[2097152A] Cache:[1048576A] "
+        "Graph:4194304F}]}",
+        "Ollama's layers",
+        FULL,
+        {"weights": 2 * MIB, "the KV cache": MIB, "tried": 4 * MIB},
+        "leave num_gpu out",
+    ),
+    (
+        'level=WARN msg="predicted usage exceeds VRAM" gpu=0 totalMemory=8388608 predicted=9437184',
+        "Ollama making room for a model",
+        WARNING,
+        {"total": 8 * MIB, "needed": 9 * MIB},
+        "nothing, if the model loads",
+    ),
+    (
+        "[WARNING] 3 pytorch allocator cache flushes since last step. this happens when there is "
+        "high memory pressure and is detrimental to performance.",
+        "a warning of DeepSpeed",
+        WARNING,
+        {"times in the step": 3},
+        "a smaller micro batch",
+    ),
+    (
+        "AssertionError: failed to create trt context, maybe not enough CUDA memory, try reduce "
+        "current trt concurrent 2",
+        "an execution context of TensorRT",
+        FULL,
+        {"contexts at once": 2},
+        "fewer contexts at once",
+    ),
+    (
+        "ValueError: Insufficient memory to allocate KV-caches. Required: 4194304bytes, "
+        "Available: 1048576bytes",
+        "a cache of keys and values",
+        UNKNOWN,
+        {"needed": 4 * MIB, "available": MIB},
+        "a shorter context or fewer requests at once",
+    ),
+    (
+        "ggml_vulkan: Memory allocation of size 1048576 failed.",
+        "llama.cpp on Vulkan",
+        FULL,
+        {"tried": MIB},
+        "a smaller batch (-ub)",
+    ),
+    (
+        "RuntimeError: Background workers died. Look for the error message further up! If there is "
+        "none then your RAM was full and the worker was killed by the OS.",
+        "perhaps the cause of a dead nnU-Net worker",
+        UNKNOWN,
+        {},
+        "read the lines above it",
+    ),
+    (
+        "memory: usage 4096kB, limit 4096kB, failcnt 8\nkmem: usage 3072kB, limit "
+        "9007199254740988kB, failcnt 0\nKilled process 7 (a) total-vm:8192kB, anon-rss:1024kB",
+        "a control group's limit",
+        HOST,
+        {
+            "used": 4 * MIB,
+            "the limit": 4 * MIB,
+            "of it the kernel's own": 3 * MIB,
+            "of address space": 8 * MIB,
+            "process": MIB,
+        },
+        "a higher limit",
+    ),
+    # A program that no row knows: its sizes are read by the words beside them.
+    (
+        "the memory is not sufficient for this job: it needs 12 GiB, 10.5 GiB free",
+        "words about memory",
+        UNKNOWN,
+        {"needed": 12 * GIB, "available": gib(10.5)},
+        "use less at once",
+    ),
+    (
+        "the memory limit was exceeded: limit 4GB, used 5GB",
+        "words about memory",
+        UNKNOWN,
+        {"the limit": 4 * GIB, "used": 5 * GIB},
+        "use less at once",
+    ),
+    (
         "Failed to allocate memory for tensor(torch.Size([2, 80, 256, 256]), torch.float16) "
         "because no "
         "memory is available (memory_management.py:444:lmcache.experimental.memory_management)",
