@@ -78,6 +78,8 @@ _ANY_FIGURES = (
     rf"{_NEAR_MEMORY}(?:availab(?:le|ility)|has only|only has|but only|free|remaining)"
     rf"[^\d.;,]{{0,24}}?(?P<available>{_ANY_SIZE})",
     rf"(?P<available>{_ANY_SIZE})[^\d.;,]{{0,12}}?(?:available|free|remaining)",
+    rf"but(?: only| you have| you only have){{1,2}} (?P<available>{_ANY_SIZE})",
+    rf"(?:needs?|requires?) [^\d.;,]{{0,20}}(?P<needed>{_ANY_SIZE})",
     rf"{_NEAR_MEMORY}(?:limit|maximum|quota|at most)[^\d.;,]{{0,24}}?(?P<limit>{_ANY_SIZE})",
     rf"(?P<limit>{_ANY_SIZE}) (?:memory)?limit",
     rf"{_NEAR_MEMORY}(?:current(?:ly)? us(?:ed|age)|in use|usage|used)[^\d.;,]{{0,16}}?"
@@ -256,6 +258,18 @@ _KINDS = (
         "--max-model-len",
         exact="raise VLLM_CPU_KVCACHE_SPACE (GiB of the host's memory), or "
         "--max-model-len {fits}, which fits",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "a prompt beyond vLLM's KV cache",
+        seen=(
+            r"input prompt \(<length>(?:tokens)?\) is too long and exceeds (?:the )?capacity of "
+            r"block_manager",
+            "input prompt .{0,60}? is too long and exceeds (?:the )?capacity of block_manager",
+        ),
+        means="the KV cache of old vLLM is smaller than this one prompt, which it leaves out",
+        next_step="a shorter prompt, or a larger cache: a higher --gpu-memory-utilization, a lower "
+        "--max-model-len, quantized weights or more GPUs",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -748,7 +762,12 @@ _KINDS = (
     ),
     MessageKind(
         "a model that was dispatched to the CPU",
-        seen=("some modules are dispatched on the cpu or the disk",),
+        seen=(
+            "some modules are dispatched on the cpu or the disk",
+            r"(?:can't|cannot) train a model that has been loaded in 8-bit (?:precision )?with "
+            "cpu or disk offload",
+            "`device_map` had weights offloaded to the disk",
+        ),
         means="the weights do not fit on the GPUs, so that device_map put a part of "
         "them on the CPU or the disk, which this quantization does not allow",
         next_step="free what other processes or models hold on the GPU (`nvidia-smi`), use a "
@@ -764,6 +783,16 @@ _KINDS = (
         ),
         means="the weights and the cache do not fit into the memory that the GPUs have free",
         next_step="a shorter cache (max_seq_len) or a quantized one, or a smaller model",
+    ),
+    MessageKind(
+        "the pages of ExLlama's cache",
+        seen=(r"job requires <pages> pages \(only <free_pages> available\)",),
+        also=(r"total cache allocated is <all_pages> \* \d{1,5} = <fits>",),
+        means="the prompt with the tokens that may be generated is longer than ExLlamaV3's cache: "
+        "the GPU is not full",
+        next_step="a smaller max_tokens or a shorter prompt; or a larger cache (cache_size in "
+        "tabbyAPI, with max_seq_len), a quantized one (cache_mode) where the GPU has no room",
+        cause=OomCause.LIMIT,
     ),
     MessageKind(
         "FAISS",
@@ -2485,7 +2514,7 @@ _KINDS = (
     MessageKind(
         "llama.cpp's KV slots",
         seen=(
-            "could not find a kv cache slot|failed to find free space in the kv "
+            "could not find a kv cache slot|nokvslot|failed to find free space in the kv "
             "cache|failed to find a memory slot for batch",
         ),
         unless=(r"malloc failed|failed to allocate (?:\w{1,12} buffer|compute)",),
@@ -3297,7 +3326,8 @@ _KINDS = (
         seen=(
             r"text-generation-webui[/\\]|oobabooga|modules[/\\](?:text_generation|models"
             r"|callbacks)\.py|"
-            r"exllama\w{0,4}[/\\]|fastchat[/\\]|tabbyapi[/\\]|koboldai|ktransformers",
+            r"exllama\w{0,4}[/\\]|fastchat[/\\]|tabbyapi[/\\]|koboldai|ktransformers|mistralrs|"
+            "candle_core",
             r"starting the web ui\.|exllama|loading \S{1,80}?(?:gptq|awq|exl2|gguf)",
         ),
         needs=(_OUT_OF_MEMORY,),
@@ -4151,6 +4181,8 @@ _KINDS = (
             r"(?P<limit_kib>\d{1,9})\)",
             r"exceeded memory limit \(\d{1,15} > \d{1,15}\)",
             "exceeded (?:job|step) memory limit",
+            "cancelled at .{0,30}? due to memory limit",
+            "memory usage exceeded request_memory",
             "term_memlimit",
             "state: out_of_memory",
             r"out_of_me(?:mory|\+) ?(?:0:125)?(?P<process>\d{4,12}k)",
@@ -4543,7 +4575,9 @@ _KINDS = (
         "a NumPy array",
         backend="host",
         seen=(
-            "unable to allocate <tried> for an array(?: with shape <shape> and data type <type>)?",
+            # People retype it: "with form".
+            r"unable to allocate <tried> for (?:an)?array(?: with \w{4,9} ?<shape>"
+            "(?: and data type <type>)?)?",
             "unable to allocate array with shape <shape>(?: and data type <type>)?",
             "_arraymemoryerror",
         ),
@@ -4779,6 +4813,21 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "systemd-oomd, which looked for a unit to kill",
+        backend="host",
+        level=2.2,
+        seen=(
+            r"considered \d{1,6} cgroups for killing, top candidates",
+            r"failed to kill any cgroups? .{0,20}?based on (?:swap|pressure)",
+        ),
+        also=("swap usage: (?P<swap>[\\d.]{1,12}[kmgt])",),
+        means="systemd-oomd found the machine's swap or its waiting for memory over a limit and "
+        "looked for a unit to kill; whether it killed one stands in another line",
+        next_step="use less host memory (the first candidate uses most), or more swap; `oomctl` "
+        "shows the limits, and `journalctl -u systemd-oomd` what was killed",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "a control group's limit",
         backend="host",
         level=1,
@@ -4812,12 +4861,31 @@ _KINDS = (
         seen=(
             r"(?<!gpu)(?<!vram)memory limit exceeded "
             r"\((?P<allowed>\d{1,4}(?:\.\d{1,2})?[gm])i?b?\)",
+            r"ran out of memory \(used over <allowed>",
+            r"container '[^']{1,40}' exceeded memory limit",
+            "function exceeded its memory limit|runner terminated, out of memory",
+            "container killed due to memory usage",
         ),
         means="the program used more of the machine's memory than its container may, "
         "and was ended: host memory, not the GPU's",
         next_step="fewer requests at once, smaller inputs or a smaller model, and no "
         "results that are kept; or hardware with more memory",
         cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "perhaps the limit of a hosted program",
+        backend="host",
+        level=2,
+        seen=(
+            "app has gone over its resource limits",
+            "spark driver has stopped unexpectedly and is restarting",
+        ),
+        means="the host of the program ended it because it used more than it may: most often of "
+        "the machine's memory, which the text does not say",
+        next_step="the host's page of metrics shows whether memory ran out: then less data at once "
+        "and no results that are kept (collect() and toPandas() bring all to Spark's driver), or "
+        "a larger machine",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "no process that may be killed",
@@ -5540,6 +5608,7 @@ _KINDS = (
         level=1.25,
         seen=(
             r"out of memory, (?:skip|retry|split)\w{0,4} (?:the |this )?batch",
+            r"out of memory.{0,30}?reducing (?:to )?batch",
             (
                 r"(?:skip|retry|drop)\w{0,5}[\w ]{0,40}? due to (?:cuda |gpu )?(?:oom|out of "
                 r"memory)(?!killed)"
@@ -5693,10 +5762,10 @@ _KINDS = (
         "a cache of keys and values",
         level=3.5,
         seen=(
-            rf"{_FAILURE}.{{0,60}}?(?:kv|key-?value)[-_ ]?caches?(?!\w)",
-            rf"(?:kv|key-?value)[-_ ]?caches?(?!\w).{{0,60}}?{_FAILURE}",
+            rf"{_FAILURE}.{{0,60}}?(?:kv|key-?value)[-_ ]?cache",
+            rf"(?:kv|key-?value)[-_ ]?cache.{{0,60}}?{_FAILURE}",
             r"(?:not enough|insufficient|out of|no free) \w{0,12}(?:memory)?"
-            r"(?:(?:kv)?cache)?blocks?(?!\w)",
+            r"(?:(?:kv)?cache)?blocks?(?!ed|ing)",
         ),
         needs=("memory|block|token|byte|gib|space",),
         unless=(r"swap|failed to (?:transfer|store|save)|defaultcpuallocator",),
@@ -5807,6 +5876,8 @@ _KINDS = (
         seen=(
             f"{_FAILURE}.{{0,40}}?(?:memory|vram|buffer|heap)",
             f"(?:memory|vram|buffer|heap).{{0,40}}?{_FAILURE}",
+            rf"(?:needs?|requires?) [^\d.;]{{0,20}}{_ANY_SIZE}.{{0,40}}?(?:but|only|have)[^\d.;]{{0,24}}"
+            rf"{_ANY_SIZE}",
         ),
         also=_ANY_FIGURES,
         means="the text mentions memory and a failure, in words of no program that snapconv knows",

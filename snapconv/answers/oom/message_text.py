@@ -38,6 +38,7 @@ _SIGNS = (
     "objectstore|oom|out of |out_of_|outof|paging file|profiled value|return code|returncode|"
     "shared memory|shortage|size found|status_|system memory|terminated|than requested|to "
     "reserve|thcuda|"
+    "but only|but you|nokvslot|pages (only|disk offload|to the disk|"
     "to alloc|to malloc|alloc request|data too large|to execute this|too little|too many|unable to|"
     "interactivity|hostregister|too low|vram_allocated|for the available|generationstatus|"
     "working set|thrashing|running out|used more than|page size|hbm usage|is more than|illegal|"

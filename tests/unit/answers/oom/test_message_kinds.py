@@ -28,6 +28,109 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
+        "Input prompt (9000 tokens) is too long and exceeds the capacity of block_manager",
+        "a prompt beyond vLLM's KV cache",
+        LIMITED,
+        {"requested": 9000},
+        "a shorter prompt, or a larger cache",
+    ),
+    (
+        "LLama.Exceptions.LLamaDecodeError: llama_decode failed: 'NoKvSlot'",
+        "llama.cpp's KV slots",
+        OTHER_MEMORY,
+        {},
+        "a longer context",
+    ),
+    (
+        "AssertionError: Job requires 9 pages (only 8 available) and cannot be enqueued. Total "
+        "cache allocated is 8 * 256 = 2048 tokens",
+        "the pages of ExLlama's cache",
+        LIMITED,
+        {"pages needed": 9, "pages free": 8, "pages in all": 8, "fit": 2048},
+        "a smaller max_tokens or a shorter prompt",
+    ),
+    (
+        "ValueError: You can't train a model that has been loaded in 8-bit with CPU or disk offload.",
+        "a model that was dispatched to the CPU",
+        FULL,
+        {},
+        "free what other processes or models hold",
+    ),
+    (
+        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO MEMORY LIMIT ***",
+        "a job's memory limit",
+        HOST,
+        {},
+        "ask for more",
+    ),
+    (
+        "Ran out of memory (used over 512MB) while running your code.",
+        "the limit of a hosted program",
+        HOST,
+        {"allowed": 512 * MIB},
+        "fewer requests at once",
+    ),
+    (
+        "Container 'Build' exceeded memory limit.",
+        "the limit of a hosted program",
+        HOST,
+        {},
+        "fewer requests at once",
+    ),
+    (
+        "This app has gone over its resource limits.",
+        "perhaps the limit of a hosted program",
+        UNKNOWN,
+        {},
+        "the host's page of metrics",
+    ),
+    (
+        "ArrayMemoryError: Unable to allocate 2 GB for array with form (16384, 16384) and data type "
+        "float64",
+        "a NumPy array",
+        HOST,
+        {"tried": 2 * GIB, "shape": "(16384,16384)", "type": "float64"},
+        "smaller arrays",
+    ),
+    (
+        "systemd-oomd[7]: Considered 12 cgroups for killing, top candidates were:\n"
+        "systemd-oomd[7]: Swap Usage: 512M\n"
+        "systemd-oomd[7]: Failed to kill any cgroups based on swap: Invalid argument",
+        "systemd-oomd, which looked for a unit to kill",
+        HOST,
+        {"swap used": 512 * MIB},
+        "use less host memory",
+    ),
+    (
+        "WARNING CUDA out of memory with batch=16. Reducing to batch=8 and retrying.",
+        "a skipped or retried batch",
+        WARNING,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "panicked at mistralrs-core/src/pipeline.rs:9: DriverError(CUDA_ERROR_OUT_OF_MEMORY, "
+        '"out of memory")',
+        "a local program for language models",
+        FULL,
+        {},
+        "a model quantized to 8 or 4 bits",
+    ),
+    (
+        "Your model is too large: it needs 28 GB of VRAM but you have 16 GB",
+        "words about memory",
+        UNKNOWN,
+        {"needed": 28 * GIB, "available": 16 * GIB},
+        "use less at once",
+    ),
+    (
+        "The available memory for KV cache is not enough: available 2 GB, required 3 GB",
+        "a cache of keys and values",
+        UNKNOWN,
+        {"needed": 3 * GIB, "available": 2 * GIB},
+        "a shorter context",
+    ),
+    (
         "ValueError: Cannot auto-fit max_model_len: not enough GPU memory available to serve even "
         "a single token. Try increasing `gpu_memory_utilization`.",
         "vLLM's KV cache",
@@ -5094,7 +5197,7 @@ TEXTS = (
             (
                 "numpy.core._exceptions.MemoryError: Unable to allocate 3.50 GiB for an array "
                 "with shape (9,)",
-                {"tried": gib(3.5)},
+                {"tried": gib(3.5), "shape": "(9,)"},
             ),
             (
                 # NumPy's three digits end with a point; MLX's sentence ends with one too.
