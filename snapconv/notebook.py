@@ -1,24 +1,18 @@
 """Answers of a session as people see them: printed as a command does, or a notebook's table.
 
-An answer knows no writer. So a session returns its answers in a tuple that does, or in a subclass
-that does.
+An answer knows no writer. So a session returns its answers in a tuple that does.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields
+from functools import partial
 from html import escape
 from typing import Any, NamedTuple, TypeVar
 
-from snapconv.answers.diff import FileDiff
-from snapconv.answers.explanation import Explanation
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import format_bytes
-from snapconv.writers.text.comparisons import diff_lines
-from snapconv.writers.text.explanation import explanation_lines
 
 _Item = TypeVar("_Item", covariant=True)
-_Printing = TypeVar("_Printing", bound="_Printed")
-_Text = Callable[[], Iterable[str]]
+Text = Callable[[], Iterable[str]]
 
 
 class _Table(NamedTuple):
@@ -50,60 +44,53 @@ _TABLES = {
 
 
 class Answers(tuple[_Item, ...]):
-    """A tuple of answers that prints as the command does."""
+    """A tuple of answers that prints as the command does; ``texts`` make its lines."""
 
-    _text: _Text
+    texts: Sequence[Text]
 
     @classmethod
-    def of(cls, items: Iterable[_Item], text: _Text) -> "Answers[_Item]":
-        """Make a tuple whose text is made when it is printed."""
+    def of(
+        cls,
+        items: Iterable[_Item],
+        lines: Callable[..., Iterable[str]],
+        *columns: Iterable[object],
+    ) -> "Answers[_Item]":
+        """Make a tuple of answers whose lines ``lines`` makes: of each when it is printed.
+
+        It is called with an answer, and with what stands beside it in every one of ``columns``.
+        """
         answers = cls(items)
-        answers._text = text
+        rows = zip(answers, *columns, strict=True)
+        answers.texts = [partial(lines, *row) for row in rows]
         return answers
+
+    @classmethod
+    def together(cls, items: Iterable[_Item], text: Text) -> "Answers[_Item]":
+        """Make a tuple of answers that have one text."""
+        answers = cls(items)
+        answers.texts = [text]
+        return answers
+
+    def lines(self) -> Iterator[str]:
+        """Yield what the command prints."""
+        for text in self.texts:
+            yield from text()
+
+    def with_lines(self) -> Iterator[tuple[_Item, Iterable[str]]]:
+        """Yield every answer with the lines that are about it."""
+        for answer, text in zip(self, self.texts, strict=True):
+            yield answer, text()
 
     def __str__(self) -> str:
         """Return what the command prints."""
-        return "\n".join(self._text())
+        return "\n".join(self.lines())
 
     def __repr__(self) -> str:
         """Return what the command prints: an interpreter shows it for what is not assigned."""
         return str(self)
 
     def _repr_html_(self) -> str:
-        return "".join(_tables(self, list(self._text())))
-
-
-class _Printed:
-    """An answer that prints as its command does, by the command's writer ``_lines``."""
-
-    __slots__ = ()
-    _lines: _Text
-
-    @classmethod
-    def of(cls: type[_Printing], answer: Any) -> _Printing:
-        """Return the same answer, which prints."""
-        return cls(*(getattr(answer, field.name) for field in fields(answer)))
-
-    def __str__(self) -> str:
-        """Return what the command prints."""
-        return "\n".join(self._lines())
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
-
-
-class PrintedDiff(_Printed, FileDiff):
-    """A comparison that prints as ``snapconv diff`` does."""
-
-    __slots__ = ()
-    _lines = diff_lines
-
-
-class PrintedExplanation(_Printed, Explanation):
-    """An explanation that prints as ``snapconv explain`` does."""
-
-    __slots__ = ()
-    _lines = explanation_lines
+        return "".join(_tables(self, list(self.lines())))
 
 
 def _tables(answers: Sequence[object], lines: Sequence[str]) -> Iterator[str]:

@@ -1,61 +1,48 @@
 """A snapshot in a notebook: ``snapconv.load(path)`` has a method for every question."""
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.analysis import Analysis, AnalysisOptions, DeviceAnalysis, analyze_file
-from snapconv.answers.advice.findings import Advice, advise, goal_of, kept_cached
-from snapconv.answers.check import Budgets, Check, check_budgets
-from snapconv.answers.diff import FileDiff, compare_files
-from snapconv.answers.explanation import Explanation, explain
-from snapconv.answers.fragmentation import Fragmentation, find_fragmentation
-from snapconv.answers.growth import Growth, find_growth, growing_sentence, report_growth
-from snapconv.answers.memory_report import MemoryReport, build_memory_report
-from snapconv.answers.moments import find_moment
-from snapconv.answers.notes import file_notes
-from snapconv.answers.oom.failed_allocation import OutOfMemory
-from snapconv.answers.oom.remedies import Remedies, explain_oom
-from snapconv.answers.peak import MomentState, state_at
-from snapconv.answers.times import forward_times
-from snapconv.answers.tree import MemoryTree, find_tree
-from snapconv.answers.verdict import find_verdict
-from snapconv.answers.what_if.setting_trials import Request, SettingTrials, try_settings
 from snapconv.classification.categories import Category, Certainty
 from snapconv.classification.user_rules import UserRule
 from snapconv.columns import columns_of, distinct
 from snapconv.files import checked_output, default_output
-from snapconv.notebook import Answers, PrintedDiff, PrintedExplanation
+from snapconv.notebook import Answers
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import Snapshot
 from snapconv.units import parse_bytes
-from snapconv.writers.html.page import View, page_ending, page_output, write_view
-from snapconv.writers.perfetto_trace import write_trace
-from snapconv.writers.text.advice import advice_lines
-from snapconv.writers.text.comparisons import check_lines
-from snapconv.writers.text.growth import growth_lines
-from snapconv.writers.text.moment import (
-    fragmentation_lines,
-    moment_lines,
-    tree_lines,
-    verdict_lines,
-)
-from snapconv.writers.text.oom import oom_lines
-from snapconv.writers.text.what_if import what_if_lines
+
+if TYPE_CHECKING:
+    from snapconv.answers.advice.findings import Advice
+    from snapconv.answers.check import Budgets, Check
+    from snapconv.answers.diff import FileDiff
+    from snapconv.answers.explanation import Explanation
+    from snapconv.answers.fragmentation import Fragmentation
+    from snapconv.answers.growth import Growth
+    from snapconv.answers.memory_report import MemoryReport
+    from snapconv.answers.oom.failed_allocation import OutOfMemory
+    from snapconv.answers.oom.remedies import Remedies
+    from snapconv.answers.peak import MomentState
+    from snapconv.answers.tree import MemoryTree
+    from snapconv.answers.what_if.setting_trials import Request, SettingTrials
+    from snapconv.writers.html.page import View
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
     """A file that was read and analysed, with a method for every question.
 
-    ``analysis`` has all that its properties show, and the options of the reading.
+    ``analysis`` has all that its properties show, and the options of the reading. A method loads
+    what answers its question: the command of the question asks it here.
     """
 
     analysis: Analysis
@@ -66,12 +53,18 @@ class Session:
 
     def _repr_html_(self) -> str:
         """Return the verdict on every device for a notebook, as `snapconv FILE` prints it."""
-        path = str(self.analysis.path)
+        from snapconv.answers.verdict import find_verdict
+        from snapconv.writers.text.moment import verdict_lines
+
         lines: list[str] = []
         for device in self.devices:
-            lines += verdict_lines(find_verdict(device), path)
+            lines += verdict_lines(find_verdict(device), self._path)
         text = "\n".join(lines)
         return f"<pre>{escape(text)}</pre>"
+
+    @property
+    def _path(self) -> str:
+        return str(self.analysis.path)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -86,13 +79,18 @@ class Session:
     @property
     def notes(self) -> tuple[Note, ...]:
         """The notes of the file and of its devices, each once."""
+        from snapconv.answers.notes import file_notes
+
         return file_notes(self.analysis)
 
-    def explain(self, question: str, *, device: int | None = None) -> Explanation:
+    def explain(self, question: str, *, device: int | None = None) -> "Explanation":
         """Explain the allocations of an address (``0x7f3c40001000``) or an event (``#1234``).
 
         Raises ValueError for any other text, InputError if there is no such allocation or device.
         """
+        from snapconv.answers.explanation import explain
+        from snapconv.printed_answers import PrintedExplanation
+
         return PrintedExplanation.of(explain(self.analysis.of_device(device), question))
 
     def of_device(self, device: int | None) -> "Session":
@@ -104,31 +102,39 @@ class Session:
 
     def at(
         self, moment: str = "peak", *, device_total: int | None = None
-    ) -> tuple[MomentState, ...]:
+    ) -> "Answers[MomentState]":
         """Describe the live memory at a moment.
 
         Moments are ``peak``, ``end``, ``iteration:3``, an event, and others.
         ``device_total`` is all the memory of a device, where the file does not have it. Raises
         ValueError for a text that is no moment, InputError where a device has no such moment.
         """
+        from snapconv.answers.moments import find_moment
+        from snapconv.answers.peak import state_at
+        from snapconv.writers.text.moment import moment_lines
+
         states = [
             state_at(device, find_moment(device, moment), device_total=device_total)
             for device in self.devices
         ]
-        return Answers.of(states, partial(_all_lines, moment_lines, states))
+        return Answers.of(states, moment_lines)
 
     def tree(
         self, moment: str = "peak", *, by: str = "line", all_frames: bool = False
-    ) -> tuple[MemoryTree, ...]:
+    ) -> "Answers[MemoryTree]":
         """Arrange live memory as a tree, by ``line``, ``module``, ``operation`` or ``category``.
 
         Raises what ``at`` raises.
         """
+        from snapconv.answers.moments import find_moment
+        from snapconv.answers.tree import find_tree
+        from snapconv.writers.text.moment import tree_lines
+
         trees = [
             find_tree(device, find_moment(device, moment), by=by, all_frames=all_frames)
             for device in self.devices
         ]
-        return Answers.of(trees, partial(_all_lines, tree_lines, trees))
+        return Answers.of(trees, tree_lines)
 
     def explain_oom(
         self,
@@ -137,17 +143,21 @@ class Session:
         device_total: int | None = None,
         replay: bool = True,
         progress: Progress | None = None,
-    ) -> tuple[OutOfMemory, Remedies | None]:
+    ) -> "tuple[OutOfMemory, Remedies | None]":
         """Explain the first failed request of a device, or the peak in a file without one.
 
         With changes that get past the request, each tried by a replay, unless ``replay`` is False.
         """
+        from snapconv.answers.oom.remedies import explain_oom
+        from snapconv.writers.text.oom import oom_lines
+
         analysis = self.analysis.device(device)
         explained = explain_oom(
             analysis, device_total=device_total, replay=replay, progress=progress
         )
-        lines = partial(oom_lines, *explained, file=str(self.analysis.path))
-        return cast("tuple[OutOfMemory, Remedies | None]", Answers.of(explained, lines))
+        text = partial(oom_lines, *explained, file=self._path)
+        answers = Answers.together(explained, text)
+        return cast("tuple[OutOfMemory, Remedies | None]", answers)
 
     def advise(
         self,
@@ -156,7 +166,7 @@ class Session:
         save: str | int | None = None,
         goal_bytes: int | None = None,
         trades: bool = False,
-    ) -> tuple[Advice, ...]:
+    ) -> "Answers[Advice]":
         """Find changes of the program that save memory at the peak of every device.
 
         Each is tried by a replay. Faults keep memory for nothing. Trades cost time or precision:
@@ -165,57 +175,63 @@ class Session:
         have; where a request failed, the capacity is what torch had then. ``capacity`` and ``save``
         are texts such as ``"38GiB"`` or bytes. Raises ValueError for another text, and for both.
         """
+        from snapconv.answers.advice.findings import advise, goal_of, kept_cached
+        from snapconv.answers.growth import growing_sentence
+        from snapconv.answers.times import forward_times
+        from snapconv.writers.text.advice import advice_lines
+
         if capacity is not None and save is not None:
             raise ValueError("give capacity or save, not both")
         capacity_bytes = parse_bytes(capacity) if isinstance(capacity, str) else capacity
         saved_bytes = parse_bytes(save) if isinstance(save, str) else save
-        advice = []
-        for device in self.devices:
+
+        def advice_of(device: DeviceAnalysis) -> "Advice":
             goal = goal_bytes
             if goal is None:
                 goal = goal_of(device, capacity=capacity_bytes, save=saved_bytes)
-            forward_ms = forward_times(self.analysis.timing, device.device.device)
-            device_advice = advise(
+            return advise(
                 device,
                 goal_bytes=goal,
                 capacity=capacity_bytes,
                 trades=trades,
-                forward_ms=forward_ms,
+                forward_ms=forward_times(self.analysis.timing, device.device.device),
             )
-            advice.append(device_advice)
-        return Answers.of(advice, partial(self._advice_lines, advice, is_saving=bool(save)))
 
-    def _advice_lines(self, answers: Sequence[Advice], *, is_saving: bool) -> Iterator[str]:
-        path = str(self.analysis.path)
-        for device, advice in zip(self.devices, answers, strict=True):
-            cached = 0 if is_saving else kept_cached(device)
-            yield from advice_lines(advice, path, cached, growing_sentence(device))
+        def lines(advice: "Advice", device: DeviceAnalysis) -> Iterable[str]:
+            cached = 0 if save else kept_cached(device)
+            return advice_lines(advice, self._path, cached, growing_sentence(device))
 
-    def fragmentation(self, moment: str | None = None) -> tuple[Fragmentation, ...]:
+        return Answers.of(map(advice_of, self.devices), lines, self.devices)
+
+    def fragmentation(self, moment: str | None = None) -> "Answers[Fragmentation]":
         """Describe the reserved memory that is not in use on every device, at a moment.
 
         By default these are the first failed request, the dump, the peak and the worst moment.
         Raises what ``at`` raises.
         """
+        from snapconv.answers.fragmentation import find_fragmentation
+        from snapconv.writers.text.moment import fragmentation_lines
+
         answers = [find_fragmentation(device, moment) for device in self.devices]
-        lines = partial(fragmentation_lines, file=str(self.analysis.path))
-        return Answers.of(answers, partial(_all_lines, lines, answers))
+        return Answers.of(answers, partial(fragmentation_lines, file=self._path))
 
-    def growth(self) -> tuple[tuple[Growth, ...], ...]:
+    def growth(self) -> "Answers[tuple[Growth, ...]]":
         """Return what grows from iteration to iteration on every device, most bytes first."""
-        return Answers.of(map(find_growth, self.devices), self._growth_lines)
+        from snapconv.answers.growth import find_growth, report_growth
+        from snapconv.writers.text.growth import growth_lines
 
-    def _growth_lines(self) -> Iterator[str]:
-        for device in self.devices:
-            yield from growth_lines(report_growth(device), str(self.analysis.path))
+        def lines(_: object, device: DeviceAnalysis) -> Iterable[str]:
+            return growth_lines(report_growth(device), self._path)
+
+        return Answers.of(map(find_growth, self.devices), lines, self.devices)
 
     def what_if(
         self,
-        request: Request | str,
+        request: "Request | str",
         *,
         batch_scale: float = 1.0,
         progress: Progress | None = None,
-    ) -> tuple[SettingTrials | None, ...]:
+    ) -> "Answers[SettingTrials | None]":
         """Replay every device's trace under other settings of the allocator, or with less memory.
 
         A request is ``"expandable_segments:True"``, or
@@ -223,30 +239,41 @@ class Session:
         estimates another batch size. The result is None for pinned host memory, which has another
         allocator.
         """
+        from snapconv.answers.what_if.setting_trials import Request, try_settings
+        from snapconv.writers.text.what_if import what_if_lines
+
+        def lines(trials: "SettingTrials | None") -> Iterable[str]:
+            return () if trials is None else what_if_lines(trials)
+
         tried = Request.read(request) if isinstance(request, str) else request
         trials = [
             try_settings(device, tried, scale=batch_scale, progress=progress)
             for device in self.devices
         ]
-        modelled = [trial for trial in trials if trial is not None]
-        return Answers.of(trials, partial(_all_lines, what_if_lines, modelled))
+        return Answers.of(trials, lines)
 
-    def compared_with(self, old: "Session") -> FileDiff:
+    def compared_with(self, old: "Session") -> "FileDiff":
         """Compare with an older file, device by device."""
+        from snapconv.answers.diff import compare_files
+        from snapconv.printed_answers import PrintedDiff
+
         return PrintedDiff.of(compare_files(old.analysis, self.analysis))
 
     def check(
-        self, limits: Budgets | str | int, *, baseline: "Session | None" = None
-    ) -> tuple[Check, ...]:
+        self, limits: "Budgets | str | int", *, baseline: "Session | None" = None
+    ) -> "Answers[Check]":
         """Check limits for the memory of every device: ``"80GiB"`` limits the allocated bytes.
 
         Others are ``snapconv.Budgets.read(max_reserved="80GiB", max_growth=0)``. Raises InputError
         where no device has memory of a GPU.
         """
+        from snapconv.answers.check import Budgets, check_budgets
+        from snapconv.writers.text.comparisons import check_lines
+
         budgets = limits if isinstance(limits, Budgets) else Budgets.read(max_peak=limits)
         old_devices = baseline.devices if baseline else None
         checks = check_budgets(self.devices, budgets, baseline=old_devices)
-        return Answers.of(checks, partial(check_lines, str(self.analysis.path), checks))
+        return Answers.together(checks, partial(check_lines, self._path, checks))
 
     def view(
         self,
@@ -254,13 +281,15 @@ class Session:
         *,
         compared_with: "Session | None" = None,
         force: bool = False,
-    ) -> View:
+    ) -> "View":
         """Write the page of ``snapconv view``, to ``output`` or else into a new temporary folder.
 
         ``session.view().open()`` opens the browser. ``compared_with`` is an older session: both on
         one axis. Raises OutputError; a page that exists is replaced with ``force`` alone. The
         temporary folder outlives the process, as the browser may read the page after it.
         """
+        from snapconv.writers.html.page import page_ending, page_output, write_view
+
         files = [self.analysis]
         if compared_with is not None:
             files.insert(0, compared_with.analysis)
@@ -277,6 +306,8 @@ class Session:
         By default it is in the current folder, named after the file. Raises OutputError; a file
         that exists is replaced with ``force`` alone.
         """
+        from snapconv.writers.perfetto_trace import write_trace
+
         inputs = [self.analysis.path]
         path = checked_output(inputs, output, ".trace.json", force=force)
         write_trace(path, self.analysis, force=force)
@@ -301,11 +332,13 @@ class Session:
             raise KeyError(table)
         return columns_of(getattr(analysis.device, table))
 
-    def report(self, device: int | None = None) -> MemoryReport:
+    def report(self, device: int | None = None) -> "MemoryReport":
         """Return the finished figures of a device (default: the first).
 
         Raises InputError where the file does not have the device.
         """
+        from snapconv.answers.memory_report import build_memory_report
+
         return build_memory_report(self.analysis.device(device))
 
 
@@ -329,14 +362,6 @@ def _allocation_columns(analysis: DeviceAnalysis) -> dict[str, NDArray[Any]]:
         "function": _texts([line[2] for line in lines])[stacks],
         "is_live_at_peak": analysis.live_at_peak,
     }
-
-
-def _all_lines(
-    lines: Callable[[Any], Iterable[str]], answers: Iterable[object]
-) -> Iterator[str]:
-    """Yield the lines of each answer."""
-    for answer in answers:
-        yield from lines(answer)
 
 
 def _texts(texts: Sequence[str]) -> NDArray[np.object_]:

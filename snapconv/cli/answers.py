@@ -32,6 +32,7 @@ from snapconv.units import curve_bytes, device_argument, device_kind, device_nam
 if TYPE_CHECKING:
     from snapconv.analysis import Analysis, DeviceAnalysis
     from snapconv.notes import Note
+    from snapconv.session import Session
 
 # Every answer has its own line about the history.
 _SHOWN_BY_ANSWERS = {"truncated-history"}
@@ -71,6 +72,13 @@ def analysis_of(
         return analyze_file(snapshot, options.analysis(), device=device, progress=progress)
 
 
+def session_of(snapshot: Path, options: ReadOptions) -> "Session":
+    """Read a file for the questions that the library has as methods."""
+    from snapconv.session import Session
+
+    return Session(analysis_of(snapshot, options))
+
+
 def answer_by_device(
     analysis: "Analysis",
     answers: Iterable[tuple[Any, Iterable[str]]],
@@ -79,7 +87,7 @@ def answer_by_device(
     other_devices: "Sequence[DeviceAnalysis]" = (),
     weights: Sequence[int] = (),
 ) -> Answer:
-    """Make one answer of the values and lines of every device; values are a dict or a dataclass.
+    """Make one answer of the values and lines of every device.
 
     The text has the lines of the devices that ran out of memory, or else of the one with the
     highest peak. It has a line about every further device and about ``other_devices``. With
@@ -132,7 +140,9 @@ def _device_values(device: "DeviceAnalysis", answer: Any) -> dict[str, object]:
     """Return what the JSON has about a device: an answer, with the device's number and kind."""
     number = device.device.device
     values: dict[str, object] = {"device": number, "kind": device_kind(number)}
-    values |= answer if isinstance(answer, dict) else asdict(answer)
+    if not isinstance(answer, dict):
+        answer = answer.to_json() if hasattr(answer, "to_json") else asdict(answer)
+    values |= answer
     return values | {"failed": device.ran_out}
 
 

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from snapconv.cli.answers import QUESTION_COMMANDS as QUESTION_COMMANDS  # filled here
-from snapconv.cli.answers import Answer, analysis_of, answer_by_device, question
+from snapconv.cli.answers import (
+    Answer,
+    analysis_of,
+    answer_by_device,
+    question,
+    session_of,
+)
 from snapconv.cli.arguments import (
     DeviceTotalOption,
     ReadOptions,
@@ -82,18 +88,11 @@ def summary(
     By categories, lines, modules, operations and pools. It writes no file. Example: snapconv
     summary run.pickle --at iteration:3
     """
-    from snapconv.answers.moments import find_moment
-    from snapconv.answers.peak import state_at
-    from snapconv.writers.text.moment import moment_lines
-
     name = moment(at)
     total = size_of(device_total, "--device-total")
-    analysis = analysis_of(snapshot, read)
-    answers = []
-    for device in analysis.devices:
-        state = state_at(device, find_moment(device, name), device_total=total)
-        answers.append((state, moment_lines(state)))
-    return answer_by_device(analysis, answers, every_note=True)
+    session = session_of(snapshot, read)
+    states = session.at(name, device_total=total)
+    return answer_by_device(session.analysis, states.with_lines(), every_note=True)
 
 
 @question
@@ -124,20 +123,15 @@ def tree(
     Each row has its total and its own bytes. --by groups the tree. Example: snapconv tree
     run.pickle --by module
     """
-    from snapconv.answers.moments import find_moment
-    from snapconv.answers.tree import find_tree
     from snapconv.writers.text.moment import MOST_NODES, tree_lines
 
     name = moment(at)
-    analysis = analysis_of(snapshot, read)
+    session = session_of(snapshot, read)
     n_most = MOST_NODES if top is None else top
     answers = []
-    for device in analysis.devices:
-        device_tree = find_tree(
-            device, find_moment(device, name), by=by, all_frames=all_frames
-        )
+    for device_tree in session.tree(name, by=by, all_frames=all_frames):
         answers.append((device_tree.largest(top), tree_lines(device_tree, n_most=n_most)))
-    return answer_by_device(analysis, answers)
+    return answer_by_device(session.analysis, answers)
 
 
 @question
@@ -175,7 +169,6 @@ def oom(
     devices, it is about those with a failed allocation. Without one in the file, it is about the
     peak.
     """
-    from snapconv.answers.oom.remedies import explain_oom
     from snapconv.writers.text.oom import oom_lines
 
     if (snapshot is None) == (message is None):
@@ -187,20 +180,21 @@ def oom(
         return _explained_text(message)
     assert snapshot is not None
     total = size_of(device_total, "--device-total")
-    file = analysis_of(snapshot, read)
-    failed = tuple(device for device in file.devices if device.ran_out)
+    session = session_of(snapshot, read)
+    failed = tuple(device for device in session.devices if device.ran_out)
     answers = []
-    analysis = replace(file, devices=failed or file.devices)
+    analysis = replace(session.analysis, devices=failed or session.devices)
     with progress_bar(shown=True) as progress:
         for device in analysis.devices:
-            explained, remedies = explain_oom(
-                device, device_total=total, replay=not no_replay, progress=progress
+            failure, remedies = session.explain_oom(
+                device.device.device,
+                device_total=total,
+                replay=not no_replay,
+                progress=progress,
             )
-            values = asdict(explained) | {
-                "remedies": asdict(remedies) if remedies else None
-            }
-            answers.append((values, oom_lines(explained, remedies, file=str(snapshot))))
-    other_devices = [device for device in file.devices if failed and not device.ran_out]
+            values = asdict(failure) | {"remedies": asdict(remedies) if remedies else None}
+            answers.append((values, oom_lines(failure, remedies, file=str(snapshot))))
+    other_devices = [device for device in session.devices if failed and not device.ran_out]
     return answer_by_device(analysis, answers, other_devices=other_devices)
 
 
@@ -255,16 +249,9 @@ def fragmentation(
     What empty_cache() returns, too. Free memory helps only a request of its own pool and stream,
     and only in one piece. Example: snapconv fragmentation run.pickle --at oom
     """
-    from snapconv.answers.fragmentation import find_fragmentation
-    from snapconv.writers.text.moment import fragmentation_lines
-
     name = at and moment(at)
-    analysis = analysis_of(snapshot, read)
-    answers = []
-    for device in analysis.devices:
-        report = find_fragmentation(device, name)
-        answers.append((report, fragmentation_lines(report, str(snapshot))))
-    return answer_by_device(analysis, answers)
+    session = session_of(snapshot, read)
+    return answer_by_device(session.analysis, session.fragmentation(name).with_lines())
 
 
 @question
@@ -279,9 +266,7 @@ def growth(snapshot: SnapshotArgument, *, read: ReadOptions) -> Answer:
 
     analysis = analysis_of(snapshot, read)
     reports = list(map(report_growth, analysis.devices))
-    answers = [
-        (report.to_json(), growth_lines(report, str(snapshot))) for report in reports
-    ]
+    answers = [(report, growth_lines(report, str(snapshot))) for report in reports]
     return answer_by_device(
         analysis, answers, weights=[report.weight for report in reports]
     )
@@ -307,28 +292,13 @@ def advise(
     with --save or --capacity, and where memory ran out. Every saving is measured by replaying the
     trace with the change.
     """
-    from snapconv.answers.advice.findings import advise as find_advice
-    from snapconv.answers.advice.findings import goal_of, kept_cached
-    from snapconv.answers.growth import growing_sentence
-    from snapconv.answers.times import forward_times
-    from snapconv.writers.text.advice import advice_lines
-
     if capacity is not None and save is not None:
         raise typer.BadParameter("give --capacity or --save, not both", param_hint="--save")
     capacity_bytes = size_of(capacity, "--capacity")
     saved_bytes = size_of(save, "--save")
-    analysis = analysis_of(snapshot, read)
-    answers = []
-    for device in analysis.devices:
-        goal = goal_of(device, capacity=capacity_bytes, save=saved_bytes)
-        times = forward_times(analysis.timing, device.device.device)
-        advice = find_advice(
-            device, goal_bytes=goal, capacity=capacity_bytes, forward_ms=times
-        )
-        cached = 0 if save else kept_cached(device)
-        lines = advice_lines(advice, str(snapshot), cached, growing_sentence(device))
-        answers.append((advice.to_json(), lines))
-    return answer_by_device(analysis, answers)
+    session = session_of(snapshot, read)
+    advice = session.advise(capacity=capacity_bytes, save=saved_bytes)
+    return answer_by_device(session.analysis, advice.with_lines())
 
 
 @question
@@ -511,15 +481,13 @@ def diff(
     By category, line, module and operation. Lines are matched by file, function and order, also
     where they moved; never by address. Example: snapconv diff old.pickle new.pickle
     """
-    from snapconv.answers.diff import compare_files
-    from snapconv.answers.notes import file_notes
     from snapconv.writers.text.comparisons import diff_lines
 
-    before = analysis_of(old, read)
-    after = analysis_of(new, read)
-    report = compare_files(before, after)
+    before = session_of(old, read)
+    after = session_of(new, read)
+    report = after.compared_with(before)
     n_bytes = sum(file.snapshot.container.n_unpacked_bytes for file in (before, after))
-    notes = list(_notes_of_both(file_notes(before), file_notes(after)))
+    notes = list(_notes_of_both(before.notes, after.notes))
     return Answer(report.to_json(), diff_lines(report), notes, n_bytes)
 
 
@@ -611,20 +579,20 @@ def check(
     ] = "text",
 ) -> Answer:
     """Check limits for the memory; exit code 7 if a limit is exceeded."""
-    from snapconv.answers.check import check_budgets, outcome
+    from snapconv.answers.check import outcome
     from snapconv.answers.notes import main_notes
     from snapconv.writers.text.comparisons import check_lines, github_lines
 
     budgets = replace(_read_limits(limits, baseline), in_trace=in_trace)
-    analysis = analysis_of(snapshot, read)
-    before = analysis_of(baseline, read).devices if baseline else None
+    session = session_of(snapshot, read)
+    before = session_of(baseline, read) if baseline else None
     file = str(snapshot)
-    checks = check_budgets(analysis.devices, budgets, baseline=before)
+    checks = session.check(budgets, baseline=before)
     holds = all(result.holds for result in checks)
     return Answer(
         {"file": file, "holds": holds, "checks": [result.to_json() for result in checks]},
         (check_lines if format == "text" else github_lines)(file, checks),
-        main_notes(analysis),
+        main_notes(session.analysis),
         exceeded="" if holds else outcome(file, checks),
     )
 

@@ -35,7 +35,7 @@ LAYERS = (
     {"answers"},
     {"writers"},
     {"convert"},
-    {"notebook"},
+    {"notebook", "printed_answers"},
     {"session"},
     {"ranks"},
 )
