@@ -10,6 +10,7 @@ import os
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,22 +35,16 @@ def is_fault(error: BaseException) -> bool:
     return isinstance(error, Exception) and not is_for_program(error)
 
 
+@dataclass(slots=True, eq=False)
 class OriginalCall:
     """The program's original call: it runs at most once, and its result or exception is kept."""
 
-    __slots__ = ("_arguments", "_function", "_result", "is_done", "raised")
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        keywords: dict[str, Any],
-    ) -> None:
-        self._function = function
-        self._arguments = (arguments, keywords)
-        self._result: Any = None
-        self.is_done = False
-        self.raised: BaseException | None = None
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    is_done: bool = False
+    raised: BaseException | None = None
+    _result: Any = None
 
     @calls_original
     def __call__(self, *_: Any, **__: Any) -> Any:
@@ -59,9 +54,8 @@ class OriginalCall:
                 raise self.raised
             return self._result
         self.is_done = True
-        arguments, keywords = self._arguments
         try:
-            self._result = self._function(*arguments, **keywords)
+            self._result = self.function(*self.arguments, **self.keywords)
         except BaseException as error:
             self.raised = error
             raise
@@ -81,14 +75,15 @@ class Guard:
     nothing to run at all.
     """
 
+    failure: Exception | None = None
+    report = location = ""
+    # The cost of a failure, where more is known of it than by the feature.
+    cost = ""
+    is_left_out = False
+
     def __init__(self, feature: Feature = Feature.MEMORY) -> None:
         self._pid = os.getpid()
         self.feature = feature
-        self.failure: Exception | None = None
-        self.report = self.location = ""
-        # The cost of a failure, where more is known of it than by the feature.
-        self.cost = ""
-        self.is_left_out = False
 
     @property
     def is_child(self) -> bool:
@@ -104,12 +99,16 @@ class Guard:
         """Do a piece of work; None where it failed, or may not run."""
         if self.is_off:
             return None
-        try:
+        with self:
             return work(*arguments)
-        except BaseException as failure:
-            if not self.takes(failure):
-                raise
-            return None
+        return None
+
+    def __enter__(self) -> None:
+        """Begin a piece of work of ours."""
+
+    def __exit__(self, _kind: Any, failure: BaseException | None, _trace: Any) -> bool:
+        """Keep a failure of ours; what the program must get passes."""
+        return failure is not None and self.takes(failure)
 
     def takes(self, failure: BaseException) -> bool:
         """Keep a failure of ours and return True; return False for one that the program must get.
@@ -147,11 +146,8 @@ class Guard:
 
     def finish(self, work: Callable[..., object], /, *arguments: Any) -> None:
         """Put something back: that is done after a failure too."""
-        try:
+        with self:
             work(*arguments)
-        except BaseException as failure:
-            if not self.takes(failure):
-                raise
 
     def hook(self, work: Callable[..., object]) -> Callable[..., None]:
         """Make a hook whose result torch does not use."""
@@ -171,11 +167,8 @@ class Guard:
 
         @functools.wraps(work)
         def hook(*arguments: Any, **keywords: Any) -> Any:
-            try:
+            with self:
                 return work(*arguments, **keywords)
-            except BaseException as failure:
-                if not self.takes(failure):
-                    raise
             return otherwise(*arguments, **keywords)
 
         return hook
@@ -195,23 +188,17 @@ class Guard:
             if is_read_by_torch() or self.is_off:
                 return original(*arguments, **keywords)
             call = OriginalCall(original, arguments, keywords)
-            result = self._around(call, work, arguments, keywords)
+            result = self._around(call, work)
             if waiting:
                 deliver_waiting()
             return result
 
         return wrapper
 
-    def _around(
-        self,
-        call: OriginalCall,
-        work: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        keywords: dict[str, Any],
-    ) -> Any:
+    def _around(self, call: OriginalCall, work: Callable[..., Any]) -> Any:
         """Do our work around a call of the program's; where that fails, the call alone."""
         try:
-            return work(call, *arguments, **keywords)
+            return work(call, *call.arguments, **call.keywords)
         except BaseException as failure:
             if failure is call.raised or not self.takes(failure):
                 call.raised = None  # it holds the frames that hold it

@@ -7,6 +7,7 @@ imported. So nothing of ours may import torch first: what needs it waits.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -34,17 +35,17 @@ def when_imported(name: str, work: Callable[[], object]) -> Iterator[None]:
         finder.leave()
 
 
+@dataclass(eq=False)
 class _Finder(MetaPathFinder):
     """Finds one module as other finders do, and notices its import; looking for it is none."""
 
-    def __init__(self, name: str, work: Callable[[], object]) -> None:
-        self._name = name
-        self._work = work
+    name: str
+    work: Callable[[], object]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self._name:
+        if fullname != self.name:
             return None
         for finder in sys.meta_path:
             find_spec = getattr(
@@ -68,7 +69,7 @@ class _Finder(MetaPathFinder):
             loader.exec_module(module)
             if self in sys.meta_path:
                 self.leave()
-                self._work()
+                self.work()
 
         loader.exec_module = exec_module
 

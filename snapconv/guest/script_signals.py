@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -42,12 +43,12 @@ _turn = threading.RLock()
 _is_program_over = [False]
 
 
+@dataclass(eq=False)
 class _Deferred:
     """The function that is registered in the place of a handler."""
 
-    def __init__(self, handler: Handler, *, is_scripts: bool) -> None:
-        self.handler = handler
-        self.is_scripts = is_scripts
+    handler: Handler
+    is_scripts: bool
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Run the handler, or have the signal come once more."""

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakMethod
 
 from snapconv.errors import SnapconvError
+from snapconv.guest import own_frames
 from snapconv.guest.guard import Guard, Guards
+from snapconv.guest.symbols import name_every_function
 from snapconv.guest.torch_surface import Changed, Feature, changed_notes, probe
 from snapconv.notes import Note
 from snapconv.recorder import environment, memory_history
 from snapconv.recorder.interception import Interception
-from snapconv.recorder.memory_history import contents_now, note_rows
+from snapconv.recorder.memory_history import note_rows, nothing_allocated
 from snapconv.recorder.observe.observer import Observer
 from snapconv.recorder.options import RecordingOptions
 from snapconv.recorder.program.script import Ended
@@ -76,6 +78,12 @@ class Policy(Protocol):
 class Driver:
     """One recording inside the user's program; errors of snapconv go to ``guard.failure``."""
 
+    iteration = 0
+    is_over = has_cuda = False
+    timer: "Timer | None" = None
+    observer: Observer | None = None
+    _is_closed = _has_used_device = False
+
     def __init__(
         self,
         options: RecordingOptions,
@@ -87,21 +95,15 @@ class Driver:
         self.options = options
         self.policy = policy
         self.say = say
-        self.timer: Timer | None = None
         self.guard = Guard()
         self.guards = Guards()
         self.interception = Interception(self.guards)
         self.changed: Changed = {}
-        self.iteration = 0
-        self.is_over = False
         self.device = options.device or 0  # until CUDA starts
-        self.has_cuda = self._is_closed = False
         self.parts = ExitStack()
         self._simulation = simulation
-        self.observer: Observer | None = None
         self._counting = ExitStack()
         self._iterations = SpanLog(_MAX_ITERATIONS)
-        self._has_used_device = False
         # Held by the thread that works on the recording: a program may train on several.
         self._turn = threading.RLock()
 
@@ -297,18 +299,42 @@ class Driver:
             self.observer.note_now()
 
     def contents(self) -> dict[str, Any]:
-        """Return a snapshot of now and its metadata, all but how the program ended."""
+        """Return a snapshot of now and its metadata, all but how the program ended.
+
+        Raises NothingAllocatedError where nothing was allocated, or torch has no driver and does
+        not mention it.
+        """
+        import torch
+
         observer = self.observer
         if observer is None:
             observer = self.new_observer()
             observer.note_now()
-        return contents_now(
-            self.options,
-            observer,
-            iterations=self._iterations,
-            device=self.device,
-            simulation=self._simulation,
-        )
+        options = self.options
+        program = options.program
+        simulation = self._simulation
+        name_every_function()
+        snapshot: dict[str, Any] = torch.cuda.memory._snapshot()
+        traces = snapshot.get("device_traces", ())
+        if not snapshot.get("segments") and not any(traces):
+            raise nothing_allocated(program.path)
+        trace_clock = self._iterations.trace_clock(snapshot.get("external_annotations"))
+        metadata = {
+            **environment.process_values(program.command),
+            "project_root": str(options.project_root),
+            "project_root_given": options.is_root_given,
+            "include": list(options.includes),
+            "entry": {"path": program.path, "kind": program.kind},
+            "simulated": simulation.values() if simulation else None,
+            "max_entries": options.max_entries,
+            "overflowed": any(len(trace) >= options.max_entries for trace in traces),
+            "devices": environment.device_values(self.device),
+            **observer.facts(snapshot),
+            "iterations": self._iterations.facts(trace_clock),
+            "notes": note_rows(simulation.notes() if simulation else ()),
+        }
+        own_frames.clean_snapshot(snapshot)
+        return {**snapshot, "snapconv": metadata}
 
     def complete(
         self, contents: dict[str, Any], ended: Ended, faults: Iterable[Note] = ()

@@ -43,13 +43,20 @@ _MAX_RANKS = 1 << 20
 
 def process_rank() -> str:
     """Return the rank of this process in a job of several, empty without one."""
+    rank, _ = _rank_and_size()
+    return rank
+
+
+def _rank_and_size() -> tuple[str, str]:
+    """Return what the launcher says of this process in a job of several; empty without one."""
     for rank_variable, size_variable in _LAUNCHERS:
         rank = os.environ.get(rank_variable, "")
         # srun sets its variables for a job of one task too, and torchrun may run within it.
         default_size = "" if rank_variable == "RANK" else "1"
-        if rank.isdecimal() and os.environ.get(size_variable, default_size) != "1":
-            return rank
-    return ""
+        size = os.environ.get(size_variable, default_size)
+        if rank.isdecimal() and size != "1":
+            return rank, size
+    return "", ""
 
 
 def is_chosen(ranks: Collection[int]) -> bool:
@@ -81,8 +88,7 @@ def parse_ranks(text: str) -> frozenset[int]:
 
 def job_values() -> dict[str, Any]:
     """Return the metadata about the rank of this process; None and empty without several ranks."""
-    rank = process_rank()
-    size = _world_size()
+    rank, size = _rank_and_size()
     coordinates: dict[str, int] = {}
     # The insides of these libraries change, and a capture is whole without coordinates.
     with suppress(Exception):
@@ -90,16 +96,9 @@ def job_values() -> dict[str, Any]:
             coordinates = _megatron_coordinates() or _mesh_coordinates()
     return {
         "rank": int(rank) if rank else None,
-        "world_size": int(size) if rank and size.isdecimal() else None,
+        "world_size": int(size) if size.isdecimal() else None,
         "coordinates": ",".join(f"{axis}={index}" for axis, index in coordinates.items()),
     }
-
-
-def _world_size() -> str:
-    for rank_variable, size_variable in _LAUNCHERS:
-        if rank_variable in os.environ and size_variable in os.environ:
-            return os.environ[size_variable]
-    return ""
 
 
 def _megatron_coordinates() -> dict[str, int]:
@@ -123,11 +122,11 @@ def _mesh_coordinates() -> dict[str, int]:
         for mesh in gc.get_objects()
         if type(mesh) is module.DeviceMesh and mesh.mesh_dim_names
     ]
-    largest: Any = max(meshes, key=_mesh_size, default=None)
-    coordinates = largest.get_coordinate() if largest is not None else None
-    if not coordinates:
+    if not meshes:
         return {}
-    return dict(zip(largest.mesh_dim_names, map(int, coordinates), strict=True))
+    largest = max(meshes, key=_mesh_size)
+    coordinates = map(int, largest.get_coordinate() or ())
+    return dict(zip(largest.mesh_dim_names, coordinates, strict=False))
 
 
 def _mesh_size(mesh: Any) -> tuple[int, int]:
@@ -147,17 +146,17 @@ class SharedOom:
     ``capture`` is called with the name of the rank once another rank has left the sign.
     """
 
+    _store: Any = None
+    _is_store_gone = _is_own_sign = False
+    _former_handler: Any = None
+
     def __init__(self, folder: Path, capture: Callable[[str], None]) -> None:
         self._file = folder / _FILE
         self._capture = capture
         self._earlier_jobs_time = self._file_time()
-        self._store: Any = None
-        self._is_store_gone = False
         self._over = threading.Event()
         self._captured = threading.Event()
-        self._is_own_sign = False
         self._answering = threading.Lock()
-        self._former_handler: Any = None
         threading.Thread(target=self._listen, name="snapconv-oom", daemon=True).start()
         # SIGTERM is held back where the program has no handler of its own.
         is_main = threading.current_thread() is threading.main_thread()

@@ -27,8 +27,9 @@ class Peaks:
     ``recorded`` are those of when the snapshot was taken: what is higher came later.
     """
 
+    iteration = 0
+
     def __init__(self) -> None:
-        self.iteration = 0
         self.recorded: dict[int, tuple[int, int]] = {}
         self._highest: dict[int, tuple[int, int]] = {}
 

@@ -1,22 +1,14 @@
-"""torch's memory history: on and off, out-of-memory errors, snapshots with metadata."""
+"""torch's memory history: on and off, and out-of-memory errors."""
 
 import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from snapconv.errors import NothingAllocatedError
-from snapconv.guest import own_frames
-from snapconv.guest.symbols import name_every_function
 from snapconv.guest.torch_surface import OutOfMemoryObserver
 from snapconv.notes import Note
-from snapconv.recorder import environment
-from snapconv.recorder.observe.observer import Observer
 from snapconv.recorder.options import RecordingOptions
-from snapconv.recorder.spans import SpanLog
-
-if TYPE_CHECKING:
-    from snapconv.simulation import Simulation
 
 
 def start(options: RecordingOptions) -> None:
@@ -80,46 +72,6 @@ def nothing_allocated(entry: str) -> NothingAllocatedError:
         f"nothing was allocated on a CUDA device while {entry} ran, so there is no capture: "
         "does it move its model and data to the GPU?"
     )
-
-
-def contents_now(
-    options: RecordingOptions,
-    observer: Observer,
-    *,
-    iterations: SpanLog,
-    device: int,
-    simulation: "Simulation | None" = None,
-) -> dict[str, Any]:
-    """Return a snapshot of now with its metadata, all but how the program ended.
-
-    Raises NothingAllocatedError where nothing was allocated, or torch has no driver and does not
-    mention it.
-    """
-    import torch
-
-    name_every_function()
-    snapshot: dict[str, Any] = torch.cuda.memory._snapshot()
-    traces = snapshot.get("device_traces", ())
-    if not snapshot.get("segments") and not any(traces):
-        raise nothing_allocated(options.program.path)
-    is_overflowed = any(len(trace) >= options.max_entries for trace in traces)
-    trace_clock = iterations.trace_clock(snapshot.get("external_annotations"))
-    metadata = {
-        **environment.process_values(options.program.command),
-        "project_root": str(options.project_root),
-        "project_root_given": options.is_root_given,
-        "include": list(options.includes),
-        "entry": {"path": options.program.path, "kind": options.program.kind},
-        "simulated": simulation.values() if simulation else None,
-        "max_entries": options.max_entries,
-        "overflowed": is_overflowed,
-        "devices": environment.device_values(device),
-        **observer.facts(snapshot),
-        "iterations": iterations.facts(trace_clock),
-        "notes": note_rows(simulation.notes() if simulation else ()),
-    }
-    own_frames.clean_snapshot(snapshot)
-    return {**snapshot, "snapconv": metadata}
 
 
 def note_rows(notes: Iterable[Note]) -> list[dict[str, str]]:

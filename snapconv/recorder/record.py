@@ -87,6 +87,14 @@ class RecordOutcome:
 class OneCapture:
     """Keeps each part's result; writes them to ``path`` when all are there or the program ends."""
 
+    path: Path | None = None
+    n_bytes = 0
+    _contents: dict[str, Any] | None = None
+    _at_out_of_memory: dict[str, Any] | None = None
+    _has_stopped = False
+    # Faults of the recording itself before there was anything to write.
+    _faults: tuple[Note, ...] = ()
+
     def __init__(
         self, options: RecordingOptions, *, lowest_sign: Sign = Sign.BACKWARD
     ) -> None:
@@ -97,17 +105,10 @@ class OneCapture:
             iterations=options.iterations,
             has_timing=options.computes,
         )
-        self.path: Path | None = None
-        self.n_bytes = 0
         self.notes: list[Note] = []
         self._output = options.output.absolute()  # a script may change its folder
-        self._contents: dict[str, Any] | None = None
-        self._at_out_of_memory: dict[str, Any] | None = None
-        self._has_stopped = False
         self._began_s = time.monotonic()
         self._peaks = Peaks()
-        # Faults of the recording itself before there was anything to write.
-        self._faults: tuple[Note, ...] = ()
 
     def turn_on(self, driver: Driver) -> None:
         """Observe from the first line on; steps of providers are counted where they are run."""

@@ -50,12 +50,13 @@ _TOLD: set[str] = set()
 class ChosenCaptures:
     """The policy of a job: captures of steps, of an OOM, on a signal, or of a whole block."""
 
+    upload: Upload | None = None
+    counts_by_hand = is_signalled = False
+    _has_written_oom = _has_logged = False
+    _shared_oom: SharedOom | None = None
+
     def __init__(self) -> None:
         self.captures: list[Path] = []
-        self.upload: Upload | None = None
-        self.counts_by_hand = self.is_signalled = False
-        self._has_written_oom = self._has_logged = False
-        self._shared_oom: SharedOom | None = None
 
     def turn_on(self, driver: Driver) -> None:
         """Count steps, and observe where the first is chosen."""

@@ -74,15 +74,15 @@ class StepCounter:
     counts above all.
     """
 
+    _has_ended = _has_stepped = _waits_for_backward = False
+    _optimizer: "weakref.ref[Any] | None" = None
+    _n_backwards = 0
+
     def __init__(
         self, end_iteration: Callable[[], None], *, lowest_sign: Sign = Sign.OPTIMIZER
     ) -> None:
         self._end_iteration = end_iteration
         self._sign = lowest_sign
-        self._has_ended = False
-        self._optimizer: weakref.ref[Any] | None = None
-        self._has_stepped = self._waits_for_backward = False
-        self._n_backwards = 0
         self.listeners: Listeners = {
             Event.OPTIMIZER_BUILT: self.optimizer_built,
             Event.STEP_ENDS: self.stepped,

@@ -19,10 +19,11 @@ def now_us() -> int:
 class SpanLog:
     """The newest phases or iterations, one at a time; each has an annotation in the trace, too."""
 
+    current: dict[str, Any] | None = None
+    _range: Any = None
+
     def __init__(self, max_spans: int) -> None:
         self.rows: deque[dict[str, Any]] = deque(maxlen=max_spans)
-        self.current: dict[str, Any] | None = None
-        self._range: Any = None
         # Annotations, each with the recorder's times between which torch stamped it.
         self._marks: deque[tuple[str, int, int]] = deque(maxlen=max_spans)
 

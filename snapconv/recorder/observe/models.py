@@ -47,9 +47,8 @@ class _ModuleRecord:
 class Registrations:
     """Every live module that the program built while it was observed, in the order of sight."""
 
-    def __init__(self) -> None:
-        self._n_modules = self._n_registered = 0
-        self.is_changed = True
+    is_changed = True
+    _n_modules = _n_registered = 0
 
     @cached_property
     def _records(self) -> Any:
@@ -144,6 +143,9 @@ class Slot:
 class Models:
     """The parameters and buffers of a model or of all modules, then those of optimizers alone."""
 
+    _n_stepped = 0
+    _slots: tuple[Slot, ...] = ()
+
     def __init__(
         self,
         registrations: Registrations,
@@ -153,9 +155,7 @@ class Models:
     ) -> None:
         self._registrations = registrations
         self._optimizers = optimizers
-        self._n_stepped = 0
         self._model = weakref.ref(model) if model is not None else None
-        self._slots: tuple[Slot, ...] = ()
         # Paths by the identity of the module; the reference shows whether it is still the same.
         self._paths: dict[int, tuple[weakref.ref[Module], str | None]] = {}
 

@@ -39,6 +39,17 @@ class Observer:
     failure of its own it records no more.
     """
 
+    _is_on = False
+    _iteration = _n_backwards = _n_calls = 0
+    # The iteration in which parameters were recorded last.
+    _parameters_of = -1
+    # The phase that continues after a backward pass: the step whose closure ran it, or the forward
+    # of a penalty.
+    _after_backward: str | None = None
+    _is_in_step = _has_gradients = False
+    # Whether the forward that runs has a graph, and whether its present call may have one.
+    _has_graph = _may_have_graph = False
+
     def __init__(
         self,
         *,
@@ -53,8 +64,6 @@ class Observer:
         self._owner = (os.getpid(), threading.get_ident())
         # An iteration may be ended on another thread, while this one trains on.
         self._turn = threading.RLock()
-        self._is_on = False
-        self._iteration = 0
         self._registrations = Registrations()
         self._optimizers: list[weakref.ref[Any]] = []
         self._models = Models(
@@ -72,16 +81,8 @@ class Observer:
         self._listeners = self._events()
         if optimizer is not None:
             self._remember(optimizer)
-        self._n_backwards = self._n_calls = 0
-        # The iterations in which parameters, and states by optimizer, were recorded last.
-        self._parameters_of = -1
+        # The iteration in which the states of an optimizer were recorded last, by its identity.
         self._states_of: dict[int, int] = {}
-        # The phase that continues after a backward pass: the step whose closure ran it, or the
-        # forward of a penalty.
-        self._after_backward: str | None = None
-        self._is_in_step = self._has_gradients = False
-        # Whether the forward that runs has a graph, and whether its present call may have one.
-        self._has_graph = self._may_have_graph = False
 
     def _events(self) -> Listeners:
         works: Listeners = {

@@ -36,16 +36,16 @@ class _UntilSaved(tuple[Any, ...]):
 class SavedTensors:
     """Calls ``note`` with every tensor saved for backward between ``open`` and ``close``."""
 
+    _is_open = _is_pushed = _is_excluded = False
+    # Functions that have named tensors which are not saved yet, and whether to open when they are.
+    _n_saving = 0
+    _is_waiting = False
+    _thread: int | None = None
+
     def __init__(self, note: Callable[[Tensor], None], guard: Guard) -> None:
         self._note = note
         self._guard = guard
         self._pair: tuple[Any, Any] = self._hooks()
-        self._is_open = self._is_pushed = self._is_excluded = False
-        # Functions that have named tensors which are not saved yet, and whether to open when they
-        # are.
-        self._n_saving = 0
-        self._is_waiting = False
-        self._thread: int | None = None
         self._parts = ExitStack()
 
     def start(self) -> None:

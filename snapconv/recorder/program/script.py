@@ -22,6 +22,7 @@ from snapconv.guest import own_frames, script_signals
 from snapconv.guest.own_frames import call_user, is_ours, stands_in
 from snapconv.guest.replacement import replaced
 from snapconv.recorder.program.entry import Entry
+from snapconv.stop_signals import BY_SIGNAL, STOPPING
 
 
 def run_script(entry: Entry, argv: Sequence[str], *_: object) -> ModuleType:
@@ -108,10 +109,6 @@ def _spec_of(name: str) -> ModuleSpec:
     return spec
 
 
-# As shells count: 128 plus the number of SIGINT.
-_INTERRUPTED = 130
-
-
 class Stop(BaseException):
     """Ends the program once the capture is complete; ``except Exception`` does not catch it."""
 
@@ -140,7 +137,7 @@ def exit_code_of(raised: BaseException | None) -> int:
             return int(raised.code) & 0xFF
         return 0 if raised.code is None else 1
     if type(raised) is KeyboardInterrupt:  # one of a subclass is an error as any other
-        return _INTERRUPTED
+        return BY_SIGNAL + signal.SIGINT
     return raised.exit_code if isinstance(raised, RecorderError) else 1
 
 
@@ -155,13 +152,8 @@ def text_of(value: object) -> str:
 # A message of an exception may hold a whole tensor.
 _MAX_DETAIL = 2000
 
-# The exit codes with which the command line ends a program at these signals, as shells count: 128
-# and the number. Windows lacks SIGHUP.
-_STOPPED_BY = {
-    128 + number: number.name
-    for number in signal.Signals
-    if number.name in ("SIGTERM", "SIGHUP")
-}
+# The exit codes with which the command line ends a program at these signals.
+_STOPPED_BY = {BY_SIGNAL + number: number.name for number in STOPPING}
 
 
 @dataclass(frozen=True, slots=True)

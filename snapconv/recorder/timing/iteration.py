@@ -72,6 +72,11 @@ class BackwardPass:
 class Iteration:
     """Records one iteration, on the thread that made it; what other threads do passes by."""
 
+    overflowed = False
+    _is_busy = False
+    _optimizer_depth = _n_calls = _n_backwards = 0
+    _running: BackwardPass | None = None
+
     def __init__(self, clock: Clock, stacks: StackRecorder, guards: Guards) -> None:
         import torch
 
@@ -80,22 +85,16 @@ class Iteration:
         self.sections = [Section()]
         self.backward_passes: list[BackwardPass] = []
         self.left_over: list[Call] = []
-        self.overflowed = False
         self._clock = clock
         self._mark = clock.mark
         self._stacks = stacks
         self._next_node: Callable[[], int] = torch._C._autograd._get_sequence_nr
         self._thread = threading.get_ident()
-        self._is_busy = False
-        self._optimizer_depth = 0
-        self._n_calls = 0
         # The ranges of nodes that calls have made, in order: where each begins, and where it ends.
         self._first_nodes: list[int] = []
         self._makers: list[tuple[int, Call]] = []
         self._hooked: set[int] = set()
         self._hooks: list[Any] = []
-        self._running: BackwardPass | None = None
-        self._n_backwards = 0
 
     # --- calls
 
@@ -138,15 +137,12 @@ class Iteration:
         finally:
             self._is_busy = False
         ended = time.perf_counter_ns()
-        try:
+        with self._times:
             call.end = self._mark()
             call.was_waited_for = self._clock.was_reached(call.begin)
             call.host_ns = ended - began
             if name in _WITHOUT_RESULT or next(named_tensors(result), None) is not None:
                 self._keep(call, first_node)
-        except BaseException as failure:
-            if not self._times.takes(failure):
-                raise
         return result
 
     def _may_mark(self) -> bool:
@@ -215,19 +211,15 @@ class Iteration:
         return call
 
     def _hook(self, node: Any, call: Call) -> None:
-        """Mark when a node begins; guarded by hand, as there are many."""
-        guard = self._backward_times
+        """Mark when a node begins."""
 
         def before(_: Any) -> None:
-            try:
+            with self._backward_times:
                 running = self._running
                 if running is not None:
                     if running.nodes and self._clock.was_reached(running.nodes[-1][1]):
                         running.n_waited_for += 1
                     running.nodes.append((call, self._mark()))
-            except BaseException as failure:
-                if not guard.takes(failure):
-                    raise
 
         self._hooks.append(node.register_prehook(before))
 

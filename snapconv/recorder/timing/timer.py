@@ -7,6 +7,7 @@ docs/reference/capture.md has the schema of timing.json.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -32,15 +33,15 @@ _COLUMNS = (
 )  # fmt: skip
 
 
+@dataclass(eq=False)
 class Columns:
     """All iterations so far, as plain values; marks are read when an iteration is added."""
 
-    def __init__(
-        self, clock: Clock, stacks: StackRecorder, module_path: ModulePath
-    ) -> None:
-        self._clock = clock
-        self.stacks = stacks
-        self._module_path = module_path
+    clock: Clock
+    stacks: StackRecorder
+    module_path: ModulePath
+
+    def __post_init__(self) -> None:
         self.calls: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         self.iterations: list[dict[str, Any]] = []
         self.launch_bound = {
@@ -88,8 +89,8 @@ class Columns:
         return calls[work.start : work.stop]
 
     def _add_call(self, number: int, call: Call, phase: str, stack_id: int = -1) -> None:
-        module = None if call.module is None else self._module_path(call.module)
-        forward_ms = None if call.begin is None else self._clock.ms(call.begin, call.end)
+        module = None if call.module is None else self.module_path(call.module)
+        forward_ms = None if call.begin is None else self.clock.ms(call.begin, call.end)
         values = (
             number, call.name, phase, module, stack_id,
             forward_ms, self._sum(call.tiles), call.host_ns / 1e6,
@@ -99,7 +100,7 @@ class Columns:
 
     def _sum(self, spans: list[Span]) -> float | None:
         """Add up the times between marks; None where there are none: the phase did not happen."""
-        return round(sum(self._clock.ms(*span) for span in spans), 6) if spans else None
+        return round(sum(self.clock.ms(*span) for span in spans), 6) if spans else None
 
     def _count(self, phase: str, n: int, n_waited_for: int) -> None:
         self.launch_bound[phase]["n"] += n
@@ -144,6 +145,11 @@ class Timer:
     functions.
     """
 
+    _columns: Columns | None = None
+    _iteration: Iteration | None = None
+    _number = 0
+    _is_warm_up = _overflowed = False
+
     def __init__(
         self,
         *,
@@ -160,14 +166,8 @@ class Timer:
         self.use_device(device)
         self._project_root = project_root
         self._module_path = module_path
-        self._columns: Columns | None = None
         self._listening = ExitStack()
         self._run = ExitStack()
-        self._modes_outside: list[Any] = []
-        self._iteration: Iteration | None = None
-        self._number = 0
-        self._is_warm_up = False
-        self._overflowed = False
 
     def __enter__(self) -> "Timer":
         self._modes_outside = patches.modes_now()

@@ -65,7 +65,7 @@ def log(monkeypatch):
     monkeypatch.setattr(driver_module.environment, "device_values", lambda: [{}])
     monkeypatch.setattr(Peaks, "watch", lambda *_: None)
     monkeypatch.setattr(Peaks, "look", lambda _: {})
-    monkeypatch.setattr(driver_module, "contents_now", lambda *_, **__: contents(log))
+    monkeypatch.setattr(driver_module.Driver, "contents", lambda _: contents(log))
     return log
 
 
@@ -166,7 +166,7 @@ def test_what_memory_is_for_is_noted_right_before_the_state_at_an_oom_is_taken(m
 def test_a_failure_of_ours_is_kept_and_nothing_is_thrown(make, tmp_path, monkeypatch):
     driver = make(has_timer=False)
     begin(driver)
-    monkeypatch.setattr(driver_module, "contents_now", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(driver_module.Driver, "contents", lambda _: 1 / 0)
     for _ in range(3):
         driver.iteration_ended()
     driver.finish(Ended("finished"))

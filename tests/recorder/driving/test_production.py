@@ -212,7 +212,7 @@ def test_without_a_gpu_the_job_runs_on_with_one_warning(tmp_path, caplog, monkey
 
 
 def test_a_fault_of_ours_is_logged_once_and_the_job_runs_on(job, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(driver, "contents_now", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(driver.Driver, "contents", lambda _: 1 / 0)
     with snapconv.recording(tmp_path, steps=range(9)):
         job.train(4)
     (warning,) = warnings_in(caplog)
@@ -222,7 +222,7 @@ def test_a_fault_of_ours_is_logged_once_and_the_job_runs_on(job, tmp_path, caplo
 
 
 def test_a_fault_of_ours_does_not_hide_the_jobs_own(job, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(driver, "contents_now", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(driver.Driver, "contents", lambda _: 1 / 0)
     with pytest.raises(KeyError) as caught, snapconv.recording(tmp_path):
         raise KeyError("theirs")
     assert caught.value.__context__ is None
