@@ -1,12 +1,11 @@
 """A snapshot file -> reports on disk, for the command line and scripts."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from snapconv.analysis import (
-    Analysis,
     AnalysisOptions,
     analyze,
     chosen_devices,
@@ -17,7 +16,7 @@ from snapconv.answers.times import TimeReport, time_report_of
 from snapconv.files import check_outputs, given_output, report_output
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import DeviceSnapshot, load_snapshot
-from snapconv.snapshot.recorded.timing_file import CaptureTimes, Timing
+from snapconv.snapshot.recorded.timing_file import CaptureTimes
 from snapconv.units import HOST_NAME
 from snapconv.writers.sqlite.skyline_reports import memory_database, time_database
 from snapconv.writers.sqlite.tables import write_databases
@@ -89,11 +88,18 @@ def to_sqlite(
     analysis = analyze(
         path, snapshot, analysis_options, devices=devices, times=times, progress=progress
     )
-    conversion = _build_reports(analysis, outputs)
+    time = None
     if timing is not None:
-        conversion = _add_time(conversion, analysis, timing, time_outputs[0])
-    _write(conversion, options, progress)
-    return replace(conversion, notes=(*conversion.notes, *times.notes))
+        time = time_outputs[0], time_report_of(timing, snapshot, analysis.options)
+    memory_reports = map(build_memory_report, analysis.devices)
+    reports = tuple(zip(outputs, memory_reports, strict=True))
+    _write(reports, time, options, progress)
+    notes = [note for _, report in reports for note in report.notes]
+    n_bytes = snapshot.container.n_unpacked_bytes
+    if timing is not None and time is not None:
+        notes += time[1].notes
+        n_bytes += timing.n_bytes
+    return Conversion(reports, time, (*notes, *times.notes), n_bytes)
 
 
 def _named_output(options: ConvertOptions, path: Path) -> Path | None:
@@ -105,36 +111,18 @@ def _named_output(options: ConvertOptions, path: Path) -> Path | None:
     return output
 
 
-def _build_reports(analysis: Analysis, outputs: Sequence[Path]) -> Conversion:
-    reports = [build_memory_report(device) for device in analysis.devices]
-    notes = [note for report in reports for note in report.notes]
-    n_bytes = analysis.snapshot.container.n_unpacked_bytes
-    return Conversion(
-        tuple(zip(outputs, reports, strict=True)), None, tuple(notes), n_bytes
-    )
-
-
-def _add_time(
-    conversion: Conversion, analysis: Analysis, timing: Timing, output: Path
-) -> Conversion:
-    report = time_report_of(timing, analysis.snapshot, analysis.options)
-    return replace(
-        conversion,
-        time=(output, report),
-        notes=(*conversion.notes, *report.notes),
-        n_bytes=conversion.n_bytes + timing.n_bytes,
-    )
-
-
 def _write(
-    conversion: Conversion, options: ConvertOptions, progress: Progress | None
+    reports: Iterable[tuple[Path, MemoryReport]],
+    time: tuple[Path, TimeReport] | None,
+    options: ConvertOptions,
+    progress: Progress | None,
 ) -> None:
     extended = options.extended
     databases = []
-    for path, report in conversion.reports:
+    for path, report in reports:
         databases.append(memory_database(path, report, extended=extended))
-    if conversion.time:
-        databases.append(time_database(*conversion.time, extended=extended))
+    if time is not None:
+        databases.append(time_database(*time, extended=extended))
     writing = partial(progress, "writing") if progress else None
     write_databases(databases, force=options.force, progress=writing)
 

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -208,22 +209,8 @@ def _add(app: typer.Typer, name: str) -> None:
 
 def _load(name: str) -> tuple[Callable[..., None], type[Command]]:
     """Return the function of a command and its class; loads the modules of the last ones."""
-    if name in QUESTION_COMMANDS:
-        return QUESTION_COMMANDS[name], Command
-    if name in _OUTPUTS:
-        return _OUTPUTS[name], Command
-    if name == "mcp":
-        from snapconv.cli.mcp_command import mcp
-
-        return mcp, Command
-    if name == "ranks":
-        from snapconv.cli.ranks_command import ranks
-
-        return ranks, Command
-    if name == "watch":
-        from snapconv.cli.watch_command import watch
-
-        return watch, Command
-    from snapconv.cli.record_command import RecordCommand, record
-
-    return record, RecordCommand
+    command = QUESTION_COMMANDS.get(name) or _OUTPUTS.get(name)
+    if command is not None:
+        return command, Command
+    module = import_module(f"snapconv.cli.{name}_command")
+    return getattr(module, name), getattr(module, "RecordCommand", Command)
