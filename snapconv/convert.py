@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from snapconv.analysis import (
+    Analysis,
     AnalysisOptions,
     analyze,
     chosen_devices,
@@ -16,7 +17,7 @@ from snapconv.answers.times import TimeReport, time_report_of
 from snapconv.files import check_outputs, given_output, report_output
 from snapconv.notes import Note, Progress
 from snapconv.snapshot.load import DeviceSnapshot, load_snapshot
-from snapconv.snapshot.recorded.timing_file import CaptureTimes
+from snapconv.snapshot.recorded.timing_file import CaptureTimes, Timing
 from snapconv.units import HOST_NAME
 from snapconv.writers.sqlite.skyline_reports import memory_database, time_database
 from snapconv.writers.sqlite.tables import write_databases
@@ -88,18 +89,9 @@ def to_sqlite(
     analysis = analyze(
         path, snapshot, analysis_options, devices=devices, times=times, progress=progress
     )
-    time = None
-    if timing is not None:
-        time = time_outputs[0], time_report_of(timing, snapshot, analysis.options)
-    memory_reports = map(build_memory_report, analysis.devices)
-    reports = tuple(zip(outputs, memory_reports, strict=True))
-    _write(reports, time, options, progress)
-    notes = [note for _, report in reports for note in report.notes]
-    n_bytes = snapshot.container.n_unpacked_bytes
-    if timing is not None and time is not None:
-        notes += time[1].notes
-        n_bytes += timing.n_bytes
-    return Conversion(reports, time, (*notes, *times.notes), n_bytes)
+    conversion = _build_reports(analysis, outputs, timing, time_outputs)
+    _write(conversion, options, progress)
+    return conversion
 
 
 def _named_output(options: ConvertOptions, path: Path) -> Path | None:
@@ -111,18 +103,35 @@ def _named_output(options: ConvertOptions, path: Path) -> Path | None:
     return output
 
 
+def _build_reports(
+    analysis: Analysis,
+    outputs: Iterable[Path],
+    timing: Timing | None,
+    time_outputs: Sequence[Path],
+) -> Conversion:
+    snapshot = analysis.snapshot
+    memory_reports = map(build_memory_report, analysis.devices)
+    reports = tuple(zip(outputs, memory_reports, strict=True))
+    notes = [note for _, report in reports for note in report.notes]
+    n_bytes = snapshot.container.n_unpacked_bytes
+    time = None
+    if timing is not None:
+        time_report = time_report_of(timing, snapshot, analysis.options)
+        time = time_outputs[0], time_report
+        notes += time_report.notes
+        n_bytes += timing.n_bytes
+    return Conversion(reports, time, (*notes, *analysis.times.notes), n_bytes)
+
+
 def _write(
-    reports: Iterable[tuple[Path, MemoryReport]],
-    time: tuple[Path, TimeReport] | None,
-    options: ConvertOptions,
-    progress: Progress | None,
+    conversion: Conversion, options: ConvertOptions, progress: Progress | None
 ) -> None:
     extended = options.extended
     databases = []
-    for path, report in reports:
+    for path, report in conversion.reports:
         databases.append(memory_database(path, report, extended=extended))
-    if time is not None:
-        databases.append(time_database(*time, extended=extended))
+    if conversion.time:
+        databases.append(time_database(*conversion.time, extended=extended))
     writing = partial(progress, "writing") if progress else None
     write_databases(databases, force=options.force, progress=writing)
 

@@ -6,7 +6,7 @@ prints.
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -109,23 +109,31 @@ def answer_by_device(
     rows.sort(key=itemgetter(0))
     n_failed = sum(device.ran_out for device in devices)
     n_shown = 1 if weights else n_failed or 1
-    text: list[str] = []
-    subjects: set[int | None] = {None}
-    for _, device, lines in rows[:n_shown]:
-        text += [*lines, ""]
-        subjects.add(device.device.device)
-    for _, device, lines in rows[n_shown:]:
-        text.append(_device_line(device, next(iter(lines)) if weights else ""))
-    text += map(_device_line, other_devices)
-    if text[-1:] == [""]:
-        text.pop()
-    notes = [
-        note
-        for note in (file_notes(analysis) if every_note else main_notes(analysis))
-        if note.device in subjects and note.slug not in _SHOWN_BY_ANSWERS
-    ]
+    shown_rows = rows[:n_shown]
+    further = list(_device_lines(rows[n_shown:], has_heads=bool(weights)))
+    further += map(_device_line, other_devices)
+    all_notes = file_notes(analysis) if every_note else main_notes(analysis)
+    notes = _notes_about([device for _, device, _ in shown_rows], all_notes)
+    lines = _text_lines([lines for _, _, lines in shown_rows], further)
     n_bytes = analysis.snapshot.container.n_unpacked_bytes
-    return Answer({"devices": values}, text, notes, n_bytes)
+    return Answer({"devices": values}, lines, notes, n_bytes)
+
+
+def _text_lines(answers: Iterable[Iterable[str]], further: list[str]) -> list[str]:
+    """Return the lines of the answers, an empty one between them, and the further lines."""
+    shown: list[str] = []
+    for lines in answers:
+        shown += [*lines, ""]
+    return shown + further if further else shown[:-1]
+
+
+def _notes_about(
+    devices: "Sequence[DeviceAnalysis]", notes: "Sequence[Note]"
+) -> "list[Note]":
+    """Return the notes on these devices and on the file that no answer has a line about."""
+    numbers = {None, *(device.device.device for device in devices)}
+    notes_of_devices = [note for note in notes if note.device in numbers]
+    return [note for note in notes_of_devices if note.slug not in _SHOWN_BY_ANSWERS]
 
 
 def _device_values(device: "DeviceAnalysis", answer: Any) -> dict[str, object]:
@@ -136,6 +144,13 @@ def _device_values(device: "DeviceAnalysis", answer: Any) -> dict[str, object]:
         answer = answer.to_json() if hasattr(answer, "to_json") else asdict(answer)
     values |= answer
     return values | {"failed": device.ran_out}
+
+
+def _device_lines(
+    rows: "Iterable[tuple[object, DeviceAnalysis, Iterable[str]]]", *, has_heads: bool
+) -> Iterator[str]:
+    for _, device, lines in rows:
+        yield _device_line(device, next(iter(lines)) if has_heads else "")
 
 
 def _device_line(device: "DeviceAnalysis", head: str = "") -> str:

@@ -9,6 +9,7 @@ import shlex
 import sys
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -228,8 +229,6 @@ def record(
     The result is a capture. The script runs as with `python ENTRY ARGS`; an iteration is an
     optimizer step.
     """
-    from snapconv.recorder.capture_folder import Upload, is_store
-    from snapconv.recorder.job import process_rank
     from snapconv.recorder.options import MAX_ENTRIES, RecordingOptions
     from snapconv.recorder.program.entry import find_file, find_module
 
@@ -237,13 +236,10 @@ def record(
     _check_for_providers(program, args or [], batch_size)
     chosen = chosen_ranks(ranks)
     _run_as_it_is_unless(chosen, program, args or [])
-    upload = None
-    if output is not None and is_store(output):
-        upload = Upload(output, say=say, warn=say)
-    capture = Path(output if output and not upload else f"{program.stem}.capture")
-    rank = process_rank()
-    if rank:
-        capture = capture.with_name(f"{capture.stem}.rank{rank}{capture.suffix}")
+    upload = _upload(output)
+    capture = _rank_path(
+        Path(output if output and not upload else f"{program.stem}.capture")
+    )
     options = RecordingOptions(
         output=upload.folder / capture if upload else capture,
         project_root=(project_root or _folder(program)).absolute(),
@@ -271,6 +267,20 @@ def _run_as_it_is_unless(ranks: frozenset[int], entry: "Entry", args: list[str])
         if raised is not None:
             show_raised(raised)
         raise ProgramEnded(code)
+
+
+def _rank_path(path: Path) -> Path:
+    """Put the rank of one process of several into the name of its capture."""
+    from snapconv.recorder.job import process_rank
+
+    rank = process_rank()
+    return path.with_name(f"{path.stem}.rank{rank}{path.suffix}") if rank else path
+
+
+def _upload(output: str | None) -> "Upload | None":
+    from snapconv.recorder.capture_folder import Upload, is_store
+
+    return Upload(output, say=say, warn=say) if output and is_store(output) else None
 
 
 def _folder(entry: "Entry") -> Path:
@@ -326,24 +336,7 @@ def _record(
             "one, the side with more calls runs"
         )
 
-    def finish(recorded: "RecordOutcome") -> None:
-        """Show how it ended, copy the capture to the store, and show the program's error."""
-        is_refused = isinstance(recorded.raised, RecorderError)
-        if not recorded.is_child:  # else the parent process has the capture, and says so
-            # A refusal of ours in the program's own lines says all that there is to say.
-            has_result = recorded.path is not None or (is_first and not is_refused)
-            if has_result and not quiet:
-                _say_result(recorded, entry)
-            if recorded.failure is not None:
-                _show_failure(recorded.failure, recorded.report)
-            if upload is not None:
-                if recorded.path is not None:
-                    upload.add(recorded.path)
-                upload.close()
-        # The error comes last, where Python has it and people look; a refusal is shown by one rank.
-        if recorded.raised is not None and (is_first or not is_refused):
-            show_raised(recorded.raised)
-
+    finish = partial(_finish, entry=entry, upload=upload, is_first=is_first, quiet=quiet)
     with lasting_until_exit() as lifetime:
         recorded = run(
             entry, args, options, say=tell, simulation_parts=lifetime, report=finish
@@ -355,6 +348,32 @@ def _record(
             recorded.failure, "exit_code", SnapconvError.exit_code
         )
     return ProgramEnded(exit_code, lifetime)
+
+
+def _finish(
+    recorded: "RecordOutcome",
+    *,
+    entry: "Entry",
+    upload: "Upload | None",
+    is_first: bool,
+    quiet: bool,
+) -> None:
+    """Show how the recording ended, copy its capture to the store, and show the program's error."""
+    is_refused = isinstance(recorded.raised, RecorderError)
+    if not recorded.is_child:  # else the parent process has the capture, and says so
+        # A refusal of ours in the program's own lines says all that there is to say.
+        has_result = recorded.path is not None or (is_first and not is_refused)
+        if has_result and not quiet:
+            _say_result(recorded, entry)
+        if recorded.failure is not None:
+            _show_failure(recorded.failure, recorded.report)
+        if upload is not None:
+            if recorded.path is not None:
+                upload.add(recorded.path)
+            upload.close()
+    # The error comes last, where Python has it and people look; a refusal is shown by one rank.
+    if recorded.raised is not None and (is_first or not is_refused):
+        show_raised(recorded.raised)
 
 
 def _show_failure(failure: Exception, report: str) -> None:
