@@ -344,7 +344,9 @@ def analyze_file(
     options = read_options(options)
     snapshot = load_snapshot(path, progress=progress)
     devices = chosen_devices(snapshot, device)
-    return analyze(Path(path), snapshot, options, devices=devices, progress=progress)
+    path = Path(path)
+    times = CaptureTimes(path)
+    return analyze(path, snapshot, options, devices=devices, times=times, progress=progress)
 
 
 def read_options(options: AnalysisOptions) -> AnalysisOptions:
@@ -360,12 +362,14 @@ def analyze(
     snapshot: Snapshot,
     options: AnalysisOptions,
     *,
-    devices: Sequence[DeviceSnapshot] | None = None,
-    times: CaptureTimes | None = None,
-    progress: Progress | None = None,
+    devices: Sequence[DeviceSnapshot],
+    times: CaptureTimes,
+    progress: Progress | None,
 ) -> Analysis:
-    """Analyse a file that was read, or some of its devices; their stacks are looked at once."""
-    options = read_options(options)
+    """Analyse devices of a file that was read; their stacks are looked at once.
+
+    ``options`` are those that ``read_options`` has read.
+    """
     stacks = snapshot.stacks
     rules = options.rules
     assert not isinstance(rules, Path)
@@ -378,17 +382,15 @@ def analyze(
     )
     facts = StackFacts(stacks, project)
     user_rules = match_rules(rules, stacks)
-    chosen = snapshot.devices if devices is None else devices
     analyses = []
-    for number, device in enumerate(chosen):
+    for number, device in enumerate(devices):
         if progress:
-            progress("analysing", number, len(chosen))
+            progress("analysing", number, len(devices))
         analyses.append(
             analyze_device(
                 snapshot, device, facts, user_rules=user_rules, certain=options.certain
             )
         )
-    times = times or CaptureTimes(path)
     return Analysis(path, snapshot, project, tuple(analyses), times, options)
 
 
@@ -419,13 +421,13 @@ def _requested_by_stack(snapshot: Snapshot) -> Int64Column:
     for device in snapshot.devices:
         events = device.events
         blocks = device.blocks
-        is_alloc = has_code(events.action, Action.ALLOC)
-        allocs = rows_of(is_alloc & (events.stack_id >= 0))
-        totals += sums_by(events.stack_id[allocs], events.size[allocs], n_stacks)
-        has_stack = blocks.stack_id >= 0
-        totals += sums_by(
-            blocks.stack_id[has_stack], blocks.block_bytes[has_stack], n_stacks
-        )
+        allocs = rows_of(has_code(events.action, Action.ALLOC))
+        for stack_id, n_bytes in (
+            (events.stack_id[allocs], events.size[allocs]),
+            (blocks.stack_id, blocks.block_bytes),
+        ):
+            has_stack = stack_id >= 0
+            totals += sums_by(stack_id[has_stack], n_bytes[has_stack], n_stacks)
     return totals
 
 

@@ -298,7 +298,7 @@ def new_files(
         raise_remembered()  # a stopped command leaves no output
         for output in outputs:
             with os_errors(output.path):
-                _sync(output.temporary, os.O_RDWR)
+                sync(output.temporary, os.O_RDWR)
         _put_all_in_place(outputs, force=force)
 
 
@@ -313,13 +313,19 @@ def keep_file(path: Path, content: bytes) -> None:
 
     A power cut may lose it.
     """
-    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.partial")
+    temporary = hidden_path(path)
     try:
         temporary.write_bytes(content)
         temporary.replace(path)
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def hidden_path(path: Path, token: str = "") -> Path:
+    """Name a hidden file or folder beside an output, on the same file system."""
+    name = os.fsencode(path.name)[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
+    return path.with_name(f".{name}.{token}{os.urandom(8).hex()}.partial")
 
 
 def _target(path: Path) -> Path:
@@ -366,8 +372,7 @@ def _exists(path: Path) -> OutputExistsError:
 def _create_temporary(path: Path, token: str) -> _Output:
     """Create an empty hidden file beside the output, with the permissions of a new file."""
     target = _target(path)
-    name = os.fsencode(target.name)[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
-    temporary = target.with_name(f".{name}.{token}{os.urandom(8).hex()}.partial")
+    temporary = hidden_path(target, token)
     with os_errors(path):
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666))
     return _Output(path, target, temporary)
@@ -379,7 +384,8 @@ def _remove(file: Path) -> None:
         file.unlink()
 
 
-def _sync(path: Path, flags: int) -> None:
+def sync(path: Path, flags: int) -> None:
+    """Wait until a file or folder, opened with these flags, is on the disk."""
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
@@ -399,7 +405,7 @@ def _put_all_in_place(outputs: Sequence[_Output], *, force: bool) -> None:
     for folder in {output.target.parent for output in outputs}:
         # Some file systems cannot sync a folder; the files are whole all the same.
         with suppress(OSError):
-            _sync(folder, os.O_RDONLY)
+            sync(folder, os.O_RDONLY)
 
 
 def _put_in_place(output: _Output, *, force: bool) -> None:

@@ -8,7 +8,6 @@ from functools import partial
 from html import escape
 from typing import Any, NamedTuple, TypeVar
 
-from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import format_bytes
 
 _Item = TypeVar("_Item", covariant=True)
@@ -38,7 +37,6 @@ _TABLES = {
     "SettingTrials": _Table(
         "tried", ("setting", "fits", "peak_reserved_bytes", "peak_allocated_bytes")
     ),
-    "Growth": _Table("", ("line", "bytes_per_iteration", "n_iterations", "certainty")),
     "Check": _Table("", ("what", "holds", "actual_bytes", "limit_bytes", "unknown")),
 }
 
@@ -93,22 +91,19 @@ class Answers(tuple[_Item, ...]):
         return "".join(_tables(self, list(self.lines())))
 
 
-def _tables(answers: Sequence[object], lines: Sequence[str]) -> Iterator[str]:
-    """Yield the first line and a table for each answer that has rows; if none has, all lines."""
-    tables = [_TABLES.get(type(answer).__name__) for answer in answers]
-    if None in tables or not tables:
+def _tables(answers: Sequence[Any], lines: Sequence[str]) -> Iterator[str]:
+    """Yield the first line and the tables of the answers, which are of one class; else all lines."""
+    kinds = {type(answer).__name__ for answer in answers}
+    table = _TABLES.get(kinds.pop()) if len(kinds) == 1 else None
+    if table is None:
         yield f"<pre>{escape(chr(10).join(lines))}</pre>"
         return
     yield f"<p>{escape(lines[0])}</p>"
-    rows_of_all = []
-    for answer, table in zip(answers, tables, strict=True):
-        assert table is not None
-        if table.rows:
-            yield _table(table.columns, getattr(answer, table.rows))
-        else:
-            rows_of_all.append(answer)
-    if rows_of_all and tables[0] is not None:
-        yield _table(tables[0].columns, rows_of_all)
+    rows_of_tables = [answers]
+    if table.rows:
+        rows_of_tables = [getattr(answer, table.rows) for answer in answers]
+    for rows in rows_of_tables:
+        yield _table(table.columns, rows)
 
 
 def _table(columns: Sequence[str], rows: Iterable[object]) -> str:
@@ -123,9 +118,5 @@ def _cells(columns: Sequence[str], row: Any) -> Iterator[str]:
     values = row.to_json() if type(row).__name__ == "Tried" else None
     for name in columns:
         value = getattr(row, name) if values is None else values[name]
-        if isinstance(value, SourceLine):
-            value = value.place
-        shown = (
-            format_bytes(value) if name.endswith("bytes") or "bytes_per" in name else value
-        )
+        shown = format_bytes(value) if name.endswith("bytes") else value
         yield f"<td>{escape(str(shown))}</td>"

@@ -8,17 +8,24 @@ store afterwards.
 import errno
 import os
 import pickle
-import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from snapconv.errors import OutputError, OutputExistsError, OutputWriteError, RecorderError
-from snapconv.files import ENDING_NAME, SNAPSHOT_NAME, TIMING_NAME, keep_file, os_errors
+from snapconv.files import (
+    ENDING_NAME,
+    SNAPSHOT_NAME,
+    TIMING_NAME,
+    hidden_path,
+    keep_file,
+    os_errors,
+    sync,
+)
 from snapconv.json_text import write_json
 
 # Every reader of snapshots can read this protocol, torch's viewer in the browser included.
@@ -31,7 +38,7 @@ def check_output(output: Path, *, force: bool) -> None:
     """Refuse a capture that could not be written, before anything runs; leaves nothing behind."""
     with os_errors(output):
         _check_place(output, force=force)
-        trial = _hidden(output)
+        trial = hidden_path(output)
         trial.mkdir()  # the only sure test of a permission
         trial.rmdir()
 
@@ -44,24 +51,18 @@ def write_capture_somewhere(
     A recording may have taken a day: if ``output`` was lost meanwhile, it goes to the nearest
     folder above, to the current one, or to the one for temporary files. A full disk is an error.
     """
-    try:
-        return output, write_capture(output, snapshot, timing, force=force)
-    except OutputError as error:
-        if _is_disk_full(error):
-            raise
-        first_error = error
-    for folder in _other_folders(output):
-        path = free_name(folder / output.name)
+    first_error = None
+    for path in _possible_paths(output):
         try:
-            return path, write_capture(path, snapshot, timing, force=False)
+            may_replace = force and path == output
+            return path, write_capture(path, snapshot, timing, force=may_replace)
         except OutputError as error:
-            if _is_disk_full(error):
+            cause = error.__cause__
+            if isinstance(cause, OSError) and cause.errno in _DISK_IS_FULL:
                 raise
+            first_error = first_error or error
+    assert first_error is not None
     raise first_error
-
-
-def _is_disk_full(error: OutputError) -> bool:
-    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _DISK_IS_FULL
 
 
 def write_ending(
@@ -84,14 +85,15 @@ def free_name(path: Path) -> Path:
     return free
 
 
-def _other_folders(output: Path) -> Iterator[Path]:
-    """Yield other folders for a capture: the nearest, the current, and that for temporary files."""
+def _possible_paths(output: Path) -> Iterator[Path]:
+    """Yield the output, then others: in the nearest folder, the current, and the temporary one."""
+    yield output
     existing_parents = (folder for folder in output.parents if folder.is_dir())
-    yield next(existing_parents, output.parent)
+    yield free_name(next(existing_parents, output.parent) / output.name)
     with suppress(OSError):  # the current folder may be gone as well
-        yield Path.cwd()
+        yield free_name(Path.cwd() / output.name)
     with suppress(OSError):
-        yield Path(tempfile.gettempdir())
+        yield free_name(Path(tempfile.gettempdir()) / output.name)
 
 
 def write_capture(
@@ -100,7 +102,7 @@ def write_capture(
     """Write a capture and return its size in bytes; on any failure nothing is left of it."""
     with os_errors(output):
         _check_place(output, force=force)
-        temporary = _hidden(output)
+        temporary = hidden_path(output)
         temporary.mkdir()
         try:
             _fill(temporary, snapshot, timing)
@@ -112,25 +114,13 @@ def write_capture(
     return n_bytes
 
 
-def _hidden(output: Path) -> Path:
-    """Name a hidden folder beside the output, on the same file system."""
-    return output.with_name(f".{output.name}.{secrets.token_hex(8)}.partial")
-
-
 def _fill(folder: Path, snapshot: dict[str, Any], timing: dict[str, Any] | None) -> None:
     with (folder / SNAPSHOT_NAME).open("wb") as file:
         pickle.dump(snapshot, file, protocol=_PICKLE_PROTOCOL)
-        _sync(file)
     if timing is not None:
-        with (folder / TIMING_NAME).open("wb") as file:
-            file.write(write_json(timing))
-            _sync(file)
-
-
-def _sync(file: BinaryIO) -> None:
-    """Wait until a file is on the disk."""
-    file.flush()
-    os.fsync(file.fileno())
+        (folder / TIMING_NAME).write_bytes(write_json(timing))
+    for path in folder.iterdir():
+        sync(path, os.O_RDWR)
 
 
 def _check_place(output: Path, *, force: bool) -> None:

@@ -22,7 +22,11 @@ from snapconv.guest.own_frames import call_user
 
 Kind = Literal["script", "module", "providers"]
 
-_PREFIXES = ("skyline", "deepview")
+# The providers of the model, of its inputs and of an iteration.
+_PROVIDERS = (
+    ("skyline_model_provider", "skyline_input_provider", "skyline_iteration_provider"),
+    ("deepview_model_provider", "deepview_input_provider", "deepview_iteration_provider"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class Entry:
     path: str
     kind: Kind
     code: CodeType | None = None
-    prefix: str = ""
+    providers: tuple[str, ...] = ()
     marks_steps: bool = False
     is_installed: bool = False
 
@@ -149,8 +153,7 @@ def find_file(path: str) -> Entry:
     code, defined, marks_steps = _compile(installed or path)
     if installed:
         return Entry(installed, "script", code, is_installed=True)
-    prefix = max(_PREFIXES, key=lambda prefix: len(defined.intersection(_names(prefix))))
-    names = _names(prefix)
+    names = max(_PROVIDERS, key=lambda names: len(defined.intersection(names)))
     present = [name for name in names if name in defined]
     missing = [name for name in names if name not in defined]
     if present and missing:
@@ -159,7 +162,7 @@ def find_file(path: str) -> Entry:
             f"come as a set of three"
         )
     if present:
-        return Entry(path, "providers", code, prefix)
+        return Entry(path, "providers", code, names)
     return Entry(path, "script", code, marks_steps=marks_steps)
 
 
@@ -215,7 +218,7 @@ def load_providers(entry: Entry, module: ModuleType) -> list[Callable[..., Any]]
     assert entry.code is not None
     call_user(exec, entry.code, module.__dict__)
     functions = []
-    for name in _names(entry.prefix):
+    for name in entry.providers:
         function = getattr(module, name, None)
         if not callable(function):
             raise EntryPointError(
@@ -237,7 +240,3 @@ def provider_module(entry: Entry) -> Iterator[ModuleType]:
         yield module
     finally:
         sys.modules.pop(name, None)
-
-
-def _names(prefix: str) -> list[str]:
-    return [f"{prefix}_{role}_provider" for role in ("model", "input", "iteration")]

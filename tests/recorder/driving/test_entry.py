@@ -46,7 +46,7 @@ def load(path):
 @pytest.mark.parametrize("prefix", ["skyline", "deepview"])
 def test_a_file_with_three_providers_of_one_prefix_is_no_script(write, prefix):
     entry = find_file(write(PROVIDERS.format(prefix)))
-    assert (entry.kind, entry.prefix) == ("providers", prefix)
+    assert (entry.kind, entry.providers[0]) == ("providers", f"{prefix}_model_provider")
 
 
 def test_a_file_without_providers_is_a_script_and_is_not_run(write):
@@ -82,7 +82,7 @@ def test_a_missing_provider_is_named(write, role):
 
 def test_a_complete_set_counts_and_not_the_rest_of_another(write):
     text = PROVIDERS.format("deepview") + "def skyline_model_provider(): pass"
-    assert find_file(write(text)).prefix == "deepview"
+    assert find_file(write(text)).providers[0] == "deepview_model_provider"
 
 
 def test_a_missing_file_is_named_with_the_folder_it_was_looked_for_in(tmp_path, monkeypatch):
