@@ -74,7 +74,7 @@ class Answers(tuple[_Item, ...]):
         for text in self.texts:
             yield from text()
 
-    def with_lines(self) -> Iterator[tuple[_Item, Iterable[str]]]:
+    def rows(self) -> Iterator[tuple[_Item, Iterable[str]]]:
         """Yield every answer with the lines that are about it."""
         for answer, text in zip(self, self.texts, strict=True):
             yield answer, text()
@@ -92,7 +92,7 @@ class Answers(tuple[_Item, ...]):
 
 
 def _tables(answers: Sequence[Any], lines: Sequence[str]) -> Iterator[str]:
-    """Yield the first line and the tables of the answers, which are of one class; else all lines."""
+    """Yield the first line and the tables of answers of one class; of others all lines."""
     kinds = {type(answer).__name__ for answer in answers}
     table = _TABLES.get(kinds.pop()) if len(kinds) == 1 else None
     if table is None:

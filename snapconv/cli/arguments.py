@@ -21,6 +21,7 @@ from snapconv.units import parse_bytes, parse_device
 
 if TYPE_CHECKING:
     from snapconv.analysis import AnalysisOptions
+    from snapconv.recorder.program.entry import Entry
 
 _Value = TypeVar("_Value")
 # A size in units of 10^9 bytes and the like: a card of "80 GB" has about 80 GiB.
@@ -50,13 +51,6 @@ SnapshotArgument = Annotated[
         readable=False,
         callback=refuse_pipe,
     ),
-]
-ArgumentsOfEntry = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="ARGS", help="The script's own arguments, its options too."),
-]
-IsModuleOption = Annotated[
-    bool, typer.Option("-m", help="ENTRY is a module's name, as in `python -m ENTRY`.")
 ]
 ProjectRootOption = Annotated[
     str | None,
@@ -115,6 +109,26 @@ RanksOption = Annotated[
 ]
 # Files that are read twice, and that the tools of `snapconv mcp` may name.
 SNAPSHOTS = ("snapshot", "newer", "old", "new", "baseline")
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOptions:
+    """The program that a recording runs, as its command line has it behind the entry."""
+
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ARGS", help="The script's own arguments, its options too."),
+    ] = None
+    is_module: Annotated[
+        bool,
+        typer.Option("-m", help="ENTRY is a module's name, as in `python -m ENTRY`."),
+    ] = False
+
+    def find(self, entry: str) -> "Entry":
+        """Return the script or module that is named."""
+        from snapconv.recorder.program.entry import find_file, find_module
+
+        return find_module(entry) if self.is_module else find_file(entry)
 
 
 @dataclass(frozen=True, slots=True)

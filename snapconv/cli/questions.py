@@ -92,7 +92,7 @@ def summary(
     total = size_of(device_total, "--device-total")
     session = session_of(snapshot, read)
     states = session.at(name, device_total=total)
-    return answer_by_device(session.analysis, states.with_lines(), every_note=True)
+    return answer_by_device(session.analysis, states.rows(), every_note=True)
 
 
 @question
@@ -251,7 +251,7 @@ def fragmentation(
     """
     name = at and moment(at)
     session = session_of(snapshot, read)
-    return answer_by_device(session.analysis, session.fragmentation(name).with_lines())
+    return answer_by_device(session.analysis, session.fragmentation(name).rows())
 
 
 @question
@@ -298,7 +298,7 @@ def advise(
     saved_bytes = size_of(save, "--save")
     session = session_of(snapshot, read)
     advice = session.advise(capacity=capacity_bytes, save=saved_bytes)
-    return answer_by_device(session.analysis, advice.with_lines())
+    return answer_by_device(session.analysis, advice.rows())
 
 
 @question

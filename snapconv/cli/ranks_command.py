@@ -1,7 +1,6 @@
 """``snapconv ranks``: the files of a whole job -> which rank differs, and in what."""
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -114,7 +113,15 @@ def ranks(
         reports=reports,
         analysis=AnalysisOptions(project_root, tuple(include or ()), certain=certain),
     )
-    show = partial(_print, as_json=as_json, top=top, quiet=quiet)
+
+    def show(report: "JobReport") -> None:
+        from snapconv.writers.text.ranks import job_lines
+
+        if as_json:
+            print_json(first_entries(report.to_json(), top))
+        elif not quiet:
+            print_lines(job_lines(report, n_rows=top), sys.stdout)
+
     try:
         with progress_bar(shown=not quiet) as bar:
             report = read_job(
@@ -158,15 +165,6 @@ def _write(report: "JobReport", output: Path | None, *, force: bool) -> None:
     else:
         from snapconv.writers.sqlite.job_database import write_job_database as write
     write(output, report, force=force)
-
-
-def _print(report: "JobReport", *, as_json: bool, top: int | None, quiet: bool) -> None:
-    from snapconv.writers.text.ranks import job_lines
-
-    if as_json:
-        print_json(first_entries(report.to_json(), top))
-    elif not quiet:
-        print_lines(job_lines(report, n_rows=top), sys.stdout)
 
 
 def _end_for_errors(report: "JobReport") -> None:

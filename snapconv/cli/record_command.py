@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from snapconv.cli.arguments import (
-    ArgumentsOfEntry,
     Command,
     ForceOption,
     IncludeOption,
-    IsModuleOption,
+    ProgramOptions,
     QuietOption,
     RanksOption,
     chosen_ranks,
@@ -142,9 +141,8 @@ def record(
             "with -m, a module.",
         ),
     ],
-    args: ArgumentsOfEntry = None,
     *,
-    is_module: IsModuleOption = False,
+    program: ProgramOptions,
     output: Annotated[
         str | None,
         typer.Option(
@@ -230,19 +228,19 @@ def record(
     optimizer step.
     """
     from snapconv.recorder.options import MAX_ENTRIES, RecordingOptions
-    from snapconv.recorder.program.entry import find_file, find_module
 
-    program = find_module(entry) if is_module else find_file(entry)
-    _check_for_providers(program, args or [], batch_size)
+    user_program = program.find(entry)
+    arguments = program.args or []
+    _check_for_providers(user_program, arguments, batch_size)
     chosen = chosen_ranks(ranks)
-    _run_as_it_is_unless(chosen, program, args or [])
+    _run_as_it_is_unless(chosen, user_program, arguments)
     upload = _upload(output)
     capture = _rank_path(
-        Path(output if output and not upload else f"{program.stem}.capture")
+        Path(output if output and not upload else f"{user_program.stem}.capture")
     )
     options = RecordingOptions(
         output=upload.folder / capture if upload else capture,
-        project_root=(project_root or _folder(program)).absolute(),
+        project_root=(project_root or _folder(user_program)).absolute(),
         includes=tuple(map(_include, include or ())),
         is_root_given=project_root is not None,
         stacks=stacks,
@@ -255,7 +253,7 @@ def record(
         batch_size=batch_size,
         simulation=simulation_options(simulated, device),
     )
-    raise _record(program, args or [], options, upload, quiet=quiet, ranks=chosen)
+    raise _record(user_program, arguments, options, upload, quiet=quiet, ranks=chosen)
 
 
 def _run_as_it_is_unless(ranks: frozenset[int], entry: "Entry", args: list[str]) -> None:

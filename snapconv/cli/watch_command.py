@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from snapconv.cli.arguments import (
-    ArgumentsOfEntry,
-    IsModuleOption,
+    ProgramOptions,
     RanksOption,
     chosen_ranks,
 )
@@ -21,9 +20,8 @@ def watch(
     entry: Annotated[
         str, typer.Argument(metavar="ENTRY", help="A training script; with -m, a module.")
     ],
-    args: ArgumentsOfEntry = None,
     *,
-    is_module: IsModuleOption = False,
+    program: ProgramOptions,
     output: Annotated[
         str,
         typer.Option(
@@ -75,7 +73,6 @@ def watch(
     `torchrun --nproc-per-node 8 -m snapconv watch train.py`.
     """
     from snapconv.recorder.options import NO_STEP
-    from snapconv.recorder.program.entry import find_file, find_module
     from snapconv.recorder.record import watch as run
     from snapconv.recorder.recording import Recording
 
@@ -86,7 +83,7 @@ def watch(
     log.setLevel(logging.INFO)
     log.propagate = False
     log.addHandler(_Stderr())
-    program = find_module(entry) if is_module else find_file(entry)
+    user_program = program.find(entry)
     recording = Recording(
         output,
         steps=NO_STEP,
@@ -98,7 +95,11 @@ def watch(
     )
     with lasting_until_exit() as lifetime:
         code, error = run(
-            program, args or [], recording, simulation=simulation, simulation_parts=lifetime
+            user_program,
+            program.args or [],
+            recording,
+            simulation=simulation,
+            simulation_parts=lifetime,
         )
     ran_out = [path for path in recording.captures if "other-oom" not in path.name]
     if ran_out:  # in this rank: that of another has its own say

@@ -90,7 +90,7 @@ class OneCapture:
     path: Path | None = None
     n_bytes = 0
     _contents: dict[str, Any] | None = None
-    _at_out_of_memory: dict[str, Any] | None = None
+    _oom_contents: dict[str, Any] | None = None
     _has_stopped = False
     # Faults of the recording itself before there was anything to write.
     _faults: tuple[Note, ...] = ()
@@ -156,7 +156,7 @@ class OneCapture:
 
     def iteration_ended(self, driver: Driver, iteration: int) -> None:
         """Keep the memory after its last iteration, and write the capture after the last of all."""
-        self._at_out_of_memory = None  # the program recovered from it
+        self._oom_contents = None  # the program recovered from it
         self._peaks.step_ended()
         part = self.part(iteration)
         next_part = self.part(iteration + 1)
@@ -230,14 +230,14 @@ class OneCapture:
 
     def _keep_out_of_memory(self, driver: Driver) -> None:
         driver.note_now()
-        self._at_out_of_memory = driver.contents()
+        self._oom_contents = driver.contents()
         self._peaks.recorded = self._peaks.look()
 
     def _finish(self, driver: Driver, ended: Ended) -> bool:
         if not driver.has_cuda:
             raise nothing_allocated(self._options.program.path)
         if self._contents is None:
-            self._contents = self._at_out_of_memory
+            self._contents = self._oom_contents
         if self._contents is None:
             driver.note_now()
             self._keep_memory(driver)

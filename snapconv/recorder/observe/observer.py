@@ -45,7 +45,7 @@ class Observer:
     _parameters_of = -1
     # The phase that continues after a backward pass: the step whose closure ran it, or the forward
     # of a penalty.
-    _after_backward: str | None = None
+    _next_phase: str | None = None
     _is_in_step = _has_gradients = False
     # Whether the forward that runs has a graph, and whether its present call may have one.
     _has_graph = _may_have_graph = False
@@ -231,9 +231,7 @@ class Observer:
             next_phase = OPTIMIZER
         elif is_grad:
             next_phase = FORWARD
-        self._after_backward = (
-            next_phase if self._phase() in (next_phase, FORWARD) else None
-        )
+        self._next_phase = next_phase if self._phase() in (next_phase, FORWARD) else None
         self._begin(BACKWARD)
 
     def _end_backward(self, is_grad: bool, _is_complete: bool) -> None:  # noqa: FBT001  # as above
@@ -245,8 +243,8 @@ class Observer:
             self._records.gradients_of_leaves(self._iteration)
             self._has_gradients = True
         self._phases.end()
-        if self._after_backward:
-            self._begin(self._after_backward)
+        if self._next_phase:
+            self._begin(self._next_phase)
 
     def _begin_step(self, optimizer: Any) -> None:
         self._saved_tensors.close()
