@@ -318,8 +318,7 @@ def keep_file(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
         temporary.replace(path)
     finally:
-        with suppress(OSError):
-            temporary.unlink()
+        _remove(temporary)
 
 
 def hidden_path(path: Path, token: str = "") -> Path:

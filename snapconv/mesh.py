@@ -48,7 +48,7 @@ class Mesh:
         coordinates = {}
         for name, size in reversed(self.axes):
             rank, coordinates[name] = divmod(rank, size)
-        return {name: coordinates[name] for name, _ in self.axes}
+        return dict(reversed(coordinates.items()))
 
     def first_of_stages(self) -> frozenset[int]:
         """Return the first rank of every pipeline stage."""

@@ -217,9 +217,7 @@ class Guards:
 
     def of(self, feature: Feature) -> Guard:
         """Return the guard of a feature."""
-        if feature not in self._guards:
-            self._guards[feature] = Guard(feature)
-        return self._guards[feature]
+        return self._guards.setdefault(feature, Guard(feature))
 
     def notes(self) -> tuple[Note, ...]:
         """Say which features a fault of ours has ended."""

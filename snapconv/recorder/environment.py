@@ -7,9 +7,10 @@ import runpy
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from snapconv.errors import NoCudaError, RecorderError, TorchMissingError
 from snapconv.recorder.job import job_values
@@ -37,27 +38,22 @@ def _no_torch() -> TorchMissingError:
     )
 
 
-class _Build(NamedTuple):
-    """A build of torch: ``has_cuda`` where it is for any GPU, ``is_nvidia`` for NVIDIA's."""
+def _build() -> tuple[str, bool, bool] | None:
+    """Describe the build of torch without importing it; None if it does not describe itself.
 
-    version: str
-    has_cuda: bool
-    is_nvidia: bool
-
-
-def _build() -> _Build | None:
-    """Describe the build of torch without importing it; None if it does not describe itself."""
+    These are its version, whether it is for any GPU, and whether for NVIDIA's.
+    """
     torch = sys.modules.get("torch")
     if torch is not None:
         has_cuda = bool(torch.backends.cuda.is_built())
-        return _Build(str(torch.__version__), has_cuda, torch.version.cuda is not None)
+        return str(torch.__version__), has_cuda, torch.version.cuda is not None
     spec = find_spec("torch")
     package = Path(str(spec and spec.origin))
     try:
         values = runpy.run_path(str(package.with_name("version.py")))
         is_nvidia = values["cuda"] is not None
         is_amd = values.get("hip") is not None
-        return _Build(str(values["__version__"]), is_nvidia or is_amd, is_nvidia)
+        return str(values["__version__"]), is_nvidia or is_amd, is_nvidia
     except (OSError, KeyError):
         return None
 
@@ -114,11 +110,10 @@ def _no_gpu(version: str, reason: str) -> NoCudaError:
 
 def _has_driver() -> bool:
     """Return whether the NVIDIA driver's library can be loaded; that initializes no driver."""
-    try:
+    with suppress(OSError):
         ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def choose_device(requested: int | None) -> int:

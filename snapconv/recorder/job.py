@@ -174,8 +174,6 @@ class SharedOom:
         """Stop listening; a sign that is there already is still answered."""
         self._answer()
         self._over.set()
-        if self._former_handler is None:
-            return
         if signal.getsignal(signal.SIGTERM) == self._wait_and_end:
             signal.signal(signal.SIGTERM, self._former_handler)
 

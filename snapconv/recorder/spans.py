@@ -8,6 +8,7 @@ import time
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 
@@ -65,10 +66,9 @@ class SpanLog:
         shifts = self._shifts(annotations) if isinstance(annotations, list) else []
         if not shifts:
             shifts = [(0, 0)]
-        times = [time_us for time_us, _ in shifts]
 
         def convert(time_us: int) -> int:
-            index = bisect_right(times, time_us) - 1
+            index = bisect_right(shifts, time_us, key=itemgetter(0)) - 1
             _, shift_us = shifts[max(index, 0)]
             return time_us + shift_us
 

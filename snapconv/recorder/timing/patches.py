@@ -51,8 +51,9 @@ def change_modes(change: Callable[[list[Any]], Iterable[Any]]) -> None:
     """
     import torch
 
-    n_modes = torch._C._len_torch_function_stack()
-    modes = [torch._C._pop_torch_function_stack() for _ in range(n_modes)][::-1]
+    modes = modes_now()
+    for _ in modes:
+        torch._C._pop_torch_function_stack()
     for mode in change(modes):
         torch._C._push_on_torch_function_stack(mode)
 
