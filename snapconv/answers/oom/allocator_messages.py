@@ -171,7 +171,9 @@ LOADING = (
     r"\.(?:cuda\(\w{0,20}\)|to\((?:device|\w{1,20}\.device|torch\.device\(|[\"']cuda|rank)"
     r"[\w:\"'=,]{0,60}\)?\))(?!\()|"
     r"occurred when executing \w{0,40}load(?:er|model)?\w{0,20}:|"
-    r"loading checkpoint shards:\d{1,2}%(?!.{0,8000}?shards:100%)"
+    r"loading checkpoint shards:\d{1,2}%(?!.{0,8000}?shards:100%)|"
+    r"loading pipeline components\.\.\.:\d{1,2}%(?!.{0,8000}?components\.\.\.:100%)|"
+    r"loading weights:\d{1,2}%(?!.{0,8000}?weights:100%)"
 )
 PHASES = (
     (

@@ -3034,6 +3034,11 @@ _KINDS = (
                 r"dumped to"
             ),
             r"gpu[-_]memory[-_]utilization ?=? ?0?\.\d",
+            # Its words about the KV cache, and settings of its own.
+            r"maximum concurrency for [\d,]{1,12} tokens per request|gpu kv cache size: [\d,]{1,14} "
+            r"tokens|# (?:gpu|cuda) blocks: \d|memory profiling takes \d|model loading took \d|"
+            r"init engine \(profile|available kv cache memory: ",
+            "max[-_]model[-_]len|max[-_]num[-_]batched[-_]tokens|enforce[-_]eager",
         ),
         needs=(_OUT_OF_MEMORY,),
         unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf|in load_model",),
@@ -3063,7 +3068,11 @@ _KINDS = (
     MessageKind(
         "SGLang",
         level=1,
-        seen=(r"sglang[/\\]srt[/\\]|sglang\.launch_server",),
+        seen=(
+            r"sglang[/\\]srt[/\\]|sglang\.launch_server",
+            r"load weight (?:begin|end)\. .{0,120}?avail mem=|memory pool end\. avail mem=|"
+            r"max_total_num_tokens=\d|kv cache is allocated\. ",
+        ),
         needs=(_OUT_OF_MEMORY,),
         unless=(r"verl[/\\]",),
         means=(
@@ -3221,6 +3230,16 @@ _KINDS = (
         next_step="a smaller image, or fewer images or frames at once; or keep a part "
         "of the models on the CPU (--medvram or --lowvram in web UIs, "
         "enable_model_cpu_offload() in diffusers)",
+        leads=True,
+    ),
+    MessageKind(
+        "a server of a model",
+        level=3,
+        seen=(r"\"post /\S{1,80}? http/\d",),
+        needs=(_OUT_OF_MEMORY,),
+        means="memory ran out while a server answered a request",
+        next_step="fewer or shorter requests at once (images, tokens, a smaller batch of the "
+        "server), or a smaller or quantized model; `nvidia-smi` shows what other programs hold",
         leads=True,
     ),
     MessageKind(

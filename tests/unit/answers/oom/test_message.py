@@ -853,6 +853,22 @@ def test_a_fragmented_torch_on_windows_is_not_told_a_setting_that_windows_lacks(
     assert [step.startswith("a smaller batch") for step in steps] == [True, True]
 
 
+@pytest.mark.parametrize(
+    ("bars", "is_loading"),
+    [
+        ("Loading pipeline components...:  57%|###   | 4/7", True),
+        (
+            "Loading pipeline components...:  57%|###   | 4/7\nLoading pipeline components...: 100%",
+            False,
+        ),
+        ("Loading weights:  12%|#     | 40/320", True),
+    ],
+)
+def test_a_bar_that_is_not_at_its_end_says_that_weights_were_loaded(bars, is_loading):
+    step = explain_message(f"{bars}\n{from_2_1(*FULL)}").next_step
+    assert step.startswith("load the weights") is is_loading
+
+
 def test_a_line_of_rich_without_a_function_says_that_weights_were_moved():
     line = "\u2502   1145     return self._apply(convert) \u2502"
     assert explain_message(f"{line}\n{from_2_1(*FULL)}").next_step.startswith("load the weights")

@@ -28,6 +28,36 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
+        'INFO: "POST /generate HTTP/1.1" 500 Internal Server Error\n'
+        "Error: out of memory",
+        "a server of a model",
+        FULL,
+        {},
+        "fewer or shorter requests at once",
+    ),
+    (
+        "Maximum concurrency for 4096 tokens per request: 1.5x\n"
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "vLLM",
+        FULL,
+        {},
+        "lower --gpu-memory-utilization",
+    ),
+    (
+        "CUDA out of memory: try a smaller max_model_len",
+        "vLLM",
+        FULL,
+        {},
+        "lower --gpu-memory-utilization",
+    ),
+    (
+        "Memory pool end. avail mem=3.90 GB\ntorch.OutOfMemoryError: CUDA out of memory.",
+        "SGLang",
+        FULL,
+        {},
+        "lower --mem-fraction-static",
+    ),
+    (
         "Input prompt (9000 tokens) is too long and exceeds the capacity of block_manager",
         "a prompt beyond vLLM's KV cache",
         LIMITED,
