@@ -36,6 +36,16 @@ NEXT_STEPS = {
     OomCause.UNKNOWN: "run it again with `{backend.monitor}` beside it, which shows what other "
     "programs hold; if this one holds the memory, {less}; {backend.watch}",
 }
+# Where the program's last line moves a tensor to the device: `x = data.to(device)`.
+MOVING = (
+    r"(?:line\d{1,6}, in|-->\d{1,5})[\w<>=.,()\[\]:-]{1,160}?"
+    r"\.(?:cuda\(\w{0,20}\)|to\((?:self\.|torch\.)?(?:device|[\"']cuda|rank|gpu)[\w:.\"'=(),]{0,60}\))"
+    r"[\^~]{0,200}(?:torch\.)?(?:cuda\.)?(?:runtime|outofmemory)error:?$"
+)
+MOVED_AT_ONCE = (
+    "keep this data in the host's memory and move a part of it, such as one batch, to the device "
+    "at a time: the traceback's last line moves all of it"
+)
 # Where the request is larger than all that torch holds beside it.
 ONE_REQUEST = (
     f"{SHAPES}: this one request is larger than all that torch has; else "

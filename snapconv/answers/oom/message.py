@@ -35,6 +35,8 @@ from snapconv.answers.oom.allocator_messages import (
     LARGE_REQUEST,
     LARGER_THAN_OWN,
     LESS,
+    MOVED_AT_ONCE,
+    MOVING,
     MPS_LIMIT,
     MPS_OTHER,
     NEXT_STEPS,
@@ -44,6 +46,7 @@ from snapconv.answers.oom.allocator_messages import (
     OUTSIDE_TOO,
     PHASES,
     SAME_PROCESS,
+    SHAPES,
     WAITED,
     WORDS,
 )
@@ -84,6 +87,7 @@ _MOST_BYTES = {"tried": 1 << 64}
 _PROCESS = squeezed(r"process (\d{1,9}) has <size> memory in use")
 _AMOUNT = re.compile(r"([\d.,]+)([kmgtp]?)")
 _POWERS = " kmgtp"
+_GROUPED_BY_POINTS = re.compile(r"\d{1,3}(?:\.\d{3}){2,6}")
 _LACKS = "torch's allocator found no memory; the text lacks the figures that would say why"
 _LEAST_NOTABLE = 0.05
 # What a program that only loads weights has reserved and free: of 14 public messages with so little
@@ -469,6 +473,8 @@ def _bytes_of(number: str) -> int:
     What is no number (`1.2.3`, a lone point) is more than every figure may be.
     """
     digits, letter = _AMOUNT.findall(number)[0]
+    if _GROUPED_BY_POINTS.fullmatch(digits):
+        digits = digits.replace(".", "")
     point = "." if digits[-3:-2] == "," and digits.count(",") == 1 else ""
     digits = digits.replace(",", point)
     if not digits.replace(".", "", 1).isdecimal():
@@ -598,8 +604,11 @@ def _explain_allocator(log: CompactText, start: int, text: str) -> MessageAnswer
     phase_step = _phase_step(log.text, start)
     if phase_step == LESS and _is_nothing_freed(answer) and "inforward" not in log.text:
         phase_step = NOTHING_FREED
-    around = log.text[max(start - _MOST_OF_TRACEBACK, 0) : start] + text
-    next_step = _exact_step(answer, around).format(less=phase_step, backend=backend)
+    above = log.text[max(start - _MOST_OF_TRACEBACK, 0) : start]
+    next_step = _exact_step(answer, above + text).format(less=phase_step, backend=backend)
+    is_own_request = answer.cause == OomCause.TOO_LARGE or next_step.startswith(SHAPES)
+    if is_own_request and squeezed(MOVING).search(above):
+        next_step = MOVED_AT_ONCE
     return replace(answer, verdict=_exact_verdict(answer), next_step=next_step)
 
 

@@ -18,8 +18,9 @@ class FigureName:
 # Patterns in small letters and without white space, by the unit.
 NUMBERS = {
     "size": r"\d{1,20}(?:\.\d{0,9})?(?:bytes|[kmgtp]i?b|b)",
-    # NumPy writes three digits: `315. GiB`.
-    "bytes": r"\d[\d,]{0,20}(?:\.\d{1,9}|\.(?=[kmgt]ib))?(?:bytes?|[kmgtp]i?b|b)?",
+    # NumPy writes three digits: `315. GiB`; Java groups digits by points in some languages.
+    "bytes": r"\d{1,3}(?:\.\d{3}){2,6}bytes|"
+    r"\d[\d,]{0,20}(?:\.\d{1,9}|\.(?=[kmgt]ib))?(?:bytes?|[kmgtp]i?b|b)?",
     "tokens": r"\d[\d,]{0,15}",
     "requests": r"\d{1,9}",
     "number": r"\d{1,9}",

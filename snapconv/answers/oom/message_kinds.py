@@ -159,7 +159,7 @@ _KINDS = (
             r"<free_bytes> free(?:[;)]|$)",
             "of which <free_bytes>",
             r"free \(according to \w{1,20}\): <free_bytes>",
-            "<allocated_bytes> already",
+            "<allocated_bytes> alre",
             "<allocated_bytes> is allocated",
             "currently allocated: <allocated_bytes>(?: requested <tried_bytes>)?",
             # People retype it: "resrved".
@@ -371,6 +371,21 @@ _KINDS = (
             "start servers on one GPU one after another, each when the other has finished its start"
         ),
         cause=OomCause.OUTSIDE,
+    ),
+    MessageKind(
+        "the quantization of a model",
+        level=1.6,
+        seen=(
+            r"basequantizeconfig\(?|(?<!\w)model\.quantize\(|gptqmodifier\(|awqmodifier\(|"
+            r"from llmcompressor|\w{3,6}(?:quantizer|quantize)\.py\"?,line",
+        ),
+        needs=(_OUT_OF_MEMORY,),
+        means="a program that quantizes a model needs its weights in full, and on the GPU those of "
+        "the layers that it works on",
+        next_step="keep the model on the CPU and let the quantizer move a layer at a time (no "
+        ".cuda(), no device_map to the GPU), or spread it (device_map, max_memory); fewer or "
+        "shorter calibration examples, kept on the CPU; or take weights that are quantized already",
+        leads=True,
     ),
     MessageKind(
         "vLLM's warm-up",
@@ -4621,6 +4636,21 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "a CPU allocation of torch on Android",
+        backend="host",
+        level=0.9,
+        seen=("cpuallocator: not enough memory: you tried to allocate <tried>",),
+        needs=(
+            r"androidruntime|java\.lang\.|com\.[a-z]\w{1,30}\.python|\.apk|/data/app/|arm64-v8a|"
+            r"armeabi",
+        ),
+        means="torch on Android got no memory on the CPU: the app has reached what the phone lets it "
+        "have (of a 32-bit app the address space), not the GPU's memory",
+        next_step="a smaller input, under torch.no_grad(), or a smaller or quantized model; "
+        "build the app for 64 bits (arm64-v8a)",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "a CPU allocation of torch on Windows",
         backend="host",
         level=1,
@@ -5796,6 +5826,25 @@ _KINDS = (
         "for the cache (gpu_memory_utilization in vLLM, mem_fraction_static in SGLang), weights in "
         "fewer bytes, or more GPUs",
         cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "the limit of the address space",
+        backend="host",
+        level=1,
+        seen=(
+            r"address space \(kbytes\) (?P<limit_kib>\d{4,12})",
+            r"virtual memory \(kbytes,-v\) (?P<limit_kib>\d{4,12})",
+        ),
+        needs=(
+            rf"{_FAILURE}.{{0,30}}?(?:memory|alloc)|alloc\w{{0,8}}fail|memoryerror|bad_alloc",
+        ),
+        means="the shell limits the address space of a program (ulimit -v). Every mapping counts, "
+        "also of a GPU's driver, of files and of threads' stacks, so that an allocation may fail "
+        "long before so much memory is used",
+        next_step="`ulimit -v unlimited` before the program starts (or the limit in "
+        "/etc/security/limits.conf); if it fails then too, `free -g` shows whether the machine's "
+        "memory is full",
+        cause=OomCause.HOST,
     ),
     MessageKind(
         "an allocation that failed",

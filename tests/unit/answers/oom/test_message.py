@@ -528,6 +528,7 @@ def test_other_processes_that_hold_what_is_missing_are_stopped_first():
         (from_2_1(*FIGURES).partition(" PyTorch but")[0], "reserved_bytes"),
         (from_1_4(*FIGURES).partition("ity;")[0], "total_bytes"),
         (from_1_4(*FIGURES).partition(" allocated;")[0], "allocated_bytes"),
+        (from_1_4(*FIGURES).partition("ady allocated")[0], "allocated_bytes"),
         (from_2_1(*FIGURES).partition(" by PyTorch")[0], "allocated_bytes"),
     ],
 )
@@ -810,6 +811,25 @@ def test_a_batch_that_is_moved_has_not_the_remedy_of_weights():
         "batch.to(device)\n"
     )
     assert explain_message(moving + from_2_1(*FULL)).next_step.startswith("a smaller batch")
+
+
+def test_data_larger_than_the_device_that_is_moved_at_once_is_moved_in_parts():
+    moving = (
+        'Traceback (most recent call last):\n  File "data.py", line 29, in __init__\n    self.data = '
+        "data.view(n_rows, -1).t().contiguous().to(device)\nRuntimeError: "
+    )
+    for reserved in (0, 4 * GIB):
+        larger = from_1_4(40 * GIB, 12 * GIB, 7 * GIB, reserved, reserved)
+        next_step = explain_message(moving + larger).next_step
+        assert next_step.startswith("keep this data in the host's memory and move a part of it")
+        step_elsewhere = explain_message(moving.replace(".to(device)", "") + larger).next_step
+        assert step_elsewhere.startswith("make this one request smaller")
+
+
+def test_a_model_that_is_quantized_stays_on_the_cpu():
+    code = "\nfrom auto_gptq import AutoGPTQForCausalLM, BaseQuantizeConfig\n"
+    next_step = explain_message(from_2_1(*FULL) + code).next_step
+    assert next_step.startswith("keep the model on the CPU and let the quantizer move a layer")
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,14 @@ TEXTS = (
         "a shorter context",
     ),
     (
+        "quant_config = BaseQuantizeConfig(bits=4)\nmodel.quantize(examples)\n"
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "the quantization of a model",
+        FULL,
+        {},
+        "keep the model on the CPU and let the quantizer move a layer at a time",
+    ),
+    (
         "ValueError: Cannot auto-fit max_model_len: not enough GPU memory available to serve even "
         "a single token. Try increasing `gpu_memory_utilization`.",
         "vLLM's KV cache",
@@ -321,6 +329,40 @@ TEXTS = (
         UNKNOWN,
         {"the limit": 4 * GIB, "used": 5 * GIB},
         "use less at once",
+    ),
+    (
+        "E/AndroidRuntime: com.some.python.PyException: RuntimeError: [enforce fail at "
+        "CPUAllocator.cpp:72] data. DefaultCPUAllocator: not enough memory: you tried to allocate "
+        "2097152 bytes. Buy new RAM!",
+        "a CPU allocation of torch on Android",
+        HOST,
+        {"tried": 2 * MIB},
+        "a smaller input, under torch.no_grad()",
+    ),
+    (
+        "failed to allocate memory for the export\n$ ulimit -a\n"
+        "-s: stack size (kbytes)             8192\n"
+        "-v: address space (kbytes)          4194304\n",
+        "the limit of the address space",
+        HOST,
+        {"the limit": 4 * GIB},
+        "`ulimit -v unlimited` before the program starts",
+    ),
+    (
+        "MemoryError\n$ ulimit -a\nmax memory size         (kbytes, -m) unlimited\n"
+        "virtual memory          (kbytes, -v) 2097152\n",
+        "the limit of the address space",
+        HOST,
+        {"the limit": 2 * GIB},
+        "`ulimit -v unlimited` before the program starts",
+    ),
+    (
+        "Native memory allocation (malloc) failed to allocate 2.097.152 bytes for committing "
+        "reserved memory.",
+        "Java's memory outside the heap",
+        HOST,
+        {"tried": 2 * MIB},
+        "a smaller heap (-Xmx) or fewer processes",
     ),
     (
         "Failed to allocate memory for tensor(torch.Size([2, 80, 256, 256]), torch.float16) "
