@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.growth import Growth, find_growth
@@ -125,6 +126,11 @@ class MemoryReport:
     oom_events: tuple[FailedAllocation, ...]
     phase: Int8Column
     stacks: ReportStacks
+
+    @property
+    def probability(self) -> NDArray[np.float64]:
+        """The probability of each allocation's category, to three digits."""
+        return self.analysis.classification.probability.astype(float).round(3)
 
     def to_json(self, output: Path) -> dict[str, object]:
         """Return JSON-ready values; ``output`` is the file that was written, which has all else."""

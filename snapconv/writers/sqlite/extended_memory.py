@@ -8,6 +8,7 @@ SCHEMA_VERSION.
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from itertools import count
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.phases.trace_phases import Phase
 from snapconv.units import device_kind
 from snapconv.writers.sqlite.tables import (
+    NUMBER,
     Arrays,
     Column,
     Row,
@@ -45,19 +47,18 @@ _EMPTY = "the trace has no events"
 _NO_STACK = "no stack was recorded"
 
 
-def _event(name: str, meaning: str, null: str) -> Column:
-    return Column(name, meaning, null, _EVENT, stands_for_null=-1)
+def _event(name: str, meaning: str, null: str, path: str = "") -> Column:
+    return Column(name, meaning, null, _EVENT, stands_for_null=-1, path=path)
 
 
-def _iteration(name: str, meaning: str, null: str | None = None) -> Column:
+def _iteration(name: str, meaning: str, null: str | None = None, path: str = "") -> Column:
     reference = "INTEGER REFERENCES snapconv_iterations (iteration)"
-    return Column(
-        name, meaning, null, sql_type=reference, stands_for_null=-1 if null else None
-    )
+    stand_in = -1 if null else None
+    return Column(name, meaning, null, "", reference, stand_in, path)
 
 
-def _time(null: str) -> Column:
-    return Column("time_us", "when", null, _US, stands_for_null=-1)
+def _time(null: str, path: str = "") -> Column:
+    return Column("time_us", "when", null, _US, stands_for_null=-1, path=path)
 
 
 _STACK = row_of("snapconv_stacks", "stack_id", _NO_STACK)
@@ -85,14 +86,6 @@ def _labels(kind: type[IntEnum]) -> Callable[[MemoryReport], list[str]]:
     return words
 
 
-def _rules(report: MemoryReport) -> Iterable[str]:
-    return report.analysis.classification.reasons
-
-
-def _operations(report: MemoryReport) -> Iterable[str]:
-    return report.analysis.operations
-
-
 def _pools(report: MemoryReport) -> Iterable[str]:
     return map(str, report.analysis.snapshot.pools)
 
@@ -101,53 +94,6 @@ def _module_rows(report: MemoryReport) -> Rows:
     modules = report.analysis.modules
     labels = [evidence.label for evidence in modules.evidence]
     return zip(count(), modules.names, labels)
-
-
-def _source_rows(report: MemoryReport | TimeReport) -> Rows:
-    return report.source
-
-
-def _note_rows(report: MemoryReport | TimeReport) -> Rows:
-    return [(note.slug, note.message, note.device) for note in report.notes]
-
-
-def _moment_rows(report: MemoryReport) -> Rows:
-    for moment in report.moments:
-        yield moment.name, moment.event, moment.time_us, moment.size_bytes
-
-
-def _iteration_rows(report: MemoryReport) -> Rows:
-    for number, iteration in enumerate(report.analysis.iterations):
-        first, last = iteration.first_event, iteration.last_event
-        yield number, first, last, iteration.peak_bytes, iteration.peak_event
-
-
-def _growth_rows(report: MemoryReport) -> Rows:
-    for growth in report.growth:
-        yield (
-            growth.stack_id,
-            growth.fate,
-            growth.certainty,
-            growth.first_iteration,
-            growth.last_iteration,
-            growth.n_iterations,
-            growth.n_allocations,
-            growth.block_bytes,
-            growth.bytes_per_iteration,
-        )
-
-
-def _failed_rows(report: MemoryReport) -> Rows:
-    for failed in report.oom_events:
-        yield (
-            failed.event,
-            failed.time_us,
-            failed.block_bytes,
-            failed.device_free_bytes,
-            failed.allocated_bytes,
-            failed.reserved_bytes,
-            failed.stack_id,
-        )
 
 
 def frame_arrays(report: MemoryReport | TimeReport) -> list[Any]:
@@ -164,65 +110,12 @@ def frame_arrays(report: MemoryReport | TimeReport) -> list[Any]:
     ]
 
 
-def _stack_arrays(report: MemoryReport) -> Arrays:
-    stacks = report.stacks
-    return (
-        stacks.stack_id,
-        stacks.n_frames,
-        stacks.innermost_frame_id,
-        stacks.project_frame_id,
-    )
-
-
 def _stack_frame_arrays(report: MemoryReport | TimeReport) -> Arrays:
     stacks = report.stacks
     frame_ids = stacks.table.frame_ids
     firsts = np.repeat(stacks.table.offsets[:-1], stacks.n_frames)
     ordering = np.arange(len(frame_ids)) - firsts
     return np.repeat(stacks.stack_id, stacks.n_frames), ordering, frame_ids
-
-
-def _timeline_arrays(report: MemoryReport) -> Arrays:
-    replay = report.analysis.replay
-    allocated = replay.allocated.after
-    return (
-        range(len(allocated)),
-        report.analysis.device.events.time_us,
-        replay.requested.after,
-        allocated,
-        replay.active.after,
-        replay.reserved.after,
-    )
-
-
-def _allocation_arrays(report: MemoryReport) -> Arrays:
-    analysis = report.analysis
-    allocations = analysis.allocations
-    classification = analysis.classification
-    return (
-        range(len(allocations)),
-        allocations.alloc_event,
-        allocations.free_requested_event,
-        allocations.free_completed_event,
-        allocations.end_event,
-        allocations.addr,
-        allocations.stream,
-        allocations.pool_id,
-        allocations.requested_bytes,
-        allocations.block_bytes,
-        allocations.is_exact,
-        classification.category,
-        classification.evidence,
-        classification.certainty,
-        classification.probability.astype(float).round(3),
-        classification.reason_id,
-        analysis.operation_id,
-        allocations.stack_id,
-        analysis.iteration,
-        report.phase,
-        analysis.modules.module_id,
-        allocations.is_pending_at_end,
-    )
 
 
 # Columns of allocations, in their table and in the view with words.
@@ -236,31 +129,49 @@ def _allocation_arrays(report: MemoryReport) -> Arrays:
     _IS_EXACT,
     _PENDING,
 ) = (
-    _event("alloc_event", "event that allocated it", _NOT_IN_TRACE),
+    _event(
+        "alloc_event",
+        "event that allocated it",
+        _NOT_IN_TRACE,
+        "analysis.allocations.alloc_event",
+    ),
     _event(
         "free_requested_event",
         "event that requested its free",
         _NO_EVENT,
+        "analysis.allocations.free_requested_event",
     ),
     _event(
         "free_completed_event",
         "event that made its block free",
         _NO_EVENT,
+        "analysis.allocations.free_completed_event",
     ),
     _event(
         "end_event",
         "the same, or the event by which that must have happened where the trace has lost it",
         "its block is not free when the trace ends",
+        "analysis.allocations.end_event",
     ),
-    size("requested_bytes", "the size that the program requested"),
-    size("block_bytes", "what the allocator set aside"),
+    size(
+        "requested_bytes",
+        "the size that the program requested",
+        path="analysis.allocations.requested_bytes",
+    ),
+    size(
+        "block_bytes",
+        "what the allocator set aside",
+        path="analysis.allocations.block_bytes",
+    ),
     integer(
         "is_exact",
         "1: `block_bytes` is certain; 0: it is a lower limit, see [replay.md](../design/replay.md)",
+        path="analysis.allocations.is_exact",
     ),
     integer(
         "is_pending_at_end",
         "1: freed, but another stream still uses its block at the dump",
+        path="analysis.allocations.is_pending_at_end",
     ),
 )
 
@@ -316,7 +227,7 @@ REPORT, SOURCE, NOTES = (
         "Where the numbers come from: the file, and how it was made.",
         text("key", "name of the fact"),
         text("value", "its text"),
-        rows=_source_rows,
+        rows=attrgetter("source"),
     ),
     table(
         "snapconv_notes",
@@ -328,7 +239,7 @@ REPORT, SOURCE, NOTES = (
             "device that it is about; -1: pinned host memory",
             null="the whole file",
         ),
-        rows=_note_rows,
+        records=attrgetter("notes"),
     ),
 )
 
@@ -340,7 +251,7 @@ STEPS = (
         _event("event", "the event; what is counted is counted after it", _BEFORE),
         _time(f"{_BEFORE}, or {_NO_TIMES}"),
         size("size_bytes", "the bytes at that moment, of the kind in the name"),
-        rows=_moment_rows,
+        records=attrgetter("moments"),
     ),
     table(
         "snapconv_iterations",
@@ -348,9 +259,13 @@ STEPS = (
         key(name="iteration"),
         _event("first_event", "its first event", _EMPTY),
         _event("last_event", "its last event", _EMPTY),
-        size("peak_allocated_bytes", "the most that was allocated in it"),
+        size(
+            "peak_allocated_bytes",
+            "the most that was allocated in it",
+            path="peak_bytes",
+        ),
         _event("peak_event", "the event after which that was so", _BEFORE),
-        rows=_iteration_rows,
+        records=attrgetter("analysis.iterations"),
     ),
     table(
         "snapconv_growth",
@@ -367,7 +282,7 @@ STEPS = (
         integer("n_allocations", "number of allocations that were left behind"),
         size("block_bytes", "what it grew by in all of them"),
         size("bytes_per_iteration", "what an iteration adds"),
-        rows=_growth_rows,
+        records=attrgetter("growth"),
     ),
     table(
         "snapconv_oom_events",
@@ -377,12 +292,13 @@ STEPS = (
         size(
             "requested_bytes",
             "the requested size, which torch writes rounded up here",
+            path="block_bytes",
         ),
         size("device_free_bytes", "what the driver had free"),
         size("allocated_bytes", "what was allocated then"),
         size("reserved_bytes", "the bytes in segments then"),
         _STACK,
-        rows=_failed_rows,
+        records=attrgetter("oom_events"),
     ),
 )
 
@@ -410,13 +326,13 @@ WORDS = (
         "snapconv_rules",
         "The rules that decided categories.",
         "name of the rule; that of row 0 is `none`",
-        _rules,
+        attrgetter("analysis.classification.reasons"),
     ),
     _words(
         "snapconv_operations",
         "The operations that allocated.",
         "name of the operation; that of row 0 is `unknown`",
-        _operations,
+        attrgetter("analysis.operations"),
     ),
     _words(
         "snapconv_phases",
@@ -442,6 +358,7 @@ WORDS = (
 )
 
 
+N_FRAMES = integer("n_frames", "number of frames", path="stacks.n_frames")
 FRAMES, STACKS, STACK_FRAMES = (
     table(
         "snapconv_frames",
@@ -456,11 +373,20 @@ FRAMES, STACKS, STACK_FRAMES = (
     table(
         "snapconv_stacks",
         "The distinct stacks.",
-        key(),
-        integer("n_frames", "number of frames"),
-        row_of("snapconv_frames", "innermost_frame_id", "the stack is empty"),
-        row_of("snapconv_frames", "project_frame_id", "no frame is the project's"),
-        arrays=_stack_arrays,
+        key(path="stacks.stack_id"),
+        N_FRAMES,
+        row_of(
+            "snapconv_frames",
+            "innermost_frame_id",
+            "the stack is empty",
+            path="stacks.innermost_frame_id",
+        ),
+        row_of(
+            "snapconv_frames",
+            "project_frame_id",
+            "no frame is the project's",
+            path="stacks.project_frame_id",
+        ),
     ),
     table(
         "snapconv_stack_frames",
@@ -484,19 +410,29 @@ EXTENDED_TABLES: tuple[Table, ...] = (
             "0, 1, 2, …: position in the device's trace",
             unit=_EVENT,
             sql_type="INTEGER PRIMARY KEY",
+            path=NUMBER,
         ),
-        _time(_NO_TIMES),
+        _time(_NO_TIMES, "analysis.device.events.time_us"),
         size(
             "requested_bytes",
             "sum of the requested sizes of all blocks that `active_bytes` counts",
+            path="analysis.replay.requested.after",
         ),
-        size("allocated_bytes", "sum of the blocks in use"),
+        size(
+            "allocated_bytes",
+            "sum of the blocks in use",
+            path="analysis.replay.allocated.after",
+        ),
         size(
             "active_bytes",
             "sum of the blocks in use or waiting for a stream before they are free",
+            path="analysis.replay.active.after",
         ),
-        size("reserved_bytes", "sum of the segments"),
-        arrays=_timeline_arrays,
+        size(
+            "reserved_bytes",
+            "sum of the segments",
+            path="analysis.replay.reserved.after",
+        ),
     ),
     table(
         "snapconv_allocations",
@@ -510,15 +446,40 @@ EXTENDED_TABLES: tuple[Table, ...] = (
             "addr",
             "address as a signed 64-bit integer, negative from 2^63 on",
             unit="address",
+            path="analysis.allocations.addr",
         ),
-        integer("stream", "handle of the CUDA stream; 0 is the default stream"),
-        row_of("snapconv_pools", "pool_id", "not in the snapshot"),
+        integer(
+            "stream",
+            "handle of the CUDA stream; 0 is the default stream",
+            path="analysis.allocations.stream",
+        ),
+        row_of(
+            "snapconv_pools",
+            "pool_id",
+            "not in the snapshot",
+            path="analysis.allocations.pool_id",
+        ),
         _REQUESTED,
         _BLOCK,
         _IS_EXACT,
-        row_of("snapconv_categories", "category_id", meaning="what it was for"),
-        row_of("snapconv_evidence", "evidence_id", meaning="how that is known"),
-        row_of("snapconv_certainties", "certainty_id", meaning="how sure that is"),
+        row_of(
+            "snapconv_categories",
+            "category_id",
+            meaning="what it was for",
+            path="analysis.classification.category",
+        ),
+        row_of(
+            "snapconv_evidence",
+            "evidence_id",
+            meaning="how that is known",
+            path="analysis.classification.evidence",
+        ),
+        row_of(
+            "snapconv_certainties",
+            "certainty_id",
+            meaning="how sure that is",
+            path="analysis.classification.certainty",
+        ),
         Column(
             "probability",
             "how probable the category is: of what has 0.9, 90 % is right; 1: it "
@@ -526,21 +487,37 @@ EXTENDED_TABLES: tuple[Table, ...] = (
             null="it is unknown",
             sql_type="REAL",
             stands_for_null=0,
+            path="probability",
         ),
         row_of(
-            "snapconv_rules", "rule_id", meaning="row of `snapconv_rules`; 0: none decided"
+            "snapconv_rules",
+            "rule_id",
+            meaning="row of `snapconv_rules`; 0: none decided",
+            path="analysis.classification.reason_id",
         ),
         row_of(
             "snapconv_operations",
             "operation_id",
             meaning="row of `snapconv_operations`; 0: not known",
+            path="analysis.operation_id",
         ),
-        row_of("snapconv_stacks", "stack_id", _NO_STACK),
-        _iteration("iteration", "training step that allocated it", _NOT_IN_TRACE),
-        row_of("snapconv_phases", "phase_id", _NOT_IN_TRACE),
-        row_of("snapconv_modules", "module_id", _NO_MODULE),
+        row_of(
+            "snapconv_stacks",
+            "stack_id",
+            _NO_STACK,
+            path="analysis.allocations.stack_id",
+        ),
+        _iteration(
+            "iteration",
+            "training step that allocated it",
+            _NOT_IN_TRACE,
+            "analysis.iteration",
+        ),
+        row_of("snapconv_phases", "phase_id", _NOT_IN_TRACE, path="phase"),
+        row_of(
+            "snapconv_modules", "module_id", _NO_MODULE, path="analysis.modules.module_id"
+        ),
         _PENDING,
-        arrays=_allocation_arrays,
     ),
 )
 

@@ -9,6 +9,7 @@ from snapconv.answers.times import TimeReport
 from snapconv.snapshot.recorded.timing_file import PHASES
 from snapconv.writers.sqlite.extended_memory import (
     FRAMES,
+    N_FRAMES,
     NOTES,
     SOURCE,
     STACK_FRAMES,
@@ -63,11 +64,6 @@ def _frame_arrays(report: TimeReport) -> Arrays:
     stacks = report.stacks
     assert stacks.is_of_module is not None  # a report of times has it
     return [*frame_arrays(report), stacks.is_of_module[stacks.frame_id]]
-
-
-def _stack_arrays(report: TimeReport) -> Arrays:
-    stacks = report.stacks
-    return stacks.stack_id, stacks.n_frames
 
 
 def _call_arrays(report: TimeReport) -> Arrays:
@@ -132,9 +128,8 @@ EXTENDED_TIME_TABLES: tuple[Table, ...] = (
     table(
         "snapconv_stacks",
         "The distinct stacks.",
-        key(),
-        integer("n_frames", "number of frames"),
-        arrays=_stack_arrays,
+        key(path="stacks.stack_id"),
+        N_FRAMES,
     ),
     STACK_FRAMES,
     table(

@@ -4,7 +4,9 @@ docs/reference/ranks-schema.md is printed from these tables.
 """
 
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from snapconv.answers.ranks.job_report import JobReport
 from snapconv.answers.ranks.rank_file import RankDevice
@@ -23,7 +25,9 @@ from snapconv.writers.sqlite.tables import (
 JOB_SCHEMA_VERSION = 1
 
 _FILE_ID = integer("file_id", "row of `job_files`")
-_DEVICE = integer("device", "ordinal of the device; -1: pinned host memory")
+_DEVICE = integer(
+    "device", "ordinal of the device; -1: pinned host memory", path="row.device"
+)
 _NOT_RECORDED = "not recorded"
 _NO_LINE = "no line of the project"
 _NONE_FAILED = "no request failed"
@@ -51,32 +55,14 @@ def _coordinate_rows(report: JobReport) -> Rows:
             yield number, axis, index
 
 
-def _devices(report: JobReport) -> Iterator[tuple[int, RankDevice]]:
+class _Device(NamedTuple):
+    file_id: int
+    row: RankDevice
+
+
+def _devices(report: JobReport) -> Iterator[_Device]:
     for number, file in enumerate(report.files):
-        yield from ((number, device) for device in file.devices)
-
-
-def _device_rows(report: JobReport) -> Rows:
-    for number, device in _devices(report):
-        failed = device.failed
-        yield (
-            number,
-            device.device,
-            device.kind,
-            device.peak_bytes,
-            device.end_bytes,
-            device.reserved_bytes,
-            device.usable_bytes,
-            device.growth_bytes,
-            device.history,
-            device.about,
-            device.verdict,
-            device.command,
-            failed and failed.needed_bytes,
-            failed and failed.free_bytes,
-            failed and failed.place,
-            failed and failed.sentence,
-        )
+        yield from (_Device(number, device) for device in file.devices)
 
 
 def _category_rows(report: JobReport) -> Rows:
@@ -90,11 +76,6 @@ def _line_rows(report: JobReport) -> Rows:
         for position, line in enumerate(device.lines):
             place = line.file, line.line, line.function
             yield number, device.device, position, line.category, *place, line.block_bytes
-
-
-def _finding_rows(report: JobReport) -> Rows:
-    for number, finding in enumerate(report.findings):
-        yield number, finding.kind.value, finding.sentence, finding.n_bytes, finding.rank
 
 
 JOB_TABLES = (
@@ -133,38 +114,58 @@ JOB_TABLES = (
         text(
             "kind",
             "kind of the device: `cuda`, `npu`, `xpu`, …; `host` for pinned host memory",
+            path="row.kind",
         ),
-        size("peak_bytes", "peak of allocated bytes"),
-        size("end_bytes", "allocated bytes at the dump"),
-        size("reserved_bytes", "peak of reserved bytes"),
+        size("peak_bytes", "peak of allocated bytes", path="row.peak_bytes"),
+        size("end_bytes", "allocated bytes at the dump", path="row.end_bytes"),
+        size("reserved_bytes", "peak of reserved bytes", path="row.reserved_bytes"),
         size(
             "usable_bytes",
             "what PyTorch could have of the device",
             null=_NOT_RECORDED,
+            path="row.usable_bytes",
         ),
-        size("growth_bytes", "what every iteration adds to the end of the trace"),
-        text("history", "verdict on the history, as in `snapconv info`"),
-        text("about", "subject of the verdict: `oom`, `growth`, `fragmentation` or `peak`"),
-        text("verdict", "the most important fact, in a sentence"),
-        text("command", "the command of snapconv that has more"),
+        size(
+            "growth_bytes",
+            "what every iteration adds to the end of the trace",
+            path="row.growth_bytes",
+        ),
+        text(
+            "history", "verdict on the history, as in `snapconv info`", path="row.history"
+        ),
+        text(
+            "about",
+            "subject of the verdict: `oom`, `growth`, `fragmentation` or `peak`",
+            path="row.about",
+        ),
+        text("verdict", "the most important fact, in a sentence", path="row.verdict"),
+        text("command", "the command of snapconv that has more", path="row.command"),
         size(
             "failed_needed_bytes",
             "what the failed request needed of the device",
             null=_NONE_FAILED,
+            path="row.failed.needed_bytes",
         ),
         size(
             "failed_free_bytes",
             "what the device had free then",
             null=f"{_NONE_FAILED}, or not recorded",
+            path="row.failed.free_bytes",
         ),
         text(
             "failed_place",
             "line of the project that made the request; empty for none",
             null=_NONE_FAILED,
+            path="row.failed.place",
         ),
-        text("failed_sentence", "why it failed", null=_NONE_FAILED),
+        text(
+            "failed_sentence",
+            "why it failed",
+            null=_NONE_FAILED,
+            path="row.failed.sentence",
+        ),
         constraint="PRIMARY KEY (file_id, device)",
-        rows=_device_rows,
+        records=_devices,
     ),
     table(
         "job_categories",
@@ -198,6 +199,7 @@ JOB_TABLES = (
         text(
             "kind",
             "`out of memory`, `outlier`, `imbalance`, `growth`, `fault` or `hint`",
+            path="kind.value",
         ),
         text("sentence", "the finding"),
         size(
@@ -208,7 +210,7 @@ JOB_TABLES = (
         integer(
             "rank", "rank that it is about", null="several ranks, or one without a number"
         ),
-        rows=_finding_rows,
+        records=attrgetter("findings"),
     ),
 )
 

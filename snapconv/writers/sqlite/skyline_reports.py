@@ -7,6 +7,7 @@ programs. DeepView.Profile 0.14.5 uses the same schema for times.
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 
 from snapconv.answers.memory_report import ActivationEntry, MemoryReport, WeightEntry
@@ -27,7 +28,6 @@ from snapconv.writers.sqlite.tables import (
 
 USER_VERSION = 1
 
-# Skyline's tables count from 1.
 ENTRY_KEY = key("1, 2, 3, …")
 # Columns of the frames of entries.
 _ORDERING, _FILE_PATH, _LINE_NUMBER = (
@@ -79,21 +79,6 @@ def _time_frames(report: TimeReport) -> Rows:
     return EntryFrames(report.entries, is_number_first=False)
 
 
-def _weight_rows(report: MemoryReport) -> Rows:
-    for number, weight in enumerate(report.weights, 1):
-        yield number, weight.name, weight.size_bytes, weight.grad_size_bytes
-
-
-def _activation_rows(report: MemoryReport) -> Rows:
-    for number, activation in enumerate(report.activations, 1):
-        yield number, activation.operation_name, activation.size_bytes
-
-
-def _call_rows(report: TimeReport) -> Rows:
-    for number, entry in enumerate(report.entries, 1):
-        yield number, entry.operation_name, entry.forward_ms, entry.backward_ms
-
-
 def _correlations(report: MemoryReport) -> Rows:
     """Yield weights, then activations, numbered as one sequence."""
     n_weights = len(report.weights)
@@ -122,7 +107,7 @@ TABLES = (
             "grad_size_bytes",
             "the same of its gradient in the iteration of the peak; 0: it has none",
         ),
-        rows=_weight_rows,
+        records=attrgetter("weights"),
         is_skylines=True,
     ),
     table(
@@ -132,7 +117,7 @@ TABLES = (
         ENTRY_KEY,
         text("operation_name", "the operation that allocated it"),
         size("size_bytes", "block bytes: what the allocator set aside for it"),
-        rows=_activation_rows,
+        records=attrgetter("activations"),
         is_skylines=True,
     ),
     table(
@@ -200,7 +185,7 @@ TIME_TABLES = (
             "what autograd ran for it in backward, on the device",
             null="nothing of it ran in backward",
         ),
-        rows=_call_rows,
+        records=attrgetter("entries"),
         is_skylines=True,
     ),
     table(

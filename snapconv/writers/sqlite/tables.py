@@ -1,14 +1,15 @@
 """Tables and views as data, and the SQLite files that are made of them, all or none.
 
-A table has its columns, each with its SQL and its meaning, and a function that takes their values
-out of a report, in the order of the columns. Files are created and filled from it, and
-docs/reference/schema.md is printed from it, so that they cannot differ. The same report gives the
+A table has its columns, each with its SQL, its meaning and where a report has its values. Files are
+created and filled from it, and docs/reference/schema.md is printed from it, so that they cannot
+differ. The same report gives the
 same bytes with the same SQLite version: the pragmas are fixed, and everything happens in one
 transaction.
 """
 
 import operator
 import sqlite3
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ Value = int | float | str | None
 Row = tuple[object, ...]
 Rows = Iterable[Row]
 Arrays = Sequence[Any]
+
+# Stands in place of a path for the number of a record.
+NUMBER = "#"
 
 # Rows that are Python objects at a time: of the widest table 6 MB. Four times as many take no less
 # time.
@@ -54,6 +58,7 @@ class Column:
     """A column; ``null`` is what NULL means, or is None where NULL cannot be.
 
     ``stands_for_null`` is the value with the same meaning in a report's column, which has no NULL.
+    ``path`` is that of the value in a record, or of all values in a report: by default its name.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Column:
     unit: str = ""
     sql_type: str = "INTEGER"
     stands_for_null: int | None = None
+    path: str = ""
 
     @property
     def declaration(self) -> str:
@@ -77,17 +83,23 @@ size = partial(Column, unit="bytes")
 milliseconds = partial(Column, sql_type="REAL", unit="ms")
 
 
-def key(meaning: str = "0, 1, 2, …", name: str = "id") -> Column:
-    """Make the column of a table's key."""
-    return Column(name, meaning, sql_type="INTEGER PRIMARY KEY")
+def key(meaning: str = "0, 1, 2, …", name: str = "id", path: str = NUMBER) -> Column:
+    """Make the column of a table's key: by default the numbers of its records."""
+    return Column(name, meaning, sql_type="INTEGER PRIMARY KEY", path=path)
 
 
-def row_of(table: str, name: str, null: str | None = None, meaning: str = "") -> Column:
+def row_of(
+    table: str,
+    name: str,
+    null: str | None = None,
+    meaning: str = "",
+    path: str = "",
+) -> Column:
     """Make a column of ids of another table's rows; ``null`` is what a missing one means."""
     reference = f"INTEGER REFERENCES {table} (id)"
     stand_in = None if null is None else -1
     meaning = meaning or f"row of `{table}`"
-    return Column(name, meaning, null, sql_type=reference, stands_for_null=stand_in)
+    return Column(name, meaning, null, "", reference, stand_in, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +152,7 @@ class Table:
         assert self.arrays is not None
         columns = self.arrays(report)
         assert len(columns) == len(self.columns), self.name
-        n_rows = len(columns[0])
+        n_rows = len(columns[-1])  # the first may be numbers without an end
         return n_rows, _rows_of_columns(columns, n_rows)
 
 
@@ -150,9 +162,46 @@ def _rows_of_columns(columns: Sequence[Any], n_rows: int) -> Iterator[Row]:
         yield from zip(*(_slice(column, start, stop) for column in columns), strict=True)
 
 
-def table(name: str, meaning: str, *columns: Column, **fields: Any) -> Table:
-    """Declare a table; ``fields`` are those besides its name, meaning and columns."""
+def table(
+    name: str,
+    meaning: str,
+    *columns: Column,
+    records: Callable[[Any], Iterable[object]] | None = None,
+    **fields: Any,
+) -> Table:
+    """Declare a table; ``fields`` are those besides its name, meaning and columns.
+
+    ``records`` gives an object per row that has its values, at the paths of the columns. A table
+    without records, rows and arrays has its arrays in the report, at these paths.
+    """
+    if records:
+        first = 1 if "is_skylines" in fields else 0  # Skyline's tables count from 1
+        fields["rows"] = partial(_rows_of_records, columns, records, first)
+    elif fields.keys().isdisjoint(("rows", "arrays")):
+        fields["arrays"] = partial(_values_of, columns, range(sys.maxsize))
     return Table(name, meaning, columns, **fields)
+
+
+def _rows_of_records(
+    columns: Sequence[Column],
+    records: Callable[[Any], Iterable[object]],
+    first: int,
+    report: object,
+) -> Iterator[Row]:
+    for number, record in enumerate(records(report), first):
+        yield tuple(_values_of(columns, number, record))
+
+
+def _values_of(columns: Sequence[Column], number: int | range, record: object) -> list[Any]:
+    values: list[Any] = []
+    for column in columns:
+        value: Any = number
+        if column.path != NUMBER:
+            value = record
+            for name in (column.path or column.name).split("."):
+                value = None if value is None else getattr(value, name)
+        values.append(value)
+    return values
 
 
 def picked(values: Sequence[Any], numbers: Any) -> list[Any]:
