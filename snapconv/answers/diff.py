@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.peak import NOTHING, Sum, sums_by_name
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import number_groups, plain_rows
+from snapconv.json_text import picked
 from snapconv.replay.history_verdict import Verdict
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine, line_values
 from snapconv.units import Device, device_kind
@@ -91,7 +93,7 @@ class Change(Generic[_Key]):
                 "new": line_values(new) if isinstance(new, SourceLine) else None,
                 "has_stack": NO_STACK not in self.name,
             }
-        counts = {"n_old": self.n_old, "n_new": self.n_new}
+        counts = picked(self, ("n_old", "n_new"))
         return names | {"difference": self.difference.value} | self.figures | counts
 
 
@@ -235,13 +237,12 @@ def _sums_at_peak(
 ) -> tuple[dict[str, Sum], dict[str, Sum], dict[str, Sum]]:
     """Sum up the peak by category, by module with a recorded path, and by operation."""
     live = analysis.live_at_peak
-    codes = analysis.classification.category
     modules = analysis.modules
     is_path = [evidence is Evidence.METADATA for evidence in modules.evidence]
     is_path.append(False)  # what is in no module has the number -1
     has_path = np.array(is_path)[modules.module_id]
     return (
-        sums_by_name(analysis, live, _category_label, codes),
+        sums_by_name(analysis, live, _category_label, analysis.classification.category),
         sums_by_name(
             analysis, live & has_path, modules.names.__getitem__, modules.module_id
         ),
@@ -261,8 +262,8 @@ def _changes(
     """Bring the sums of one name together, largest changes first; leave out empty ones."""
     changes: list[Change[_Key]] = []
     for name in dict.fromkeys((*old, *new)):
-        n_old, old_bytes, _ = old.get(name, NOTHING)
-        n_new, new_bytes, _ = new.get(name, NOTHING)
+        n_old, _, old_bytes, _ = old.get(name, NOTHING)
+        n_new, _, new_bytes, _ = new.get(name, NOTHING)
         if n_old or n_new:
             changes.append(Change(name, old_bytes, new_bytes, n_old, n_new))
 
@@ -278,22 +279,18 @@ def _lines(old: DeviceAnalysis, new: DeviceAnalysis) -> tuple[Change[Match], ...
     matches = [*reasons, *match_lines(_contents(old), _contents(new))]
     old_sums = _line_sums(old)
     new_sums = _line_sums(new)
-    old_side: dict[Match, Sum] = {}
-    new_side: dict[Match, Sum] = {}
-    for match in matches:
-        old_line, new_line = match
-        if old_line:
-            old_side[match] = old_sums.get(old_line, NOTHING)
-        if new_line:
-            new_side[match] = new_sums.get(new_line, NOTHING)
+    old_side = {match: old_sums.get(match[0], NOTHING) for match in matches if match[0]}
+    new_side = {match: new_sums.get(match[1], NOTHING) for match in matches if match[1]}
     return _changes(old_side, new_side, order=_match_place)
 
 
 def _line_sums(analysis: DeviceAnalysis) -> dict[SourceLine | str, Sum]:
     """Sum up the peak by the line of the project, or the reason why there is none."""
-    stack_id = analysis.allocations.stack_id
     return sums_by_name(
-        analysis, analysis.live_at_peak, analysis.lines.line_or_reason, stack_id
+        analysis,
+        analysis.live_at_peak,
+        analysis.lines.line_or_reason,
+        analysis.allocations.stack_id,
     )
 
 
@@ -402,54 +399,40 @@ def _aligned(
     """Pair the lines of one function in their order, so that most of them allocate the same."""
     if len(old) * len(new) > _MOST_PAIRS:
         return _matches_by_number(old, new)
-    likenesses = []
-    for line in old:
-        likenesses.append(
-            [_likeness(line, target, old_contents, new_contents) for target in new]
-        )
-    return list(_best_path(old, new, likenesses))
+    # From the ends on: the best path from an old line and each of the new ones, the last first.
+    paths = [_Path()]
+    for new_line in reversed(new):
+        paths.append(_Path(0.0, (None, new_line), paths[-1]))
+    for old_line in reversed(old):
+        row = [_Path(0.0, (old_line, None), paths[0])]
+        for new_line, after_both, after_old in zip(
+            reversed(new), paths, paths[1:], strict=False
+        ):
+            ways = [
+                _Path(after_old.likeness, (old_line, None), after_old),
+                _Path(row[-1].likeness, (None, new_line), row[-1]),
+            ]
+            likeness = _likeness(old_line, new_line, old_contents, new_contents)
+            if likeness:
+                total = after_both.likeness + likeness
+                ways.insert(0, _Path(total, (old_line, new_line), after_both))
+            row.append(max(ways, key=attrgetter("likeness")))
+        paths = row
+    return list(paths[-1].matches())
 
 
-def _best_path(
-    old: Sequence[SourceLine],
-    new: Sequence[SourceLine],
-    likenesses: Sequence[Sequence[float]],
-) -> Iterator[Match]:
-    """Yield the matches in order that are most alike in sum.
+class _Path(NamedTuple):
+    """Matches in order: how much they are alike in sum, the first, and the path of the others."""
 
-    ``likenesses`` has a row for every old line, with a value for every new one.
-    """
-    totals = _best_totals(likenesses, len(old), len(new))
-    i = 0
-    j = 0
-    while i < len(old) and j < len(new):
-        likeness = likenesses[i][j]
-        if likeness and totals[i][j] == totals[i + 1][j + 1] + likeness:
-            yield old[i], new[j]
-            i += 1
-            j += 1
-        elif totals[i + 1][j] >= totals[i][j + 1]:
-            yield old[i], None
-            i += 1
-        else:
-            yield None, new[j]
-            j += 1
-    yield from ((line, None) for line in old[i:])
-    yield from ((None, line) for line in new[j:])
+    likeness: float = 0.0
+    match: Match = (None, None)
+    following: "_Path | None" = None
 
-
-def _best_totals(
-    likenesses: Sequence[Sequence[float]], n_old: int, n_new: int
-) -> list[list[float]]:
-    """Return the greatest sum from a line of each version to the ends of both."""
-    totals = [[0.0] * (n_new + 1) for _ in range(n_old + 1)]
-    for i in reversed(range(n_old)):
-        for j in reversed(range(n_new)):
-            best = max(totals[i + 1][j], totals[i][j + 1])
-            if likenesses[i][j]:
-                best = max(best, totals[i + 1][j + 1] + likenesses[i][j])
-            totals[i][j] = best
-    return totals
+    def matches(self) -> Iterator[Match]:
+        path = self
+        while path.following:
+            yield path.match
+            path = path.following
 
 
 def _likeness(
