@@ -20,7 +20,7 @@ from typing import NamedTuple
 from snapconv.answers.ranks.rank_file import RankDevice, RankFile, RankLine
 from snapconv.errors import InputError
 from snapconv.mesh import STAGES
-from snapconv.units import HOST, counted, format_bytes
+from snapconv.units import HOST, counted, format_bytes, optional
 
 # Where two ranks differ, either may be the outlier.
 LEAST_RANKS = 3
@@ -97,11 +97,8 @@ class Finding:
     rank: int | None = None
 
 
-def _rank_finding(
-    kind: Kind, rank: "Entry | RankFile", n_bytes: int, words: str
-) -> Finding:
-    file = rank.file if isinstance(rank, Entry) else rank
-    return Finding(kind, f"{rank.name}{words}", n_bytes, file.file, file.rank)
+def _rank_finding(kind: Kind, file: RankFile, n_bytes: int, sentence: str) -> Finding:
+    return Finding(kind, sentence, n_bytes, file.file, file.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +247,8 @@ def _hints(groups: Mapping[_Stage, list[Entry]], n_outliers: int) -> Iterator[Fi
     n_ranks = sum(map(len, groups.values()))
     is_wide = any(map(_is_wide, groups.values()))
     is_mixed = n_outliers > _MIXED * n_ranks or (is_wide and not n_outliers)
-    if n_ranks >= 2 * LEAST_RANKS and is_mixed and not any(map(_has_mesh_axis, groups)):
+    has_mesh = any(axis != "device" for axis, _ in chain.from_iterable(groups))
+    if n_ranks >= 2 * LEAST_RANKS and is_mixed and not has_mesh:
         yield Finding(
             Kind.HINT,
             f"the peaks of the {n_ranks} ranks differ widely: if the job has pipeline stages, "
@@ -273,10 +271,6 @@ def _hints(groups: Mapping[_Stage, list[Entry]], n_outliers: int) -> Iterator[Fi
 def _is_wide(entries: Sequence[Entry]) -> bool:
     peaks = [entry.device.peak_bytes for entry in entries]
     return max(peaks) - min(peaks) > _UNEVEN * max(peaks)
-
-
-def _has_mesh_axis(stage: _Stage) -> bool:
-    return any(axis != "device" for axis, _ in stage)
 
 
 def _same_dumps(dumps_by_rank: Sequence[Sequence[RankFile]]) -> Iterator[Finding]:
@@ -303,8 +297,9 @@ def _outliers(entries: Sequence[Entry]) -> Iterator[Finding]:
     for entry in entries:
         reasons = tuple(comparison.reasons(entry.device))
         if reasons:
-            excess = entry.device.peak_bytes - comparison.figures["peak"].median
-            yield _rank_finding(Kind.OUTLIER, entry, excess, f": {'; '.join(reasons)}")
+            excess = entry.device.peak_bytes - comparison.median_of("peak")
+            sentence = f"{entry.name}: {'; '.join(reasons)}"
+            yield _rank_finding(Kind.OUTLIER, entry.file, excess, sentence)
 
 
 class _Spread(NamedTuple):
@@ -314,16 +309,10 @@ class _Spread(NamedTuple):
     least_difference: float
 
 
-class _OddLine(NamedTuple):
-    """A line with more or fewer bytes than in other ranks, its category, and the same in words."""
-
-    difference: int
-    category: str
-    reason: str
-
-
-def _line_order(line: _OddLine) -> int:
-    return -abs(line.difference)
+# A figure of a device that is compared: a category or one of these, or a line without its bytes.
+_Figure = str | RankLine
+_CACHED = "reserved and not in use"
+_BESIDE_CATEGORIES = ("peak", _CACHED, "growth")
 
 
 class _Comparison:
@@ -331,87 +320,87 @@ class _Comparison:
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._n = len(entries)
-        self._least_difference = _LEAST_SHARE * median(
-            entry.device.peak_bytes for entry in entries
-        )
-        lines: dict[RankLine, list[int]] = defaultdict(list)
-        figures: dict[str, list[int]] = defaultdict(list)
+        peak = median(entry.device.peak_bytes for entry in entries)
+        self._absent = _Spread(0, _LEAST_SHARE * peak)
+        figures: dict[_Figure, list[int]] = defaultdict(list)
         for entry in entries:
-            for name, value in _figures(entry.device).items():
-                figures[name].append(value)
-            for line in entry.device.lines:
-                lines[line.key].append(line.block_bytes)
-        self.figures = {name: self._spread(figures[name]) for name in sorted(figures)}
-        # A line that fewer than half of them have is usually not there: its median and deviation
-        # are 0.
-        self._lines = {}
-        for key, sizes in lines.items():
+            for figure, n_bytes in _figures(entry.device).items():
+                figures[figure].append(n_bytes)
+        # What fewer than half of them have is usually not there: its median and deviation are 0.
+        self._spreads = {}
+        for figure, sizes in figures.items():
             if 2 * len(sizes) >= self._n:
-                self._lines[key] = self._spread(sizes)
+                self._spreads[figure] = self._spread(sizes)
 
     def _spread(self, figures: Sequence[int]) -> _Spread:
         """Return the spread of the figures that devices have, and of 0 for the other devices."""
         values = [*figures, *[0] * (self._n - len(figures))]
         middle = median(values)
         deviation = _TO_SIGMA * median(abs(value - middle) for value in values)
-        return _Spread(int(middle), max(_DEVIATIONS * deviation, self._least_difference))
+        difference = max(_DEVIATIONS * deviation, self._absent.least_difference)
+        return _Spread(int(middle), difference)
+
+    def median_of(self, figure: _Figure) -> int:
+        """Return the median of a figure in the group."""
+        return self._spreads.get(figure, self._absent).median
 
     def reasons(self, device: RankDevice) -> Iterator[str]:
         """Say how a device differs: by lines, or else by category, or else by its peak alone."""
         differences = self._differences(device)
-        lines = sorted(self._odd_lines(device), key=_line_order)[:_MOST_REASONS]
+        lines = [figure for figure in differences if isinstance(figure, RankLine)]
+        lines.sort(key=lambda line: -abs(differences[line]))
+        del lines[_MOST_REASONS:]
         explained = {*_BESIDE_CATEGORIES, *(line.category for line in lines)}
-        categories = [name for name in differences if name not in explained]
+        categories = [
+            figure
+            for figure in differences
+            if isinstance(figure, str) and figure not in explained
+        ]
         categories.sort(key=lambda name: (-abs(differences[name]), name))
-        reasons = [line.reason for line in lines]
-        reasons += [self._reason(name, differences[name]) for name in categories]
-        if not reasons and "peak" in differences:
-            reasons = [self._reason("peak", differences["peak"])]
-        yield from reasons[:_MOST_REASONS]
-        if differences.get("cached", 0) > 0:
-            yield self._reason("cached", differences["cached"], "reserved and not in use")
+        shown: list[_Figure] = [*lines, *categories]
+        if not shown and "peak" in differences:
+            shown = ["peak"]
+        del shown[_MOST_REASONS:]
+        if differences.get(_CACHED, 0) > 0:
+            shown.append(_CACHED)
+        for figure in shown:
+            yield self._reason(figure, differences[figure])
         if "growth" in differences and device.growth_bytes:
-            line = f" at {device.growth_place}" if device.growth_place else ""
+            line = optional(" at {}", device.growth_place)
             yield f"grows by {format_bytes(device.growth_bytes)} per iteration{line}"
 
-    def _differences(self, device: RankDevice) -> dict[str, int]:
+    def _differences(self, device: RankDevice) -> dict[_Figure, int]:
         """Return the figures of a device that differ from the median by enough, with how much."""
         figures = _figures(device)
         differences = {}
-        for name, spread in self.figures.items():
-            difference = figures.get(name, 0) - spread.median
+        for figure in {**self._spreads, **figures}:
+            # A line that a row does not list has at most as much as the row leaves unlisted.
+            is_unlisted = isinstance(figure, RankLine) and figure not in figures
+            if is_unlisted and device.unlisted_bytes > self._absent.least_difference:
+                continue
+            spread = self._spreads.get(figure, self._absent)
+            difference = figures.get(figure, 0) - spread.median
             if abs(difference) > spread.least_difference:
-                differences[name] = difference
+                differences[figure] = difference
         return differences
 
-    def _reason(self, name: str, difference: int, words: str = "") -> str:
-        middle = format_bytes(self.figures[name].median)
-        return f"{_signed(difference)} {words or name} (group median {middle})"
-
-    def _odd_lines(self, device: RankDevice) -> Iterator[_OddLine]:
-        sizes = {line.key: line.block_bytes for line in device.lines}
-        for key in {**self._lines, **sizes}:
-            spread = self._lines.get(key, _Spread(0, self._least_difference))
-            # A line that a row does not list has at most as much as the row leaves unlisted.
-            if key not in sizes and device.unlisted_bytes > self._least_difference:
-                continue
-            difference = sizes.get(key, 0) - spread.median
-            if abs(difference) > spread.least_difference:
-                group = "none in its group"
-                if spread.median:
-                    group = f"group median {format_bytes(spread.median)}"
-                reason = f"{_signed(difference)} {key.category} at {key.place} ({group})"
-                yield _OddLine(difference, key.category, reason)
+    def _reason(self, figure: _Figure, difference: int) -> str:
+        middle = self.median_of(figure)
+        group = f"group median {format_bytes(middle)}"
+        if isinstance(figure, RankLine):
+            group = group if middle else "none in its group"
+            figure = f"{figure.category} at {figure.place}"
+        return f"{_signed(difference)} {figure} ({group})"
 
 
-_BESIDE_CATEGORIES = ("peak", "cached", "growth")
-
-
-def _figures(device: RankDevice) -> dict[str, int]:
-    """Return the figures of a device that are compared, by name."""
+def _figures(device: RankDevice) -> dict[_Figure, int]:
+    """Return the figures of a device that are compared: by name, and by line."""
     cached_bytes = max(device.reserved_bytes - device.peak_bytes, 0)
     beside = (device.peak_bytes, cached_bytes, device.growth_bytes)
-    return dict(zip(_BESIDE_CATEGORIES, beside, strict=True)) | device.categories
+    figures: dict[_Figure, int] = dict(zip(_BESIDE_CATEGORIES, beside, strict=True))
+    return (
+        figures | device.categories | {line.key: line.block_bytes for line in device.lines}
+    )
 
 
 def _signed(n_bytes: int) -> str:
@@ -427,13 +416,12 @@ def _exhausted(entries: Sequence[Entry]) -> Iterator[Finding]:
         failed = entry.device.failed
         if failed is None:
             continue
-        line = f" at {failed.place}" if failed.place else ""
-        free = (
-            "" if failed.free_bytes is None else f", {format_bytes(failed.free_bytes)} free"
-        )
-        words = f"{line}: {format_bytes(failed.needed_bytes)} needed{free}"
-        words += _remaining_words(entries, entry.device.usable_bytes)
-        yield _rank_finding(Kind.OUT_OF_MEMORY, entry, failed.needed_bytes, words)
+        line = optional(" at {}", failed.place)
+        sentence = f"{entry.name}{line}: {format_bytes(failed.needed_bytes)} needed"
+        if failed.free_bytes is not None:
+            sentence += f", {format_bytes(failed.free_bytes)} free"
+        sentence += _remaining_words(entries, entry.device.usable_bytes)
+        yield _rank_finding(Kind.OUT_OF_MEMORY, entry.file, failed.needed_bytes, sentence)
 
 
 def _remaining_words(entries: Sequence[Entry], usable_bytes: int | None) -> str:
@@ -564,14 +552,13 @@ def _growths(dumps_by_rank: Sequence[Sequence[RankFile]]) -> Iterator[Finding]:
         if growth <= _LEAST_SHARE * first.peak_bytes:
             continue
         line = _grown_line(first, last)
-        words = (
-            f": peak {format_bytes(first.peak_bytes)} at "
+        sentence = (
+            f"{last_file.name}: peak {format_bytes(first.peak_bytes)} at "
             f"{first_file.dump or 'the first dump'}, {format_bytes(last.peak_bytes)} "
             f"at {last_file.dump or 'the last'} ({len(measured)} dumps)"
         )
-        if line:
-            words += f", most of it at {line}"
-        yield _rank_finding(Kind.GROWTH, last_file, growth, words)
+        sentence += optional(", most of it at {}", line)
+        yield _rank_finding(Kind.GROWTH, last_file, growth, sentence)
 
 
 def _grown_line(first: RankDevice, last: RankDevice) -> str:

@@ -43,9 +43,7 @@ class RankLine:
     @property
     def key(self) -> "RankLine":
         """The line without its bytes, which is the same in every rank."""
-        return RankLine(
-            self.category, self.file, self.line, self.function, 0, self.has_stack
-        )
+        return replace(self, block_bytes=0)
 
     @property
     def place(self) -> str:
@@ -250,16 +248,10 @@ def _input_shape(analysis: DeviceAnalysis) -> tuple[int, ...]:
 
 def _line(cause: Cause) -> RankLine:
     line = cause.line
-    file = None
-    number = None
-    function = None
+    values: tuple[str | None, int | None, str | None] = (None, None, None)
     if line is not None:
-        file = _cut(line.file_path)
-        number = line.line_number
-        function = _cut(line.function)
-    return RankLine(
-        cause.category, file, number, function, cause.block_bytes, cause.has_stack
-    )
+        values = (_cut(line.file_path), line.line_number, _cut(line.function))
+    return RankLine(cause.category, *values, cause.block_bytes, cause.has_stack)
 
 
 def _cut(text: str) -> str:
