@@ -18,7 +18,6 @@ from snapconv.columns import (
     Int64Column,
     is_among,
     plain_rows,
-    read_only,
     rows_of,
     run_starts,
     take,
@@ -46,14 +45,10 @@ class SpanKind(IntEnum):
     USER_METADATA = 1
     TENSOR = 2
 
-    @property
-    def label(self) -> str:
-        """The word that outputs have for it."""
-        return self.name.lower()
 
-
-# Names (positions in the snapshot's ``texts``), first events and last events of spans.
-Spans = tuple[Int64Column, Int64Column, Int64Column]
+# Three rows: names (positions in the snapshot's ``texts``), first events and last events of spans.
+Spans = Int64Column
+_NO_SPANS = np.zeros((3, 0), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +72,11 @@ def find_spans(snapshot: Snapshot, device: DeviceSnapshot) -> AnnotationSpans:
         _metadata_runs(snapshot, device.events),
         _tensors(device.events),
     )
-    n_spans = [len(names) for names, _, _ in spans_by_kind]
+    n_spans = [len(spans[0]) for spans in spans_by_kind]
     kind = np.repeat(np.array(list(SpanKind), np.int8), n_spans)
-    name_id, first, last = (
-        np.concatenate(parts) for parts in zip(*spans_by_kind, strict=True)
-    )
-    order = np.lexsort((-last, first))
-    spans = AnnotationSpans(
-        kind=kind[order],
-        name_id=name_id[order].astype(np.int32),
-        first_event=first[order].astype(np.int64),
-        last_event=last[order].astype(np.int64),
-    )
-    return read_only(spans)
+    name_id, first, last = np.concatenate(spans_by_kind, axis=1)
+    spans = AnnotationSpans(kind, name_id.astype(np.int32), first, last)
+    return take(spans, np.lexsort((-last, first)))
 
 
 def annotations_at(
@@ -153,22 +140,18 @@ def recorded_functions(
     """
     notes = snapshot.annotations
     times = device.events.time_us
-    if times is None or not len(notes) or not len(times):
-        return _no_spans()
+    if times is None or not len(times):
+        return _NO_SPANS
     is_chosen = notes.name_id >= 0
     if prefix:
         is_chosen = is_among(notes.name_id, _texts_that_begin(snapshot, prefix))
     is_own = is_chosen & (notes.device == device.device)
     rows = rows_of(is_own if is_own.any() else is_chosen)
-    if not len(rows):
-        return _no_spans()
     marks = plain_rows(notes.name_id[rows], notes.is_start[rows], notes.time_us[rows])
     ranges = _paired(marks, int(times[0]), int(times[-1]))
-    names, since, until = (
-        np.array(column, np.int64) for column in zip(*ranges, strict=True)
-    )
+    names, since, until = np.array(ranges, np.int64).reshape(-1, 3).T
     last_event = np.searchsorted(times, until, side="right") - 1
-    return names, np.searchsorted(times, since), last_event
+    return np.array((names, np.searchsorted(times, since), last_event))
 
 
 def _paired(
@@ -196,7 +179,7 @@ def _paired(
 def _metadata_runs(snapshot: Snapshot, events: EventTable) -> Spans:
     """Return the runs of events that have the same text."""
     if events.user_metadata_id is None or not len(events):
-        return _no_spans()
+        return _NO_SPANS
     empty_texts = [number for number, text in enumerate(snapshot.texts) if text in _NO_TEXT]
     is_empty = is_among(events.user_metadata_id, empty_texts)
     name = np.where(is_empty, -1, events.user_metadata_id)
@@ -204,17 +187,12 @@ def _metadata_runs(snapshot: Snapshot, events: EventTable) -> Spans:
     begins = run_starts(name)
     ends = np.append(begins[1:] - 1, len(events) - 1)
     has_name = name[begins] >= 0
-    return name[begins][has_name].astype(np.int64), begins[has_name], ends[has_name]
+    return np.array((name[begins], begins, ends), np.int64)[:, has_name]
 
 
 def _tensors(events: EventTable) -> Spans:
     """Return the events that gave a text to a tensor, each a span of its own."""
     if events.user_metadata_id is None:
-        return _no_spans()
+        return _NO_SPANS
     rows = rows_of((events.action == Action.ANNOTATE) & (events.user_metadata_id >= 0))
-    return events.user_metadata_id[rows].astype(np.int64), rows, rows
-
-
-def _no_spans() -> Spans:
-    empty = np.zeros(0, np.int64)
-    return empty, empty, empty
+    return np.array((events.user_metadata_id[rows], rows, rows), np.int64)

@@ -17,11 +17,23 @@ from snapconv.columns import (
     rows_of,
     unknown_column,
 )
+from snapconv.json_text import picked
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.event_table import EventTable
 from snapconv.snapshot.recorded.metadata import Metadata, RecordedTensors
 
 _NEVER = np.iinfo(np.int32).max
+# The tables of Metadata that have a record of a tensor in each row.
+_RECORDS = (
+    "parameters",
+    "earlier",
+    "gradients",
+    "states",
+    "inputs",
+    "saved",
+    "copies",
+    "attributes",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +57,10 @@ def match_recorded(
 ) -> RecordedMatches:
     """Find the allocations of what was recorded on one device."""
     index = _Index(events, allocations)
-    originals = replace(metadata.copies, addr=metadata.copies.original_addr)
-    matches = RecordedMatches(
-        metadata,
-        parameters=index.find(metadata.parameters, device),
-        earlier=index.find(metadata.earlier, device),
-        gradients=index.find(metadata.gradients, device),
-        states=index.find(metadata.states, device),
-        inputs=index.find(metadata.inputs, device),
-        saved=index.find(metadata.saved, device),
-        copies=index.find(metadata.copies, device),
-        originals=index.find(originals, device),
-        attributes=index.find(metadata.attributes, device),
-    )
-    return read_only(matches)
+    records = picked(metadata, _RECORDS)
+    records["originals"] = replace(metadata.copies, addr=metadata.copies.original_addr)
+    rows = {name: index.find(table, device) for name, table in records.items()}
+    return read_only(RecordedMatches(metadata, **rows))
 
 
 class _Index:
@@ -107,15 +109,15 @@ class _Index:
         return before, after
 
 
-def recorded_phases(metadata: Metadata, events: EventTable) -> Int8Column | None:
+def recorded_phases(metadata: Metadata | None, events: EventTable) -> Int8Column | None:
     """Return the phase of every event in codes of RecordedPhase.
 
     Phases follow each other, so that it is the last that began. None where phases cannot be placed.
     """
-    table = metadata.phases
     time_us = events.time_us
-    if time_us is None or not len(table.phase):
+    if metadata is None or time_us is None or not len(metadata.phases.phase):
         return None
+    table = metadata.phases
     last_begun = np.searchsorted(table.began_us, time_us, side="right") - 1
     row = np.maximum(last_begun, 0)
     ended_us = table.ended_us[row]
@@ -123,12 +125,14 @@ def recorded_phases(metadata: Metadata, events: EventTable) -> Int8Column | None
     return table.phase[row] * ((last_begun >= 0) & is_running)
 
 
-def recorded_iterations(metadata: Metadata, events: EventTable) -> Int32Column | None:
+def recorded_iterations(
+    metadata: Metadata | None, events: EventTable
+) -> Int32Column | None:
     """Return the iteration of every event, from 0 without gaps.
 
     None where the recorder marked none.
     """
-    numbers = _iteration_numbers(metadata, events)
+    numbers = None if metadata is None else _iteration_numbers(metadata, events)
     if numbers is None:
         return None
     begins = np.diff(numbers, prepend=numbers[:1]) > 0

@@ -189,7 +189,7 @@ def find_phases(
     is_step = annotated(snapshot, device, _STEP)
     is_zero_grad = annotated(snapshot, device, _ZERO_GRAD)
     free_sites_known = _frees_have_stacks(events, allocations, roles)
-    recorded = recorded_phases(snapshot.metadata, events) if snapshot.metadata else None
+    recorded = recorded_phases(snapshot.metadata, events)
     if recorded is not None:
         certain = np.where(recorded > 0, recorded, np.int8(Phase.OTHER))
     elif device.is_host:
@@ -213,13 +213,9 @@ def find_phases(
         has_steps=is_counted or bool(has_code(certain, Phase.OPTIMIZER).any()),
         optimizers=find_optimizers(snapshot, roles),
         oom_events=rows_of(has_code(events.action, Action.OOM)),
-        ends_in_oom=_ends_in_oom(device.events),
+        ends_in_oom=Action.OOM in device.events.action[-1:],
     )
     return read_only(phases)
-
-
-def _ends_in_oom(events: EventTable) -> bool:
-    return len(events) > 0 and bool(events.action[-1] == Action.OOM)
 
 
 def _hooks_as_backward(
@@ -376,10 +372,9 @@ def _find_iterations(
 
     Each ends with a silent step or a run of steps; without any step, with a run of backward.
     """
-    if snapshot.metadata:
-        counted = recorded_iterations(snapshot.metadata, events)
-        if counted is not None:
-            return counted, True
+    counted = recorded_iterations(snapshot.metadata, events)
+    if counted is not None:
+        return counted, True
     silent_steps = _silent_steps(snapshot, device, runs.certain)
     has_silent_steps = len(silent_steps) > 0
     kind = runs.phase[runs.begins]

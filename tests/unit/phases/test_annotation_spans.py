@@ -27,7 +27,7 @@ def spans_of(tmp_path, trace, **fields):
     )
     rows = zip(*columns, strict=True)
     return [
-        (SpanKind(kind).label, snapshot.texts[name], first, last)
+        (SpanKind(kind).name.lower(), snapshot.texts[name], first, last)
         for kind, name, first, last in rows
     ]
 
