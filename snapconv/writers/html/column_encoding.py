@@ -8,6 +8,7 @@ themselves with a sign. A sign is in the lowest bit.
 import base64
 import hashlib
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,18 @@ from snapconv.units import printable, shortened
 
 # The numbers of a column are themselves, differences to the one before, or signed.
 _PLAIN, _DIFFERENCES, _SIGNED = 0, 1, 2
+# The columns whose neighbours are alike begin so; the others have no numbers below 0, but for one.
+_OF_DIFFERENCES = (
+    "addr",
+    "alloc",
+    "iteration_first",
+    "level_",
+    "named_row",
+    "phase_first",
+    "segment_addr",
+    "span_first",
+)
+_SIGNED_COLUMN = "kind_rounding"
 # zlib's own middle way; 9 takes several times as long and saves a hundredth.
 _LEVEL = 6
 # Symbols of C++ templates run to thousands of characters, a note may have a million.
@@ -56,6 +69,16 @@ def encode_column(
     number_bytes = unsigned.astype(f"<u{width}").view(np.uint8).reshape(-1, width)
     # The high bytes of neighbours are mostly equal: together they take next to no space.
     return EncodedColumn(len(numbers), width, kind, _packed(number_bytes.T.tobytes()))
+
+
+def encode_columns(columns: Mapping[str, NDArray[Any]]) -> dict[str, EncodedColumn]:
+    """Encode columns, each as its name demands."""
+    encoded = {}
+    for name, values in columns.items():
+        is_alike = name.startswith(_OF_DIFFERENCES)
+        is_signed = name == _SIGNED_COLUMN
+        encoded[name] = encode_column(values, differences=is_alike, signed=is_signed)
+    return encoded
 
 
 def encode_values(values: object) -> bytes:

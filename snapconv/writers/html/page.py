@@ -7,7 +7,7 @@ nothing is requested.
 
 import html
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from snapconv.answers.times import (
     time_report_of,
 )
 from snapconv.files import checked_output, new_files
+from snapconv.json_text import picked
 from snapconv.notes import Note
+from snapconv.stacks.project_lines import line_values
 from snapconv.version import VERSION
 from snapconv.writers.html.column_encoding import (
     EncodedColumn,
@@ -36,6 +38,7 @@ from snapconv.writers.text.info import settings_shown
 _HERE = Path(__file__).parent
 _PROGRAM = _HERE / "page.js"
 _STYLE = _HERE / "page.css"
+_FIGURES_OF_TIME = ("n_calls", "forward_ms", "backward_ms")
 _DATA_TYPE = "application/octet-stream"  # no type of a program: it is never run
 
 
@@ -76,9 +79,8 @@ def write_view(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
     notes: list[Note] = []
     for file in files:
         facts.append(_file_facts(file))
-        notes += file_notes(file)
+        notes += (*file_notes(file), *file.times.notes)
         timing = file.timing
-        notes += file.times.notes
         if timing and timing.device in [row.device.device for row in file.devices]:
             times = time_report_of(timing, file.snapshot, file.options)
             notes += times.notes
@@ -157,7 +159,7 @@ def _head(title: str, program: bytes, style: bytes) -> str:
 
 def _file_facts(file: Analysis) -> dict[str, object]:
     snapshot = file.snapshot
-    container = file.snapshot.container
+    container = snapshot.container
     return {
         "name": file.path.name or str(file.path),
         "bytes": container.n_bytes,
@@ -172,33 +174,22 @@ def _file_facts(file: Analysis) -> dict[str, object]:
 
 
 def _times_facts(report: TimeReport) -> dict[str, object]:
-    times = report.reported.measured
     return {
         "device": report.timing.device,
         "is_simulated": report.timing.is_simulated,
-        "iteration": times.iteration,
-        "forward_ms": times.forward_ms,
-        "backward_ms": times.backward_ms,
-        "optimizer_ms": times.optimizer_ms,
+        **asdict(report.reported.measured),
         "notes": [[note.slug, note.message] for note in report.notes],
-        "operations": [_total(row, name=row.name) for row in report.operations],
-        "modules": [_total(row, module=row.name) for row in module_times(report)],
-        "lines": list(map(_line_total, report.lines)),
+        "operations": list(_totals("name", report.operations)),
+        "modules": list(_totals("module", module_times(report))),
+        "lines": list(_totals("", report.lines)),
     }
 
 
-def _line_total(total: TimeTotal[Any]) -> dict[str, object]:
-    line = total.name
-    return _total(total, file=line.file_path, line=line.line_number, function=line.function)
-
-
-def _total(total: TimeTotal[Any], **name: str | int) -> dict[str, object]:
-    return {
-        **name,
-        "n_calls": total.n_calls,
-        "forward_ms": total.forward_ms,
-        "backward_ms": total.backward_ms,
-    }
+def _totals(key: str, totals: Sequence[TimeTotal[Any]]) -> Iterator[dict[str, object]]:
+    """Yield totals with their names: of lines, files and numbers; of others, by the key."""
+    for total in totals:
+        name = {key: total.name} if key else line_values(total.name)
+        yield {**name, **picked(total, _FIGURES_OF_TIME)}
 
 
 def _comparison_facts(report: FileDiff) -> dict[str, object] | None:
@@ -207,13 +198,14 @@ def _comparison_facts(report: FileDiff) -> dict[str, object] | None:
         return None
     device = report.devices[0]
     settings = [(name, old or "", new or "") for name, old, new in report.settings]
-    return {
-        "category": list(map(_row, device.categories)),
-        "line": list(map(_row, device.lines)),
-        "module": list(map(_row, device.modules)),
-        "operation": list(map(_row, device.operations)),
-        "settings": settings,
+    tables: dict[str, Sequence[AnyChange]] = {
+        "category": device.categories,
+        "line": device.lines,
+        "module": device.modules,
+        "operation": device.operations,
     }
+    rows = {name: list(map(_row, table)) for name, table in tables.items()}
+    return rows | {"settings": settings}
 
 
 def _row(row: AnyChange) -> list[object]:

@@ -25,7 +25,11 @@ from snapconv.naming.weight_table import tensor_names
 from snapconv.phases.annotation_spans import AnnotationSpans, find_span_lanes
 from snapconv.phases.trace_phases import Phase
 from snapconv.units import device_argument, device_name
-from snapconv.writers.html.column_encoding import EncodedColumn, encode_column
+from snapconv.writers.html.column_encoding import (
+    EncodedColumn,
+    encode_column,
+    encode_columns,
+)
 from snapconv.writers.html.view_rows import base_addr, view_rows, view_stacks
 from snapconv.writers.text.advice import finding_rows
 from snapconv.writers.text.size_rows import line_shown
@@ -67,9 +71,7 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
     detail = _detail(analysis, frames, streams, name_by_row.values())
     time_step, times = encoded_times(analysis.device.events.time_us, _MOST_TIME_BYTES)
     columns = rows.columns | stack_columns | times
-    columns["named_row"] = encode_column(
-        np.array([*name_by_row], np.int64), differences=True
-    )
+    columns |= encode_columns({"named_row": np.array([*name_by_row], np.int64)})
     columns |= _segment_columns(segments, streams, base_addr(analysis))
     facts = _facts(analysis) | span_facts
     facts |= {
@@ -89,8 +91,9 @@ def _names_by_row(analysis: DeviceAnalysis, page_rows: Int64Column) -> dict[int,
 
 def _level(analysis: DeviceAnalysis) -> TimelineLevel:
     most_bins = min(_MOST_BINS, max(_LEAST_BINS, analysis.n_events // _EVENTS_PER_BIN))
-    categories = analysis.classification.category
-    return timeline_level(analysis.replay, categories, most_bins=most_bins)
+    return timeline_level(
+        analysis.replay, analysis.classification.category, most_bins=most_bins
+    )
 
 
 def _detail(
@@ -194,18 +197,17 @@ def _oom(analysis: DeviceAnalysis) -> Iterator[dict[str, int]]:
 
 def _level_columns(level: TimelineLevel) -> Columns:
     columns = {
-        "level_active_max": encode_column(level.active_max, differences=True),
-        "level_reserved_max": encode_column(level.reserved_max, differences=True),
+        "level_active_max": level.active_max,
+        "level_reserved_max": level.reserved_max,
     }
     extremes = {"max": (level.max_event, level.max_categories)}
     if level.events_per_bin > 1:  # else they are the same
         extremes["min"] = (level.min_event, level.min_categories)
     for name, (event, category_bytes) in extremes.items():
-        columns[f"level_{name}_event"] = encode_column(event, differences=True)
+        columns[f"level_{name}_event"] = event
         for category in Category:
-            column = encode_column(category_bytes[:, category], differences=True)
-            columns[f"level_{name}_{int(category)}"] = column
-    return columns
+            columns[f"level_{name}_{int(category)}"] = category_bytes[:, category]
+    return encode_columns(columns)
 
 
 def _span_columns(
@@ -213,19 +215,19 @@ def _span_columns(
 ) -> Columns:
     phase = analysis.phases.phase
     begins = rows_of(np.diff(phase, prepend=-1)) if len(phase) else np.zeros(0, np.int64)
-    name = np.unique(spans.name_id, return_inverse=True)[1].reshape(-1)
+    name = np.unique(spans.name_id, return_inverse=True)[1]
     iterations = [row for row in analysis.iterations if row.first_event >= 0]
-    first_events = np.array([row.first_event for row in iterations])
-    return {
-        "iteration_first": encode_column(first_events, differences=True),
-        "iteration_peak": encode_column(np.array([row.peak_bytes for row in iterations])),
-        "phase_first": encode_column(begins, differences=True),
-        "phase": encode_column(phase[begins]),
-        "span_name": encode_column(name),
-        "span_first": encode_column(spans.first_event, differences=True),
-        "span_length": encode_column(spans.last_event - spans.first_event),
-        "span_depth": encode_column(lanes),
+    columns = {
+        "iteration_first": np.array([row.first_event for row in iterations]),
+        "iteration_peak": np.array([row.peak_bytes for row in iterations]),
+        "phase_first": begins,
+        "phase": phase[begins],
+        "span_name": name,
+        "span_first": spans.first_event,
+        "span_length": spans.last_event - spans.first_event,
+        "span_depth": lanes,
     }
+    return encode_columns(columns)
 
 
 def encoded_times(times: Int64Column | None, most_bytes: int) -> tuple[int, Columns]:
@@ -247,23 +249,26 @@ def encoded_times(times: Int64Column | None, most_bytes: int) -> tuple[int, Colu
 def _segment_columns(
     segments: "np.recarray[Any, Any]", streams: Int64Column, base: int
 ) -> Columns:
-    return {
-        "segment_addr": encode_column(segments.addr - base, differences=True),
-        "segment_bytes": encode_column(segments.n_bytes),
-        "segment_stream": encode_column(np.searchsorted(streams, segments.stream)),
-        "segment_pool": encode_column(segments.pool_id + 1),
-        "segment_small": encode_column(segments.is_small),
-        "segment_expandable": encode_column(segments.is_expandable),
-        "segment_begin": encode_column(segments.begin_event + 1),
-        "segment_end": encode_column(segments.end_event + 1),
+    columns = {
+        "segment_addr": segments.addr - base,
+        "segment_bytes": segments.n_bytes,
+        "segment_stream": np.searchsorted(streams, segments.stream),
+        "segment_pool": segments.pool_id + 1,
+        "segment_small": segments.is_small,
+        "segment_expandable": segments.is_expandable,
+        "segment_begin": segments.begin_event + 1,
+        "segment_end": segments.end_event + 1,
     }
+    return encode_columns(columns)
 
 
 def _reasons(analysis: DeviceAnalysis) -> list[list[str]]:
     """Return the slug and the meaning of every reason; a user's own rule has only its name."""
     user_slugs = {rule.slug for rule in analysis.features.user_rules.rules}
-    slugs = analysis.classification.reasons
-    return [[slug, "" if slug in user_slugs else reason_of(slug)[0]] for slug in slugs]
+    return [
+        [slug, "" if slug in user_slugs else reason_of(slug)[0]]
+        for slug in analysis.classification.reasons
+    ]
 
 
 def vocabulary() -> dict[str, object]:

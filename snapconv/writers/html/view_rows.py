@@ -18,7 +18,7 @@ from snapconv.columns import Int64Column, number_groups
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.paths import is_python
 from snapconv.stacks.project_frames import Project
-from snapconv.writers.html.column_encoding import EncodedColumn, encode_column
+from snapconv.writers.html.column_encoding import EncodedColumn, encode_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +43,37 @@ def view_rows(analysis: DeviceAnalysis, streams: Int64Column) -> ViewRows:
     order = np.argsort(kind, kind="stable")  # within a kind by event, as the table is
     kind_keys = {name: values[first] for name, values in keys.items()}
     columns, stack_ids = _kind_columns(kind_keys)
-    columns["kind_count"] = encode_column(np.bincount(kind, minlength=len(first)))
+    columns["kind_count"] = np.bincount(kind, minlength=len(first))
     page_rows = np.empty(len(order), np.int64)
     page_rows[order] = np.arange(len(order))
-    return ViewRows(columns | _allocation_columns(analysis, order), page_rows, stack_ids)
+    encoded = encode_columns(columns | _allocation_columns(analysis, order))
+    return ViewRows(encoded, page_rows, stack_ids)
 
 
 def _kind_columns(
     keys: dict[str, NDArray[Any]],
-) -> tuple[dict[str, EncodedColumn], Int64Column]:
-    """Encode what each kind has, its traits once for all kinds; return the ids of stacks too."""
+) -> tuple[dict[str, NDArray[Any]], Int64Column]:
+    """Return what each kind has, its traits once for all kinds, and the ids of stacks too."""
     block = keys.pop("block")
     requested = keys.pop("requested")
     trait, first = _kinds(list(keys.values()))
     stack_ids, stack = np.unique(keys.pop("stack")[first], return_inverse=True)
-    columns = {
-        f"trait_{name}": encode_column(values[first]) for name, values in keys.items()
-    }
-    columns["trait_stack"] = encode_column(stack)
-    columns["kind_trait"] = encode_column(trait)
-    columns["kind_block"] = encode_column(block)
+    columns = {f"trait_{name}": values[first] for name, values in keys.items()}
     # The bytes that rounding added compress to next to nothing; requests of any size would not.
-    columns["kind_rounding"] = encode_column(block - requested, signed=True)
+    rounding = block - requested
+    columns |= {
+        "trait_stack": stack,
+        "kind_trait": trait,
+        "kind_block": block,
+        "kind_rounding": rounding,
+    }
     return columns, stack_ids
 
 
 def _allocation_columns(
     analysis: DeviceAnalysis, order: Int64Column
-) -> dict[str, EncodedColumn]:
-    """Encode what each allocation has, in the order of the page."""
+) -> dict[str, NDArray[Any]]:
+    """Return what each allocation has, in the order of the page."""
     table = analysis.allocations
     addrs, addr_id = np.unique(table.addr[order], return_inverse=True)
     freed = table.freed_event[order]
@@ -82,11 +84,11 @@ def _allocation_columns(
     # One more than the number of events from its free until its block was free; 0: never.
     pending = np.where(end >= 0, end - freed + 1, 0)
     return {
-        "alloc": encode_column(alloc, differences=True),
-        "life": encode_column(life),
-        "pending": encode_column(pending),
-        "addrs": encode_column(addrs - base_addr(analysis), differences=True),
-        "addr": encode_column(addr_id.reshape(-1), differences=True),
+        "alloc": alloc,
+        "life": life,
+        "pending": pending,
+        "addrs": addrs - base_addr(analysis),
+        "addr": addr_id,
     }
 
 
@@ -145,10 +147,7 @@ def view_stacks(
     flat = np.concatenate(listed) if listed else np.zeros(0, np.int32)
     frame_ids, frame = np.unique(flat, return_inverse=True)
     lengths = np.array([len(frames) for frames in listed], np.int64)
-    columns = {
-        "stack_length": encode_column(lengths),
-        "stack_frame": encode_column(frame.reshape(-1)),
-    }
+    columns = encode_columns({"stack_length": lengths, "stack_frame": frame})
     return _frames(snapshot, project, frame_ids.tolist()), columns
 
 
