@@ -76,10 +76,8 @@ def largest_causes(
         return _LABELS[code], lines.of_frame(frame), frame >= _LIBRARY_FRAME
 
     causes = []
-    for key, (n, n_bytes, n_likely) in sums_by_name(
-        analysis, live, part, codes, frames
-    ).items():
-        category, line, has_stack = key
+    sums = sums_by_name(analysis, live, part, codes, frames)
+    for (category, line, has_stack), (n, _, n_bytes, n_likely) in sums.items():
         causes.append(Cause(n_bytes, n, category, line, n_likely, has_stack))
     largest = []
     for cause in most_first(causes, _cause_name)[:n_most]:

@@ -348,23 +348,20 @@ def _holders(analysis: DeviceAnalysis, layout: MemoryLayout) -> tuple[SegmentHol
         analysis, segment >= 0, segment_and_maker, segment, analysis.allocations.stack_id
     )
     totals: dict[_Maker, Int64Column] = defaultdict(lambda: np.zeros(4, np.int64))
-    for number, (maker, total) in _largest_makers(sums).items():
+    for number, maker in _largest_makers(sums).items():
+        total = sums[number, maker]
         totals[maker] += (1, total.n_allocations, total.block_bytes, enclosed[number])
     rows = [SegmentHolder(*maker, *figures.tolist()) for maker, figures in totals.items()]
     return tuple(sorted(rows, key=_holder_order))
 
 
-def _largest_makers(sums: dict[tuple[int, _Maker], Sum]) -> dict[int, tuple[_Maker, Sum]]:
-    """Return the maker that has most bytes in each segment, with these bytes."""
+def _largest_makers(sums: dict[tuple[int, _Maker], Sum]) -> dict[int, _Maker]:
+    """Return the maker that has most bytes in each segment."""
 
     def size_and_name(key: tuple[int, _Maker]) -> tuple[int, str]:
         return sums[key].block_bytes, str(key[1])
 
-    largest = {}
-    for key in sorted(sums, key=size_and_name):
-        segment, maker = key
-        largest[segment] = (maker, sums[key])
-    return largest
+    return dict(sorted(sums, key=size_and_name))
 
 
 def _holder_order(row: SegmentHolder) -> tuple[int, str]:

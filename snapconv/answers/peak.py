@@ -13,7 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from operator import attrgetter
+from operator import add, attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,7 +25,6 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
 from snapconv.columns import (
     BoolColumn,
-    Int64Column,
     count_of,
     first_known,
     number_groups,
@@ -58,11 +57,12 @@ class Sum(NamedTuple):
     """Some allocations: their bytes, and those of them that are likely, and not certain."""
 
     n_allocations: int
+    requested_bytes: int
     block_bytes: int
     likely_bytes: int
 
 
-NOTHING = Sum(0, 0, 0)
+NOTHING = Sum(0, 0, 0, 0)
 
 
 def sums_by_name(
@@ -76,14 +76,22 @@ def sums_by_name(
     ``name`` is called once for each combination of values.
     """
     rows = rows_of(live)
-    sums: dict[_Name, Sum] = {}
+    allocations = analysis.allocations
     first, group = number_groups(*(key[rows] for key in keys))
+    n_groups = len(first)
+    n_bytes = allocations.block_bytes[rows]
+    is_likely = analysis.classification.is_likely[rows]
+    figures = plain_rows(
+        np.bincount(group, minlength=n_groups),
+        sums_by(group, allocations.requested_bytes[rows], n_groups),
+        sums_by(group, n_bytes, n_groups),
+        sums_by(group, n_bytes * is_likely, n_groups),
+    )
     values = plain_rows(*(key[rows[first]] for key in keys))
-    figures = _figures_by(analysis, rows, group, len(first))
-    for key, (n, _, n_bytes, n_likely) in zip(values, figures, strict=True):
+    sums: dict[_Name, Sum] = {}
+    for key, group_figures in zip(values, figures, strict=True):
         label = name(*key)
-        n_before, bytes_before, likely_before = sums.get(label, NOTHING)
-        sums[label] = Sum(n_before + n, bytes_before + n_bytes, likely_before + n_likely)
+        sums[label] = Sum(*map(add, sums.get(label, NOTHING), group_figures))
     return sums
 
 
@@ -121,18 +129,17 @@ def totals_by_category(
 ) -> tuple[CategoryTotal, ...]:
     """Sum every category, also those without memory."""
     order = (*list(Category)[1:], Category.UNKNOWN)
-    rows = rows_of(live)
-    figures = _figures_by(
-        analysis, rows, analysis.classification.category[rows], len(order)
-    )
-    return tuple(CategoryTotal(category.label, *figures[category]) for category in order)
+    sums = sums_by_name(analysis, live, Category, analysis.classification.category)
+    return tuple(CategoryTotal(name.label, *sums.get(name, NOTHING)) for name in order)
 
 
 def total_of_either(analysis: DeviceAnalysis, live: BoolColumn) -> CategoryTotal:
     """Sum the memory that is a gradient or an optimizer state; by category it is unknown."""
-    rows = rows_of(live & is_either(analysis))
-    (figures,) = _figures_by(analysis, rows, np.zeros(len(rows), np.int8), 1)
-    return CategoryTotal(EITHER_LABEL, *figures)
+    is_either_live = live & is_either(analysis)
+    sums = sums_by_name(
+        analysis, is_either_live, Category, analysis.classification.category
+    )
+    return CategoryTotal(EITHER_LABEL, *sums.get(Category.UNKNOWN, NOTHING))
 
 
 def summary_totals(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[CategoryTotal, ...]:
@@ -161,28 +168,9 @@ def is_either(analysis: DeviceAnalysis) -> BoolColumn:
 def job_sentence(analysis: DeviceAnalysis) -> str | None:
     """Return the hypothesis about the job that explains memory from before the trace, or None."""
     explanation = analysis.classification.explanation
-    reasons = analysis.classification.reasons
-    has_decided = not {SLUG, GRADIENT_OR_STATE}.isdisjoint(reasons)
+    slugs = {SLUG, GRADIENT_OR_STATE}
+    has_decided = not slugs.isdisjoint(analysis.classification.reasons)
     return explanation if explanation and has_decided else None
-
-
-def _figures_by(
-    analysis: DeviceAnalysis,
-    rows: Int64Column,
-    group: NDArray[np.integer[Any]],
-    n_groups: int,
-) -> list[tuple[int, ...]]:
-    """Sum allocations by group: their number, requested, block and likely bytes."""
-    allocations = analysis.allocations
-    is_likely = analysis.classification.is_likely
-    n_bytes = allocations.block_bytes[rows]
-    columns = (
-        np.bincount(group, minlength=n_groups),
-        sums_by(group, allocations.requested_bytes[rows], n_groups),
-        sums_by(group, n_bytes, n_groups),
-        sums_by(group, n_bytes * is_likely[rows], n_groups),
-    )
-    return list(plain_rows(*columns))
 
 
 def likely_words(block_bytes: int, likely_bytes: int) -> str:
@@ -236,7 +224,10 @@ def totals_by_line(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[LineTota
     sums = sums_by_name(
         analysis, live, analysis.lines.innermost, analysis.allocations.stack_id
     )
-    rows = (LineTotal(line, *figures[:2]) for line, figures in sums.items() if line)
+    rows = []
+    for line, total in sums.items():
+        if line:
+            rows.append(LineTotal(line, total.n_allocations, total.block_bytes))
     return most_first(rows, attrgetter("line"))
 
 
@@ -246,7 +237,9 @@ def totals_by_module(analysis: DeviceAnalysis, live: BoolColumn) -> tuple[Module
     sums = sums_by_name(analysis, live & (modules.module_id >= 0), int, modules.module_id)
     rows = []
     for i, total in sums.items():
-        rows.append(ModuleTotal(modules.names[i], modules.evidence[i].label, *total[:2]))
+        evidence = modules.evidence[i].label
+        figures = (total.n_allocations, total.block_bytes)
+        rows.append(ModuleTotal(modules.names[i], evidence, *figures))
     return most_first(rows, attrgetter("module"))
 
 
@@ -257,7 +250,10 @@ def totals_by_operation(
     sums = sums_by_name(
         analysis, live, analysis.operations.__getitem__, analysis.operation_id
     )
-    rows = (OperationTotal(name, *figures[:2]) for name, figures in sums.items())
+    rows = [
+        OperationTotal(name, total.n_allocations, total.block_bytes)
+        for name, total in sums.items()
+    ]
     return most_first(rows, attrgetter("operation"))
 
 
@@ -275,7 +271,10 @@ def totals_by_pool(
         return pools[pool] if pool >= 0 else None, stream
 
     sums = sums_by_name(analysis, live, pool_and_stream, pool_id, allocations.stream)
-    rows = [PoolTotal(pool, stream, *sums[pool, stream][:2]) for pool, stream in sums]
+    rows = [
+        PoolTotal(*key, total.n_allocations, total.block_bytes)
+        for key, total in sums.items()
+    ]
     return most_first(rows, _pool_name)
 
 
