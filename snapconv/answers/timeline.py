@@ -9,7 +9,7 @@ give the lifetime of each piece. A segment of the usual kind is one piece. One t
 as were mapped.
 """
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
@@ -129,8 +129,12 @@ class _Piece(NamedTuple):
     begin_event: int = -1
     end_event: int = -1  # it is there after begin_event and no more after this
 
-    def part(self, addr: int, end: int, begin_event: int = -1) -> "_Piece":
-        return self._replace(addr=addr, n_bytes=end - addr, begin_event=begin_event)
+    def within(self, addr: int, end: int, begin_event: int = -1) -> "list[_Piece]":
+        """Return its part between two addresses, if it has any."""
+        first = max(self.addr, addr)
+        n_bytes = min(self.addr + self.n_bytes, end) - first
+        part = self._replace(addr=first, n_bytes=n_bytes, begin_event=begin_event)
+        return [part] if n_bytes > 0 else []
 
 
 _ADDR = attrgetter("addr")
@@ -189,22 +193,13 @@ def _segment_events(device: DeviceSnapshot) -> Iterator[Any]:
 
 def _take_away(reserved: list[_Piece], addr: int, end: int, event: int) -> list[_Piece]:
     """Undo that an event added memory: remove it from the reserved pieces, and return its parts."""
+    first = max(bisect_right(reserved, addr, key=_ADDR) - 1, 0)
+    last = bisect_left(reserved, end, key=_ADDR)
     removed = []
-    position = max(bisect_right(reserved, addr, key=_ADDR) - 1, 0)
-    while position < len(reserved) and reserved[position].addr < end:
-        piece = reserved[position]
-        piece_end = piece.addr + piece.n_bytes
-        if piece_end <= addr:
-            position += 1
-            continue
-        first = max(piece.addr, addr)
-        last = min(piece_end, end)
-        removed.append(piece.part(first, last, event))
-        remaining = []
-        if piece.addr < first:
-            remaining.append(piece.part(piece.addr, first))
-        if last < piece_end:
-            remaining.append(piece.part(last, piece_end))
-        reserved[position : position + 1] = remaining
-        position += len(remaining)
+    remaining = []
+    for piece in reserved[first:last]:
+        removed += piece.within(addr, end, event)
+        remaining += piece.within(piece.addr, addr)
+        remaining += piece.within(end, piece.addr + piece.n_bytes)
+    reserved[first:last] = remaining
     return removed

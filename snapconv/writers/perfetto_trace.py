@@ -14,7 +14,6 @@ import numpy as np
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.classification.categories import Category
 from snapconv.columns import (
-    Int32Column,
     Int64Column,
     plain_rows,
     rows_of,
@@ -90,19 +89,20 @@ def _curves(analysis: DeviceAnalysis) -> Iterator[tuple[str, int, Int64Column]]:
     yield "active bytes", replay.active.start, replay.active.after
     yield "reserved bytes", replay.reserved.start, replay.reserved.after
     table = analysis.allocations
-    n_events = analysis.n_events
-
-    def change(rows: Int64Column, event: Int32Column) -> Int64Column:
-        rows = rows[event[rows] >= 0]
-        return sums_by(event[rows], table.block_bytes[rows], n_events)
-
+    # One for the start of the trace, and one for each event.
+    n_moments = analysis.n_events + 1
     for category in Category:
         rows = analysis.rows(category)
-        if len(rows) and n_events:
-            first_rows = rows[table.alloc_event[rows] < 0]
-            start = int(table.block_bytes[first_rows].sum())
-            changes = change(rows, table.alloc_event) - change(rows, table.freed_event)
-            yield f"allocated: {category.label}", start, start + np.cumsum(changes)
+        freed = rows[table.freed_event[rows] >= 0]
+        if len(rows) and analysis.n_events:
+            change = sums_by(
+                table.alloc_event[rows] + 1, table.block_bytes[rows], n_moments
+            )
+            change -= sums_by(
+                table.freed_event[freed] + 1, table.block_bytes[freed], n_moments
+            )
+            after = np.cumsum(change)
+            yield f"allocated: {category.label}", int(after[0]), after[1:]
 
 
 def _iterations(analysis: DeviceAnalysis) -> Iterator[_Span]:
