@@ -9,7 +9,7 @@ from snapconv.hypotheses.changes import Peak
 from snapconv.replay.history_verdict import Verdict
 from snapconv.torch_knowledge.backends import backend_of_kind
 from snapconv.units import counted, device_kind, device_name, format_bytes, optional
-from snapconv.writers.text.size_rows import next_line
+from snapconv.writers.text.size_rows import change_shown, next_line
 
 _N_CATEGORIES = 4
 _SORTS = {FAULT: "fault", FREE: "no cost", TRADE: "trade"}
@@ -35,7 +35,7 @@ def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterat
         yield f"  may be a fault: {growing}"
         yield next_line("growth", file)
     if advice.goal_bytes is not None:
-        yield from _goal_lines(advice, file, cached)
+        yield from _goal_lines(advice, advice.goal_bytes, file, cached)
     is_cached = advice.reserved_bytes > advice.peak.n_bytes * (1 + _MUCH_CACHED)
     if is_cached and not (advice.are_settings_tried or advice.is_failed):
         yield f"{next_line('what-if', file)} --search  (whether allocator settings reserve less)"
@@ -77,10 +77,12 @@ def _setting_lines(advice: Advice) -> Iterator[str]:
     if not advice.setting:
         return
     backend = backend_of_kind(device_kind(advice.device))
-    after = format_bytes(advice.setting.reserved_bytes, like=advice.reserved_bytes)
-    change = f"{format_bytes(advice.reserved_bytes)} → {after} reserved"
+    before = advice.reserved_bytes
+    after = advice.setting.reserved_bytes
+    change = f"{change_shown(before, after, like=before)} reserved"
     if advice.is_failed:
-        change = f"the failed request succeeds, with {after} reserved"
+        size = format_bytes(after, like=before)
+        change = f"the failed request succeeds, with {size} reserved"
     yield f"  setting       {backend.variable}={advice.setting.name}: {change}"
     if backend.caution:
         yield f"                {backend.caution}"
@@ -95,10 +97,8 @@ def finding_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
         title = ""
     if finding.sort != FAULT:
         yield "costs", finding.costs
-    yield (
-        "sure",
-        "certain" if finding.is_certain else f"likely; wrong if {finding.wrong_if}",
-    )
+    doubt = f"likely; wrong if {finding.wrong_if}"
+    yield "sure", "certain" if finding.is_certain else doubt
     if finding.estimated:
         yield "estimated", finding.estimated
 
@@ -108,15 +108,12 @@ def _saving_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
     saved = format_bytes(finding.saved_bytes)
     about = " (estimated)" if finding.estimated else ""
     if finding.reserved_bytes is not None:
-        before = finding.reserved_bytes + finding.saved_bytes
-        after = format_bytes(finding.reserved_bytes)
-        yield (
-            "saves",
-            f"{saved} of reserved memory{about}: {format_bytes(before)} → {after}",
-        )
+        after = finding.reserved_bytes
+        change = change_shown(after + finding.saved_bytes, after)
+        yield "saves", f"{saved} of reserved memory{about}: {change}"
         return
     peak = finding.peak
-    alone = advice.peak.n_bytes - finding.peak.n_bytes
+    alone = advice.peak.n_bytes - peak.n_bytes
     passed = _PASSES.get(peak.phase, peak.phase or "the program")
     next_peak = f"{passed} {finding.next_place} needs {format_bytes(peak.n_bytes)}"
     if finding.needs_another_moment:
@@ -132,18 +129,15 @@ def _saving_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
 def _peaks(advice: Advice, after: Peak) -> str:
     new_phase = optional("; the new peak is in {}", _PASSES.get(after.phase, after.phase))
     before = advice.peak.n_bytes
-    remaining_bytes = after.n_bytes
-    return (
-        f"{format_bytes(before)} → {format_bytes(remaining_bytes, like=before)}{new_phase}"
-    )
+    return f"{change_shown(before, after.n_bytes, like=before)}{new_phase}"
 
 
-def _goal_lines(advice: Advice, file: str, cached: int) -> Iterator[str]:
-    if not advice.findings or advice.together.n_bytes > (advice.goal_bytes or 0):
-        yield f"  at the peak   {_contents(advice)}"
-    yield f"  goal          {_goal(advice, cached)}"
-    if cached and advice.goal_bytes and not advice.fits_already:
-        yield f"  capacity      {_cached(advice, cached)}"
+def _goal_lines(advice: Advice, goal: int, file: str, cached: int) -> Iterator[str]:
+    if not advice.findings or advice.together.n_bytes > goal:
+        yield f"  at the peak   {_contents(advice, goal)}"
+    yield f"  goal          {_goal(advice, goal, cached)}"
+    if cached and goal and not advice.fits_already:
+        yield f"  capacity      {_cached(advice, goal, cached)}"
     if not advice.fits_already:
         yield from _enough_line(advice)
     if advice.is_failed:
@@ -162,17 +156,16 @@ def _enough_line(advice: Advice) -> Iterator[str]:
         yield f"  enough        {'; or '.join(choices)}"
 
 
-def _contents(advice: Advice) -> str:
+def _contents(advice: Advice, goal: int) -> str:
     """List the largest categories at the peak; with no finding they say why there is none."""
     largest = list(advice.contents.items())[:_N_CATEGORIES]
     text = ", ".join(f"{format_bytes(n_bytes)} {name}" for name, n_bytes in largest)
-    if not advice.findings and advice.peak.n_bytes > (advice.goal_bytes or 0):
+    if not advice.findings and advice.peak.n_bytes > goal:
         text += ": no change that advise knows makes these smaller"
     return text
 
 
-def _goal(advice: Advice, cached: int) -> str:
-    goal = advice.goal_bytes or 0
+def _goal(advice: Advice, goal: int, cached: int) -> str:
     remaining_bytes = advice.together.n_bytes
     peak = format_bytes(advice.peak.n_bytes)
     saved = format_bytes(advice.peak.n_bytes - remaining_bytes)
@@ -183,7 +176,7 @@ def _goal(advice: Advice, cached: int) -> str:
         capacity = format_bytes(goal + cached)
         return (
             f"met already: a replay in {capacity} fits, as PyTorch returns cached "
-            f"memory before it fails"
+            "memory before it fails"
         )
     scope = "" if advice.history_verdict == Verdict.COMPLETE.value else " in this trace"
     result = (
@@ -199,9 +192,9 @@ def _goal(advice: Advice, cached: int) -> str:
     return f"a peak of at most {format_bytes(goal, like=advice.peak.n_bytes)}: {result}"
 
 
-def _cached(advice: Advice, cached: int) -> str:
+def _cached(advice: Advice, goal: int, cached: int) -> str:
     """Show the part of the capacity that PyTorch keeps cached."""
-    capacity = format_bytes((advice.goal_bytes or 0) + cached)
+    capacity = format_bytes(goal + cached)
     text = f"{capacity}, of which PyTorch keeps {format_bytes(cached)} cached"
     if advice.setting and not advice.is_failed:
         cached_then = max(advice.setting.reserved_bytes - advice.peak.n_bytes, 0)

@@ -7,7 +7,7 @@ from snapconv.answers.check import Check, outcome
 from snapconv.answers.diff import Change, DeviceDiff, Difference, FileDiff, Match
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import counted, device_name, format_bytes, printable
-from snapconv.writers.text.size_rows import line_shown, most_rows
+from snapconv.writers.text.size_rows import change_shown, line_shown, most_rows
 
 AnyChange = Change[str] | Change[Match]
 
@@ -40,7 +40,7 @@ def _device_lines(device: DeviceDiff) -> Iterator[str]:
     yield from _rows("categories", "category", device.categories)
     likely = device.likely
     if likely.old_bytes or likely.new_bytes:
-        sizes = f"{format_bytes(likely.old_bytes)} → {format_bytes(likely.new_bytes)}"
+        sizes = change_shown(likely.old_bytes, likely.new_bytes)
         yield f"    likely, not certain: {sizes} (unknown with --certain)"
     yield from _rows("lines of the project", "line", device.lines)
     yield from _rows("modules", "module", device.modules)
@@ -68,9 +68,7 @@ def _rows(title: str, noun: str, rows: Sequence[AnyChange]) -> Iterator[str]:
 def _difference(change: AnyChange, scale: int) -> str:
     if change.difference in (Difference.APPEARED, Difference.GONE):
         return str(change.difference.value)
-    old = format_bytes(change.old_bytes, like=scale)
-    new = format_bytes(change.new_bytes, like=scale)
-    return f"{old} → {new}"
+    return change_shown(change.old_bytes, change.new_bytes, like=scale)
 
 
 def _signed(n_bytes: int, scale: int) -> str:
@@ -83,9 +81,8 @@ def _signed(n_bytes: int, scale: int) -> str:
 
 def _change(change: AnyChange) -> str:
     old = change.old_bytes
-    new = change.new_bytes
     difference = change.more_bytes
-    shown = f"{format_bytes(old)} → {format_bytes(new)}"
+    shown = change_shown(old, change.new_bytes)
     if not difference:
         return f"{shown} (the same)"
     share = f", {100 * difference / old:+.1f} %" if old else ""
@@ -95,8 +92,8 @@ def _change(change: AnyChange) -> str:
 def _iterations(device: DeviceDiff) -> str:
     old = device.old_iterations
     new = device.new_iterations
-    last_peaks = f"{format_bytes(old[-1])} → {format_bytes(new[-1])}"
-    return f"{len(old)} → {counted(len(new), 'iteration')}, the last peaks at {last_peaks}"
+    n_iterations = f"{len(old)} → {counted(len(new), 'iteration')}"
+    return f"{n_iterations}, the last peaks at {change_shown(old[-1], new[-1])}"
 
 
 def row_name(row: AnyChange) -> str:

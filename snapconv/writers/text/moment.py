@@ -15,7 +15,7 @@ from snapconv.answers.peak import (
     group_modules,
 )
 from snapconv.classification.categories import Evidence
-from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
+from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine
 from snapconv.torch_knowledge.backends import backend_of_kind
 from snapconv.units import (
     Device,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # each command loads its own answer
         SegmentHolder,
     )
     from snapconv.answers.memory_report import MemoryReport
-    from snapconv.answers.times import IterationTimes, TimeReport
+    from snapconv.answers.times import IterationTimes, TimeReport, TimeTotal
     from snapconv.answers.tree import MemoryTree
     from snapconv.answers.verdict import FileVerdict
 
@@ -95,15 +95,15 @@ def _live_pool_lines(pools: Sequence[PoolTotal]) -> Iterator[str]:
     rows = [
         (row.block_bytes, f"{pool_shown(row.pool)}, stream {row.stream}") for row in pools
     ]
-    n_pools = len({row.pool for row in pools} - {None})
-    if max(n_pools, len({row.stream for row in pools})) > 1:
+    known_pools = {row.pool for row in pools} - {None}
+    streams = {row.stream for row in pools}
+    if len(known_pools) > 1 or len(streams) > 1:
         yield from size_rows(rows, "pool and stream", title="pools and streams")
 
 
 def live_lines(state: MomentState) -> Iterator[str]:
     """Show what is live by category, by line of the project, and by module or call path."""
-    allocated = state.allocated_bytes
-    yield from category_lines(state.summary_rows, allocated)
+    yield from category_lines(state.summary_rows, state.allocated_bytes)
     yield f"  project lines, {project_shown(state.project_root, state.project_includes)}"
     rows, sum_rows = line_rows(state)
     yield from size_rows(rows, "line", sum_rows=sum_rows)
@@ -210,8 +210,8 @@ def fragmentation_lines(fragmentation: "Fragmentation", file: str) -> Iterator[s
     """Show the memory that is reserved and not in use, and what to do about it."""
     columns = fragmentation.moments
     has_trace = any(column.event is not None for column in columns)
-    if fragmentation.n_conflicts or not has_trace:
-        has_trace = False
+    has_trace &= not fragmentation.n_conflicts
+    if not has_trace:
         columns = columns[:1]
     yield f"{device_name(fragmentation.device)}  {fragmentation.conclusion}"
     yield from _unused_table(columns, has_trace=has_trace)
@@ -220,11 +220,8 @@ def fragmentation_lines(fragmentation: "Fragmentation", file: str) -> Iterator[s
     if fragmentation.n_conflicts:
         nouns = ("event or block contradicts", "events or blocks contradict")
         conflicts = counted(fragmentation.n_conflicts, *nouns)
-        shown = (
-            "only the dump is shown"
-            if fragmentation.details_at == "the dump"
-            else "approximate"
-        )
+        is_dump = fragmentation.details_at == "the dump"
+        shown = "only the dump is shown" if is_dump else "approximate"
         yield f"  {conflicts} the segments: {shown}"
     if fragmentation.has_expandable:
         yield (
@@ -348,16 +345,20 @@ def _time_lines(path: Path, report: "TimeReport") -> Iterator[str]:
     yield f"cuda:{report.timing.device}  {timed}, in iteration {times.measured.iteration}"
     yield f"  the median of {n_iterations}; {_coverage(times)}"
     yield "  operations, forward and backward"
-    for operation in report.operations[:MOST_ROWS]:
-        n_calls = counted(operation.n_calls, "call")
-        yield f"  {_duration(operation.total_ms):>14}  {operation.name}, {n_calls}"
+    yield from _total_lines(report.operations)
     yield f"  project lines, {project_shown(report.project.root, report.project.includes)}"
-    for line in report.lines[:MOST_ROWS]:
-        n_calls = counted(line.n_calls, "call")
-        yield f"  {_duration(line.total_ms):>14}  {line_shown(line.name)}, {n_calls}"
+    yield from _total_lines(report.lines)
     if not report.lines:
         yield "    none: no timed operation was called from a file of the project"
     yield f"  written: {path.absolute()}"
+
+
+def _total_lines(
+    totals: "Sequence[TimeTotal[str] | TimeTotal[SourceLine]]",
+) -> Iterator[str]:
+    for total in totals[:MOST_ROWS]:
+        name = total.name if isinstance(total.name, str) else line_shown(total.name)
+        yield f"  {_duration(total.total_ms):>14}  {name}, {counted(total.n_calls, 'call')}"
 
 
 def _coverage(times: "IterationTimes") -> str:

@@ -75,6 +75,11 @@ def size_rows(
             yield size_row(n_bytes, text)
 
 
+def change_shown(before: int, after: int, *, like: int | None = None) -> str:
+    """Write two sizes with an arrow between, in the unit that ``like`` has, if given."""
+    return f"{format_bytes(before, like=like)} → {format_bytes(after, like=like)}"
+
+
 def history_lines(verdict: str) -> Iterator[str]:
     """Say what a trace that is not complete does not show."""
     if verdict in _NOT_SHOWN:

@@ -103,11 +103,13 @@ def _row(reserved: int, allocated: int, n_calls: int, name: str) -> str:
 
 def _trial_lines(tried: Tried, names: Sequence[str]) -> Iterator[str]:
     outcome = tried.outcome
-    failure = tried.outcome.ran_out
+    failure = outcome.ran_out
     if failure is None:
-        allocated_bytes = outcome.ledger.max_allocated_bytes
         yield _row(
-            outcome.reserved_bytes, allocated_bytes, outcome.n_driver_calls, tried.name
+            outcome.reserved_bytes,
+            outcome.ledger.max_allocated_bytes,
+            outcome.n_driver_calls,
+            tried.name,
         )
         return
     moment = "before the first event" if failure.event < 0 else f"at event {failure.event}"
