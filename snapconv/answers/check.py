@@ -14,10 +14,11 @@ from snapconv.answers.diff import paired
 from snapconv.answers.growth import find_growth, why_unknown
 from snapconv.answers.peak import total_of_either, totals_by_category
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn
 from snapconv.errors import InputError
+from snapconv.json_text import picked
 from snapconv.replay.history_verdict import Verdict
 from snapconv.units import (
+    HOST,
     Device,
     counted,
     device_name,
@@ -166,10 +167,7 @@ class Check:
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         return {
-            "what": self.what,
-            "device": self.device,
-            "holds": self.holds,
-            "limit_bytes": self.limit_bytes,
+            **picked(self, ("what", "device", "holds", "limit_bytes")),
             "least_bytes": self.actual_bytes,
             "actual_bytes": None if self.unknown else self.actual_bytes,
             "unknown": self.unknown if self.is_unknown else None,
@@ -223,19 +221,16 @@ _RAN_OUT = "memory ran out before the program was over: record with more memory"
 
 def _device_checks(analysis: DeviceAnalysis, budgets: Budgets) -> Iterator[Check]:
     device = analysis.device.device
-    if budgets.max_peak is not None:
-        unknown, remark = _coverage(analysis, budgets)
-        peak = analysis.replay.allocated.peak
-        yield Check(_PEAK, device, budgets.max_peak, peak, unknown, remark=remark)
-    if budgets.max_reserved is not None:
-        unknown, remark = _coverage(analysis, budgets, "reserved")
-        peak = analysis.replay.reserved.peak
-        yield Check(
-            "peak reserved", device, budgets.max_reserved, peak, unknown, remark=remark
-        )
-    live = analysis.live_at_peak
+    peaks = (
+        ("allocated", analysis.replay.allocated.peak, budgets.max_peak),
+        ("reserved", analysis.replay.reserved.peak, budgets.max_reserved),
+    )
+    for curve, peak, limit in peaks:
+        if limit is not None:
+            unknown, remark = _coverage(analysis, budgets, curve)
+            yield Check(f"peak {curve}", device, limit, peak, unknown, remark=remark)
     for category in budgets.max_category:
-        yield _category_check(analysis, live, category, budgets)
+        yield _category_check(analysis, category, budgets)
     if budgets.max_growth is not None:
         growth = sum(line.bytes_per_iteration for line in find_growth(analysis))
         unknown = why_unknown(analysis)
@@ -260,7 +255,7 @@ def _coverage(
 
 
 def _category_check(
-    analysis: DeviceAnalysis, live: BoolColumn, category: Category, budgets: Budgets
+    analysis: DeviceAnalysis, category: Category, budgets: Budgets
 ) -> Check:
     """Check the certain memory of a category at the peak, and the memory that it may have beside.
 
@@ -268,6 +263,7 @@ def _category_check(
     likely of this category may not be. A gradient or an optimizer state is none of the other
     categories.
     """
+    live = analysis.live_at_peak
     totals = {row.category: row for row in totals_by_category(analysis, live)}
     total = totals[category.label]
     unknown = totals[Category.UNKNOWN.label].block_bytes
@@ -311,17 +307,16 @@ def _baseline_checks(
     for old, new in pairs:
         if not new.device.is_host:
             old_peak = old.replay.allocated.peak
-            peak = new.replay.allocated.peak
             limit_is = f"{format_bytes(old_peak)} of the baseline, and {per_cent:g} %"
             limit = old_peak + int(old_peak * per_cent / 100)
             is_alike = new.history.verdict is old.history.verdict
             is_alike &= old.phases.ends_in_oom or not new.phases.ends_in_oom
             in_trace = budgets.in_trace or is_alike
             unknown, remark = _coverage(new, replace(budgets, in_trace=in_trace))
+            peak = new.replay.allocated.peak
             yield Check(_PEAK, new.device.device, limit, peak, unknown, limit_is, remark)
-    for analysis in devices:
-        device = analysis.device.device
-        if device in only_new and not analysis.device.is_host:
+    for device in only_new:
+        if device != HOST:
             yield Check(_PEAK, device, 0, 0, "the baseline has no such device")
 
 

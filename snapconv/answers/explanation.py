@@ -115,7 +115,7 @@ def _rows(analysis: DeviceAnalysis, event: int | None, address: int) -> Int64Col
 def _why_nothing(analysis: DeviceAnalysis, event: int | None, address: int) -> str:
     """Say what there is in place of the requested allocation."""
     device = analysis.device
-    device_label = device_name(analysis.device.device)
+    device_label = device_name(device.device)
     n_events = len(device.events)
     if event is None:
         neighbours = "; ".join(_nearest(analysis, address))
@@ -162,11 +162,10 @@ def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterato
     for row, rule in opinions_of(analysis.features, rows, order):
         opinion = _opinion(analysis, rule.category, rule.evidence, rule.slug)
         opinions[row].append(opinion)
-    table = analysis.allocations
     names = tensor_names(analysis.weights, analysis.recorded, analysis.lines)
     live_at_peak = analysis.live_at_peak
     for row, row_opinions in opinions.items():
-        allocation = values_at(table, row)
+        allocation = values_at(analysis.allocations, row)
         is_live_at_peak = bool(live_at_peak[row])
         decision = values_at(analysis.classification, row)
         yield {
@@ -276,7 +275,6 @@ def _location(analysis: DeviceAnalysis, allocation: Any) -> Values:
     """
     events = analysis.device.events
     segments = analysis.device.segments
-    pools = analysis.snapshot.pools
     pool = allocation.pool_id
     addr = allocation.addr
     is_return = is_among(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
@@ -293,7 +291,7 @@ def _location(analysis: DeviceAnalysis, allocation: Any) -> Values:
         pool = pool if pool >= 0 else int(segments.pool_id[row])
     return {
         "segment": segment,
-        "pool": pools[pool] if pool >= 0 else None,
+        "pool": analysis.snapshot.pools[pool] if pool >= 0 else None,
         "stream": allocation.stream,
     }
 

@@ -399,11 +399,8 @@ def _runs(
 
 def _longest_run(survivors: _Survivors, n_iterations: int) -> _Run | None:
     """Return the longer of the runs to the last iteration and after the last step."""
-    last_run = _last_run(survivors, n_iterations)
-    delayed_run = _run_after_steps(survivors, n_iterations)
-    if last_run is None or delayed_run is None:
-        return last_run or delayed_run
-    return delayed_run if delayed_run.n_iterations > last_run.n_iterations else last_run
+    runs = (_last_run(survivors, n_iterations), _run_after_steps(survivors, n_iterations))
+    return max(filter(None, runs), key=attrgetter("n_iterations"), default=None)
 
 
 def _sums(key: Int64Column, n_bytes: Int64Column) -> tuple[Int64Column, Int64Column]:
@@ -556,14 +553,13 @@ def _trend(analysis: DeviceAnalysis, events: Sequence[int]) -> Trend:
 
 def why_unknown(analysis: DeviceAnalysis) -> str:
     """Say why growth cannot be seen in a trace, and what would show it; empty where it can."""
-    phases = analysis.phases
     n_events = analysis.n_events
     is_recorded = analysis.snapshot.backend.is_recorded
     if not n_events:
         return "the file has no events"
     if not analysis.features.is_traced.any():
         return f"the trace has {counted(n_events, 'event')} and no allocation"
-    if not phases.has_steps:
+    if not analysis.phases.has_steps:
         return (
             "no optimizer step ends an iteration in this trace"
             + "; without an optimizer, call snapconv.step() under `snapconv record`"

@@ -130,7 +130,7 @@ class MemoryReport:
     @property
     def probability(self) -> NDArray[np.float64]:
         """The probability of each allocation's category, to three digits."""
-        return self.analysis.classification.probability.astype(float).round(3)
+        return np.round(self.analysis.classification.probability.astype(float), 3)
 
     def to_json(self, output: Path) -> dict[str, object]:
         """Return JSON-ready values; ``output`` is the file that was written, which has all else."""
@@ -161,10 +161,11 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
         analysis.allocations.stack_id[analysis.activation_rows],
     )
     n_cut = len(analysis.lines.cut_stacks.intersection(np.concatenate(stacks).tolist()))
-    n_bytes = analysis.snapshot.container.n_unpacked_bytes
-    device = analysis.device.device
     n_frames, left_out = fitting_frames(
-        [*weights, *activations], n_bytes, n_cut_stacks=n_cut, device=device
+        [*weights, *activations],
+        analysis.snapshot.container.n_unpacked_bytes,
+        n_cut_stacks=n_cut,
+        device=analysis.device.device,
     )
     return MemoryReport(
         analysis=analysis,

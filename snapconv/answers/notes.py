@@ -22,20 +22,19 @@ def device_notes(
     return tuple(_notes(analysis, growth))
 
 
-def file_notes(analysis: Analysis) -> tuple[Note, ...]:
+def file_notes(
+    analysis: Analysis, growth: Sequence[Growth] | None = None
+) -> tuple[Note, ...]:
     """Return the notes of all devices, each once."""
     notes: list[Note] = []
     for device in analysis.devices:
-        notes += device_notes(device)
+        notes += device_notes(device, growth)
     return tuple(dict.fromkeys(notes))
 
 
 def main_notes(analysis: Analysis) -> tuple[Note, ...]:
-    """Return the notes that change what to believe of an answer, each once."""
-    notes: list[Note] = []
-    for device in analysis.devices:
-        notes += device_notes(device, ())
-    return tuple(note for note in dict.fromkeys(notes) if not note.is_minor)
+    """Return the notes that change what to believe of an answer, each once; growth does not."""
+    return tuple(note for note in file_notes(analysis, ()) if not note.is_minor)
 
 
 def _notes(analysis: DeviceAnalysis, growth: Sequence[Growth]) -> Iterator[Note]:

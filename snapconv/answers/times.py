@@ -183,10 +183,12 @@ def time_report_of(
     timing: Timing, snapshot: Snapshot, options: AnalysisOptions
 ) -> TimeReport:
     """Build the report of a capture's times, with the project of its snapshot."""
-    recorded = replace(snapshot.recorded_project, root=timing.project_root)
-    root = options.project_root
-    includes = options.includes
-    project = find_project(timing.stacks, root=root, recorded=recorded, includes=includes)
+    project = find_project(
+        timing.stacks,
+        root=options.project_root,
+        recorded=replace(snapshot.recorded_project, root=timing.project_root),
+        includes=options.includes,
+    )
     return build_time_report(timing, project)
 
 

@@ -68,10 +68,9 @@ class MemoryTree:
         """Return the tree with its largest nodes alone, none of them without its parent."""
         if n_most is None:
             return self
-        numbers = list(range(len(self.nodes)))
-        numbers.sort(
-            key=lambda number: -self.nodes[number].block_bytes
-        )  # equal ones in order
+        numbers = sorted(  # equal ones in order
+            range(len(self.nodes)), key=lambda number: -self.nodes[number].block_bytes
+        )
         largest = sorted(numbers[:n_most])
         return replace(self, nodes=tuple(self.nodes[number] for number in largest))
 

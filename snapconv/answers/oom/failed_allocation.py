@@ -73,7 +73,6 @@ class OutOfMemory:
 def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]:
     """Find the allocations of a device that failed, in their order."""
     events = analysis.device.events
-    snapshot = analysis.snapshot
     replay = analysis.replay
     lines = analysis.lines
     operations = analysis.facts.operations
@@ -88,7 +87,7 @@ def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]
                 block_bytes=int(events.size[event]),
                 segment_bytes=0,
                 stream=int(events.stream[event]),
-                pool=snapshot.pools[pool] if pool >= 0 else None,
+                pool=analysis.snapshot.pools[pool] if pool >= 0 else None,
                 operation=operation,
                 module="",
                 lines=lines.of(stack),
@@ -238,10 +237,11 @@ def _keeper(analysis: DeviceAnalysis, rows: Int64Column) -> str:
 
     Empty where there are no allocations.
     """
-    is_among_rows = np.zeros(len(analysis.allocations), bool)
-    is_among_rows[rows] = True
     sums = sums_by_name(
-        analysis, is_among_rows, analysis.lines.innermost, analysis.allocations.stack_id
+        analysis,
+        analysis.features.mask(rows),
+        analysis.lines.innermost,
+        analysis.allocations.stack_id,
     )
     if not sums:
         return ""

@@ -405,10 +405,10 @@ def _verdict(
         "in_use": shortage.live_bytes is not None,
         "other_free": shortage.other_pool_bytes >= max(shortage.segment_bytes, 1),
     }
-    parts = dict.fromkeys(_PARTS, "")
-    for name, is_known in is_part_known.items():
-        if is_known:
-            parts[name] = _PARTS[name].format_map(shown)
+    parts = {
+        name: _PARTS[name].format_map(shown) if is_known else ""
+        for name, is_known in is_part_known.items()
+    }
     cause, sentence, reason_text = _SENTENCES[reason]
     is_stuck = shortage.keeper and parts["other_free"]
     if is_stuck and cause in (OomCause.FULL, OomCause.FRAGMENTED, OomCause.OTHER_POOL):

@@ -4,6 +4,7 @@ docs/reference/ranks-schema.md is printed from these tables.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -62,7 +63,7 @@ class _Device(NamedTuple):
 
 def _devices(report: JobReport) -> Iterator[_Device]:
     for number, file in enumerate(report.files):
-        yield from (_Device(number, device) for device in file.devices)
+        yield from map(partial(_Device, number), file.devices)
 
 
 def _category_rows(report: JobReport) -> Rows:

@@ -116,8 +116,8 @@ class Table:
     name: str
     meaning: str
     columns: tuple[Column, ...]
+    arrays: Callable[[Any], Arrays]
     rows: Callable[[Any], Rows] | None = None
-    arrays: Callable[[Any], Arrays] | None = None
     constraint: str = ""
     is_skylines: bool = False
     index: str = ""
@@ -149,7 +149,6 @@ class Table:
             rows: Any = self.rows(report)
             sized_rows = rows if hasattr(rows, "__len__") else list(rows)
             return len(sized_rows), map(_plain_row, sized_rows)
-        assert self.arrays is not None
         columns = self.arrays(report)
         assert len(columns) == len(self.columns), self.name
         n_rows = len(columns[-1])  # the first may be numbers without an end
@@ -174,11 +173,10 @@ def table(
     ``records`` gives an object per row that has its values, at the paths of the columns. A table
     without records, rows and arrays has its arrays in the report, at these paths.
     """
+    fields.setdefault("arrays", partial(_values_of, columns, range(sys.maxsize)))
     if records:
-        first = 1 if "is_skylines" in fields else 0  # Skyline's tables count from 1
+        first = int("is_skylines" in fields)  # Skyline's tables count from 1
         fields["rows"] = partial(_rows_of_records, columns, records, first)
-    elif fields.keys().isdisjoint(("rows", "arrays")):
-        fields["arrays"] = partial(_values_of, columns, range(sys.maxsize))
     return Table(name, meaning, columns, **fields)
 
 
