@@ -209,6 +209,53 @@ PHASES = (
         "checkpoints: a smaller batch does not help while a checkpoint is saved",
     ),
     (
+        _IN + r"(?:cross_entropy|(?:fixed|vocab_parallel)_cross_entropy|forcausallmloss"
+        r"|loss_function|selective_log_softmax|get_batch_logps)|logits=logits\.float\(\)"
+        r"|logits\.to\(torch\.float32\)",
+        "a smaller batch, shorter sequences or smaller images; of a language model the logits, "
+        "tokens times vocabulary, are what is large there: a fused or chunked loss (Liger, "
+        "cut cross-entropy) never holds all of them",
+    ),
+    (
+        _IN
+        + r"eager_attention_forward|attn_(?:weights|scores|probs)=|attention_(?:scores|probs)="
+        r"|torch\.baddbmm\(|(?:sim|dots|attn)=(?:torch\.)?(?:einsum|matmul|softmax)\(",
+        "attention with a fused kernel (sdpa or flash_attention_2 in transformers, "
+        "scaled_dot_product_attention, xformers), which never holds all scores; else shorter "
+        "sequences, smaller images or a smaller batch",
+    ),
+    (
+        r"optim\w{0,12}[/\\]\w{1,40}"
+        + _IN
+        + r"(?:load_state_dict|_cast|_process_value\w{0,40}"
+        r"|update_group)|" + _IN + "_load_optimizer_and_scheduler",
+        "a checkpoint that is read to the CPU (map_location='cpu') and deleted before the next "
+        "step, or sharded states: a smaller batch does not help while an optimizer is restored",
+    ),
+    (
+        _IN + r"(?:merge_and_unload|get_delta_weight|_unload_and_optionally_merge)",
+        "merge the adapter on the CPU (the base model with device_map='cpu'), or on a device "
+        "with room for the weights twice: a smaller batch does not help there",
+    ),
+    (
+        _IN + r"(?:_create_fp(?:16|32)_\w{0,12}partitions\w{0,30}|_setup_for_real_optimizer"
+        r"|_create_fp16_sub_groups)",
+        "more of ZeRO's states on the CPU (offload_optimizer, offload_param) or on more GPUs: a "
+        "smaller batch does not help while DeepSpeed puts the shards on the device",
+    ),
+    (
+        r"fsdp[/\\]\w{1,40}"
+        + _IN
+        + r"(?:_?unshard|_alloc_padded_unsharded_flat_param|_all_gather_flat_param)",
+        "smaller units in FSDP (an auto_wrap_policy for each layer), of which fewer parameters are "
+        "gathered at once; else CPU offload, more GPUs or a smaller batch",
+    ),
+    (
+        _IN + r"(?:_ddp_init_helper|_sync_module_states)",
+        "gradient_as_bucket_view=True in DistributedDataParallel, whose buckets are as large as "
+        "the gradients; else sharding (FSDP, ZeRO): a smaller batch does not help there",
+    ),
+    (
         _IN + r"(?:bbox_overlaps|batch_probiou|box_iou|bbox_iou|pairwise_iou|fp16_clamp)"
         r"|assigners?[/\\]\w{1,40}" + _IN + "assign",
         "fewer boxes at once, all of which are compared with each other: a smaller batch or "

@@ -765,6 +765,21 @@ TRACEBACK = 'File "/site-packages/torch/{}", line 915, in {}\n    return f(x)\n'
         ),
         ((("whisper/decoding.py", "run"),), "a smaller Whisper model"),
         ((("bbox/bbox_overlaps.py", "bbox_overlaps"),), "fewer boxes at once"),
+        (
+            (("nn/functional.py", "cross_entropy"),),
+            "a smaller batch, shorter sequences or smaller images; of a language model the logits",
+        ),
+        ((("m.py", "forward\n    logits = logits.float()"),), "a smaller batch, shorter sequences"),
+        ((("m.py", "eager_attention_forward"),), "attention with a fused kernel"),
+        ((("m.py", "f\n    sim = einsum('b i d, b j d', q, k)"),), "attention with a fused kernel"),
+        ((("optim/optimizer.py", "load_state_dict"),), "a checkpoint that is read to the CPU"),
+        ((("lora/layer.py", "get_delta_weight"),), "merge the adapter on the CPU"),
+        (
+            (("zero/stage3.py", "_create_fp16_partitions_with_defragmentation"),),
+            "more of ZeRO's states on the CPU",
+        ),
+        ((("fsdp/_flat_param.py", "unshard"),), "smaller units in FSDP"),
+        ((("nn/parallel/distributed.py", "_ddp_init_helper"),), "gradient_as_bucket_view=True"),
         ((("assigners/max_iou_assigner.py", "assign"),), "fewer boxes at once"),
         ((("diffusers/pipelines/flux/pipeline_flux.py", "__call__"),), "a smaller image"),
         (

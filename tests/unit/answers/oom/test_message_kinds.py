@@ -28,8 +28,7 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
-        'INFO: "POST /generate HTTP/1.1" 500 Internal Server Error\n'
-        "Error: out of memory",
+        'INFO: "POST /generate HTTP/1.1" 500 Internal Server Error\nError: out of memory',
         "a server of a model",
         FULL,
         {},
