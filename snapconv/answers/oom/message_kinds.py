@@ -3837,6 +3837,33 @@ _KINDS = (
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
+        "the Ascend driver, in vLLM",
+        backend="NPU",
+        seen=(
+            r"el0004\)?: ?(?:\[pid|\d{4}-|failed)",
+            r"rtmalloc fail, \S{0,60}?size:<tried>, device_id:<device>",
+            r"rtmalloc\S{0,110}?fail",
+            "error code (?:is )?207001",
+            "alloc device memory failed, runtime result = ?207001",
+        ),
+        needs=(r"vllm|\((?:enginecore|worker_[dtpe]p|apiserver)",),
+        means="the NPU's driver refused memory that an operator needs outside torch's allocator: "
+        "most likely vLLM's share left too little for it, else the weights do not fit",
+        next_step="lower --gpu-memory-utilization, which leaves room for operators, or "
+        "--max-num-batched-tokens; stop the other processes that `npu-smi info` shows",
+    ),
+    MessageKind(
+        "an operator's workspace on Ascend",
+        level=1.2,
+        seen=("npuworkspaceallocator tried to allocate",),
+        means="the workspace of an operator, which torch_npu allocates beside its tensors, did not "
+        "fit on the NPU",
+        next_step="TASK_QUEUE_ENABLE=1, as torch_npu advises; a smaller share for a server's cache "
+        "(mem_fraction_static, gpu_memory_utilization), else a smaller batch; `npu-smi info` shows "
+        "what other programs hold",
+        leads=True,
+    ),
+    MessageKind(
         "the Ascend driver",
         backend="NPU",
         seen=(
@@ -3845,7 +3872,9 @@ _KINDS = (
             r"rtmalloc fail, \S{0,60}?size:<tried>, device_id:<device>",
             r"rtmalloc\S{0,110}?fail",
             "error code (?:is )?207001",
+            "alloc device memory failed, runtime result = ?207001",
         ),
+        unless=(r"vllm|\((?:enginecore|worker_[dtpe]p|apiserver)",),
         means="the NPU's driver refused memory: another process has it, or operators "
         "outside torch's allocator",
         next_step="stop the other processes that `npu-smi info` shows; else a smaller batch",

@@ -28,6 +28,28 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
+        "(EngineCore_DP0 pid=7) ERROR 12-03 12:16:41 [core.py:710] alloc device memory failed, "
+        "runtime result = 207001[FUNC:ReportCallError]",
+        "the Ascend driver, in vLLM",
+        FULL,
+        {},
+        "lower --gpu-memory-utilization",
+    ),
+    (
+        "alloc device memory failed, runtime result = 207001[FUNC:ReportCallError]",
+        "the Ascend driver",
+        FULL,
+        {},
+        "stop the other processes",
+    ),
+    (
+        "NPUWorkspaceAllocator tried to allocate 2.00 MiB",
+        "an operator's workspace on Ascend",
+        FULL,
+        {},
+        "TASK_QUEUE_ENABLE=1",
+    ),
+    (
         'INFO: "POST /generate HTTP/1.1" 500 Internal Server Error\nError: out of memory',
         "a server of a model",
         FULL,
