@@ -145,7 +145,7 @@ class Simulation:
         ]
         if self._files is not None:
             parts.append(
-                (Feature.SIMULATED_FILES, unwritten_files.patch_checkpoints, tracker)
+                (Feature.SIMULATED_FILES, unwritten_files.patch_checkpoints, self._files)
             )
         for feature, patch, subject in parts:
             if feature not in self._changed:

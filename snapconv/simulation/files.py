@@ -1,9 +1,9 @@
 """A program's own versions of the files that were there, which stay as they are.
 
-``FileVersions.entries`` is the program's view of the file system: each name that it has made,
-changed, moved or removed, and the true path of its contents. A changed file is a copy in a folder
-that goes with the run, so that the original stays even where the process is killed. Functions of
-Python that take a path, ``FUNCTIONS``, are given the true one. Other processes, and C code that
+One rule: a file that was there and that the program opens to change is copied into a folder of the
+run, once; a name that it removes or moves is gone. ``FileVersions.versions`` has such names and
+where they lead, and ``FUNCTIONS`` the functions of Python that take a path, which are given the
+true one. The originals stay even where the process is killed. Other processes, and C code that
 opens files by itself, are not seen.
 """
 
@@ -15,7 +15,6 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial, wraps
 from pathlib import Path
@@ -26,6 +25,7 @@ from urllib.parse import quote, unquote
 from snapconv.guest.import_hook import when_imported
 from snapconv.guest.own_frames import for_program, is_in_our_work, stands_in
 from snapconv.simulation.patches import Patches
+from snapconv.simulation.tracker import Tracker
 
 # No larger file is copied to be changed.
 _MAX_BYTES = 1 << 30
@@ -45,47 +45,24 @@ class To(Enum):
     CHANGE = auto()
     OVERWRITE = auto()
     SAVE = auto()  # where it is known what is computed
-    ARCHIVE = auto()  # where it is not known
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A name of a file, a folder or a link, and the true path of its contents, if there is any.
-
-    ``is_users``: it was there before the run. ``has_arrays``: the program opened it for writing
-    after it was given an array of values that were not computed.
-    """
-
-    name: str
-    path: str
-    is_users: bool = False
-    has_arrays: bool = False
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is something."""
-        return os.path.lexists(self.path)
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether it is a folder, and no link to one."""
-        return os.path.isdir(self.path) and not os.path.islink(self.path)
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether it was there and has contents, which a device or a pipe has not."""
-        kinds = (os.path.isfile, os.path.isdir, os.path.islink)
-        return self.is_users and any(is_kind(self.path) for is_kind in kinds)
+    ARCHIVE = (
+        auto()
+    )  # values that need not be computed: in the folder of the run, even if new
 
 
 class FileVersions:
-    """A program's view of the file system: entries by name; a file without one is in its folder."""
+    """A program's view of the file system."""
 
-    def __init__(self, has_given_arrays: Callable[[], bool]) -> None:
-        self._has_given_arrays = has_given_arrays
+    def __init__(self, tracker: Tracker) -> None:
+        self.tracker = tracker
         self.folder = os.path.realpath(tempfile.mkdtemp(prefix="snapconv-"))
-        self.entries: dict[str, Entry] = {}
-        self._has_versions = self._is_closed = False
+        # Where the contents of a name are; nowhere if it is gone.
+        self.versions: dict[str, str] = {}
+        # The paths that the program has made, and whether it was given an array of values before
+        # that were not computed.
+        self.new: dict[str, bool] = {}
+        self._is_closed = False
+        # What stands in for functions, by id.
         self._replacements: dict[int, Any] = {}
 
     def at(self, path: Any, to: To = To.READ, *, follows: bool = True) -> Any:
@@ -94,81 +71,81 @@ class FileVersions:
             return path
         name = os.fsdecode(path)
         is_read = to in (To.READ, To.LOOK)
-        if name.startswith(_NO_FILES) or (is_read and not self._has_versions):
+        if name.startswith(_NO_FILES) or (is_read and not self.versions):
             return path
-        entry = self.find(path, follows=follows and to not in (To.LOOK, To.MAKE))
-        true_path = entry.path if is_read else self._writable(entry, to)
-        if true_path == os.path.abspath(name):
-            return path
-        return os.fsencode(true_path) if isinstance(path, bytes) else true_path
+        key, true_path = self.find(path, follows=follows and to not in (To.LOOK, To.MAKE))
+        if not is_read:
+            true_path = self._writable(key, true_path, to)
+        return path if true_path == os.path.abspath(name) else true_path
 
-    def find(self, path: Any, *, follows: bool = True, n_links: int = 0) -> Entry:
-        """Return a file's entry, by its full name without the links that the program sees."""
-        path = Path(os.fsdecode(path)).absolute()
-        if path == path.parent:
-            return Entry(str(path), str(path), is_users=True)
-        folder = self.find(path.parent, n_links=n_links)
-        if path.name == "..":
-            return self.find(Path(folder.name).parent)
-        name = os.path.join(folder.name, path.name)
-        true_path = os.path.join(folder.path, path.name)
-        entry = self.entries.get(name) or Entry(name, true_path, folder.is_users)
-        if follows and n_links < _MOST_LINKS and os.path.islink(entry.path):
-            target = Path(folder.name, os.readlink(entry.path))
-            return self.find(target, n_links=n_links + 1)
-        return entry
+    def find(self, path: Any, *, follows: bool = True) -> tuple[str, str]:
+        """Follow a path by the links that the program sees, to its name and its true path.
 
-    def is_new(self, entry: Entry) -> bool:
-        """Whether an entry is the program's and no version, so that it stays."""
-        return not entry.is_users and not entry.path.startswith(self.folder)
-
-    def _writable(self, entry: Entry, to: To) -> str:
-        """Return a path where the program may write: that of a version if the file was there."""
-        path = entry.path
-        if entry.is_users and entry.exists:
-            if to is To.MAKE or not entry.is_kept:
-                return path  # the function says that it is there, or that is no file
-            if os.path.isdir(path):
-                return tempfile.mkdtemp(
-                    dir=self.folder
-                )  # a folder's mode and times are forgotten
-            path = self.new_path(entry.name)
-            if to is To.CHANGE:
-                self._copy(entry, path)
+        The name is that in the true path of its folder.
+        """
+        remaining = [*reversed(Path(os.fsdecode(path)).absolute().parts)]
+        seen = true_path = name = remaining.pop()
+        n_links = 0
+        while remaining:
+            part = remaining.pop()
+            name = os.path.join(true_path, part)
+            inside = self.versions.get(name, name)
+            is_link = (follows or bool(remaining)) and os.path.islink(inside)
+            if part == "..":
+                target = os.path.dirname(seen)
+            elif is_link and n_links < _MOST_LINKS:
+                n_links += 1
+                target = os.path.join(seen, os.readlink(inside))
             else:
-                Path(path).touch()
-        has_arrays = to is To.ARCHIVE or (to is To.CHANGE and entry.has_arrays)
-        has_arrays |= to is not To.SAVE and self._has_given_arrays()
-        self.entries[entry.name] = Entry(entry.name, path, has_arrays=has_arrays)
+                seen = os.path.join(seen, part)
+                true_path = inside
+                continue
+            remaining += reversed(Path(target).parts)
+            seen = true_path = name = remaining.pop()
+        return name, true_path
+
+    def name_of(self, path: str) -> str:
+        """Name a true path as the program does."""
+        for name, true_path in self.versions.items():
+            if path == true_path or path.startswith(true_path + os.sep):
+                return self.name_of(name) + path.removeprefix(true_path)
         return path
 
-    def _copy(self, entry: Entry, path: str) -> None:
-        if os.path.getsize(entry.path) > _MAX_BYTES:
-            reason = (
-                "a file over 1 GiB is not copied to be changed where nothing is "
-                "computed; open it to read"
-            )
-            raise for_program(OSError(errno.EFBIG, reason, entry.name))
-        for ending in ("-wal", "-journal"):  # what SQLite left
-            with suppress(OSError):
-                shutil.copyfile(entry.path + ending, path + ending)
-        shutil.copy2(entry.path, path, follow_symlinks=False)
+    def is_new(self, path: str) -> bool:
+        """Whether the program has made a true path outside the folder of the run."""
+        is_version = path.startswith(self.folder)
+        paths = {path, *map(str, Path(path).parents)}
+        return not is_version and not paths.isdisjoint(self.new)
+
+    def is_users(self, path: str) -> bool:
+        """Whether there is something at a true path that was there before the run."""
+        is_ours = path.startswith(self.folder) or self.is_new(path)
+        return os.path.lexists(path) and not is_ours
+
+    def _writable(self, name: str, path: str, to: To) -> str:
+        """Return a path where the program may write: that of a version if the file was there."""
+        is_users = self.is_users(path)
+        if is_users and os.path.isdir(path) and to is not To.MAKE:
+            # A folder's mode and times are forgotten.
+            return tempfile.mkdtemp(dir=self.folder)
+        if is_users and (to is To.MAKE or not os.path.isfile(path)):
+            return path  # the function says that it is there; or it is a pipe or a device
+        if is_users or to is To.ARCHIVE:
+            original = path
+            path = self.new_path(name)
+            if to is To.CHANGE:
+                _copy(original, path)
+            elif is_users:
+                Path(path).touch()
+            self.versions[name] = path
+        has_arrays = to is To.ARCHIVE or (to is To.CHANGE and self.new.get(path, False))
+        self.new[path] = has_arrays or (to is not To.SAVE and self.tracker.has_given_arrays)
+        return path
 
     def new_path(self, name: str) -> str:
         """Name a file for a version."""
-        self._has_versions = True
         ending = os.path.basename(name)[-100:]
         return os.path.join(self.folder, f"{uuid.uuid4().hex[:8]}-{ending}")
-
-    def _vacate(self, entry: Entry) -> list[Entry]:
-        """Let there be nothing by a name, and hide any true contents; return what was below it."""
-        folder = entry.name + os.sep
-        names = [name for name in list(self.entries) if name.startswith(folder)]
-        below = [self.entries.pop(name) for name in names]
-        self.entries.pop(entry.name, None)
-        if entry.is_users or entry.path != entry.name:
-            self.entries[entry.name] = Entry(entry.name, self.new_path(entry.name))
-        return below
 
     # The work of functions, which are given as the first argument.
 
@@ -185,11 +162,8 @@ class FileVersions:
 
     def open(self, real: Real, file: Any, *args: Any, **kwargs: Any) -> Any:
         """Open a file as ``open`` does, which has ``os.open`` do it."""
-        options = dict(zip(_OPEN_ARGUMENTS, args, strict=False)) | kwargs
-        opener = options.pop("opener", None) or partial(
-            self.open_number, os.open, mode=0o666
-        )
-        return real(file, opener=opener, **options)
+        opener = partial(self.open_number, os.open, mode=0o666)
+        return real(file, *args, **kwargs | {"opener": opener})
 
     def open_number(
         self, real: Real, path: Any, flags: int, mode: int = 0o777, **kwargs: Any
@@ -202,9 +176,8 @@ class FileVersions:
         self, real: Real, filename: Any, shared: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """Do what ``torch.from_file`` does."""
-        return real(
-            self.at(filename, To.CHANGE if shared else To.READ), shared, *args, **kwargs
-        )
+        to = To.CHANGE if shared else To.READ
+        return real(self.at(filename, to), shared, *args, **kwargs)
 
     def connect(self, real: Real, database: Any, *args: Any, **kwargs: Any) -> Any:
         """Open a database as ``sqlite3.connect`` does, by its path or its address."""
@@ -215,69 +188,69 @@ class FileVersions:
         return real(f"file:{quote(true_path)}?{query}", *args, **kwargs)
 
     def remove(self, real: Real, path: Any, *args: Any, **kwargs: Any) -> None:
-        """Remove a file, a link, an empty folder or a tree."""
-        entry = self.find(path, follows=False)
-        if not entry.is_kept or entry.is_folder != (real.__name__ in ("rmdir", "rmtree")):
-            real(entry.path, *args, **kwargs)
-            if entry.exists:  # errors are ignored
-                return
-        elif real.__name__ == "rmdir" and self.list_names(os.listdir, path):
-            raise for_program(OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path))
-        for inner in self._vacate(entry):
-            if self.is_new(inner):  # in a folder that is hidden now
-                delete = shutil.rmtree if inner.is_folder else os.unlink
-                with suppress(OSError):
-                    delete(inner.path)
+        """Remove a file, a link or an empty folder."""
+        name, true_path = self.find(path, follows=False)
+        is_folder = _is_folder(true_path)
+        if not self.is_users(true_path) or is_folder != (real.__name__ == "rmdir"):
+            real(true_path, *args, **kwargs)
+            self.new.pop(true_path, None)
+            return
+        if is_folder and self.list_names(os.listdir, path):
+            raise for_program(OSError(errno.ENOTEMPTY, "Directory not empty", path))
+        self.versions[name] = self.new_path(name)
 
     def rename(self, real: Real, src: Any, dst: Any) -> Any:
         """Rename; a new file is moved, any other has its new name in this run alone."""
-        entry = self.find(src, follows=False)
-        target = self.find(dst, follows=False)
-        if not entry.exists or entry.name == target.name:
-            return real(entry.path, target.path)
-        if target.exists:
-            self.remove(os.rmdir if target.is_folder else os.unlink, target.name)
-            target = self.find(target.name, follows=False)
-        # Not by renaming: a version may be in another file system.
-        path = shutil.move(entry.path, target.path) if self.is_new(entry) else entry.path
-        below = self._vacate(entry)
-        self.entries[target.name] = replace(entry, name=target.name, path=path)
-        for inner in below:
-            name = target.name + inner.name.removeprefix(entry.name)
-            inner_path = inner.path.replace(entry.path + os.sep, path + os.sep)
-            self.entries[name] = replace(inner, name=name, path=inner_path)
+        name, path = self.find(src, follows=False)
+        target_name, target = self.find(dst, follows=False)
+        if name == target_name or not os.path.lexists(path):
+            return real(path, target)
+        if os.path.lexists(target):
+            self.remove(os.rmdir if _is_folder(target) else os.unlink, dst)
+            _, target = self.find(dst, follows=False)
+        if self.is_new(path):
+            # Not by renaming: a version may be in another file system.
+            shutil.move(path, target)
+            self._move_names(path, target)
+        else:
+            self.versions[name] = self.new_path(name)
+            self.versions[target_name] = path
         return None
+
+    def _move_names(self, path: str, target: str) -> None:
+        """Give what is known of a path, and of what was in it, to another one."""
+        for known in (self.new, self.versions):
+            for name in list(known):
+                if Path(name).is_relative_to(path):
+                    known[target + name.removeprefix(path)] = known.pop(name)
 
     def link(self, real: Real, src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
         """Make a hard link; a file that was there has that name in this run alone."""
-        entry = self.find(src)
-        target = self.find(dst, follows=False)
-        if target.exists or self.is_new(entry):
-            real(entry.path, self.at(dst, To.MAKE), *args, **kwargs)
+        _, path = self.find(src)
+        name, target = self.find(dst, follows=False)
+        if self.is_new(path) or os.path.lexists(target):
+            real(path, self.at(dst, To.MAKE), *args, **kwargs)
         else:
-            self.entries[target.name] = replace(entry, name=target.name)
-            self._has_versions = True
+            self.versions[name] = path
 
     def list_names(self, real: Real, path: Any = ".") -> Any:
         """List a folder as the program sees it."""
-        if not isinstance(path, str | os.PathLike) or not self._has_versions:
+        if not isinstance(path, str | os.PathLike) or not self.versions:
             return real(path)
-        folder = self.find(path)
+        _, folder = self.find(path)
         inside: dict[str, bool] = {}
-        for entry in list(self.entries.values()):
-            parent, name = os.path.split(entry.name)
-            if parent == folder.name:
-                inside[name] = entry.exists
-        names = [name for name in real(folder.path) if name not in inside]
+        for name, true_path in self.versions.items():
+            if os.path.dirname(name) == folder:
+                inside[os.path.basename(name)] = os.path.lexists(true_path)
+        names = [name for name in real(folder) if name not in inside]
         return names + [name for name, exists in inside.items() if exists]
 
     def scan(self, real: Real, path: Any = ".") -> Any:
         """Do what ``os.scandir`` does."""
-        if not isinstance(path, str | os.PathLike) or not self._has_versions:
+        if not isinstance(path, str | os.PathLike) or not self.versions:
             return real(path)
-        return _Scan(
-            _FolderEntry.inside(path, name) for name in self.list_names(os.listdir, path)
-        )
+        names = self.list_names(os.listdir, path)
+        return _Scan(_FolderEntry.inside(path, name) for name in names)
 
     def close(self) -> None:
         """Let all files be what they are, and remove the versions."""
@@ -287,22 +260,19 @@ class FileVersions:
             setattr(module, name, replacement.__wrapped__)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def patch(self, patches: Patches, *tables: tuple["Functions", object]) -> None:
-        """Replace functions by methods of an object, as soon as their modules are imported."""
-        modules: dict[str, dict[str, Real]] = {}
-        for functions, owner in tables:
-            for module, rows in functions.items():
-                works = modules.setdefault(module, {})
-                for path, method, *arguments in rows:
-                    works[path] = partial(method, owner, *arguments)
-        for module, works in modules.items():
-            patches.enter_context(
-                when_imported(module, partial(self._patch_module, patches, module, works))
-            )
+    def patch(self, patches: Patches, functions: "Functions") -> None:
+        """Replace functions by work of this, as soon as their modules are imported."""
+        # Else it would remove what is in open folders, which have no names.
+        patches.set(shutil, "_use_fd_functions", value=False)
+        for module, rows in functions.items():
+            work = partial(self._patch_module, patches, module, rows)
+            patches.enter_context(when_imported(module, work))
 
-    def _patch_module(self, patches: Patches, module: str, works: dict[str, Real]) -> None:
-        wrapped: dict[int, Real] = {}
-        for path, work in works.items():
+    def _patch_module(
+        self, patches: Patches, module: str, rows: tuple[tuple[Any, ...], ...]
+    ) -> None:
+        replacements: dict[int, Real] = {}
+        for path, work, *arguments in rows:
             *owners, name = path.split(".")
             owner: Any = sys.modules[module]
             for owner_name in owners:
@@ -310,16 +280,16 @@ class FileVersions:
             real = getattr(owner, name, None)
             if real is None:  # not every Python has each, on every system
                 continue
-            replacement: Any = self._wrapped(real, work)
+            replacement: Any = self._wrapped(real, partial(work, self, *arguments))
             if not owners:
-                wrapped[id(real)] = replacement
+                replacements[id(real)] = replacement
                 self._replacements[id(replacement)] = replacement
                 continue
             if isinstance(vars(owner).get(name), staticmethod):
                 replacement = staticmethod(replacement)
             patches.set(owner, name, replacement)
-        for holder, name, real in _globals_among(wrapped):
-            patches.set(holder, name, wrapped[id(real)])
+        for holder, name, real in _globals_among(replacements):
+            patches.set(holder, name, replacements[id(real)])
 
     def _wrapped(self, real: Real, work: Real) -> Real:
         """Make a function that does the program's calls of ``real``."""
@@ -335,6 +305,23 @@ class FileVersions:
             return work(real, *args, **kwargs)
 
         return call
+
+
+def _is_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+def _copy(source: str, path: str) -> None:
+    if os.path.getsize(source) > _MAX_BYTES:
+        reason = (
+            "a file over 1 GiB is not copied to be changed where nothing is "
+            "computed; open it to read"
+        )
+        raise for_program(OSError(errno.EFBIG, reason, source))
+    for ending in ("-wal", "-journal"):  # what SQLite left
+        with suppress(OSError):
+            shutil.copyfile(source + ending, path + ending)
+    shutil.copy2(source, path)
 
 
 class _FolderEntry(type(Path())):  # type: ignore[misc]
@@ -435,9 +422,13 @@ FUNCTIONS: Functions = {
     "builtins": (("open", FileVersions.open),),
     "os": _OS_FUNCTIONS,
     "pathlib": (("_normal_accessor.open", FileVersions.open), *_accessor_functions()),
-    "shutil": (("rmtree", FileVersions.remove),),
     "sqlite3": (("connect", FileVersions.connect),),
-    "torch": (("from_file", FileVersions.map_file),),
+    "torch": (
+        ("from_file", FileVersions.map_file),
+        ("UntypedStorage.from_file", FileVersions.map_file),
+        # What it opens is known to be computed or not.
+        ("save", FileVersions.do, To.SAVE, 1),
+    ),
     "torch.jit": (
         ("load", FileVersions.do, To.READ, 0),
         ("RecursiveScriptModule.save", FileVersions.do, To.ARCHIVE, 1),
@@ -448,7 +439,10 @@ FUNCTIONS: Functions = {
         ("PyTorchFileWriter.__init__", FileVersions.do, To.ARCHIVE, 1),
     ),
     # Written in Rust.
-    "safetensors": (("serialize_file", FileVersions.do, To.OVERWRITE, 1),),
+    "safetensors": (
+        ("serialize_file", FileVersions.do, To.OVERWRITE, 1),
+        ("safe_open", FileVersions.do, To.READ, 0),
+    ),
     "tokenizers": (
         ("Tokenizer.save", FileVersions.do, To.OVERWRITE, 1),
         ("Tokenizer.from_file", FileVersions.do, To.READ, 0),
@@ -463,15 +457,6 @@ _FLAG_PURPOSES = (
     (os.O_EXCL, To.MAKE),
     (os.O_TRUNC, To.OVERWRITE),
     (os.O_WRONLY | os.O_RDWR | os.O_CREAT, To.CHANGE),
-)
-_OPEN_ARGUMENTS = (
-    "mode",
-    "buffering",
-    "encoding",
-    "errors",
-    "newline",
-    "closefd",
-    "opener",
 )
 _NAMES_OF_PATHS = ("path", "dst", "f", "filename")
 _ELSEWHERE = ("dir_fd", "src_dir_fd", "dst_dir_fd", "opener")

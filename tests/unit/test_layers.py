@@ -75,8 +75,8 @@ MAY_IMPORT_FROM_OUTSIDE = (
         "integrations": {"transformers", "lightning", "pytorch_lightning"},
     }
 )
-# Keeps in memory what a program saves, and builds it again: it reads no file's pickle.
-KEEPS_PICKLES = PACKAGE / "simulation" / "unwritten_files.py"
+# Writes the header of a file of safetensors for the program.
+WRITES_HEADERS = PACKAGE / "simulation" / "unwritten_files.py"
 # The formats in which snapshots come. Outside snapshot/ they may be written, never read.
 # JSON is written by all, through json_text.
 FORMATS = {"pickle", "_pickle", "json", "orjson"}
@@ -175,7 +175,7 @@ def faults(source: str, path: Path) -> list[str]:
             found.append(f"{line}: {package} imports {target}")
         elif top == "importlib" and package not in COMMANDS | GUEST:
             found.append(f"{line}: {package} imports by name, which hides the layer")
-        elif top in FORMATS and path != KEEPS_PICKLES and not may_import_format(package, target):
+        elif top in FORMATS and path != WRITES_HEADERS and not may_import_format(package, target):
             found.append(f"{line}: {package} imports {target}, only snapshot reads")
     return found + ([] if package in {"snapshot", "json_text"} else raw_reads(tree, path))
 
@@ -188,7 +188,7 @@ def raw_reads(tree: ast.AST, path: Path) -> list[str]:
         match node:
             case ast.Attribute(
                 value=ast.Name(id=module) | ast.Attribute(attr=module), attr=name
-            ) if module in FORMATS and name in READING and path != KEEPS_PICKLES:
+            ) if module in FORMATS and name in READING and path != WRITES_HEADERS:
                 found.append(f"{node.lineno}: {package} calls {module}.{name}, only snapshot reads")
             case (
                 ast.Subscript(slice=ast.Constant(value=str(key)), ctx=ast.Load())

@@ -288,6 +288,7 @@ def by_a_link_to_the_latest(state, path):
     Path("latest/../run/model.npz").write_bytes(b"new")
     assert path.read_bytes() == b"new"
     Path("latest").unlink()
+    shutil.rmtree("new")
 
 
 CHANGES = [
@@ -350,8 +351,7 @@ def test_a_new_file_of_what_was_not_computed_is_gone_afterwards(folder, save):
         assert Path("run/model.npz").exists()
         [listed] = simulation.values()["files_not_written"]
 
-    # What NumPy wrote need not be a part of the rest.
-    assert [entry.name for entry in folder.rglob("*")] == ["run"] * (save in BY_OTHERS)
+    assert [entry.name for entry in folder.rglob("*")] == ["run"]
     assert listed["path"] == "run/model.npz"
     assert listed["n_bytes"] >= 4 * 512 * 1024
 
@@ -405,27 +405,15 @@ def test_an_empty_folder_that_was_there_stays(folder):
     assert Path("a/b").is_dir()
 
 
-def test_what_is_beside_a_file_in_its_new_folder_goes_with_it(folder):
-    """Who resumes from the last checkpoint would find one without weights."""
+def test_what_is_beside_a_file_that_was_not_written_stays(folder):
     Path("precious").write_bytes(PRECIOUS)
-    Path("old.json").write_text("{}")
-    for name in ("precious", "old.json"):
-        os.utime(name, (1, 1))
-    with simulated(SimulationOptions(compute=False)) as simulation:
-        Path("run/last/deep").mkdir(parents=True)
-        shutil.copy2("old.json", "run/last/old.json")  # as old as the original
-        for name in ("run/log.txt", "run/last/config.json", "run/last/deep/state.json"):
-            Path(name).write_text("{}")
+    with simulated(SimulationOptions(compute=False)):
+        Path("run/last").mkdir(parents=True)
+        Path("run/last/config.json").write_text("{}")
         torch.save(torch.ones(512, 1024, device="cuda"), "run/last/model.pt")
-        # As Rust and C write, which are not seen.
-        subprocess.run(["cp", "run/log.txt", "run/last/deep/tokenizer.json"], check=True)
         subprocess.run(["mv", "precious", "run/last/precious"], check=True)
-        notes = [note.message for note in simulation.notes()]
 
-    assert "goes with them: run/last" in notes[0]
-    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) == [
-        *("old.json", "run", "run/last", "run/last/precious", "run/log.txt")
-    ]
+    assert sorted(entry.name for entry in Path("run/last").iterdir()) == ["config.json", "precious"]
 
 
 def test_what_other_processes_copy_says_that_it_has_no_values(folder):
@@ -438,7 +426,7 @@ def test_what_other_processes_copy_says_that_it_has_no_values(folder):
     assert sorted(entry.name for entry in folder.iterdir()) == ["best.pt", "copied.pt"]
     assert Path("best.pt").read_bytes() == PRECIOUS
     assert b"the values of this file were not computed" in Path("copied.pt").read_bytes()
-    with pytest.raises(pickle.UnpicklingError):
+    with pytest.raises(RuntimeError, match="file not found"):
         torch.load("copied.pt")
 
 
