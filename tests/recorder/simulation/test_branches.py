@@ -122,7 +122,7 @@ def waits_for_one_of_two(x):
     n_times = 0
     while x.sum() > 1 or x.max() > 1:
         n_times += 1
-    return "more" if n_times == 1 else n_times
+    return "more" if 1 <= n_times <= 3 else n_times
 
 
 def ends_after_all(x):
@@ -204,29 +204,20 @@ def test_a_note_has_the_lines_that_were_left_out(x, simulation):
     assert "(bool() taken as True)" in note.message
     line = test_a_note_has_the_lines_that_were_left_out.__code__.co_firstlineno
     assert (
-        f"the peak may be too low: skipped were "
-        f"tests/recorder/simulation/test_branches.py:{line + 5}"
+        f"the peak may be too low: such a value decides at "
+        f"tests/recorder/simulation/test_branches.py:{line + 1}"
     ) in note.message
 
 
-def test_a_note_has_the_lines_that_were_entered_without_a_value(x, simulation):
+def test_what_is_entered_or_goes_on_after_a_check_makes_no_peak_too_low(x, simulation):
     if x.sum() > 0:
         work()
+    if x.sum() > 100:
+        raise ValueError(x)
+    work()
 
     [note] = simulation.notes()
     assert "too low" not in note.message
-    assert re.search(r"too high: entered were those at \S*test_branches\.py:\d+$", note.message)
-
-
-def test_what_goes_on_after_a_check_is_no_doubt(x, simulation):
-    def checked():
-        if x.sum() > 100:
-            raise ValueError(x)
-        return work()
-
-    checked()
-    [note] = simulation.notes()
-    assert "too high" not in note.message
 
 
 def test_nothing_may_be_too_low_where_only_a_text_was_left_out(x, simulation):
@@ -244,7 +235,7 @@ def test_nothing_may_be_too_low_where_only_a_text_was_left_out(x, simulation):
     if x.sum().item() > 3:
         print(work(x))  # noqa: T201
     [note] = simulation.notes()
-    assert "too low: such a number" in note.message
+    assert "too low: such a value" in note.message
 
 
 def test_a_number_that_decides_what_runs_gives_a_doubt_and_one_that_is_only_read_none(
@@ -262,7 +253,7 @@ def test_a_number_that_decides_what_runs_gives_a_doubt_and_one_that_is_only_read
         work(float(x.sum()))
     [note] = simulation.notes()
     assert re.search(
-        r"may be too low: such a number decides at \S*test_branches\.py:\d+$", note.message
+        r"may be too low: such a value decides at \S*test_branches\.py:\d+$", note.message
     )
 
 
@@ -270,10 +261,8 @@ def test_a_loop_of_torchs_own_is_entered_once_and_leaves_nothing_out(simulation)
     for _ in range(3):
         torch.nn.init.trunc_normal_(torch.empty(1 << 18, device="cuda"))
 
-    assert all(
-        "too low" not in note.message and "1000 times" not in note.message
-        for note in simulation.notes()
-    )
+    assert all("too low" not in note.message for note in simulation.notes())
+    assert max(simulation.tracker.values_read._n_asked.values(), default=0) <= 6
 
 
 def test_a_value_that_a_function_returns_decides_where_it_is_called(x):
