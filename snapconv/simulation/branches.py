@@ -158,13 +158,17 @@ def _conditions(node: ast.AST) -> Iterator[_Condition]:
         statements = block if isinstance(block, list) else []
         for i, statement in enumerate(statements):
             if isinstance(statement, ast.If):
-                behind = statements[i + 1 :]
-                then_branch, else_branch = statement.body, statement.orelse
-                if _ends_by(then_branch, _JUMPS):
-                    else_branch = else_branch + behind
-                elif _ends_by(else_branch, _JUMPS):
-                    then_branch = then_branch + behind
-                yield statement, statement.test, then_branch, else_branch
+                yield _if_condition(statement, statements[i + 1 :])
+
+
+def _if_condition(statement: ast.If, behind: list[Any]) -> _Condition:
+    then_branch: list[Any] = statement.body
+    else_branch: list[Any] = statement.orelse
+    if _ends_by(then_branch, _JUMPS):
+        else_branch = else_branch + behind
+    elif _ends_by(else_branch, _JUMPS):
+        then_branch = then_branch + behind
+    return statement, statement.test, then_branch, else_branch
 
 
 def _values(
@@ -182,12 +186,11 @@ def _values(
 
 def _span_of_frame(frame: FrameType) -> _Span:
     """Return where in the source is what a frame evaluates."""
-    line: int | None = frame.f_lineno
-    end_line = line
-    column = end_column = None
-    if _HAS_COLUMNS:
-        positions = islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
-        line, end_line, column, end_column = next(positions)
+    positions: Any = getattr(frame.f_code, "co_positions", None)
+    if positions is None:
+        return (frame.f_lineno, 0), (frame.f_lineno, 0)
+    remaining = islice(positions(), frame.f_lasti // 2, None)
+    line, end_line, column, end_column = next(remaining)
     return (line or 0, column or 0), (end_line or 0, end_column or 0)
 
 

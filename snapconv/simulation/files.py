@@ -106,9 +106,13 @@ class FileVersions:
 
     def name_of(self, path: str) -> str:
         """Name a true path as the program does."""
-        for name, true_path in self.versions.items():
+        for name, true_path in [*self.versions.items()]:
             if path == true_path or path.startswith(true_path + os.sep):
-                return self.name_of(name) + path.removeprefix(true_path)
+                # Names are true paths but for their last part.
+                folder, last = os.path.split(name)
+                return os.path.join(self.name_of(folder), last) + path.removeprefix(
+                    true_path
+                )
         return path
 
     def is_new(self, path: str) -> bool:
@@ -131,15 +135,19 @@ class FileVersions:
         if is_users and (to is To.MAKE or not os.path.isfile(path)):
             return path  # the function says that it is there; or it is a pipe or a device
         if is_users or to is To.ARCHIVE:
-            original = path
-            path = self.new_path(name)
-            if to is To.CHANGE:
-                _copy(original, path)
-            elif is_users:
-                Path(path).touch()
-            self.versions[name] = path
+            path = self._version(name, path, to)
         has_arrays = to is To.ARCHIVE or (to is To.CHANGE and self.new.get(path, False))
         self.new[path] = has_arrays or (to is not To.SAVE and self.tracker.has_given_arrays)
+        return path
+
+    def _version(self, name: str, original: str, to: To) -> str:
+        """Make a file in the folder of the run, and let a name lead to it."""
+        path = self.new_path(name)
+        if to is To.CHANGE:
+            _copy(original, path)
+        else:
+            Path(path).touch()
+        self.versions[name] = path
         return path
 
     def new_path(self, name: str) -> str:
@@ -219,7 +227,8 @@ class FileVersions:
 
     def _move_names(self, path: str, target: str) -> None:
         """Give what is known of a path, and of what was in it, to another one."""
-        for known in (self.new, self.versions):
+        tables: tuple[dict[str, Any], ...] = (self.new, self.versions)
+        for known in tables:
             for name in list(known):
                 if Path(name).is_relative_to(path):
                     known[target + name.removeprefix(path)] = known.pop(name)
@@ -239,7 +248,7 @@ class FileVersions:
             return real(path)
         _, folder = self.find(path)
         inside: dict[str, bool] = {}
-        for name, true_path in self.versions.items():
+        for name, true_path in [*self.versions.items()]:
             if os.path.dirname(name) == folder:
                 inside[os.path.basename(name)] = os.path.lexists(true_path)
         names = [name for name in real(folder) if name not in inside]

@@ -63,7 +63,7 @@ class UnwrittenFiles:
 
     def _sizes(self) -> dict[str, int]:
         sizes = {}
-        for path, has_arrays in self.files.new.items():
+        for path, has_arrays in [*self.files.new.items()]:
             n_bytes = self._n_bytes(Path(path), has_arrays=has_arrays)
             if n_bytes:
                 sizes[path] = n_bytes
@@ -90,11 +90,12 @@ class UnwrittenFiles:
 
     def notes(self) -> Iterator[Note]:
         """Name the files that were not written, and those that are as they were before."""
-        sizes = self.unwritten()
-        unwritten = [f"{name} ({format_bytes(size)})" for name, size in sizes.items()]
-        undone = [
-            shortened(name) for name in self.files.versions if shortened(name) not in sizes
+        sizes = self._sizes()
+        versions = [*self.files.versions.items()]
+        unwritten = [
+            f"{self._shown(path)} ({format_bytes(size)})" for path, size in sizes.items()
         ]
+        undone = [shortened(name) for name, path in versions if path not in sizes]
         sentences = []
         for statement, files in (
             ("these files were not written, as their values were not computed", unwritten),

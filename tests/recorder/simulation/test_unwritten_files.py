@@ -546,6 +546,16 @@ def test_new_files_are_listed_with_their_sizes(state, simulation):
     assert (listed["path"], listed["n_bytes"] - N_BYTES < 2000) == ("model.pt", True)
 
 
+def test_a_file_in_a_folder_in_place_of_one_that_was_moved_has_its_name(folder):
+    Path("run").mkdir()
+    with simulated(SimulationOptions(compute=False)) as simulation:
+        Path("run").rename("old")
+        Path("run").mkdir()
+        torch.save(torch.ones(512, 1024, device="cuda"), "run/model.pt")
+        [listed] = simulation.values()["files_not_written"]
+    assert listed["path"] == "run/model.pt"
+
+
 def test_where_values_are_computed_files_are_written(folder):
     with simulated():
         torch.save(torch.ones(512, 1024, device="cuda"), "ones.pt")
