@@ -149,41 +149,33 @@ class AllocatorCalls:
         """Return the calls with others, each before the calls of its event, or after them."""
         event = np.asarray(event, np.int64)
         added_key = event * _PLACES + np.asarray(is_after) * _AFTER
-        order = np.argsort(
-            np.append(added_key, self.event * _PLACES + _ITSELF), kind="stable"
-        )
-        operations = np.append(operation, self.operation)[order]
-        return replace(
+        key = np.append(added_key, self.event * _PLACES + _ITSELF)
+        calls = replace(
             self,
-            operation=operations.astype(np.int8),
-            row=np.append(row, self.row)[order],
-            event=np.append(event, self.event)[order],
+            operation=np.append(operation, self.operation).astype(np.int8),
+            row=np.append(row, self.row),
+            event=np.append(event, self.event),
         )
+        return calls.select(np.argsort(key, kind="stable"))
 
     def changed(self, change: CallChange) -> "AllocatorCalls":
         """Return the calls with a change; a trial skips the completion of what is free already."""
         is_request = has_code(self.operation, CallKind.REQUEST_FREE)
         is_free = is_request & is_among(self.row, change.completed)
-        start = self.start
-        events = self.events
-        if change.merged:
-            segments = []
-            for segment in start.segments:
-                stream = int(change.stream_of(segment.stream))
-                segments.append(replace(segment, stream=stream))
-            start = replace(start, segments=tuple(segments))
-            events = replace(events, stream=change.stream_of(events.stream))
+        segments = []
+        for segment in self.start.segments:
+            stream = int(change.stream_of(segment.stream))
+            segments.append(replace(segment, stream=stream))
         calls = replace(
             self,
             operation=np.where(is_free, np.int8(CallKind.FREE), self.operation),
             stream=change.stream_of(self.stream),
-            start=start,
-            events=events,
+            start=replace(self.start, segments=tuple(segments)),
+            events=replace(self.events, stream=change.stream_of(self.events.stream)),
         )
         event = np.maximum(np.array(change.emptied, np.int64), calls.event[:1].sum())
-        return calls.insert(
-            np.full_like(event, CallKind.EMPTY_CACHE), event * 0 - 1, event, 1
-        )
+        operation = np.full_like(event, CallKind.EMPTY_CACHE)
+        return calls.insert(operation, np.full_like(event, -1), event, 1)
 
     def resized(
         self, requested_bytes: Int64Column, failed_scale: float = 1.0
@@ -193,7 +185,7 @@ class AllocatorCalls:
         Requests that failed are ``failed_scale`` times as large.
         """
         failed = rows_of(self.events.action == Action.OOM)
-        size = self.events.size.astype(np.int64)
+        size = self.events.size.copy()
         grown = np.minimum(size[failed] * failed_scale, MOST_BYTES).astype(np.int64)
         size[failed] = grown - grown % -MIN_BLOCK_BYTES
         events = replace(self.events, size=size)
@@ -206,7 +198,7 @@ def find_calls(
     """Find the calls from ``first_event`` on, and the memory just before it."""
     events = real_events(device.events)
     rows = replayed.allocations
-    device = DeviceSnapshot(device.device, events, device.segments, device.blocks)
+    device = replace(device, events=events)
     pools = tuple(dict.fromkeys((*snapshot.pools, DEFAULT_POOL)))
     default = pools.index(DEFAULT_POOL)
     emptied, filled, n_unsure_returns = _find_returns(events, replayed, snapshot.stacks)
@@ -261,8 +253,8 @@ def _sort_calls(parts: Iterable[_Part], first_event: int) -> _Part:
     return tuple(column[order] for column in columns)
 
 
-def _allocation_parts(events: EventTable, replayed: Replay) -> list[_Part]:
-    """List mallocs and frees. A free that completes right after its request is one call."""
+def _allocation_parts(events: EventTable, replayed: Replay) -> Iterator[_Part]:
+    """Yield mallocs and frees. A free that completes right after its request is one call."""
     rows = replayed.allocations
     requested = rows.free_requested_event
     ended = rows.end_event
@@ -282,10 +274,8 @@ def _allocation_parts(events: EventTable, replayed: Replay) -> list[_Part]:
         (requested, is_requested, CallKind.REQUEST_FREE, _ITSELF),
         (ended, has_end & ~is_direct, CallKind.COMPLETE_FREE, _AFTER),
     )
-    parts = []
     for event, is_such, operation, rank in kinds:
-        parts.append(_part(event[is_such], operation, rank=rank, row=rows_of(is_such)))
-    return parts
+        yield _part(event[is_such], operation, rank=rank, row=rows_of(is_such))
 
 
 def _find_returns(
@@ -359,7 +349,7 @@ def _pools_of(device: DeviceSnapshot, replayed: Replay, default: int) -> Int64Co
     segment, is_inside = segments_of(segments, rows.addr, rows.block_bytes)
     segment_pool = np.where(is_inside, np.append(segments.pool_id, -1)[segment], -1)
     default_pool = np.full(len(rows), default)
-    return first_known(rows.pool_id, segment_pool, default_pool).astype(np.int64)
+    return first_known(rows.pool_id, segment_pool, default_pool)
 
 
 def start_before(
@@ -390,16 +380,15 @@ def _drop_overlaps(layout: MemoryLayout) -> tuple[SegmentTable, Pieces]:
 
     Where segments overlap, the first counts; where blocks do, the part before the next one.
     """
-    ends = np.maximum.accumulate(layout.segments.addr + layout.segments.total_bytes)
-    is_first = layout.segments.addr >= np.append(-_NO_ADDRESS, ends[:-1])
-    n_bytes = np.minimum(
-        layout.blocks.n_bytes, np.diff(layout.blocks.addr, append=_NO_ADDRESS)
-    )
-    exists = (n_bytes > 0) & is_first[layout.blocks.segment]
+    segments = layout.segments
+    blocks = layout.blocks
+    ends = np.maximum.accumulate(segments.addr + segments.total_bytes)
+    is_first = segments.addr >= np.append(-_NO_ADDRESS, ends[:-1])
+    n_bytes = np.minimum(blocks.n_bytes, np.diff(blocks.addr, append=_NO_ADDRESS))
+    exists = (n_bytes > 0) & is_first[blocks.segment]
     number = np.cumsum(is_first) - 1
-    segment = number[layout.blocks.segment]
-    blocks = replace(layout.blocks, n_bytes=n_bytes, segment=segment)
-    return take(layout.segments, rows_of(is_first)), take(blocks, rows_of(exists))
+    blocks = replace(blocks, n_bytes=n_bytes, segment=number[blocks.segment])
+    return take(segments, rows_of(is_first)), take(blocks, rows_of(exists))
 
 
 def _is_pending(events: EventTable, rows: AllocationTable, event: int) -> BoolColumn:
@@ -409,7 +398,7 @@ def _is_pending(events: EventTable, rows: AllocationTable, event: int) -> BoolCo
     # Requested before the first event: only its completion, or its state at the dump, shows it.
     unseen = (rows.alloc_event < 0) & (rows.free_requested_event < 0)
     completes = (rows.free_completed_event >= 0) & has_requests
-    return np.asarray(before | (unseen & (completes | rows.is_pending_at_end)))
+    return before | (unseen & (completes | rows.is_pending_at_end))
 
 
 def _segment_layouts(

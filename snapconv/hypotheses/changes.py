@@ -96,7 +96,6 @@ class Demand:
         )  # entry e + 1 is after event e
         self._failed = rows_of(has_code(events.action, Action.OOM))
         self._requested = events.size[self._failed]
-        self.n_events = len(events)
         self.peak = self.without(())
         self._n_left = _MOST_REPLAYED
 
@@ -116,7 +115,9 @@ class Demand:
         change = combined(self.analysis, changes)
         moves = np.zeros(len(self._after) + 1, np.int64)
         np.subtract.at(moves, change.first + 1, change.n_bytes)
-        np.add.at(moves, np.minimum(change.last, self.n_events) + 1, change.n_bytes)
+        np.add.at(
+            moves, np.minimum(change.last, self.analysis.n_events) + 1, change.n_bytes
+        )
         return np.asarray(self._after + np.cumsum(moves[:-1]), np.int64)
 
     def replayed(self, changes: Sequence[Change]) -> Peak:
@@ -172,9 +173,9 @@ class Demand:
         return self._peak(event, int(demand[position]))
 
     def _peak(self, event: int, n_bytes: int) -> Peak:
-        phase = (
-            Phase(int(self.analysis.phases.phase[event])) if event >= 0 else Phase.UNKNOWN
-        )
+        phase = Phase.UNKNOWN
+        if event >= 0:
+            phase = Phase(int(self.analysis.phases.phase[event]))
         return Peak(event, n_bytes, _PHASES[phase])
 
     def line_at(self, event: int) -> SourceLine | None:
@@ -241,7 +242,9 @@ def changed_calls(
         return calls
     points = _points(calls, analysis, change)
     row = points.row
-    is_own = _have_own_number(points, analysis, int(calls.event[0]))
+    # Its request has an allocation's own number, and what is there before the first call.
+    is_request = points.event == analysis.allocations.alloc_event[row]
+    is_own = np.where(points.event < calls.event[0], points.size > 0, is_request)
     number = np.where(is_own, row, len(analysis.allocations) + np.arange(len(row)))
     requested = calls.requested_bytes.copy()
     requested[row[is_own]] = points.size[is_own]
@@ -264,13 +267,6 @@ class _Points:
     is_after: Int64Column
 
 
-def _have_own_number(points: _Points, analysis: DeviceAnalysis, begin: int) -> BoolColumn:
-    """Mark points that keep their allocation's number: its request, and what is there before."""
-    is_before = points.event < begin
-    is_own = ~is_before & (points.event == analysis.allocations.alloc_event[points.row])
-    return np.asarray(is_own | (is_before & (points.size > 0)))
-
-
 def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> _Points:
     """Return where sizes change within the calls; at one event an allocation changes but once."""
     points = _size_changes(analysis, change)
@@ -283,17 +279,15 @@ def _points(calls: AllocatorCalls, analysis: DeviceAnalysis, change: Change) -> 
     points = take(points, np.lexsort((-points.is_after, points.event, points.row)))
     points = replace(points, event=np.maximum(points.event, begin - 1))
     # Where several are at one event the last counts: a range begins as another ends.
-    is_last = (np.diff(points.row, append=-1) != 0) | (
-        np.diff(points.event, append=-1) != 0
-    )
+    is_last = np.diff(points.row, append=-1) != 0
+    is_last |= np.diff(points.event, append=-1) != 0
     return take(points, rows_of(is_last))
 
 
 def _size_changes(analysis: DeviceAnalysis, change: Change) -> _Points:
     """Return where sizes change: at the first event of a range, and back after its last."""
-    table = analysis.allocations
-    requested = table.requested_bytes[change.rows]
-    is_part = change.n_bytes < table.block_bytes[change.rows]
+    requested = analysis.allocations.requested_bytes[change.rows]
+    is_part = change.n_bytes < analysis.allocations.block_bytes[change.rows]
     remaining = np.where(is_part, np.maximum(requested - change.n_bytes, 1), 0)
     return _Points(
         row=np.tile(change.rows, 2),
@@ -324,11 +318,10 @@ def _calls_at(
 ) -> Iterator[Int64Column]:
     """Yield the frees and requests at points as columns, for ``AllocatorCalls.insert``."""
     row = points.row
-    size = points.size
-    is_first = np.diff(points.row, prepend=-1) != 0
+    is_first = np.diff(row, prepend=-1) != 0
     freed = np.where(is_first, row, np.roll(number, 1))
-    freed_size = np.where(is_first, 1, np.roll(size, 1))
-    has_size = np.column_stack((freed_size, size)).ravel() > 0
+    freed_size = np.where(is_first, 1, np.roll(points.size, 1))
+    has_size = np.column_stack((freed_size, points.size)).ravel() > 0
     exists = has_size & ~np.repeat(is_own, 2)
     yield np.tile([CallKind.FREE, CallKind.MALLOC], len(row))[exists]
     yield np.column_stack((freed, number)).ravel()[exists]
@@ -357,11 +350,19 @@ def removed(analysis: DeviceAnalysis, rows: Int64Column) -> Change:
     return freed_from(analysis, rows, -1)
 
 
-def freed_from(analysis: DeviceAnalysis, rows: Int64Column, event: ArrayLike) -> Change:
-    """Return the change that frees each allocation at an event, or all at one, before its free."""
-    first = np.full(len(rows), event, np.int64)
-    last = np.full(len(rows), analysis.n_events, np.int64)
-    return Change(rows, first, last, analysis.allocations.block_bytes[rows])
+def freed_from(
+    analysis: DeviceAnalysis,
+    rows: Int64Column,
+    event: ArrayLike,
+    again: ArrayLike | None = None,
+) -> Change:
+    """Return the change that frees each allocation at an event, or all at one, before its free.
+
+    It is there again from the event ``again`` on, if that is given.
+    """
+    last = analysis.n_events if again is None else again
+    n_bytes = analysis.allocations.block_bytes[rows]
+    return Change(rows, np.full_like(n_bytes, event), np.full_like(n_bytes, last), n_bytes)
 
 
 def smaller(analysis: DeviceAnalysis, rows: Int64Column, share_saved: float) -> Change:
@@ -396,28 +397,25 @@ def _failed_grow(analysis: DeviceAnalysis) -> BoolColumn:
     backward, it is not known to grow. Where a line allocated nothing before, its request grows,
     unless weights are placed, backward runs or an optimizer steps.
     """
-    table = analysis.allocations
+    stack_id = analysis.allocations.stack_id
     events = analysis.phases.oom_events
     phase = analysis.phases.phase[events]
     stacks = analysis.device.events.stack_id[events]
     category = analysis.classification.category
-    is_known = ~has_code(category, Category.UNKNOWN) & (table.stack_id >= 0)
+    is_known = analysis.features.has_stack & ~has_code(category, Category.UNKNOWN)
     is_fixed = is_known & ~np.isin(category, GROWING)
-    was_made = np.isin(stacks, table.stack_id[is_known])
-    stays = (
-        analysis.features.roles.of(Role.PLACEMENT, stacks)
-        | np.isin(stacks, table.stack_id[is_fixed])
-        | has_code(phase, Phase.OPTIMIZER)
-        | (has_code(phase, Phase.BACKWARD) & ~was_made)
-    )
+    stays = analysis.features.roles.of(Role.PLACEMENT, stacks)
+    stays |= np.isin(stacks, stack_id[is_fixed])
+    stays |= has_code(phase, Phase.OPTIMIZER)
+    stays |= has_code(phase, Phase.BACKWARD) & ~np.isin(stacks, stack_id[is_known])
     return ~stays
 
 
 def scaled_requests(analysis: DeviceAnalysis, scale: float) -> Int64Column:
     """Estimate the requests of all allocations at ``scale`` times the batch, of 1 byte or more."""
-    sizes = analysis.allocations.requested_bytes
-    alloc = analysis.allocations.alloc_event
-    is_of_step = has_code(at(analysis.phases.phase, alloc), Phase.OPTIMIZER)
+    sizes = analysis.features.sizes
+    phase = at(analysis.phases.phase, analysis.features.alloc)
+    is_of_step = has_code(phase, Phase.OPTIMIZER)
     grows = np.isin(analysis.classification.category, GROWING) & ~is_of_step
     scaled = np.ceil(np.where(grows, sizes * scale, sizes) - 1e-6)
     limited = np.clip(scaled, 1, MOST_BYTES)

@@ -22,6 +22,7 @@ from snapconv.columns import (
     grouped,
     is_among,
     next_of,
+    number_groups,
     plain_rows,
     rows_of,
     run_starts,
@@ -79,22 +80,19 @@ def ends_without_graph(
     calls: LineCalls, analysis: DeviceAnalysis, rows: Int64Column
 ) -> Int64Column:
     """Return the event from which each allocation would be free; -1 for what would not be made."""
-    table = analysis.allocations
     features = analysis.features
-    n_events = analysis.n_events
-    span = np.arange(
-        rows.min(initial=len(table)), min(rows.max(initial=-1) + 2, len(table))
-    )
+    n = len(features.alloc)
+    span = np.arange(rows.min(initial=n), min(rows.max(initial=-1) + 2, n))
     traced = span[features.is_traced[span]]
-    free_event = unknown_column(len(table))
-    free_event[traced] = np.append(table.alloc_event[traced[1:]], n_events)
+    free_event = unknown_column(n)
+    free_event[traced] = np.append(features.alloc[traced[1:]], features.n_events)
     is_in_place = features.made_through(Role.IN_PLACE)
     free_event[is_in_place] = -1
-    outputs = traced[(table.stack_id[traced] >= 0) & ~is_in_place[traced]]
+    outputs = traced[(features.has_stack & ~is_in_place)[traced]]
     if len(outputs):
         values = _values(calls, analysis, outputs)
         ends = _ends_of_values(analysis, values, is_saved=features.mask(rows)[values.rows])
-        events = np.append(table.alloc_event[values.rows], n_events)
+        events = np.append(features.alloc[values.rows], features.n_events)
         free_event[values.rows] = events[ends + 1]
     return free_event[rows]
 
@@ -124,7 +122,7 @@ def _last_outputs(
 
     Caches stay as long, or as long as the logits.
     """
-    n = len(ends)
+    last = len(ends) - 1
     call = values.call
     sizes = values.sizes
     is_cache = analysis.features.is_cache[values.rows]
@@ -132,10 +130,9 @@ def _last_outputs(
     call_end = np.searchsorted(call, call, side="right") - 1
     ends = np.where(is_output, np.maximum(ends, call_end), ends)
     is_loss = analysis.is_of_operation("cross_entropy", "log_softmax")[values.rows]
-    loss = np.minimum(next_of(rows_of(is_loss), np.arange(n), n), n - 1)
-    is_read_by_loss = ~is_loss & (loss <= following) & (sizes[loss] == sizes)
-    is_logits = is_read_by_loss & is_saved
-    ends[is_logits | (is_cache & is_among(call, call[is_logits]))] = n - 1
+    loss = next_of(rows_of(is_loss), np.arange(len(ends)), last)
+    is_logits = ~is_loss & is_saved & (loss <= following) & (sizes[loss] == sizes)
+    ends[is_logits | (is_cache & is_among(call, call[is_logits]))] = last
     return ends
 
 
@@ -171,7 +168,7 @@ def _values(calls: LineCalls, analysis: DeviceAnalysis, outputs: Int64Column) ->
     """
     table = analysis.allocations
     rows = outputs[_are_first(table.stack_id[outputs], table.requested_bytes[outputs])]
-    stack = table.stack_id[rows].astype(np.int64)
+    stack = table.stack_id[rows]
     level, is_beside, is_output = _levels(calls, analysis, stack)
     stacks, position = np.unique(stack, return_inverse=True)
     depths = [(len(calls.path(row)), len(calls.model_call(row))) for row in stacks.tolist()]
@@ -196,20 +193,17 @@ def _are_first(stack: Int32Column, sizes: Int64Column) -> BoolColumn:
     return np.asarray(sizes == sizes[first])
 
 
-def _levels(calls: LineCalls, analysis: DeviceAnalysis, stack: Int64Column) -> Int64Column:
+def _levels(calls: LineCalls, analysis: DeviceAnalysis, stack: Int32Column) -> Int64Column:
     """Return the level of each value, and two marks.
 
     They say whether one line made the value and the next, and whether an object has it.
     """
     paths = _Paths(calls, analysis, stack)
-    key = stack[:-1] * (stack.max(initial=0) + 2) + stack[1:]
-    pairs, first = np.unique(key, return_index=True)
-    rows = []
-    for position in first.tolist():
-        rows.append(paths.between(int(stack[position]), int(stack[position + 1])))
+    first, pair = number_groups(stack[:-1], stack[1:])
+    rows = [paths.between(*stacks) for stacks in plain_rows(stack[first], stack[first + 1])]
     rows.append((0, False, False))  # the last value has no next one
     columns: Int64Column = np.array(rows, np.int64).T
-    return columns[:, np.append(np.searchsorted(pairs, key), len(pairs))]
+    return columns[:, np.append(pair, len(first))]
 
 
 class _Paths:
@@ -220,7 +214,7 @@ class _Paths:
     """
 
     def __init__(
-        self, calls: LineCalls, analysis: DeviceAnalysis, stack: Int64Column
+        self, calls: LineCalls, analysis: DeviceAnalysis, stack: Int32Column
     ) -> None:
         paths = {number: calls.path(number) for number in stack.tolist()}
         self.calls = calls
@@ -319,7 +313,7 @@ def _keep_joined(
 
 def _are_joins(analysis: DeviceAnalysis, values: _Values) -> BoolColumn:
     """Mark concatenations that come after another value, but for those of caches."""
-    is_join = analysis.is_of_operation("cat")[values.rows] & (values.depth > 0)
-    is_join &= ~analysis.features.made_through(Role.CACHE_UPDATE)[values.rows]
-    is_join &= np.append(0, values.level[:-1]) < _NONE_BETWEEN
-    return is_join
+    is_join = analysis.is_of_operation("cat")
+    is_join &= ~analysis.features.made_through(Role.CACHE_UPDATE)
+    is_after = np.append(0, values.level[:-1]) < _NONE_BETWEEN
+    return is_join[values.rows] & (values.depth > 0) & is_after

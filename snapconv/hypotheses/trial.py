@@ -13,7 +13,7 @@ from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES, Allocator
 from snapconv.allocator.allocator_trace import Ledger, PoolId
 from snapconv.allocator.blocks import AddressSpace, Block, BlockPool
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
-from snapconv.columns import Int64Column, distinct
+from snapconv.columns import Int64Column, distinct, plain_rows
 from snapconv.hypotheses.allocator_calls import AllocatorCalls, CallKind
 from snapconv.notes import Progress
 from snapconv.replay.rounding import RoundingRules
@@ -101,6 +101,11 @@ class Outcome:
     def reserved_bytes(self) -> int:
         """The most bytes that were reserved."""
         return self.ledger.max_reserved_bytes
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """The order of outcomes: what fits comes first, and of these what reserves least."""
+        return not self.fits, self.reserved_bytes
 
     @property
     def n_driver_calls(self) -> int:
@@ -248,7 +253,7 @@ class _Run:
         give_back = self.allocator.give_back
         reserved_after = self.calls.reserved_after
         is_check = self.trial.is_check
-        for operation, row, event, n_bytes, stream, pool in self._plain_calls(
+        for (operation, row, event, n_bytes, stream), pool in self._plain_calls(
             slice(first, last)
         ):
             if operation == 0:  # MALLOC
@@ -279,18 +284,12 @@ class _Run:
 
     def _plain_calls(
         self, part: slice
-    ) -> Iterator[tuple[int, int, int, int, int, BlockPool]]:
-        """Return calls as plain values: operation, row, event, bytes, stream, pool."""
-        calls = self.calls
-        rows = calls.row[part]
-        columns = (
-            calls.operation[part],
-            rows,
-            calls.event[part],
-            self.requested[rows],
-            self.stream[rows],
-        )
-        return zip(*(column.tolist() for column in columns), self._pools(part), strict=True)
+    ) -> Iterator[tuple[tuple[int, int, int, int, int], BlockPool]]:
+        """Return calls as plain values (operation, row, event, bytes, stream), with their pools."""
+        calls = self.calls.select(part)
+        row = calls.row
+        columns = (calls.operation, row, calls.event, self.requested[row], self.stream[row])
+        return zip(plain_rows(*columns), self._pools(row), strict=True)
 
     def _make_rare(self, operation: int, row: int, event: int) -> None:
         block = self.blocks[row] if row >= 0 else None
@@ -314,12 +313,11 @@ class _Run:
             self.outcome.served.append(event)
             return
         calls = self.calls
-        events = self.calls.events
+        events = calls.events
         pool = int(events.pool_id[event]) if events.pool_id is not None else -1
         pool_id = calls.pools[pool if pool >= 0 else calls.default_pool]
-        block = self._take(
-            event, -1, pool_id, int(events.stream[event]), int(events.size[event])
-        )
+        size = int(events.size[event])
+        block = self._take(event, -1, pool_id, int(events.stream[event]), size)
         self.is_full = False
         self.allocator.ledger.capacity = self.trial.capacity
         if block is None:
@@ -341,33 +339,32 @@ class _Run:
             self._fail(event, row, pool, stream)
             return None
 
-    def _pools(self, part: slice) -> list[BlockPool]:
-        """Return the pool of every call of an allocation; no other pool is made."""
-        call_pools = self.pool_number[self.calls.row[part]]
-        numbers, position = np.unique(call_pools, return_inverse=True)
-        pools = []
-        for number in numbers.tolist():
+    def _pools(self, row: Int64Column) -> Iterator[BlockPool]:
+        """Return the pools of some calls' allocations; no other pool is made."""
+        numbers = self.pool_number[row]
+        pools = {}
+        for number in distinct(numbers).tolist():
             pool_id = self.calls.pools[number // 2]
-            pools.append(self.allocator.pool(pool_id, is_small=number % 2 == 0))
-        return [pools[i] for i in position.reshape(-1).tolist()]
+            pools[number] = self.allocator.pool(pool_id, is_small=number % 2 == 0)
+        return map(pools.__getitem__, numbers.tolist())
 
     def _fail(self, event: int, row: int, pool: BlockPool, stream: int) -> None:
         if self.outcome.ran_out is not None:
             return
         fitting = [size for size, _, _ in pool.free_of(stream)]
         ledger = self.allocator.ledger
-        # What a trace began with has no event.
-        size = (
-            self.calls.requested_bytes[row] if row >= 0 else self.calls.events.size[event]
-        )
-        rounded = self.sizes[row] if row >= 0 else int(size)
+        if row >= 0:  # what a trace began with has no event
+            requested = int(self.requested[row])
+            rounded = self.sizes[row]
+        else:
+            requested = rounded = int(self.calls.events.size[event])
         limits = (ledger.capacity, self.trial.limit)
         limit = min((limit for limit in limits if limit is not None), default=0)
         room = max(limit - ledger.reserved_bytes, 0)
         self.outcome.ran_out = FailedRequest(
             event=event,
             row=row,
-            requested_bytes=int(size),
+            requested_bytes=requested,
             short_bytes=max(self.trial.settings.segment_size(rounded) - room, 1),
             pool_free_bytes=sum(fitting),
             pool_largest_bytes=max(fitting, default=0),
@@ -377,8 +374,8 @@ class _Run:
 
     def assumptions(self) -> Iterator[str]:
         """List what the outcome assumes beside the trace."""
-        start = self.calls.start
         calls = self.calls
+        start = calls.start
         if self.trial.settings.garbage_collection_threshold and self.trial.limit is None:
             yield (
                 "garbage_collection_threshold did nothing: it needs per_process_memory_fraction "

@@ -16,7 +16,7 @@ from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evi
 from snapconv.classification.categories import Category
 from snapconv.classification.categories import Evidence as NameEvidence
 from snapconv.columns import Int64Column, grouped, rows_of
-from snapconv.hypotheses.changes import Change, Demand, joined
+from snapconv.hypotheses.changes import Change, Demand, freed_from, joined
 from snapconv.units import format_bytes
 
 _PARTS, _MOST_MODULES, _MOST_REPLAYS, _MOST_NAMES = 1000, 2000, 8, 12
@@ -53,13 +53,14 @@ def checkpointed_modules(evidence: Evidence) -> Iterator[Detected]:
     Without a goal, choose those that save most.
     """
     saved = _saved_activations(evidence)
-    modules = _modules(evidence, saved)
+    modules = list(_modules(evidence, saved))
     most_bytes = _MOST_OF_MODULE * evidence.bytes_of(evidence.live_of(saved))
     candidates = [module for module in modules if 0 < module.held_bytes <= most_bytes]
     goal = evidence.goal_bytes or 0
-    chosen, change = _choose(evidence, candidates, goal)
-    if change is None:
+    chosen = _choose(evidence, candidates, goal)
+    if not chosen:
         return
+    change = _joined_change(chosen)
     held_bytes = evidence.demand.bytes_at(change, evidence.moment.event)
     if evidence.is_worth(held_bytes, LEAST_SHARE_OF_TRADE):
         library = evidence.library_of(change.rows)
@@ -67,24 +68,20 @@ def checkpointed_modules(evidence: Evidence) -> Iterator[Detected]:
         yield _detected(evidence, chosen, layers, _CALLS.get(library, ""))
 
 
-def _choose(
-    evidence: Evidence, modules: Sequence[Module], goal: int
-) -> tuple[list[Module], Change | None]:
-    """Choose modules until a replay reaches the goal, and return their change; None for none."""
+def _choose(evidence: Evidence, modules: Sequence[Module], goal: int) -> list[Module]:
+    """Choose modules until a replay reaches the goal."""
     n_needed = evidence.moment.n_bytes - goal
-    change = None
     chosen: list[Module] = []
     for _ in range(_MOST_REPLAYS):
         previous = chosen
         chosen = cheapest(modules, n_needed)
         if not chosen or chosen == previous:
             break
-        change = _joined_change(chosen)
-        n_missing = evidence.demand.without([change]).n_bytes - goal
+        n_missing = evidence.demand.without([_joined_change(chosen)]).n_bytes - goal
         if n_missing <= 0 or not goal:
             break
         n_needed += n_missing
-    return chosen, change
+    return chosen
 
 
 def _detected(
@@ -97,42 +94,40 @@ def _detected(
     """
     demand = evidence.demand
     goal = evidence.goal_bytes or 0
-    chosen_change = _joined_change(chosen)
     hint = ""
     if not layers:
         if call:
             hint = f"{call}, where the model has it, does so for whole blocks."
-        return Detected(chosen_change, None, None, _values(evidence, chosen, hint=hint))
-    layers_change = _joined_change(layers)
-    least_peak = demand.without([chosen_change]).n_bytes
+        return _finding(evidence, chosen, hint)
+    least_peak = demand.without([_joined_change(chosen)]).n_bytes
+    layers_peak = demand.without([_joined_change(layers)]).n_bytes
     are_same = _module_names(chosen) == _module_names(layers)
-    if call and demand.without([layers_change]).n_bytes <= max(goal, least_peak):
+    if call and layers_peak <= max(goal, least_peak):
         if least_peak <= goal and not are_same:
-            hint = (
-                f"Enough for the goal: only {_alternative(demand, chosen, chosen_change)}"
-            )
-        values = _values(evidence, layers, hint=hint)
-        values["modules"] = f"All {len(layers)} layers ({values['modules']})"
-        values["how"] = f"Call {call}."
-        return Detected(layers_change, None, None, values)
+            hint = f"Enough for the goal: only {_alternative(demand, chosen)}"
+        detected = _finding(evidence, layers, hint)
+        modules = f"All {len(layers)} layers ({detected.values['modules']})"
+        detected.values.update(modules=modules, how=f"Call {call}.")
+        return detected
     if not are_same:
-        hint = f"Or all layers: {_alternative(demand, layers, layers_change)}"
-    return Detected(chosen_change, None, None, _values(evidence, chosen, hint=hint))
+        hint = f"Or all layers: {_alternative(demand, layers)}"
+    return _finding(evidence, chosen, hint)
 
 
-def _values(evidence: Evidence, modules: list[Module], *, hint: str) -> dict[str, str]:
-    """Return what the sentences of a finding name, where each module is called by itself."""
-    return {
+def _finding(evidence: Evidence, modules: list[Module], hint: str) -> Detected:
+    """Return the finding about modules, where each of them is called by itself."""
+    values: dict[str, object] = {
         "modules": _module_names(modules),
         "share": _share(modules),
         "measure": "time" if evidence.forward_ms else "operations",
         "how": _EACH,
         "beside": hint,
     }
+    return Detected(_joined_change(modules), None, None, values)
 
 
-def _alternative(demand: Demand, modules: list[Module], change: Change) -> str:
-    size = format_bytes(demand.replayed([change]).n_bytes)
+def _alternative(demand: Demand, modules: list[Module]) -> str:
+    size = format_bytes(demand.replayed([_joined_change(modules)]).n_bytes)
     return f"{_module_names(modules)} (→ {size}, recomputes {_share(modules)})."
 
 
@@ -175,26 +170,25 @@ def _number_depth(path: tuple[str, ...]) -> int:
 
 def _saved_activations(evidence: Evidence) -> Int64Column:
     """Return the activations that backward frees, of modules with a path."""
-    features = evidence.features
     modules = evidence.analysis.modules
     is_path = [kind is NameEvidence.METADATA for kind in modules.evidence]
     is_path.append(False)  # without a module the number is -1
     is_saved = evidence.is_a(Category.ACTIVATION) & np.array(is_path)[modules.module_id]
-    return rows_of(is_saved & features.is_freed_by_engine & features.is_traced)
+    is_freed = evidence.features.is_freed_by_engine & evidence.features.is_traced
+    return rows_of(is_saved & is_freed)
 
 
-def _modules(evidence: Evidence, saved: Int64Column) -> list[Module]:
-    """Return the modules that saved activations, each before the modules inside it."""
-    names = evidence.analysis.modules.names
-    ids = evidence.analysis.modules.module_id
+def _modules(evidence: Evidence, saved: Int64Column) -> Iterator[Module]:
+    """Yield the modules that saved activations, each before the modules inside it."""
+    modules = evidence.analysis.modules
+    ids = modules.module_id
     inner_rows: dict[tuple[str, ...], list[Int64Column]] = {}
     for rows in grouped(saved, ids):
-        path = tuple(names[ids[rows[0]]].split("."))
+        path = tuple(modules.names[ids[rows[0]]].split("."))
         for depth in range(1, len(path) + 1):
             inner_rows.setdefault(path[:depth], []).append(rows)
     times = {tuple(name.split(".")): ms for name, ms in evidence.forward_ms.items()}
     forward_cost = sum(times.values()) or max(int(evidence.features.in_forward.sum()), 1)
-    modules: list[Module] = []
     for path in sorted(inner_rows)[:_MOST_MODULES]:
         change, n_operations = _recomputed(evidence, np.concatenate(inner_rows[path]))
         held_bytes = evidence.demand.bytes_at(change, evidence.moment.event)
@@ -202,8 +196,7 @@ def _modules(evidence: Evidence, saved: Int64Column) -> list[Module]:
         if times:
             cost = sum(ms for name, ms in times.items() if name[: len(path)] == path)
         parts = max(round(_PARTS * cost / forward_cost), 1)
-        modules.append(Module(path, change, held_bytes, parts))
-    return modules
+        yield Module(path, change, held_bytes, parts)
 
 
 def _recomputed(evidence: Evidence, rows: Int64Column) -> tuple[Change, int]:
@@ -212,22 +205,19 @@ def _recomputed(evidence: Evidence, rows: Int64Column) -> tuple[Change, int]:
     Its first large tensor stands for its input, which stays. The others are live until the last of
     them is allocated, and again from where backward frees the first.
     """
-    table = evidence.table
     n_operations = 0
     parts: list[Change] = []
     n_allocs = evidence.calls.n_allocs
     for step_rows in grouped(rows, evidence.features.next_backward):
         step_rows = np.sort(step_rows)  # in the order of their allocs
-        n_bytes = table.block_bytes[step_rows]
+        n_bytes = evidence.table.block_bytes[step_rows]
         is_large = n_bytes >= n_bytes.max() // _LARGE
         large = step_rows[is_large]
-        inner = np.delete(step_rows, np.argmax(is_large))
-        ends = table.alloc_event[large].max()
-        again = table.freed_event[large].min()
-        n_operations += int(n_allocs[ends] - n_allocs[table.alloc_event[large[0]]])
-        first = np.full(len(inner), ends, np.int64)
-        last = np.full(len(inner), again, np.int64)
-        parts.append(Change(inner, first, last, table.block_bytes[inner]))
+        inner = np.delete(step_rows, is_large.argmax())
+        ends = evidence.alloc[large].max()
+        again = evidence.end[large].min()
+        n_operations += int(n_allocs[ends] - n_allocs[evidence.alloc[large[0]]])
+        parts.append(freed_from(evidence.analysis, inner, ends, again))
     return joined(parts), n_operations
 
 
@@ -263,10 +253,10 @@ def cheapest(modules: Sequence[Module], n_bytes: int) -> list[Module]:
 def _next_outside(modules: Sequence[Module], number: int) -> int:
     """Return the number of the next module that is outside of a module; after all if none is."""
     path = modules[number].path
-    for later in range(number, len(modules)):
-        if modules[later].path[: len(path)] != path:
-            return later
-    return len(modules)
+    later = number
+    while later < len(modules) and modules[later].path[: len(path)] == path:
+        later += 1
+    return later
 
 
 def _module_names(modules: Sequence[Module]) -> str:

@@ -11,23 +11,24 @@ from dataclasses import replace
 import numpy as np
 
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
-from snapconv.classification.categories import Category, Trait, categories_with
+from snapconv.classification.categories import Category, Trait
 from snapconv.classification.facts import CAST_OF_WEIGHT
 from snapconv.columns import (
     BoolColumn,
+    EventColumn,
     Int64Column,
     distinct,
     grouped,
     has_code,
     is_among,
     last_before,
+    next_of,
     plain_rows,
     rows_of,
     sums_by,
 )
 from snapconv.hypotheses.changes import Change, freed_from, joined, removed
 from snapconv.phases.trace_phases import Phase
-from snapconv.stacks.paths import normal
 from snapconv.torch_knowledge.frame_patterns import Role
 
 # This part of the bytes of a copy must have a weight of its size.
@@ -54,141 +55,113 @@ def loaded_weights(evidence: Evidence) -> Iterator[Detected]:
     n_states = 0
     if analysis.recorded is None and not len(analysis.rows(Category.OPTIMIZER_STATE)):
         n_states = _STATES_OF_ADAM * bool(features.has_next_backward.any())
-    is_loaded = _may_be_copy(evidence) & features.made_through(Role.LOADED)
-    for rows in _groups_by_line(evidence, rows_of(is_loaded)):
-        spare = _copies(evidence, rows, n_states=n_states)
-        if len(spare):
-            yield evidence.finding(
-                removed(analysis, spare), spare, analysis.main_line(spare)
-            )
+    is_loaded = features.made_through(Role.LOADED) & ~evidence.has(Trait.NO_SPARE_WEIGHT)
+    for copies in _copies(evidence, rows_of(is_loaded), n_states=n_states):
+        yield evidence.finding_there(removed(analysis, copies), copies)
 
 
 def cloned_weights(evidence: Evidence) -> Iterator[Detected]:
     """Find clones of all weights that follow a validation."""
-    analysis = evidence.analysis
-    table = evidence.table
     features = evidence.features
-    is_clone = (
-        features.outside & ~features.made_through(Role.PLACEMENT) & _may_be_copy(evidence)
-    )
+    is_clone = features.outside & ~features.made_through(Role.PLACEMENT)
+    is_clone &= ~evidence.has(Trait.NO_SPARE_WEIGHT)
     if not evidence.is_large(rows_of(is_clone & evidence.live)):
         return
-    is_clone[is_clone] = _follow_validation(evidence, rows_of(is_clone))
-    for rows in _groups_by_line(evidence, rows_of(is_clone & evidence.live)):
-        spare = _copies(evidence, rows)
-        if len(spare):
-            has_stack = is_among(table.stack_id, table.stack_id[spare])
-            change = removed(analysis, rows_of(is_clone & has_stack))
-            yield evidence.finding(change, spare, analysis.main_line(spare))
+    is_clone &= _follows_validation(evidence)
+    for copies in _copies(evidence, rows_of(is_clone & evidence.live)):
+        is_of_stack = is_among(evidence.stack_id, evidence.stack_id[copies])
+        change = removed(evidence.analysis, rows_of(is_clone & is_of_stack))
+        yield evidence.finding_there(change, copies)
 
 
-def _may_be_copy(evidence: Evidence) -> BoolColumn:
-    """Mark what has a category that copies of weights may be taken for."""
-    category = evidence.analysis.classification.category
-    return ~is_among(category, categories_with(Trait.NO_SPARE_WEIGHT))
-
-
-def _copies(evidence: Evidence, rows: Int64Column, *, n_states: int = 0) -> Int64Column:
-    """Return the rows that have the size of a weight, if together they are a model; else none.
+def _copies(
+    evidence: Evidence, rows: Int64Column, *, n_states: int = 0
+) -> Iterator[Int64Column]:
+    """Yield the rows of each line that have the size of a weight, if together they are a model.
 
     The last are left out where a checkpoint has so many states for every weight.
     """
-    if not evidence.is_large(rows):
-        return rows[:0]
-    sizes = evidence.table.requested_bytes
-    category = evidence.analysis.classification.category
-    is_weight = has_code(category, Category.WEIGHT) & ~evidence.features.made_through(
-        Role.LOADED
-    )
-    weights = np.setdiff1d(rows_of(is_weight & evidence.live), rows)
-    spare = rows[is_among(sizes[rows], sizes[weights])]
-    spare = spare[: max(len(spare) - n_states * len(weights), 0)]
-    full_bytes = min(evidence.bytes_of(rows), evidence.bytes_of(weights))
-    is_model = len(spare) >= _LEAST_WEIGHTS and len(distinct(sizes[spare])) >= _LEAST_SIZES
-    return (
-        spare if is_model and evidence.bytes_of(spare) >= _NEARLY * full_bytes else rows[:0]
-    )
+    sizes = evidence.sizes
+    is_weight = evidence.is_a(Category.WEIGHT) & evidence.live
+    is_weight &= ~evidence.features.made_through(Role.LOADED)
+    for line_rows in filter(evidence.is_large, _groups_by_line(evidence, rows)):
+        weights = np.setdiff1d(rows_of(is_weight), line_rows)
+        spare = line_rows[is_among(sizes[line_rows], sizes[weights])]
+        spare = spare[: max(len(spare) - n_states * len(weights), 0)]
+        full_bytes = min(evidence.bytes_of(line_rows), evidence.bytes_of(weights))
+        is_whole = evidence.bytes_of(spare) >= _NEARLY * full_bytes
+        n_sizes = len(distinct(sizes[spare]))
+        if is_whole and len(spare) >= _LEAST_WEIGHTS and n_sizes >= _LEAST_SIZES:
+            yield spare
 
 
-def _follow_validation(evidence: Evidence, rows: Int64Column) -> BoolColumn:
+def _follows_validation(evidence: Evidence) -> BoolColumn:
     """Mark what came after a backward and then a forward without one.
 
     An average is made before the first.
     """
     features = evidence.features
-    phase = evidence.analysis.phases.certain
-    alloc = features.alloc[rows]
-    forward = last_before(rows_of(has_code(phase, Phase.FORWARD)), alloc)
-    backward = last_before(rows_of(has_code(phase, Phase.BACKWARD)), alloc)
-    is_first = features.next_forward[rows] <= features.next_backward[rows]
-    return np.asarray((backward >= 0) & (backward < forward) & is_first)
+    phase = features.phases.certain
+    forward = last_before(rows_of(has_code(phase, Phase.FORWARD)), features.alloc)
+    backward = last_before(rows_of(has_code(phase, Phase.BACKWARD)), features.alloc)
+    is_first = features.next_forward <= features.next_backward
+    return (backward >= 0) & (backward < forward) & is_first
 
 
 def _groups_by_line(
     evidence: Evidence, rows: Int64Column, *, n_least: int = 1
 ) -> list[Int64Column]:
     """Group allocations by the line of the project, and by the number of forwards before them."""
-    alloc = evidence.table.alloc_event
-    line = np.maximum(evidence.analysis.project_frame[rows], -1)
-    n_forwards = np.searchsorted(alloc[evidence.features.in_forward], alloc[rows])
-    key = line.astype(np.int64) * (len(alloc) + 1) + n_forwards
-    positions = np.arange(len(rows))
-    return [rows[part] for part in grouped(positions, key, least=n_least)]
+    alloc = evidence.alloc
+    line = np.maximum(evidence.analysis.project_frame, -1).astype(np.int64)
+    n_forwards = np.searchsorted(alloc[evidence.features.in_forward], alloc)
+    return grouped(rows, line * (len(alloc) + 1) + n_forwards, least=n_least)
 
 
 def early_batches(evidence: Evidence) -> Iterator[Detected]:
     """Find equal inputs that one line copied to the device together, for steps in a row."""
-    analysis = evidence.analysis
-    table = evidence.table
     bursts = _bursts_of_inputs(evidence)
     if not bursts:
         return
     unused = _unused_inputs(evidence, bursts)
-    frame = analysis.project_frame
+    frame = evidence.analysis.project_frame
     for rows in grouped(unused[frame[unused] >= 0], frame):
         live = evidence.live_of(rows)
         if evidence.is_large(live):
-            change = removed(analysis, rows)
-            number = 1 + max(map(len, grouped(live, table.requested_bytes)))
-            yield evidence.finding(change, live, analysis.main_line(live), number=number)
+            change = removed(evidence.analysis, rows)
+            number = 1 + max(map(len, grouped(live, evidence.sizes)))
+            yield evidence.finding_there(change, live, number=number)
 
 
 def _unused_inputs(evidence: Evidence, bursts: Sequence[Int64Column]) -> Int64Column:
     """Return the equal inputs of a burst that wait for later steps, without the last."""
-    table = evidence.table
-    end = evidence.features.end
-    steps = _steps(evidence, int(table.alloc_event[bursts[0][-1]]))
-    first_step = np.searchsorted(steps, table.alloc_event)
-    last_step = np.searchsorted(steps, end)
+    steps = _steps(evidence, int(evidence.alloc[bursts[0][-1]]))
+    first_step = np.searchsorted(steps, evidence.alloc)
+    last_step = np.searchsorted(steps, evidence.end)
     unused = [bursts[0][:0]]
     for burst in bursts:
-        for rows in grouped(burst, table.requested_bytes, least=_LEAST_BATCHES):
+        for rows in grouped(burst, evidence.sizes, least=_LEAST_BATCHES):
             latest = last_step[rows].max()
             all_stay = last_step[rows].min() == latest and len(rows) < _LEAST_BATCHES_KEPT
             if not all_stay and latest - first_step[rows[-1]] >= _LEAST_STEPS:
-                unused.append(np.delete(rows, np.argmax(end[rows])))
+                unused.append(np.delete(rows, evidence.end[rows].argmax()))
     return np.concatenate(unused)
 
 
 def _bursts_of_inputs(evidence: Evidence) -> list[Int64Column]:
     """Return the inputs that one line copied to the device together, where they are several."""
-    analysis = evidence.analysis
-    stack_id = evidence.table.stack_id
-    category = analysis.classification.category
-    is_batch = has_code(category, Category.INPUT)
+    is_batch = evidence.is_a(Category.INPUT)
     # A recorder names those alone that a model was called with.
-    is_batch |= has_code(category, Category.UNKNOWN) & is_among(
-        stack_id, stack_id[is_batch]
-    )
+    is_like_batch = is_among(evidence.stack_id, evidence.stack_id[is_batch])
+    is_batch |= evidence.is_a(Category.UNKNOWN) & is_like_batch
     inputs = rows_of(is_batch & evidence.features.outside)
-    bursts = _groups_by_line(evidence, inputs, n_least=_LEAST_BATCHES)
-    if not bursts:
-        return bursts
+    if not _groups_by_line(evidence, inputs, n_least=_LEAST_BATCHES):
+        return []
     # What a model returns may be put together outside it: that is no copy to the GPU.
-    names = [*analysis.operations, ""]
-    is_copy = np.array([name == "to" for name in names])[analysis.operation_id]
-    rows = np.concatenate(bursts)
-    return _groups_by_line(evidence, rows[is_copy[rows]], n_least=_LEAST_BATCHES)
+    analysis = evidence.analysis
+    is_copy = np.array([name == "to" for name in (*analysis.operations, "")])
+    inputs = inputs[is_copy[analysis.operation_id[inputs]]]
+    return _groups_by_line(evidence, inputs, n_least=_LEAST_BATCHES)
 
 
 def _steps(evidence: Evidence, event: int) -> Int64Column:
@@ -196,13 +169,12 @@ def _steps(evidence: Evidence, event: int) -> Int64Column:
 
     A call is known by its first allocation.
     """
-    begins = evidence.analysis.phases.begins_of(Phase.BACKWARD)
-    table = evidence.table
+    begins = evidence.features.phases.begins_of(Phase.BACKWARD)
     if len(begins):
         return begins
-    rows = rows_of(evidence.features.in_forward & (table.alloc_event > event))
-    stack = table.stack_id[rows]
-    return np.asarray(table.alloc_event[rows[stack == stack[:1]]], np.int64)
+    is_later = evidence.features.in_forward & (evidence.alloc > event)
+    stack = evidence.stack_id[is_later]
+    return np.asarray(evidence.alloc[is_later][stack == stack[:1]], np.int64)
 
 
 def autocast_cache(evidence: Evidence, *, is_read_again: bool) -> Iterator[Detected]:
@@ -213,43 +185,39 @@ def autocast_cache(evidence: Evidence, *, is_read_again: bool) -> Iterator[Detec
     of shared weights. ``is_read_again``: later operations of the block read them, and without the
     cache would cast anew.
     """
-    table = evidence.table
+    analysis = evidence.analysis
     features = evidence.features
     calls = evidence.calls
-    classified = evidence.analysis.classification
     is_cached = features.freed_through(Role.UNCACHED) & features.is_traced
-    if not (evidence.live & has_code(classified.category, Category.ACTIVATION)).any():
-        is_cached |= classified.has_reason(CAST_OF_WEIGHT) & ~features.is_freed
+    if not (evidence.live & evidence.is_a(Category.ACTIVATION)).any():
+        is_cast = analysis.classification.has_reason(CAST_OF_WEIGHT)
+        is_cached |= is_cast & ~features.is_freed
     is_cached &= ~features.reaches_backward
     rows = rows_of(is_cached)
-    live = rows_of(is_cached & evidence.live)
+    live = evidence.live_of(rows)
     if not evidence.is_large(live) or _are_read_again(evidence, live) != is_read_again:
         return
-    stack = int(table.free_stack_id[live[0]])
+    stack = int(evidence.table.free_stack_id[live[0]])
     if stack >= 0:
         path = calls.path(stack)
     else:
-        path = calls.model_call(evidence.analysis.main_stack(live))
-    change = freed_from(
-        evidence.analysis, rows, _next_operations(evidence, is_cached)[rows]
-    )
+        path = calls.model_call(analysis.main_stack(live))
+    change = freed_from(analysis, rows, _next_operations(evidence, is_cached)[rows])
     yield evidence.finding(change, live, calls.line_of(path), could_be=())
 
 
-def _next_operations(evidence: Evidence, is_cast: BoolColumn) -> Int64Column:
+def _next_operations(evidence: Evidence, is_cast: BoolColumn) -> EventColumn:
     """Return the event at which the operation after that of each cast weight allocates.
 
     Another line is another operation. Layers share a line: then the copies of the next one begin
     anew.
     """
-    table = evidence.table
-    traced = rows_of(evidence.features.is_traced)
-    line = evidence.features.lines_of(table.stack_id)[traced]
-    is_next = np.diff(line) != 0
+    features = evidence.features
+    traced = rows_of(features.is_traced)
+    is_next = np.diff(features.lines_of(evidence.stack_id)[traced]) != 0
     is_next |= np.diff(is_cast[traced].astype(np.int8)) > 0
-    starts = table.alloc_event[traced[1:][is_next]]
-    position = np.searchsorted(starts, table.alloc_event, side="right")
-    return np.append(starts, evidence.demand.n_events)[position]
+    starts = features.alloc[traced[1:][is_next]]
+    return next_of(starts, features.alloc, features.n_events)
 
 
 def _are_read_again(evidence: Evidence, copies: Int64Column) -> bool:
@@ -258,16 +226,14 @@ def _are_read_again(evidence: Evidence, copies: Int64Column) -> bool:
     Equal layers share a line, and each makes copies of its own; a run of a line allocates without a
     break.
     """
-    table = evidence.table
     calls = evidence.calls
-    for path in {
-        calls.path(stack) for stack in table.stack_id[copies].tolist() if stack >= 0
-    }:
+    stacks = distinct(evidence.stack_id[copies])
+    for path in set(map(calls.path, stacks[stacks >= 0].tolist())):
         rows = rows_of(calls.made_within(path))
         run = np.cumsum(np.diff(rows, prepend=-2) > 1)
         line_copies = np.intersect1d(copies, rows)
-        ends = evidence.features.end[line_copies]
-        last_run = run[np.searchsorted(table.alloc_event[rows], ends) - 1]
+        ends = evidence.end[line_copies]
+        last_run = run[np.searchsorted(evidence.alloc[rows], ends) - 1]
         copy_run = run[np.searchsorted(rows, line_copies)]
         if not np.isin(last_run, copy_run).all():
             return True
@@ -276,28 +242,26 @@ def _are_read_again(evidence: Evidence, copies: Int64Column) -> bool:
 
 def copied_gradients(evidence: Evidence) -> Iterator[Detected]:
     """Find gradients that stay beside the buckets in which DistributedDataParallel sums them up."""
-    analysis = evidence.analysis
-    table = evidence.table
     features = evidence.features
     is_bucket = _is_bucket(evidence)
     is_gradient = evidence.is_a(Category.GRADIENT) & ~is_bucket
-    outlives = ~features.is_freed | (table.freed_event > features.alloc_run_end)
+    outlives = ~features.is_freed | (features.end > features.alloc_run_end)
     rows = rows_of(is_gradient & features.is_traced & outlives)
     live = evidence.live_of(rows)
-    n_in_buckets = evidence.bytes_of(rows_of(is_bucket & evidence.live))
+    n_in_buckets = evidence.bytes_of(is_bucket & evidence.live)
     if n_in_buckets >= evidence.bytes_of(live) * _NEARLY and evidence.is_large(live):
-        change = freed_from(analysis, rows, _summed_up(evidence, rows))
+        change = freed_from(evidence.analysis, rows, _summed_up(evidence, rows))
         yield evidence.finding(change, live, None)
 
 
 def _is_bucket(evidence: Evidence) -> BoolColumn:
     """Mark the allocations of the lines of DistributedDataParallel that made live buckets."""
-    frames = evidence.analysis.snapshot.stacks.frames
-    innermost = evidence.features.lines_of(evidence.table.stack_id)
+    names = evidence.analysis.snapshot.stacks.frames.names
+    innermost = evidence.features.lines_of(evidence.stack_id)
     bucket_frames = []
     for frame in distinct(innermost[evidence.live & (innermost >= 0)]).tolist():
-        is_of_file = normal(frames.filenames[frame]).endswith(_DDP_FILE)
-        if is_of_file and frames.names[frame] in _OF_BUCKETS:
+        is_of_file = evidence.calls.file(frame).endswith(_DDP_FILE)
+        if is_of_file and names[frame] in _OF_BUCKETS:
             bucket_frames.append(frame)
     return is_among(innermost, bucket_frames)
 
@@ -308,19 +272,18 @@ def _summed_up(evidence: Evidence, rows: Int64Column) -> Int64Column:
     A weight that is used twice waits for its other gradient, a temporary of backward of the same
     size.
     """
-    table = evidence.table
+    freed = evidence.table.freed_event
     run = evidence.features.alloc_run_end
     is_gradient = evidence.is_a(Category.GRADIENT)
-    is_temporary = evidence.features.by_engine & ~is_gradient & (table.freed_event <= run)
+    is_temporary = evidence.features.by_engine & ~is_gradient & (freed <= run)
 
     def kinds(rows: Int64Column) -> Iterator[tuple[int, int]]:
-        return plain_rows(table.requested_bytes[rows], run[rows])
+        return plain_rows(evidence.sizes[rows], run[rows])
 
     temporaries = rows_of(is_temporary)
-    frees = table.freed_event[temporaries].tolist()
-    last_free = dict(zip(kinds(temporaries), frees, strict=True))
+    last_free = dict(zip(kinds(temporaries), freed[temporaries].tolist(), strict=True))
     waits = [last_free.get(kind, 0) for kind in kinds(rows)]
-    following = np.append(table.alloc_event[rows][1:], evidence.demand.n_events)
+    following = np.append(evidence.alloc[rows][1:], evidence.features.n_events)
     return np.asarray(np.maximum(following, waits))
 
 
@@ -331,21 +294,20 @@ def views_of_gradients(evidence: Evidence) -> Iterator[Detected]:
     part of (torch/csrc/autograd/functions/accumulate_grad.h). Several of one memory count together.
     Its other part is read once, to make the next gradient.
     """
-    analysis = evidence.analysis
-    table = evidence.table
-    recorded = evidence.analysis.recorded
+    features = evidence.features
+    recorded = features.recorded
     if recorded is None:
         return
     gradients = recorded.metadata.gradients
-    n_used = sums_by(recorded.gradients + 1, gradients.n_bytes, len(table) + 1)[1:]
-    n_spare = table.requested_bytes - n_used
+    n_used = sums_by(recorded.gradients + 1, gradients.n_bytes, len(features.alloc) + 1)[1:]
+    n_spare = features.sizes - n_used
     rows = rows_of((n_used > 0) & (n_spare > n_used))
     live = evidence.live_of(rows)
     if evidence.is_large(live):
-        engine_allocs = table.alloc_event[evidence.features.by_engine & (n_used == 0)]
-        position = np.searchsorted(engine_allocs, table.alloc_event[rows], side="right")
-        first = np.append(engine_allocs, evidence.demand.n_events)[position] + 1
-        change = replace(freed_from(analysis, rows, first), n_bytes=n_spare[rows])
+        engine_allocs = features.alloc[features.by_engine & (n_used == 0)]
+        first = next_of(engine_allocs, features.alloc[rows], features.n_events) + 1
+        change = freed_from(evidence.analysis, rows, first)
+        change = replace(change, n_bytes=n_spare[rows])
         parameter = gradients.parameter[recorded.gradients == live[0]][0]
         name = recorded.metadata.parameters.names[parameter]
         yield evidence.finding(change, live, None, name=name)
@@ -353,13 +315,11 @@ def views_of_gradients(evidence: Evidence) -> Iterator[Detected]:
 
 def gathered_shards(evidence: Evidence) -> Iterator[Detected]:
     """Find the weights of all modules that FSDP gathered for forward and keeps until backward."""
-    table = evidence.table
     features = evidence.features
     is_gathered = features.made_through(Role.GATHERED)
     # The weights of one module are gathered with no allocation of forward between them.
-    module = np.searchsorted(
-        table.alloc_event[features.in_forward & ~is_gathered], table.alloc_event
-    )
+    forward_allocs = features.alloc[features.in_forward & ~is_gathered]
+    module = np.searchsorted(forward_allocs, features.alloc)
     rows = rows_of(is_gathered & features.reaches_backward & features.is_traced)
     ends = list(_ends_of_losses(evidence))
     parts: list[Change] = []
@@ -381,16 +341,12 @@ def _resharded(
     ``ends``: where the backward of losses is over, by its first event. The outermost module, which
     is the first, is used up to the end of forward.
     """
-    table = evidence.table
-    end = evidence.features.end
     backward = int(evidence.features.next_backward[modules[0][0]])
     outer_end, inner_end = (loss_end[backward] for loss_end in ends)
-    first = [backward, *(table.alloc_event[module[0]] for module in modules[2:]), backward]
-    last = [outer_end, *(end[module].min() for module in modules[2:]), inner_end]
-    for rows, first_event, last_event in zip(modules, first, last, strict=False):
-        begin = np.full(len(rows), first_event, np.int64)
-        stop = np.full(len(rows), last_event, np.int64)
-        yield Change(rows, begin, stop, table.block_bytes[rows])
+    first = [backward, *(evidence.alloc[module[0]] for module in modules[2:]), backward]
+    last = [outer_end, *(evidence.end[module].min() for module in modules[2:]), inner_end]
+    for rows, event, again in zip(modules, first, last, strict=False):
+        yield freed_from(evidence.analysis, rows, event, again)
 
 
 def _ends_of_losses(evidence: Evidence) -> Iterator[Int64Column]:
@@ -401,6 +357,6 @@ def _ends_of_losses(evidence: Evidence) -> Iterator[Int64Column]:
     features = evidence.features
     is_loss = features.made_through(Role.LOSS) & features.has_next_backward
     for is_chosen in (is_loss & ~features.made_through(Role.MODULE_CALL), is_loss):
-        ends = np.arange(evidence.demand.n_events + 1)
+        ends = np.arange(features.n_events + 1)
         np.maximum.at(ends, features.next_backward[is_chosen], features.end[is_chosen])
         yield ends

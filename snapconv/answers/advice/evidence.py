@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
-
 from snapconv.answers.advice.look_alikes import LOOK_ALIKES
 from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.columns import (
@@ -40,7 +38,7 @@ class Detected:
     change: Change
     line: SourceLine | None
     where: SourceLine | None
-    values: dict[str, str]
+    values: dict[str, object]
     could_be: tuple[str, ...] | None = None
     alone: Change | None = None
 
@@ -65,18 +63,19 @@ class Evidence:
         self.analysis = self.demand.analysis
         self.table = self.analysis.allocations
         self.features = self.analysis.features
+        self.category = self.analysis.classification.category
+        self.stack_id = self.table.stack_id
+        self.sizes = self.features.sizes
+        self.alloc = self.features.alloc
+        self.end = self.features.end
         self.live = self.table.live_at(self.moment.event)
         self.bytes_of = self.table.bytes_of
 
     @cached_property
     def is_computed(self) -> BoolColumn:
         """What forward and backward make, but for weights, gradients and states."""
-        analysis = self.analysis
-        is_computed = is_among(
-            analysis.classification.category, categories_with(Trait.COMPUTED)
-        )
         is_of_step = has_code(self.features.alloc_phase, Phase.OPTIMIZER)
-        return np.asarray(is_computed & ~is_of_step & self.features.is_traced)
+        return self.has(Trait.COMPUTED) & self.features.is_traced & ~is_of_step
 
     @cached_property
     def is_of_forward(self) -> BoolColumn:
@@ -89,7 +88,11 @@ class Evidence:
 
     def is_a(self, category: Category) -> BoolColumn:
         """Mark the allocations of a category."""
-        return has_code(self.analysis.classification.category, category)
+        return has_code(self.category, category)
+
+    def has(self, trait: Trait) -> BoolColumn:
+        """Mark the allocations of the categories with a trait."""
+        return is_among(self.category, categories_with(trait))
 
     def is_worth(self, n_bytes: int, share: float = LEAST_SHARE) -> bool:
         """Return whether bytes are a large enough part of the memory at the moment."""
@@ -121,14 +124,22 @@ class Evidence:
         ``values`` fill its sentences; ``number`` is that of the allocations, unless it is given.
         """
         values = {"number": len(rows), **values}
-        texts = {name: str(value) for name, value in values.items()}
-        return Detected(change, self.analysis.main_line(rows), where, texts, could_be)
+        return Detected(change, self.analysis.main_line(rows), where, values, could_be)
+
+    def finding_there(
+        self, change: Change, rows: Int64Column, **values: object
+    ) -> Detected:
+        """Return the finding about allocations whose own line is the one to change."""
+        line = self.analysis.main_line(rows)
+        return self.finding(change, rows, line, could_be=None, **values)
 
     def library_of(self, rows: Int64Column) -> str:
         """Return the library of models that made most bytes of some allocations; empty for none."""
-        files = (file for _, file in self._frames_of(rows))
-        library = next(filter(None, map(_OF_LIBRARY.search, files)), None)
-        return library[1] if library else ""
+        for _, file in self._frames_of(rows):
+            library = _OF_LIBRARY.search(file)
+            if library:
+                return library[1]
+        return ""
 
     def caller_of(self, rows: Int64Column) -> str:
         """Say which line of the program called the library that made most of some allocations.
@@ -175,14 +186,10 @@ class Kind:
 
     def look_alikes(self, could_be: tuple[str, ...] | None) -> tuple[str, ...]:
         """Return what else a finding of this kind could be: see ``Detected``."""
-        texts = []
-        for look_alike in LOOK_ALIKES[self.slug]:
-            is_open = (
-                not look_alike.sign if could_be is None else look_alike.slug in could_be
-            )
-            if is_open:
-                texts.append(look_alike.what)
-        return tuple(texts)
+        look_alikes = LOOK_ALIKES[self.slug]
+        if could_be is None:
+            return tuple(other.what for other in look_alikes if not other.sign)
+        return tuple(other.what for other in look_alikes if other.slug in could_be)
 
     @property
     def sort(self) -> str:

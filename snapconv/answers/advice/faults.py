@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.bursts import NEARLY, Burst, Bursts, is_graph
 from snapconv.answers.advice.evidence import Detected, Evidence
 from snapconv.answers.cycles import find_garbage
@@ -31,7 +30,7 @@ from snapconv.columns import (
     rows_of,
     run_starts,
 )
-from snapconv.hypotheses.changes import Change, combined, freed_from, joined
+from snapconv.hypotheses.changes import Change, combined, freed_from, joined, removed
 from snapconv.hypotheses.references import ends_without_graph
 from snapconv.phases.trace_phases import Phase, Phases
 from snapconv.stacks.project_lines import SourceLine
@@ -48,46 +47,53 @@ def previous_kept(evidence: Evidence) -> Iterator[Detected]:
 
     The change is for the moment, and for everything that these lines free too late in the trace.
     """
-    if not evidence.analysis.phases.free_sites_known:
+    analysis = evidence.analysis
+    if not analysis.phases.free_sites_known:
         return
-    bursts = Bursts(evidence.analysis, evidence.calls)
+    bursts = Bursts(evidence)
     live_bursts: dict[int, list[Burst]] = {}
-    finished = list(bursts.finished(evidence))
-    for burst in (*finished, *bursts.unfinished(evidence, finished)):
+    finished = list(bursts.finished())
+    for burst in (*finished, *bursts.unfinished(finished)):
         live_bursts.setdefault(burst.line, []).append(burst)
     for line, line_bursts in live_bursts.items():
-        if evidence.is_large(np.concatenate([burst.rows for burst in line_bursts])):
+        rows = np.concatenate([burst.rows for burst in line_bursts])
+        if evidence.is_large(rows):
             changes = []
             for burst in (*bursts.freed_by(line), *line_bursts):
-                changes.append(freed_from(evidence.analysis, burst.all_rows, burst.call))
-            yield _previous(evidence, line_bursts, combined(evidence.analysis, changes))
+                changes.append(freed_from(analysis, burst.all_rows, burst.call))
+            yield _previous(evidence, line_bursts, rows, combined(analysis, changes))
 
 
-def _previous(evidence: Evidence, bursts: Sequence[Burst], change: Change) -> Detected:
-    """Return the finding about the bursts of one line that are in use at the moment."""
-    analysis = evidence.analysis
+def _previous(
+    evidence: Evidence, bursts: Sequence[Burst], rows: Int64Column, change: Change
+) -> Detected:
+    """Return the finding about the bursts of one line, whose ``rows`` are in use at the moment."""
     calls = evidence.calls
-    rows = np.concatenate([burst.rows for burst in bursts])
     path = calls.path(bursts[0].line)
     line = calls.line_of(path)
     maker = calls.line_of(bursts[0].maker or path)
-    texts = {
-        "thing": "output",
-        "when": "",
-        "held": f" ({line.place} assigns it)" if bursts[0].maker and line else "",
-        "maker": maker.place if maker else "library code",
-    }
+    thing = "output"
+    when = ""
     could_be: tuple[str, ...] = ("state",)
-    categories = distinct(analysis.classification.category[rows]).tolist()
+    categories = distinct(evidence.category[rows]).tolist()
     if any(burst.is_graph for burst in bursts):
-        is_over = analysis.features.is_freed[change.rows].any()
-        could_be = _graph_look_alikes(analysis, rows, is_over=is_over)
-        texts["thing"] = "output (and its graph)"
-        if not len(analysis.phases.events_of_training):
-            texts["when"] = "If backward is needed, "
+        is_over = evidence.features.is_freed[change.rows].any()
+        could_be = _graph_look_alikes(evidence, rows, is_over=is_over)
+        thing = "output (and its graph)"
+        if not len(evidence.features.phases.events_of_training):
+            when = "If backward is needed, "
     elif len(categories) == 1:
-        texts["thing"] = ABOUT[Category(categories[0])].returned
-    return evidence.finding(change, rows, line, could_be=could_be, **texts)
+        thing = ABOUT[Category(categories[0])].returned
+    return evidence.finding(
+        change,
+        rows,
+        line,
+        could_be=could_be,
+        thing=thing,
+        when=when,
+        held=f" ({line.place} assigns it)" if bursts[0].maker and line else "",
+        maker=maker.place if maker else "library code",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,20 +121,19 @@ def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
     stay, and several backwards come before each step, they may be added up on purpose; nothing is
     found then.
     """
-    features = evidence.features
-    phases = evidence.analysis.phases
+    phases = evidence.features.phases
     idle = _idle_ranges(phases)
     begun = idle[idle[:, 0] <= evidence.moment.event]
     if not len(begun) or evidence.moment.event > phases.run_end[begun[-1, 1]]:
         return
     step_end, backward = begun[-1].tolist()
     # Those of before the trace may be a sum, unless they are freed before the first backward.
-    is_idle = features.is_traced | (features.end <= idle[0, 1])
+    is_idle = evidence.features.is_traced | (evidence.end <= idle[0, 1])
     rows = rows_of(is_idle & evidence.is_a(Category.GRADIENT))
-    live_rows = rows[evidence.live[rows] & (features.alloc[rows] < step_end)]
+    live_rows = rows[evidence.live[rows] & (evidence.alloc[rows] < step_end)]
     if not evidence.is_large(live_rows) or len(rows) * len(idle) > _MOST_RANGES:
         return
-    stay = bool((features.end[live_rows] > backward).any())
+    stay = bool((evidence.end[live_rows] > backward).any())
     if stay and _has_several_backwards(phases):
         return
     line = _first_free_line(evidence, live_rows)
@@ -188,22 +193,20 @@ def _freed_after_steps(evidence: Evidence, rows: Int64Column, idle: Int64Column)
     over what it would add to it (torch/csrc/autograd/functions/accumulate_grad.h): neither is there
     twice.
     """
-    table = evidence.table
-    features = evidence.features
-    phases = evidence.analysis.phases
-    alloc = table.alloc_event[rows]
+    phases = evidence.features.phases
+    alloc = evidence.alloc[rows]
     position = _positions_in_runs(phases, alloc)
-    incoming = rows_of(features.by_engine & ~evidence.is_a(Category.GRADIENT))
-    incoming_alloc = table.alloc_event[incoming]
+    incoming = rows_of(evidence.features.by_engine & ~evidence.is_a(Category.GRADIENT))
+    incoming_alloc = evidence.alloc[incoming]
     parts: list[Change] = []
-    for ends, backward in idle.tolist():
-        is_kept = (alloc < ends) & (features.end[rows] > ends)
+    for step_end, backward in idle.tolist():
+        is_kept = (alloc < step_end) & (evidence.end[rows] > step_end)
+        kept = rows[is_kept]
         after = int(phases.run_end[backward]) + 1
         again = backward + (position[is_kept] * (after - backward)).astype(np.int64)
         begin, end = np.searchsorted(incoming_alloc, (backward, after))
-        again = _taken_over(evidence, rows[is_kept], again, incoming[begin:end])
-        freed = freed_from(evidence.analysis, rows[is_kept], ends)
-        parts.append(replace(freed, last=again))
+        again = _taken_over(evidence, kept, again, incoming[begin:end])
+        parts.append(freed_from(evidence.analysis, kept, step_end, again))
     return joined(parts)
 
 
@@ -221,17 +224,15 @@ def _taken_over(
 
     ``incoming`` is the memory that one backward makes.
     """
-    table = evidence.table
-    features = evidence.features
     last = np.array(again)
-    sizes = table.requested_bytes
+    sizes = evidence.sizes
     for size in distinct(sizes[rows]).tolist():
         is_such = sizes[rows] == size
         fitting = incoming[sizes[incoming] == size]
         if len(fitting):
-            distance = np.abs(table.alloc_event[fitting] - again[is_such, None])
+            distance = np.abs(evidence.alloc[fitting] - again[is_such, None])
             nearest = fitting[distance.argmin(axis=1)]
-            last[is_such] = np.maximum(again[is_such], features.end[nearest])
+            last[is_such] = np.maximum(again[is_such], evidence.end[nearest])
     return last
 
 
@@ -245,18 +246,21 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     calls = evidence.calls
     features = evidence.features
     unused, call_number = _unused(evidence)
-    graphs = _graphs_without_backward(evidence, unused, call_number)
-    if not len(graphs):
+    parts = [
+        *_thrown_away(evidence, unused, call_number),
+        *_replaced_graphs(evidence, unused & ~features.is_cache),
+    ]
+    if not parts:
         return
-    stacks = distinct(evidence.table.stack_id[graphs])
+    graphs = np.concatenate(parts)
+    stacks = distinct(evidence.stack_id[graphs])
     rows = distinct(np.concatenate([graphs, *_last_graph(evidence, unused, stacks)]))
     live_rows = evidence.live_of(rows)
     if not evidence.is_large(live_rows):
         return
-    is_companion = _is_companion(evidence, unused) & is_among(
-        calls.burst, calls.burst[rows]
-    )
-    rows = np.concatenate((rows, rows_of(is_companion)))
+    is_freed_with = is_among(calls.burst, calls.burst[rows])
+    companions = rows_of(_is_companion(evidence, unused) & is_freed_with)
+    rows = np.concatenate((rows, companions))
     callers = map(calls.model_call, stacks.tolist())
     # What the same call left before was freed without a backward.
     is_over = features.is_freed[rows].any()
@@ -264,19 +268,9 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
         freed_from(analysis, rows, ends_without_graph(calls, analysis, rows)),
         live_rows,
         calls.line_of(next(filter(None, callers), ())),
-        could_be=_graph_look_alikes(analysis, live_rows, is_over=is_over),
+        could_be=_graph_look_alikes(evidence, live_rows, is_over=is_over),
         calls="this call" if features.is_traced[rows].all() else _CALLS_OF_BEFORE,
     )
-
-
-def _graphs_without_backward(
-    evidence: Evidence, unused: BoolColumn, call_number: Int64Column
-) -> Int64Column:
-    """Return the allocations of graphs that were thrown away, or replaced by a next one."""
-    call_and_burst = evidence.calls.burst * (evidence.demand.n_events + 1) + call_number
-    parts = [np.zeros(0, np.int64), *_thrown_away(evidence, unused, call_and_burst)]
-    parts += _replaced_graphs(evidence, unused & ~evidence.features.is_cache)
-    return np.concatenate(parts)
 
 
 def _is_companion(evidence: Evidence, unused: BoolColumn) -> BoolColumn:
@@ -292,12 +286,15 @@ def _is_companion(evidence: Evidence, unused: BoolColumn) -> BoolColumn:
 
 
 def _thrown_away(
-    evidence: Evidence, unused: BoolColumn, burst: Int64Column
-) -> list[Int64Column]:
-    """Return whole graphs, each of one forward and freed in one burst."""
+    evidence: Evidence, unused: BoolColumn, call_number: Int64Column
+) -> Iterator[Int64Column]:
+    """Yield whole graphs, each of one forward and freed in one burst."""
     features = evidence.features
-    graphs = grouped(rows_of(unused & features.is_freed & ~features.is_cache), burst)
-    return [rows for rows in graphs if _is_whole_graph(evidence, rows)]
+    call_and_burst = evidence.calls.burst * (features.n_events + 1) + call_number
+    freed = rows_of(unused & features.is_freed & ~features.is_cache)
+    for rows in grouped(freed, call_and_burst):
+        if _is_whole_graph(evidence, rows):
+            yield rows
 
 
 def _last_graph(
@@ -305,7 +302,7 @@ def _last_graph(
 ) -> Iterator[Int64Column]:
     """Yield the whole graph of the same stacks that is still in use at the end, if there is one."""
     is_last = unused & ~evidence.features.is_freed & ~evidence.features.is_cache
-    last = rows_of(is_last & is_among(evidence.table.stack_id, stacks[stacks >= 0]))
+    last = rows_of(is_last & is_among(evidence.stack_id, stacks[stacks >= 0]))
     if _is_whole_graph(evidence, last):
         yield last
 
@@ -318,30 +315,28 @@ def _unused(evidence: Evidence) -> tuple[BoolColumn, Int64Column]:
         numbers[call.rows] += call.numbers
         # In use while two more forwards of its line began: something keeps it. For graphs see
         # kept_graphs.
-        n_begun = np.searchsorted(call.begins, evidence.features.end[call.rows])
+        n_begun = np.searchsorted(call.begins, evidence.end[call.rows])
         is_kept = n_begun - call.numbers >= _LEAST_GRAPHS
-        unused[call.rows] = ~is_kept & (not is_graph(evidence.analysis, call.rows[is_kept]))
+        unused[call.rows] = ~is_kept & (not is_graph(evidence, call.rows[is_kept]))
     return unused, numbers
 
 
-def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> list[Int64Column]:
-    """Return graphs that a line keeps until it has made the next one, each with that one.
+def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> Iterator[Int64Column]:
+    """Yield graphs that a line keeps until it has made the next one, each before that one.
 
     One of before the trace has no stacks that show a whole graph. One that a loss kept may be a
     list of outputs, made without a graph.
     """
-    analysis = evidence.analysis
     calls = evidence.calls
-    table = evidence.table
-    if not analysis.phases.free_sites_known or len(analysis.phases.events_of_training):
-        return []
-    parts: list[Int64Column] = []
-    for burst in Bursts(analysis, calls).finished(evidence):
+    phases = evidence.features.phases
+    if not phases.free_sites_known or len(phases.events_of_training):
+        return
+    for burst in Bursts(evidence).finished():
         if burst.is_graph and not burst.maker:
-            is_new = unused & (table.stack_id >= 0) & (table.alloc_event >= burst.call)
+            is_new = unused & (evidence.stack_id >= 0) & (evidence.alloc >= burst.call)
             is_new &= calls.made_within(calls.path(burst.line))
-            parts += [burst.rows, rows_of(is_new)]
-    return parts
+            yield burst.rows
+            yield rows_of(is_new)
 
 
 def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
@@ -350,9 +345,8 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
     features = evidence.features
     unused = _never_used(evidence, is_interrupted=analysis.ran_out) & features.is_traced
     for call in _model_calls(evidence, unused):
-        is_live = evidence.live[call.rows]
-        parts = grouped(np.arange(len(call.rows))[is_live], call.numbers)
-        graphs = [call.rows[part] for part in parts if is_graph(analysis, call.rows[part])]
+        parts = grouped(rows_of(evidence.live[call.rows]), call.numbers)
+        graphs = [call.rows[part] for part in parts if is_graph(evidence, call.rows[part])]
         if len(graphs) < _LEAST_GRAPHS:
             continue
         live_rows = np.concatenate(graphs[:-1])
@@ -360,15 +354,14 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
             rows = _add_losses(evidence, call)
             number = _number(evidence, rows, call.begins)
             after = np.zeros(len(call.begins) + 1, np.int64)
-            after[number] = (
-                features.alloc[rows] + 1
-            )  # of several, what is written last stays
+            # Of several, what is written last stays.
+            after[number] = evidence.alloc[rows] + 1
             is_over = not analysis.ran_out and features.is_freed[live_rows].all()
             yield evidence.finding(
                 freed_from(analysis, rows, after[number]),
                 live_rows,
                 evidence.calls.line_of(call.path),
-                could_be=_graph_look_alikes(analysis, live_rows, is_over=is_over),
+                could_be=_graph_look_alikes(evidence, live_rows, is_over=is_over),
                 number=len(graphs),
             )
 
@@ -376,9 +369,7 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
 def _number(evidence: Evidence, rows: Int64Column, begins: Int64Column) -> Int64Column:
     """Return the number of the forward that each allocation belongs to: an input to the next."""
     is_input = evidence.is_a(Category.INPUT)[rows]
-    begun: Int64Column = np.searchsorted(
-        begins, evidence.features.alloc[rows], side="right"
-    )
+    begun: Int64Column = np.searchsorted(begins, evidence.alloc[rows], side="right")
     return begun - 1 + is_input
 
 
@@ -389,26 +380,26 @@ def _add_losses(evidence: Evidence, call: _ModelCalls) -> Int64Column:
     line = call.path[:-1]
     if line:  # what the trace does not free has no burst: then the same line
         is_part |= evidence.calls.made_within(line)
-    is_input = evidence.is_a(Category.INPUT)
-    is_part &= (evidence.is_computed | is_input) & features.is_traced
+    is_part &= evidence.is_computed | evidence.is_a(Category.INPUT)
+    is_part &= features.is_traced
     candidates = rows_of(is_part | features.mask(call.rows))
     burst = evidence.calls.burst[candidates] + 1
     number = _number(evidence, candidates, call.begins)
-    key = number * (evidence.demand.n_events + 2) + burst
+    key = number * (features.n_events + 2) + burst
     return candidates[np.isin(key, key[np.isin(candidates, call.rows)])]
 
 
 def growing(evidence: Evidence) -> Iterator[Detected]:
     """Find lines that keep memory of every iteration; the change frees it when that ends."""
     analysis = evidence.analysis
-    growths = find_growth(evidence.analysis)
+    growths = find_growth(analysis)
     if not any(growth_notes(analysis, growths)):
         return
     ends = np.array([iteration.last_event for iteration in analysis.iterations], np.int64)
     for growth in growth_by_line(growths)[:3]:
         rows = np.sort(growth.rows)
         if growth.fate is Fate.REPLACED:
-            change = freed_from(analysis, rows, -1)
+            change = removed(analysis, rows)
             change = replace(change, n_bytes=change.n_bytes - change.n_bytes.min())
         else:
             change = freed_from(analysis, rows, ends[analysis.iteration[rows]])
@@ -421,8 +412,7 @@ def garbage(evidence: Evidence) -> Iterator[Detected]:
     waiting = find_garbage(evidence.analysis)
     if waiting is None:
         return
-    is_late = waiting.ends <= evidence.moment.event
-    live_rows = waiting.rows[evidence.live[waiting.rows] & is_late]
+    live_rows = evidence.live_of(waiting.rows[waiting.ends <= evidence.moment.event])
     if evidence.is_large(live_rows):
         change = freed_from(evidence.analysis, waiting.rows, waiting.ends)
         could_be = () if waiting.is_certain else ("dropped",)
@@ -436,12 +426,11 @@ def _never_used(evidence: Evidence, *, is_interrupted: bool = False) -> BoolColu
     ``is_interrupted``.
     """
     features = evidence.features
-    phases = evidence.analysis.phases
     # autocast's cache keeps copies of weights, without a graph too.
     is_cast = features.in_forward & evidence.is_a(Category.WEIGHT)
     unused = (features.in_forward | features.preexisting_in_forward) & ~is_cast
     unused &= ~features.is_freed_by_engine
-    if not phases.free_sites_known:
+    if not features.phases.free_sites_known:
         return np.zeros_like(unused)
     # A backward may come in between that is of a later forward alone.
     is_used = features.in_forward & features.is_freed_by_engine
@@ -450,25 +439,22 @@ def _never_used(evidence: Evidence, *, is_interrupted: bool = False) -> BoolColu
     )
     began[began == features.n_events] = -1
     unused &= (features.next_backward >= features.end) | (features.alloc < began)
-    failed = phases.oom_events
-    if is_interrupted:
-        failed = failed[:0]
-    unused &= np.searchsorted(failed, features.alloc) == np.searchsorted(
-        failed, features.end
-    )
+    if not is_interrupted:
+        n_failed = np.searchsorted(features.phases.oom_events, features.alloc)
+        unused &= n_failed == np.searchsorted(features.phases.oom_events, features.end)
     # What is freed within a module's call is no graph.
-    return np.asarray(unused & ~features.freed_through(Role.MODULE_CALL))
+    return unused & ~features.freed_through(Role.MODULE_CALL)
 
 
 def _graph_look_alikes(
-    analysis: DeviceAnalysis, rows: Int64Column, *, is_over: bool | np.bool_
+    evidence: Evidence, rows: Int64Column, *, is_over: bool | np.bool_
 ) -> tuple[str, ...]:
     """Return what else than a graph allocations could be.
 
     ``is_over``: no backward comes for them.
     """
-    stack = analysis.allocations.stack_id[rows]
-    is_freed_by_node = analysis.features.freed_through(Role.RELEASE)[rows]
+    stack = evidence.stack_id[rows]
+    is_freed_by_node = evidence.features.freed_through(Role.RELEASE)[rows]
     is_equal = (stack[1:] == stack[:-1]) & (stack[1:] >= 0)
     are_two = (np.diff(rows) == 1) & is_equal
     slugs = []
@@ -486,24 +472,23 @@ def _is_whole_graph(evidence: Evidence, rows: Int64Column) -> bool:
     came before: that may have gone through it, as through the input of a checkpointed layer.
     """
     features = evidence.features
-    is_of_nodes = bool(features.freed_through(Role.RELEASE)[rows].any())
-    is_of_nodes &= bool((features.next_backward[rows] >= features.end[rows]).all())
-    if not (is_of_nodes or is_graph(evidence.analysis, rows)):
-        return False
-    n_bytes = evidence.table.block_bytes
     end = features.end
+    has_nodes = features.freed_through(Role.RELEASE)[rows].any()
+    is_without_backward = (features.next_backward[rows] >= end[rows]).all()
+    is_of_nodes = has_nodes and is_without_backward
+    if not (is_of_nodes or is_graph(evidence, rows)):
+        return False
     span = slice(rows[0], rows[-1] + 1)  # rows are in the order of their allocs
     is_left = evidence.is_of_forward[span] & (end[span] >= end[rows].min())
-    n_left = n_bytes[span][is_left].sum()
-    return bool(n_bytes[rows].sum() >= NEARLY * n_left)
+    n_left = evidence.table.block_bytes[span][is_left].sum()
+    return bool(evidence.bytes_of(rows) >= NEARLY * n_left)
 
 
 def _model_calls(evidence: Evidence, is_chosen: BoolColumn) -> Iterator[_ModelCalls]:
     """Group the chosen allocations by the calls of the model, where they are large."""
-    stack_id = evidence.table.stack_id
     parts_by_path: dict[tuple[int, ...], list[Int64Column]] = {}
-    for stack_rows in grouped(rows_of(is_chosen), stack_id):
-        path = evidence.calls.model_call(int(stack_id[stack_rows[0]]))
+    for stack_rows in grouped(rows_of(is_chosen), evidence.stack_id):
+        path = evidence.calls.model_call(int(evidence.stack_id[stack_rows[0]]))
         parts_by_path.setdefault(path, []).append(stack_rows)
     for path, parts in parts_by_path.items():
         rows = np.sort(np.concatenate(parts))

@@ -8,6 +8,7 @@ a price, and what is free has none that most programs notice.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,7 @@ from snapconv.hypotheses.line_calls import LineCalls
 from snapconv.replay.history_verdict import Verdict
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.stop_signals import stage
-from snapconv.units import Device, counted, device_kind, format_bytes
+from snapconv.units import Device, counted, device_kind
 
 MOST_FINDINGS = 7
 # After the faults at the peak come those at the peak that is left, and so on.
@@ -532,10 +533,12 @@ def _find(
     replays: bool,
 ) -> list[Finding]:
     """Search for findings, and leave out those that nobody needs."""
-    goal_bytes = evidence.goal_bytes
-    findings = _search(evidence, _sorts(trades=trades, replays=replays), peak_of)
-    if replays and (goal_bytes is not None or not trades):
-        return _worthwhile(findings, goal_bytes, evidence.demand)
+    sorts: Sequence[str] = (FAULT, FREE, TRADE)
+    if not trades:
+        sorts = sorts[:2] if replays else sorts[:1]
+    findings = _search(evidence, sorts, peak_of)
+    if replays and (evidence.goal_bytes is not None or not trades):
+        return _worthwhile(findings, evidence.goal_bytes, evidence.demand)
     return findings
 
 
@@ -555,16 +558,6 @@ def _peak_together(
     if len(findings) == 1:
         return findings[0].peak
     return peak_of([finding.change for finding in findings])
-
-
-def _sorts(*, trades: bool, replays: bool) -> list[str]:
-    """Return the sorts of findings to search for."""
-    sorts = [FAULT]
-    if trades or replays:
-        sorts.append(FREE)
-    if trades:
-        sorts.append(TRADE)
-    return sorts
 
 
 def quick_findings(analysis: DeviceAnalysis) -> list[Finding]:
@@ -645,9 +638,10 @@ def _enough(
         changes = [findings[number - 1].change for number in numbers]
         return demand.without(changes).n_bytes <= goal_bytes
 
-    n_needed = next((n for n in range(2, len(small) + 1) if reach(small[:n])), 0)
-    numbers = small[:n_needed]
-    for number in small[:n_needed][::-1]:
+    if len(small) < 2 or not reach(small):
+        return
+    numbers = small
+    for number in reversed(small):
         remaining = [n for n in numbers if n != number]
         if reach(remaining):
             numbers = remaining
@@ -682,8 +676,8 @@ def kept_cached(analysis: DeviceAnalysis) -> int:
 
 
 def _contents(analysis: DeviceAnalysis, event: int) -> dict[str, int]:
-    rows = list(summary_totals(analysis, analysis.allocations.live_at(event)))
-    rows.sort(key=lambda row: -row.block_bytes)
+    totals = summary_totals(analysis, analysis.allocations.live_at(event))
+    rows = sorted(totals, key=lambda row: -row.block_bytes)
     return {row.category: row.block_bytes for row in rows if row.block_bytes}
 
 
@@ -724,22 +718,22 @@ class _ChangeLog:
     def __init__(self, n_allocations: int) -> None:
         self.changes: list[Change] = []
         self._is_changed = np.zeros(n_allocations, bool)
-        self._keys: set[tuple[object, ...]] = set()
+        self._keys: set[tuple[str, SourceLine | None]] = set()
 
     def is_new(self, kind: Kind, detected: Detected) -> bool:
         """Return whether a detection is new: a kind but once, but for faults of other lines.
 
         A fault is new only if no change has all of its memory.
         """
-        key: tuple[object, ...] = (kind.slug,)
+        line = None
         if kind.sort == FAULT:
-            key = (kind.slug, detected.where or detected.line)
+            line = detected.where or detected.line
             if self._is_changed[detected.change.rows].all():
                 return False
-        if key in self._keys:
-            return False
+        key = (kind.slug, line)
+        is_new = key not in self._keys
         self._keys.add(key)
-        return True
+        return is_new
 
     def add(self, change: Change) -> None:
         self.changes.append(change)
@@ -749,11 +743,10 @@ class _ChangeLog:
 def _allocated(evidence: Evidence, kinds: Sequence[Kind]) -> list[Finding]:
     """Find faults at the peak, at the peak without them, and so on; then all others so."""
     demand = evidence.demand
-    n_faults = 0
     change_log = _ChangeLog(len(evidence.table))
     findings: list[Finding] = []
     for sorts, is_beside in _PASSES:
-        if is_beside and len(findings) == n_faults:
+        if is_beside and not any(finding.sort == FREE for finding in findings):
             continue
         chosen = [kind for kind in kinds if kind.sort in sorts and not kind.is_of_reserved]
         moment = demand.without(change_log.changes) if is_beside else demand.peak
@@ -764,8 +757,6 @@ def _allocated(evidence: Evidence, kinds: Sequence[Kind]) -> list[Finding]:
                 break
             findings += new_findings
             moment = demand.without(change_log.changes)
-        if FAULT in sorts and not n_faults:
-            n_faults = len(findings)
     return findings
 
 
@@ -796,7 +787,7 @@ def _reserved(evidence: Evidence, kinds: Sequence[Kind]) -> Iterator[Finding]:
     """
     replay = evidence.analysis.replay
     reserved = replay.reserved.peak
-    least_bytes = max(LEAST_SHARE_OF_TRADE * replay.reserved.peak, 1)
+    least_bytes = max(LEAST_SHARE_OF_TRADE * reserved, 1)
     # Memory that is allocated at once is reserved in any case.
     if evidence.analysis.ran_out or reserved - replay.allocated.peak < least_bytes:
         return
@@ -855,21 +846,18 @@ def _saved_bytes(
     """Return the bytes that a change saves alone, or beside others if it then saves more."""
     saved = demand.peak.n_bytes - alone.n_bytes
     if changes:
-        n_before = demand.without(changes).n_bytes
-        n_after = demand.without([*changes, detected.change]).n_bytes
-        saved = max(saved, n_before - n_after)
+        after = demand.without([*changes, detected.change])
+        saved = max(saved, demand.without(changes).n_bytes - after.n_bytes)
     return saved
 
 
-def _sentence_values(kind: Kind, detected: Detected, demand: Demand) -> dict[str, str]:
+def _sentence_values(kind: Kind, detected: Detected, demand: Demand) -> dict[str, object]:
     """Return the values that fill the sentences of a kind, those of its detector included."""
-    number = int(detected.values.get("number", 0))
-    largest = int(detected.change.n_bytes.max(initial=0))
+    number: Any = detected.values.get("number", 0)
     return {
         **detected.values,
         "kind": device_kind(demand.analysis.device.device),
         "counted": counted(number, kind.noun, kind.plural),
         "line": detected.line.place if detected.line else "library code",
         "where": detected.where.place if detected.where else "library code",
-        "size": format_bytes(largest),
     }

@@ -47,9 +47,7 @@ def late_frees(evidence: Evidence) -> Iterator[Detected]:
         minor_release = int(era.first.partition(".")[2])
         is_old = minor_release < _STREAMS_NOT_RECORDED_SINCE
     change = called_otherwise(CallChange(completed=tuple(rows_of(is_late).tolist())))
-    yield evidence.finding(
-        change, waiting, analysis.main_line(waiting), nccl=_NCCL * is_old
-    )
+    yield evidence.finding_there(change, waiting, nccl=_NCCL * is_old)
 
 
 def idle_caches(evidence: Evidence) -> Iterator[Detected]:
@@ -66,10 +64,10 @@ def idle_caches(evidence: Evidence) -> Iterator[Detected]:
     scattered: list[int] = []
     for _, streams in _scattered(evidence):
         scattered += streams
-    is_small = table.requested_bytes <= SMALL_REQUEST_BYTES
+    is_small = evidence.sizes <= SMALL_REQUEST_BYTES
     candidates = rows_of(~is_among(table.stream, scattered))
     for rows in grouped(candidates, 2 * table.stream + is_small):
-        last = int(table.alloc_event[rows[-1]])
+        last = int(evidence.alloc[rows[-1]])
         if last < event and evidence.is_large(rows):
             n_bytes = table.block_bytes[rows]
             ends = table.end_event[rows]
@@ -87,9 +85,7 @@ def scattered_caches(evidence: Evidence) -> Iterator[Detected]:
     """Find lines that allocate on a new stream in every call."""
     for rows, streams in _scattered(evidence):
         change = called_otherwise(CallChange(merged=streams))
-        yield evidence.finding(
-            change, rows, evidence.analysis.main_line(rows), number=len(streams)
-        )
+        yield evidence.finding_there(change, rows, number=len(streams))
 
 
 def _rises_again(evidence: Evidence, event: int) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
-from snapconv.classification.categories import ABOUT, Category, Trait, categories_with
+from snapconv.classification.categories import ABOUT, Category, Trait
 from snapconv.classification.categories import Evidence as NameEvidence
 from snapconv.columns import (
     BoolColumn,
@@ -24,6 +24,7 @@ from snapconv.columns import (
 from snapconv.hypotheses.changes import (
     GROWING,
     Change,
+    freed_from,
     joined,
     removed,
     scaled_batch,
@@ -61,10 +62,9 @@ def batch_of(analysis: DeviceAnalysis) -> int:
     recorded = analysis.recorded
     if recorded is None:
         return 0
-    shapes = recorded.metadata.inputs.shapes
     sizes = set()
     for number in rows_of(recorded.inputs >= 0).tolist():
-        shape = shapes[number]
+        shape = recorded.metadata.inputs.shapes[number]
         sizes.add(shape[0] if shape else 0)
     return sizes.pop() if len(sizes) == 1 else 0
 
@@ -96,8 +96,7 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
     saved = demand.peak.n_bytes - peak
     if saved <= 0 or not (analysis.ran_out or evidence.is_worth(saved)):
         return
-    live_rows = evidence.live_of(change.rows)
-    categories = distinct(analysis.classification.category[live_rows])
+    categories = evidence.category[evidence.live_of(change.rows)]
     nouns = ", ".join(
         ABOUT[category].noun for category in GROWING if category in categories
     )
@@ -108,7 +107,7 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
             "Accumulate gradients over more and smaller batches, or shorten the sequences."
         )
     counts = f" (a batch of {round(batch * share)} instead of {batch})" if batch > 1 else ""
-    values = {
+    values: dict[str, object] = {
         "share": f"{share:g}{counts}",
         "growing": nouns or "the failed request",
         "how": advice,
@@ -118,21 +117,21 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
 
 def full_logits(evidence: Evidence) -> Iterator[Detected]:
     """Find logits, their copies in other precisions and their gradients, by their size."""
-    analysis = evidence.analysis
-    table = evidence.table
-    sizes = table.requested_bytes
-    is_of_loss = evidence.live & analysis.features.roles.of(Role.LOSS, table.stack_id)
-    if not is_of_loss.any():
+    sizes = evidence.sizes
+    losses = rows_of(evidence.live & evidence.features.made_through(Role.LOSS))
+    if not len(losses):
         return
-    largest = int(sizes[is_of_loss].max())
+    largest = int(sizes[losses].max())
     rows = rows_of(_is_alike(sizes, largest) & evidence.is_computed)
     live_rows = evidence.live_of(rows)
     if evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
-        losses = rows_of(is_of_loss)
-        change = _chunked(evidence, rows)
-        line = evidence.analysis.main_line(losses)
-        caller = evidence.caller_of(losses)
-        yield evidence.finding(change, live_rows, line, chunks=_CHUNKS, caller=caller)
+        yield evidence.finding(
+            _chunked(evidence, rows),
+            live_rows,
+            evidence.analysis.main_line(losses),
+            chunks=_CHUNKS,
+            caller=evidence.caller_of(losses),
+        )
 
 
 def _chunked(evidence: Evidence, rows: Int64Column) -> Change:
@@ -142,12 +141,12 @@ def _chunked(evidence: Evidence, rows: Int64Column) -> Change:
     """
     change = smaller(evidence.analysis, rows, 1 - 1 / _CHUNKS)
     table = evidence.table
-    gradients = rows_of(evidence.is_a(Category.GRADIENT))
-    gradient_alloc = table.alloc_event[gradients]
+    gradients = evidence.analysis.rows(Category.GRADIENT)
+    gradient_alloc = evidence.alloc[gradients]
     n_bytes = change.n_bytes.copy()
     engine_rows = rows_of(evidence.features.by_engine[rows])
-    for part in grouped(engine_rows, evidence.analysis.iteration[rows]):
-        events = table.alloc_event[rows[part]]
+    for part in grouped(engine_rows, evidence.features.iteration[rows]):
+        events = evidence.alloc[rows[part]]
         sums = [table.bytes_of(rows[table.live_at(event)[rows]]) for event in events]
         largest = part[np.argmax(sums)]
         next_gradient = np.searchsorted(gradient_alloc, events.max())
@@ -164,43 +163,43 @@ def _is_alike(sizes: Int64Column, size: int) -> BoolColumn:
 
 def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     """Find scores of attention: outputs of a softmax in a module, and their size beside them."""
-    features = evidence.features
     is_softmax = evidence.analysis.is_of_operation("softmax")
-    rows = rows_of(is_softmax & features.by_module & evidence.live)
+    rows = rows_of(is_softmax & evidence.features.by_module & evidence.live)
     if not len(rows):
         return
     scores = _scores(evidence, rows, is_softmax)
     live_rows = evidence.live_of(scores)
     # With a softmax alone nothing shows that its input was made for it.
-    has_several = features.in_forward[live_rows].sum() >= 2
+    has_several = evidence.features.in_forward[live_rows].sum() >= 2
     if has_several and evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
-        change = _fused(evidence, scores, is_softmax)
         step = _FUSED.get(evidence.library_of(rows), "Use F.scaled_dot_product_attention.")
-        caller = evidence.caller_of(rows)
-        number = len(live_rows)
-        yield evidence.finding(change, rows, None, number=number, how=step, caller=caller)
+        yield evidence.finding(
+            _fused(evidence, scores, is_softmax),
+            rows,
+            None,
+            number=len(live_rows),
+            how=step,
+            caller=evidence.caller_of(rows),
+        )
 
 
 def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> Int64Column:
     """Return what has the size of a softmax: in its function, and near it in backward."""
-    table = evidence.table
-    sizes = evidence.table.requested_bytes
-    largest = max(grouped(rows, sizes), key=evidence.bytes_of)
-    size = int(sizes[largest[0]])
+    stack_id = evidence.stack_id
+    sizes = evidence.sizes
+    size = int(sizes[evidence.analysis.fullest(rows, sizes)[0]])
     # The mask of a dropout has a byte for each score; queries, keys and values may have as many:
     # they stay.
     is_mask = (sizes == size // 4) & evidence.analysis.is_of_operation("dropout")
     fitting = rows_of(evidence.is_computed & (_is_alike(sizes, size) | is_mask))
-    functions = {
-        _function(evidence, stack) for stack in distinct(table.stack_id[rows]).tolist()
-    }
+    functions = {_function(evidence, stack) for stack in distinct(stack_id[rows]).tolist()}
     inner_stacks = []
-    for stack in distinct(table.stack_id[fitting]).tolist():
+    for stack in distinct(stack_id[fitting]).tolist():
         if stack >= 0 and _function(evidence, stack) in functions:
             inner_stacks.append(stack)
-    inner_rows = fitting[is_among(table.stack_id[fitting], inner_stacks)]
+    inner_rows = fitting[is_among(stack_id[fitting], inner_stacks)]
     engine_rows = fitting[evidence.features.by_engine[fitting]]
-    alloc = table.alloc_event[engine_rows]  # in order, as the rows are
+    alloc = evidence.alloc[engine_rows]  # in order, as the rows are
     is_near = _is_near(alloc, alloc[is_softmax[engine_rows]])
     return np.concatenate((inner_rows, engine_rows[is_near]))
 
@@ -212,23 +211,21 @@ def merged_masks(evidence: Evidence) -> Iterator[Detected]:
     the sum first for backward; the last has the size of the queries. The fused kernel keeps the
     sum.
     """
-    table = evidence.table
     features = evidence.features
     frames = evidence.analysis.snapshot.stacks.frames
-    frame = features.lines_of(table.stack_id)
+    frame = features.lines_of(evidence.stack_id)
     names = [*frames.names, ""]
     is_attention = np.array([name == "multi_head_attention_forward" for name in names])
     saved = rows_of(is_attention[frame] & features.in_forward & features.reaches_backward)
     if not len(saved):
         return
     line = frames.lines[frame[saved]]
-    sizes = table.requested_bytes[saved]
+    sizes = features.sizes[saved]
     is_like_last = is_among(sizes, sizes[line == line.max()])
     rows = saved[(line == line.min()) & ~is_like_last]
     live_rows = evidence.live_of(rows)
     if evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
-        change = removed(evidence.analysis, rows)
-        yield evidence.finding(change, live_rows, evidence.analysis.main_line(live_rows))
+        yield evidence.finding_there(removed(evidence.analysis, rows), live_rows)
 
 
 def adapter_inputs(evidence: Evidence) -> Iterator[Detected]:
@@ -238,13 +235,11 @@ def adapter_inputs(evidence: Evidence) -> Iterator[Detected]:
     input; one in 16 bits beside a model in 16 bits reads the input, which is kept in place of the
     copy.
     """
-    analysis = evidence.analysis
     features = evidence.features
     rows = rows_of(features.made_through(Role.ADAPTED) & features.reaches_backward)
     live_rows = evidence.live_of(rows)
     if evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
-        change = smaller(analysis, rows, 1 / 2)
-        yield evidence.finding(change, live_rows, analysis.main_line(live_rows))
+        yield evidence.finding_there(smaller(evidence.analysis, rows, 1 / 2), live_rows)
 
 
 def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> Change:
@@ -254,17 +249,17 @@ def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> C
     """
     analysis = evidence.analysis
     is_freed = evidence.features.is_freed_by_engine
-    is_inner = evidence.is_computed & analysis.features.in_forward
-    saved = scores[is_softmax[scores] & is_inner[scores] & is_freed[scores]]
+    is_inner = evidence.is_computed & evidence.features.in_forward
+    saved = scores[(is_softmax & is_inner & is_freed)[scores]]
     is_inner[scores] = False
     is_copy = is_inner & is_freed & analysis.is_of_operation(*_COPIES)
-    n_bytes = analysis.allocations.block_bytes.copy()
+    n_bytes = evidence.table.block_bytes.copy()
     rows = [scores]
     for softmax, part in _layers(evidence, saved, is_inner):
         copies = part[is_copy[part]]
         rows.append(copies)
         # The originals stay instead of the copies and the softmax: these are smaller by as much.
-        n_remaining = _originals(analysis, copies, part)
+        n_remaining = _originals(evidence, copies, part)
         for row in (*copies.tolist(), softmax):
             n_covered = min(n_bytes[row], n_remaining)
             n_bytes[row] -= n_covered
@@ -280,61 +275,51 @@ def _layers(
 
     Equal layers follow one another without a break.
     """
-    table = evidence.table
-    calls = evidence.calls
-    stacks = distinct(table.stack_id[softmaxes]).tolist()
-    for module in {calls.module_call(stack) for stack in stacks} - {()}:
-        is_of_module = calls.made_within(module)
+    stacks = distinct(evidence.stack_id[softmaxes]).tolist()
+    for module in set(map(evidence.calls.module_call, stacks)) - {()}:
+        is_of_module = evidence.calls.made_within(module)
         module_softmaxes = softmaxes[is_of_module[softmaxes]]
-        alloc = np.sort(table.alloc_event[module_softmaxes].astype(np.int64))
+        alloc = np.sort(evidence.alloc[module_softmaxes].astype(np.int64))
         middles = (alloc[1:] + alloc[:-1]) // 2
-        nearest = np.searchsorted(middles, table.alloc_event)
+        nearest = np.searchsorted(middles, evidence.alloc)
         for part in grouped(rows_of(is_inner & is_of_module), nearest):
             yield int(module_softmaxes[nearest[part[0]]]), part
 
 
-def _originals(
-    analysis: DeviceAnalysis, copies: Int64Column, candidates: Int64Column
-) -> int:
+def _originals(evidence: Evidence, copies: Int64Column, candidates: Int64Column) -> int:
     """Return the bytes of the originals of copies: in use then, and one to three times as large."""
-    table = analysis.allocations
-    features = analysis.features
+    alloc = evidence.alloc
+    sizes = evidence.sizes
+    originals = candidates[~evidence.features.is_freed_by_engine[candidates]]
     # How many more copies each original can have.
     room: dict[int, int] = {}
     for copy in copies.tolist():
-        event = table.alloc_event[copy]
-        size = int(table.requested_bytes[copy])
-        is_live = (table.alloc_event[candidates] < event) & (
-            features.end[candidates] > event
-        )
-        live = candidates[is_live & ~features.is_freed_by_engine[candidates]]
-        n_bytes = table.requested_bytes[live]
-        fitting = live[(n_bytes % size == 0) & (n_bytes <= 3 * size)]
+        size = int(sizes[copy])
+        is_live = (alloc[originals] < alloc[copy]) & (evidence.end[originals] > alloc[copy])
+        live = originals[is_live]
+        fitting = live[(sizes[live] % size == 0) & (sizes[live] <= 3 * size)]
         # The largest first: queries, keys and values are often parts of one tensor.
-        order = np.argsort(-table.requested_bytes[fitting], kind="stable")
+        order = np.argsort(-sizes[fitting], kind="stable")
         for row in fitting[order].tolist():
-            if room.setdefault(row, int(table.requested_bytes[row]) // size):
+            if room.setdefault(row, int(sizes[row]) // size):
                 room[row] -= 1
                 break
-    return int(table.block_bytes[list(room)].sum())
+    return int(evidence.table.block_bytes[list(room)].sum())
 
 
 def _is_near(alloc: EventColumn, targets: EventColumn) -> BoolColumn:
     """Mark events that are a few events before or after targets, such as those of a softmax."""
     first = np.searchsorted(targets, alloc - _NEAR)
-    last = np.searchsorted(targets, alloc + _NEAR, side="right")
-    return np.asarray(first < last)
+    return np.searchsorted(targets, alloc + _NEAR, side="right") > first
 
 
 def _function(evidence: Evidence, stack: int) -> tuple[str, str]:
     """Return the innermost function that is not torch's, if it calls no module but a dropout."""
     frames = evidence.analysis.snapshot.stacks.frames
-    calls = evidence.calls
-    is_dropout = any(
-        "dropout" in frames.names[frame].lower() for frame in calls.path(stack)
-    )
-    for frame in reversed(calls.path(stack)):
-        if calls.is_module_call(frame) and not is_dropout:
+    path = evidence.calls.path(stack)
+    is_dropout = any("dropout" in frames.names[frame].lower() for frame in path)
+    for frame in reversed(path):
+        if evidence.calls.is_module_call(frame) and not is_dropout:
             break
         if "/torch/" not in frames.filenames[frame]:
             return frames.filenames[frame], frames.names[frame]
@@ -343,17 +328,15 @@ def _function(evidence: Evidence, stack: int) -> tuple[str, str]:
 
 def foreach_temporaries(evidence: Evidence) -> Iterator[Detected]:
     """Find lists of temporaries in an optimizer's step, with a tensor for each parameter."""
-    table = evidence.table
+    stack_id = evidence.stack_id
     is_temporary = _is_temporary_of_step(evidence.analysis)
     live = rows_of(is_temporary & evidence.live)
-    lists = grouped(live, table.stack_id, least=_LEAST_OF_LIST)
-    if not lists:
-        return
-    live_rows = np.concatenate(lists)
+    lists = grouped(live, stack_id, least=_LEAST_OF_LIST)
+    live_rows = np.concatenate([live[:0], *lists])
     if evidence.is_large(live_rows):
-        is_of_list = is_among(table.stack_id, table.stack_id[live_rows])
+        is_of_list = is_among(stack_id, stack_id[live_rows])
         change = removed(evidence.analysis, rows_of(is_temporary & is_of_list))
-        yield evidence.finding(change, live_rows, evidence.analysis.main_line(live_rows))
+        yield evidence.finding_there(change, live_rows)
 
 
 def _is_temporary_of_step(analysis: DeviceAnalysis) -> BoolColumn:
@@ -365,13 +348,12 @@ def _is_temporary_of_step(analysis: DeviceAnalysis) -> BoolColumn:
     is_freed = features.end <= features.alloc_run_last
     if analysis.ran_out:
         is_freed |= ~features.is_freed & analysis.is_of_operation("_foreach_")
-    return np.asarray(has_code(features.alloc_phase, Phase.OPTIMIZER) & is_freed)
+    return has_code(features.alloc_phase, Phase.OPTIMIZER) & is_freed
 
 
 def full_states(evidence: Evidence) -> Iterator[Detected]:
     """Find states of optimizers that fit into 8 bits; a step with such states is one kernel."""
     analysis = evidence.analysis
-    table = evidence.table
     is_temporary = _is_temporary_of_step(analysis)
     is_state = evidence.is_a(Category.OPTIMIZER_STATE) & ~is_temporary
     recorded = analysis.recorded
@@ -383,7 +365,7 @@ def full_states(evidence: Evidence) -> Iterator[Detected]:
         full_bytes = 4 * np.array(n_values, np.int64)[states.parameter]
         is_short = states.n_bytes < full_bytes
         is_state[recorded.states[is_short & (recorded.states >= 0)]] = False
-    rows = rows_of(is_state & (table.block_bytes >= _LEAST_STATE_BYTES))
+    rows = rows_of(is_state & (evidence.table.block_bytes >= _LEAST_STATE_BYTES))
     live_rows = evidence.live_of(rows)
     if evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
         change = smaller(analysis, rows, SAVED_BY_8_BITS)
@@ -402,31 +384,31 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
     live_rows = evidence.live_of(change.rows)
     line = calls.line_of(calls.model_call(analysis.main_stack(live_rows)))
     seconds = f"{2 * n_moved / _PCIE:.2g} s at 20 GiB/s"
-    texts = {
-        "moved": format_bytes(n_moved),
-        "transfer": f"{format_bytes(2 * n_moved)} over PCIe per iteration: {seconds}",
-        "unknown": "" if NameEvidence.METADATA in analysis.modules.evidence else _NOT_TRIED,
-        "at": optional(" ({0.place})", line),
-        "keyword": _keyword_hint(evidence, live_rows),
-    }
-    yield Detected(change, analysis.main_line(live_rows), line, texts)
+    has_paths = NameEvidence.METADATA in analysis.modules.evidence
+    yield evidence.finding(
+        change,
+        live_rows,
+        line,
+        moved=format_bytes(n_moved),
+        transfer=f"{format_bytes(2 * n_moved)} over PCIe per iteration: {seconds}",
+        unknown="" if has_paths else _NOT_TRIED,
+        at=optional(" ({0.place})", line),
+        keyword=_keyword_hint(evidence, live_rows),
+    )
 
 
 def _moved(evidence: Evidence) -> Change:
     """Return the change that has the saved tensors on the CPU while no operation needs them."""
     features = evidence.features
-    category = evidence.analysis.classification.category
     # What backward computes again is saved there, outside of the forward's hooks.
-    is_saved = is_among(category, categories_with(Trait.SAVED))
-    is_saved &= features.is_freed_by_engine & features.is_traced
-    is_saved &= ~features.made_through(Role.RECOMPUTE)
-    rows = rows_of(is_saved)
-    freed = evidence.table.freed_event[rows]
+    is_saved = evidence.has(Trait.SAVED) & features.is_freed_by_engine & features.is_traced
+    rows = rows_of(is_saved & ~features.made_through(Role.RECOMPUTE))
+    freed = features.end[rows]
     # Nothing but the graph holds it when backward begins; it comes back for its own operation.
     ends = ends_without_graph(evidence.calls, evidence.analysis, rows)
     first = np.minimum(ends, features.next_backward[rows])
     last = np.maximum(last_before(np.sort(freed), freed), first)
-    return Change(rows, first, last, evidence.table.block_bytes[rows])
+    return freed_from(evidence.analysis, rows, first, last)
 
 
 def _keyword_hint(evidence: Evidence, rows: Int64Column) -> str:
@@ -435,7 +417,7 @@ def _keyword_hint(evidence: Evidence, rows: Int64Column) -> str:
     torch/utils/checkpoint.py, _checkpoint_without_reentrant_generator: autograd saves ``args``, and
     a closure has ``kwargs``. A recorder hears of what autograd saves.
     """
-    recorded = evidence.analysis.recorded
+    recorded = evidence.features.recorded
     saved = recorded.saved if recorded else rows[:0]
     is_input = evidence.features.made_through(Role.CHECKPOINTED)[rows]
     if not evidence.is_large(rows[is_input & ~is_among(rows, saved)]):

@@ -75,16 +75,13 @@ def _best_setting(trials: SettingTrials) -> str:
     if trials.batch_scale == 1 and trials.recorded["peak_reserved"] <= baseline:
         baseline = trials.recorded["peak_reserved"]
         source = "recorded"
-    fitting = [tried for tried in trials.alternatives if tried.outcome.fits]
-    if reference.fits:
-        fitting = [tried for tried in fitting if tried.outcome.reserved_bytes < baseline]
-    if not fitting:
+    best = min(trials.alternatives, key=lambda tried: tried.outcome.rank)
+    saved_bytes = baseline - best.outcome.reserved_bytes
+    if not best.outcome.fits or (reference.fits and saved_bytes <= 0):
         return "none of these settings helps"
-    best = min(fitting, key=lambda tried: tried.outcome.reserved_bytes)
     export = best.name
     if best.name != ONE_STREAM:
         export = f"export {trials.variable}={reference.trial.settings.conf_with(best.name)}"
     if not reference.fits:
         return f"{_fits(trials)} with another setting: {export}"
-    saved = format_bytes(baseline - best.outcome.reserved_bytes)
-    return f"best, reserves {saved} less than {source}: {export}"
+    return f"best, reserves {format_bytes(saved_bytes)} less than {source}: {export}"

@@ -131,7 +131,7 @@ class Tried:
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         outcome = self.outcome
-        ledger = self.outcome.ledger
+        ledger = outcome.ledger
         failed = None
         if outcome.ran_out is not None:
             line = self.line.place if self.line else None
@@ -350,15 +350,16 @@ def _difference(calls: AllocatorCalls, replayed: Replay, progress: Progress | No
 def _tried(name: str, outcome: Outcome, analysis: DeviceAnalysis) -> Tried:
     """Add the line and the phase of a failed request; one that failed in the trace has no row."""
     failed = outcome.ran_out
-    line = None
+    if failed is None:
+        return Tried(name, outcome, None)
+    stack = -1
     phase = ""
-    if failed and failed.row >= 0:
-        line = analysis.lines.innermost(int(analysis.allocations.stack_id[failed.row]))
-    elif failed and failed.event >= 0:
-        line = analysis.lines.innermost(int(analysis.device.events.stack_id[failed.event]))
-    if failed and failed.event >= 0:
+    if failed.event >= 0:
+        stack = analysis.device.events.stack_id[failed.event]
         phase = _PHASES.get(Phase(int(analysis.phases.certain[failed.event])), "")
-    return Tried(name, outcome, line, phase)
+    if failed.row >= 0:
+        stack = analysis.allocations.stack_id[failed.row]
+    return Tried(name, outcome, analysis.lines.innermost(int(stack)), phase)
 
 
 def _try_all(
@@ -402,7 +403,7 @@ def _try_all(
 
 def _search_rank(row: tuple[str, Outcome]) -> tuple[bool, int]:
     _, outcome = row
-    return not outcome.fits, outcome.reserved_bytes
+    return outcome.rank
 
 
 def _device_bytes(
@@ -453,8 +454,8 @@ def why_refused(snapshot: Snapshot, conf: str, settings: AllocatorSettings) -> s
         "garbage_collection_threshold": settings.garbage_collection_threshold > 0,
     }
     enabled = [name for name, is_set in is_on.items() if is_set]
-    change = dict(split_conf(conf))
-    return snapshot.backend.refusal(change, enabled, release=snapshot.earliest_release)
+    names = dict(split_conf(conf))
+    return snapshot.backend.refusal(names, enabled, release=snapshot.earliest_release)
 
 
 def candidates(
