@@ -337,9 +337,8 @@ def _stacks_that_empty(stacks: StackTable) -> NDArray[np.bool_]:
     is_call = [
         name == "empty_cache" or "emptyCache" in name for name in stacks.frames.names
     ]
-    empties = np.zeros(len(stacks) + 1, bool)
-    empties[stacks.owners[stacks.with_frames(np.array(is_call, bool))]] = True
-    return empties
+    calls = stacks.only(np.array(is_call, bool))
+    return np.append(np.diff(calls.offsets) > 0, False)
 
 
 def _pools_of(device: DeviceSnapshot, replayed: Replay, default: int) -> Int64Column:

@@ -118,7 +118,7 @@ class Demand:
         np.add.at(
             moves, np.minimum(change.last, self.analysis.n_events) + 1, change.n_bytes
         )
-        return np.asarray(self._after + np.cumsum(moves[:-1]), np.int64)
+        return self._after + np.cumsum(moves[:-1])
 
     def replayed(self, changes: Sequence[Change]) -> Peak:
         """Return the peak with some changes made together, by a replay of the allocator.

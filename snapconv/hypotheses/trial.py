@@ -103,11 +103,6 @@ class Outcome:
         return self.ledger.max_reserved_bytes
 
     @property
-    def rank(self) -> tuple[bool, int]:
-        """The order of outcomes: what fits comes first, and of these what reserves least."""
-        return not self.fits, self.reserved_bytes
-
-    @property
     def n_driver_calls(self) -> int:
         """The number of calls that got segments, or pages of them, from the driver."""
         return self.ledger.n_segment_allocs + self.ledger.n_segment_maps
@@ -292,7 +287,7 @@ class _Run:
         return zip(plain_rows(*columns), self._pools(row), strict=True)
 
     def _make_rare(self, operation: int, row: int, event: int) -> None:
-        block = self.blocks[row] if row >= 0 else None
+        block = self.blocks[row]
         if operation == CallKind.EMPTY_CACHE:
             self.allocator.empty_cache()
         elif operation == CallKind.FAILED_MALLOC:

@@ -109,7 +109,7 @@ class Bursts:
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
-        self.analysis = evidence.analysis
+        self.events = evidence.analysis.device.events
         self.calls = evidence.calls
         self.features = evidence.features
         self.alloc = evidence.alloc
@@ -166,7 +166,7 @@ class Bursts:
         Its line has replaced such before.
         """
         moment = self.evidence.moment.event
-        stack = int(self.analysis.device.events.stack_id[moment]) if moment >= 0 else -1
+        stack = int(self.events.stack_id[moment]) if moment >= 0 else -1
         is_open = self.evidence.live & self.features.is_traced
         for burst in finished:
             is_open[burst.rows] = False
@@ -236,7 +236,7 @@ class Bursts:
             all_rows = np.union1d(rows, burst[alloc[burst] < newest])
             return Burst(rows, all_rows, call, line, is_of_graph)
         # A loss keeps the graph: its own line frees the old one, once the model has made the next.
-        is_project = self.analysis.lines.of_frame(path[-1]) is not None
+        is_project = self.calls.lines.of_frame(path[-1]) is not None
         if newest < 0 and is_of_graph and is_project:
             return self._replaced_by_forward(rows, line)
         return None
@@ -282,7 +282,7 @@ class Bursts:
         n_new = self._allocs.count(stacks, newest + 1, span[1])
         is_enough = n_new >= (n_old if is_of_graph else 1)
         first, after = np.searchsorted(alloc_events, span)
-        sizes = self.analysis.device.events.size[alloc_events[first:after]]
+        sizes = self.events.size[alloc_events[first:after]]
         is_again = np.isin(self.sizes[rows], sizes)
         return self._are_nearly_all(rows, np.where(stack >= 0, is_enough[kind], is_again))
 

@@ -23,7 +23,7 @@ from snapconv.columns import (
     is_among,
     last_before,
     next_of,
-    plain_rows,
+    number_groups,
     rows_of,
     sums_by,
 )
@@ -276,15 +276,12 @@ def _summed_up(evidence: Evidence, rows: Int64Column) -> Int64Column:
     run = evidence.features.alloc_run_end
     is_gradient = evidence.is_a(Category.GRADIENT)
     is_temporary = evidence.features.by_engine & ~is_gradient & (freed <= run)
-
-    def kinds(rows: Int64Column) -> Iterator[tuple[int, int]]:
-        return plain_rows(evidence.sizes[rows], run[rows])
-
-    temporaries = rows_of(is_temporary)
-    last_free = dict(zip(kinds(temporaries), freed[temporaries].tolist(), strict=True))
-    waits = [last_free.get(kind, 0) for kind in kinds(rows)]
+    _, kind = number_groups(evidence.sizes, run)
+    last_free = np.zeros(len(kind), np.int64)
+    # Of several, what is written last stays.
+    last_free[kind[is_temporary]] = freed[is_temporary]
     following = np.append(evidence.alloc[rows][1:], evidence.features.n_events)
-    return np.asarray(np.maximum(following, waits))
+    return np.asarray(np.maximum(following, last_free[kind[rows]]))
 
 
 def views_of_gradients(evidence: Evidence) -> Iterator[Detected]:

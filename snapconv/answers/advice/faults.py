@@ -27,6 +27,7 @@ from snapconv.columns import (
     grouped,
     is_among,
     last_before,
+    number_groups,
     rows_of,
     run_starts,
 )
@@ -176,14 +177,13 @@ def _idle_ranges(phases: Phases) -> Int64Column:
     Each is from the end of a step up to the next backward. A step that allocates nothing is known
     by the iteration that ends with it; before the trace, one may have ended.
     """
-    ends = phases.run_end[phases.begins_of(Phase.OPTIMIZER)].astype(np.int64) + 1
+    ends = np.append(0, phases.run_end[phases.begins_of(Phase.OPTIMIZER)] + 1)
     if phases.has_steps:
-        ends = np.concatenate((ends, rows_of(np.diff(phases.iteration)) + 1))
-    ends = distinct(np.append(ends, 0))
+        ends = np.append(ends, rows_of(np.diff(phases.iteration)) + 1)
     backwards = phases.begins_of(Phase.BACKWARD)
-    begins = last_before(ends, backwards + 1)
+    begins = last_before(distinct(ends), backwards + 1)
     is_after_step = begins > np.append(-1, phases.run_end[backwards])[:-1]
-    return np.stack((begins.astype(np.int64), backwards), axis=1)[is_after_step]
+    return np.asarray(np.column_stack((begins, backwards))[is_after_step], np.int64)
 
 
 def _freed_after_steps(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change:
@@ -383,9 +383,8 @@ def _add_losses(evidence: Evidence, call: _ModelCalls) -> Int64Column:
     is_part &= evidence.is_computed | evidence.is_a(Category.INPUT)
     is_part &= features.is_traced
     candidates = rows_of(is_part | features.mask(call.rows))
-    burst = evidence.calls.burst[candidates] + 1
     number = _number(evidence, candidates, call.begins)
-    key = number * (features.n_events + 2) + burst
+    _, key = number_groups(number, evidence.calls.burst[candidates])
     return candidates[np.isin(key, key[np.isin(candidates, call.rows)])]
 
 

@@ -195,7 +195,7 @@ def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> In
     functions = {_function(evidence, stack) for stack in distinct(stack_id[rows]).tolist()}
     inner_stacks = []
     for stack in distinct(stack_id[fitting]).tolist():
-        if stack >= 0 and _function(evidence, stack) in functions:
+        if _function(evidence, stack) in functions:
             inner_stacks.append(stack)
     inner_rows = fitting[is_among(stack_id[fitting], inner_stacks)]
     engine_rows = fitting[evidence.features.by_engine[fitting]]

@@ -1,7 +1,12 @@
 """The conclusion of trials: whether the job fits, by how much, and which setting saves memory."""
 
 from snapconv.answers.moments import FEW_EVENTS
-from snapconv.answers.what_if.setting_trials import AS_AT_OOM, ONE_STREAM, SettingTrials
+from snapconv.answers.what_if.setting_trials import (
+    AS_AT_OOM,
+    ONE_STREAM,
+    SettingTrials,
+    rank,
+)
 from snapconv.hypotheses.trial import FailedRequest
 from snapconv.units import format_bytes
 
@@ -75,7 +80,7 @@ def _best_setting(trials: SettingTrials) -> str:
     if trials.batch_scale == 1 and trials.recorded["peak_reserved"] <= baseline:
         baseline = trials.recorded["peak_reserved"]
         source = "recorded"
-    best = min(trials.alternatives, key=lambda tried: tried.outcome.rank)
+    best = min(trials.alternatives, key=rank)
     saved_bytes = baseline - best.outcome.reserved_bytes
     if not best.outcome.fits or (reference.fits and saved_bytes <= 0):
         return "none of these settings helps"

@@ -273,18 +273,18 @@ def try_settings(
         failed_scale = scaled_batch(analysis, scale).failed_scale
         calls = calls.resized(scaled_requests(analysis, scale), failed_scale)
     alternatives, refused = _alternatives(analysis.snapshot, calls.file_settings, request)
-    outcomes = _try_all(
-        calls, request, alternatives, is_placed_anew=scale != 1, progress=progress
+    trials = _try_all(
+        analysis, calls, request, alternatives, is_placed_anew=scale != 1, progress=progress
     )
-    for _, outcome in outcomes:
-        reasons += outcome.assumptions
+    for tried in trials:
+        reasons += tried.outcome.assumptions
     return SettingTrials(
         device=analysis.device.device,
         n_events=analysis.n_events,
         recorded=_recorded(analysis.device, replayed),
         capacity_bytes=capacity,
         capacity_from=capacity_from,
-        tried=tuple(_tried(name, outcome, analysis) for name, outcome in outcomes),
+        tried=tuple(trials),
         batch_scale=scale,
         model_is_exact=not difference,
         variable=analysis.snapshot.backend.variable,
@@ -363,47 +363,49 @@ def _tried(name: str, outcome: Outcome, analysis: DeviceAnalysis) -> Tried:
 
 
 def _try_all(
+    analysis: DeviceAnalysis,
     calls: AllocatorCalls,
     request: Request,
     alternatives: Iterable[tuple[str, AllocatorSettings]],
     *,
     is_placed_anew: bool,
     progress: Progress | None,
-) -> list[tuple[str, Outcome]]:
-    """Try the file's own settings, then the alternatives; each with its name."""
+) -> list[Tried]:
+    """Try the file's own settings, then the alternatives."""
 
     def tried_out(
-        settings: AllocatorSettings,
+        name: str,
+        settings: AllocatorSettings = calls.file_settings,
         calls: AllocatorCalls = calls,
         *,
         is_anew: bool = is_placed_anew,
-    ) -> Outcome:
+    ) -> Tried:
         device_bytes = request.card_bytes or _device_bytes(
             request, settings, calls.file_settings
         )
         trial = Trial(settings, request.capacity, device_bytes, is_placed_anew=is_anew)
-        return try_out(calls, trial, progress=progress)
+        return _tried(name, try_out(calls, trial, progress=progress), analysis)
 
-    own_outcomes = [(OWN, tried_out(calls.file_settings))]
-    outcomes = [(text, tried_out(settings)) for text, settings in alternatives]
+    own_trials = [tried_out(OWN)]
+    trials = [tried_out(*alternative) for alternative in alternatives]
     if request.one_stream:
         allocations = tuple(range(len(calls.stream)))
         streams = tuple(distinct(calls.stream).tolist())
         merged = calls.changed(CallChange(completed=allocations, merged=streams))
-        outcomes.append((ONE_STREAM, tried_out(calls.file_settings, merged)))
+        trials.append(tried_out(ONE_STREAM, calls=merged))
     if request.is_search:
-        outcomes.sort(key=_search_rank)
-    beginnings = {outcome.is_placed_anew for _, outcome in (*own_outcomes, *outcomes)}
+        trials.sort(key=rank)
+    beginnings = {tried.outcome.is_placed_anew for tried in (*own_trials, *trials)}
     if calls.start.rows and len(beginnings) > 1:
         # Beside trials that had to begin otherwise, the same beginning under the file's own
         # settings.
-        own_outcomes.append((OWN_PLACED_ANEW, tried_out(calls.file_settings, is_anew=True)))
-    return [*own_outcomes, *outcomes]
+        own_trials.append(tried_out(OWN_PLACED_ANEW, is_anew=True))
+    return [*own_trials, *trials]
 
 
-def _search_rank(row: tuple[str, Outcome]) -> tuple[bool, int]:
-    _, outcome = row
-    return outcome.rank
+def rank(tried: Tried) -> tuple[bool, int]:
+    """Return the order of trials: what fits comes first, and of these what reserves least."""
+    return not tried.outcome.fits, tried.outcome.reserved_bytes
 
 
 def _device_bytes(
