@@ -20,6 +20,7 @@ from snapconv.allocator.allocator_settings import (
 )
 from snapconv.allocator.allocator_trace import DEFAULT_POOL, PoolId
 from snapconv.allocator.blocks import LiveBlock, SegmentLayout
+from snapconv.classification.features import at
 from snapconv.columns import (
     BoolColumn,
     Int8Column,
@@ -259,8 +260,7 @@ def _allocation_parts(events: EventTable, replayed: Replay) -> Iterator[_Part]:
     requested = rows.free_requested_event
     ended = rows.end_event
     # Where a free is missing, the block was freed before the malloc that found its memory free.
-    action = np.append(events.action, Action.UNKNOWN)  # for those without an end
-    is_implied = (ended >= 0) & has_code(action[ended], Action.ALLOC)
+    is_implied = has_code(at(events.action, ended), Action.ALLOC)
     has_end = (ended >= 0) & ~is_implied
     has_request = requested >= 0
     is_direct = has_end & (~has_request | (ended - requested <= 1))
@@ -290,17 +290,17 @@ def _find_returns(
     have been needed, unless garbage was collected.
     """
     begins, follower = _runs_of_returns(events)
-    next_action = np.append(events.action, Action.UNKNOWN)[follower]
+    next_action = at(events.action, follower)
     is_growth = is_among(next_action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
     stack = events.stack_id[begins]
-    next_stack = np.append(events.stack_id, -1)[follower]
+    next_stack = at(events.stack_id, follower, -1)
     is_by_program = ~(is_growth | (next_action == Action.OOM))
-    is_by_program |= (stack >= 0) & _stacks_that_empty(stacks)[stack]
+    is_by_program |= at(_stacks_that_empty(stacks), stack)
     if replayed.rules.settings.garbage_collection_threshold == 0:
         reserved = replayed.reserved
         # The last entry is of before the trace.
         before = np.append(reserved.after, reserved.start)[begins - 1]
-        requested = np.append(events.size, 0)[follower]
+        requested = at(events.size, follower)
         is_by_program |= is_growth & (before + requested <= reserved.peak)
     is_sure = is_by_program | ((stack >= 0) & (stack == next_stack))
     return begins[is_by_program], begins[~is_by_program], count_of(~is_sure)
@@ -315,8 +315,7 @@ def _runs_of_returns(events: EventTable) -> tuple[Int64Column, Int64Column]:
     rows = rows_of(is_return | is_among(events.action, _CALLS_AND_GROWTH))
     starts = rows[run_starts(is_return[rows])]
     runs = rows_of(is_return[starts])
-    follower = np.append(starts, len(events))[runs + 1]
-    return starts[runs], follower
+    return starts[runs], at(starts, runs + 1, len(events))
 
 
 _CALLS_AND_GROWTH = (
@@ -330,15 +329,12 @@ _CALLS_AND_GROWTH = (
 
 
 def _stacks_that_empty(stacks: StackTable) -> NDArray[np.bool_]:
-    """Mark the stacks that contain a call of ``empty_cache()``.
-
-    There is one entry more than stacks, for events without one.
-    """
+    """Mark the stacks that contain a call of ``empty_cache()``."""
     is_call = [
         name == "empty_cache" or "emptyCache" in name for name in stacks.frames.names
     ]
     calls = stacks.only(np.array(is_call, bool))
-    return np.append(np.diff(calls.offsets) > 0, False)
+    return np.diff(calls.offsets) > 0
 
 
 def _pools_of(device: DeviceSnapshot, replayed: Replay, default: int) -> Int64Column:
@@ -346,7 +342,7 @@ def _pools_of(device: DeviceSnapshot, replayed: Replay, default: int) -> Int64Co
     rows = replayed.allocations
     segments = take(device.segments, np.argsort(device.segments.addr))
     segment, is_inside = segments_of(segments, rows.addr, rows.block_bytes)
-    segment_pool = np.where(is_inside, np.append(segments.pool_id, -1)[segment], -1)
+    segment_pool = np.where(is_inside, at(segments.pool_id, segment), -1)
     default_pool = np.full(len(rows), default)
     return first_known(rows.pool_id, segment_pool, default_pool)
 

@@ -56,8 +56,7 @@ class LineCalls:
 
     def next_alloc(self, event: int) -> int:
         """Return the first allocation's event after an event; the number of events for none."""
-        following = np.append(self.alloc_events, len(self._events))
-        return int(following[self.n_allocs[event]])
+        return int(at(self.alloc_events, self.n_allocs[event], len(self._events)))
 
     def path(self, stack: int) -> CallPath:
         """Return the Python frames of a stack, the outermost first."""

@@ -14,6 +14,7 @@ from itertools import chain
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
+from snapconv.classification.features import at
 from snapconv.columns import (
     BoolColumn,
     Int32Column,
@@ -92,8 +93,8 @@ def ends_without_graph(
     if len(outputs):
         values = _values(calls, analysis, outputs)
         ends = _ends_of_values(analysis, values, is_saved=features.mask(rows)[values.rows])
-        events = np.append(features.alloc[values.rows], features.n_events)
-        free_event[values.rows] = events[ends + 1]
+        alloc = features.alloc[values.rows]
+        free_event[values.rows] = at(alloc, ends + 1, features.n_events)
     return free_event[rows]
 
 
@@ -124,14 +125,14 @@ def _last_outputs(
     """
     last = len(ends) - 1
     call = values.call
-    sizes = values.sizes
     is_cache = analysis.features.is_cache[values.rows]
     is_output = is_cache | values.is_output | (values.root == 0)
     call_end = np.searchsorted(call, call, side="right") - 1
     ends = np.where(is_output, np.maximum(ends, call_end), ends)
     is_loss = analysis.is_of_operation("cross_entropy", "log_softmax")[values.rows]
     loss = next_of(rows_of(is_loss), np.arange(len(ends)), last)
-    is_logits = ~is_loss & is_saved & (loss <= following) & (sizes[loss] == sizes)
+    is_logits = ~is_loss & is_saved & (loss <= following)
+    is_logits &= values.sizes[loss] == values.sizes
     ends[is_logits | (is_cache & is_among(call, call[is_logits]))] = last
     return ends
 

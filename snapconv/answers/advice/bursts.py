@@ -263,7 +263,7 @@ class Bursts:
         n_later = self._allocs.count(stack, alloc + 1, int(self.freed[rows[0]]))
         is_old &= ~has_stack | (n_later > 0)
         # Allocations since the line last freed anything are temporaries of the call.
-        began = int(np.append(self.calls.alloc_events, 0)[self.burst[rows[0]] - 1])
+        began = int(at(self.calls.alloc_events, self.burst[rows[0]] - 1))
         is_older = alloc < self._frees.last_before(line, began)
         is_old &= is_older | ~is_older.any()
         return rows[is_old & (has_stack | (alloc < 0))]
@@ -287,8 +287,8 @@ class Bursts:
         return self._are_nearly_all(rows, np.where(stack >= 0, is_enough[kind], is_again))
 
     def _are_nearly_all(self, rows: Int64Column, marks: BoolColumn) -> bool:
-        bytes_of = self.evidence.bytes_of
-        return bytes_of(rows[marks]) >= NEARLY * bytes_of(rows)
+        full_bytes = self.evidence.bytes_of(rows)
+        return self.evidence.bytes_of(rows[marks]) >= NEARLY * full_bytes
 
     def _replaced_by_forward(self, rows: Int64Column, line: int) -> Burst | None:
         """Find the forward that replaced a graph of before the trace, size by size.

@@ -116,14 +116,18 @@ def _detected(
 
 def _finding(evidence: Evidence, modules: list[Module], hint: str) -> Detected:
     """Return the finding about modules, where each of them is called by itself."""
-    values: dict[str, object] = {
-        "modules": _module_names(modules),
-        "share": _share(modules),
-        "measure": "time" if evidence.forward_ms else "operations",
-        "how": _EACH,
-        "beside": hint,
-    }
-    return Detected(_joined_change(modules), None, None, values)
+    return Detected(
+        _joined_change(modules),
+        line=None,
+        where=None,
+        values={
+            "modules": _module_names(modules),
+            "share": _share(modules),
+            "measure": "time" if evidence.forward_ms else "operations",
+            "how": _EACH,
+            "beside": hint,
+        },
+    )
 
 
 def _alternative(demand: Demand, modules: list[Module]) -> str:

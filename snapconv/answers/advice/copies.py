@@ -226,10 +226,9 @@ def _are_read_again(evidence: Evidence, copies: Int64Column) -> bool:
     Equal layers share a line, and each makes copies of its own; a run of a line allocates without a
     break.
     """
-    calls = evidence.calls
     stacks = distinct(evidence.stack_id[copies])
-    for path in set(map(calls.path, stacks[stacks >= 0].tolist())):
-        rows = rows_of(calls.made_within(path))
+    for path in set(map(evidence.calls.path, stacks[stacks >= 0].tolist())):
+        rows = rows_of(evidence.calls.made_within(path))
         run = np.cumsum(np.diff(rows, prepend=-2) > 1)
         line_copies = np.intersect1d(copies, rows)
         ends = evidence.end[line_copies]

@@ -73,25 +73,25 @@ def _previous(
     path = calls.path(bursts[0].line)
     line = calls.line_of(path)
     maker = calls.line_of(bursts[0].maker or path)
-    thing = "output"
-    when = ""
+    returned = "output"
+    condition = ""
     could_be: tuple[str, ...] = ("state",)
     categories = distinct(evidence.category[rows]).tolist()
     if any(burst.is_graph for burst in bursts):
         is_over = evidence.features.is_freed[change.rows].any()
         could_be = _graph_look_alikes(evidence, rows, is_over=is_over)
-        thing = "output (and its graph)"
+        returned = "output (and its graph)"
         if not len(evidence.features.phases.events_of_training):
-            when = "If backward is needed, "
+            condition = "If backward is needed, "
     elif len(categories) == 1:
-        thing = ABOUT[Category(categories[0])].returned
+        returned = ABOUT[Category(categories[0])].returned
     return evidence.finding(
         change,
         rows,
         line,
         could_be=could_be,
-        thing=thing,
-        when=when,
+        thing=returned,
+        when=condition,
         held=f" ({line.place} assigns it)" if bursts[0].maker and line else "",
         maker=maker.place if maker else "library code",
     )
@@ -201,12 +201,12 @@ def _freed_after_steps(evidence: Evidence, rows: Int64Column, idle: Int64Column)
     parts: list[Change] = []
     for step_end, backward in idle.tolist():
         is_kept = (alloc < step_end) & (evidence.end[rows] > step_end)
-        kept = rows[is_kept]
+        kept_rows = rows[is_kept]
         after = int(phases.run_end[backward]) + 1
         again = backward + (position[is_kept] * (after - backward)).astype(np.int64)
         begin, end = np.searchsorted(incoming_alloc, (backward, after))
-        again = _taken_over(evidence, kept, again, incoming[begin:end])
-        parts.append(freed_from(evidence.analysis, kept, step_end, again))
+        again = _taken_over(evidence, kept_rows, again, incoming[begin:end])
+        parts.append(freed_from(evidence.analysis, kept_rows, step_end, again))
     return joined(parts)
 
 
@@ -327,14 +327,13 @@ def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> Iterator[Int64Co
     One of before the trace has no stacks that show a whole graph. One that a loss kept may be a
     list of outputs, made without a graph.
     """
-    calls = evidence.calls
     phases = evidence.features.phases
     if not phases.free_sites_known or len(phases.events_of_training):
         return
     for burst in Bursts(evidence).finished():
         if burst.is_graph and not burst.maker:
             is_new = unused & (evidence.stack_id >= 0) & (evidence.alloc >= burst.call)
-            is_new &= calls.made_within(calls.path(burst.line))
+            is_new &= evidence.calls.made_within(evidence.calls.path(burst.line))
             yield burst.rows
             yield rows_of(is_new)
 

@@ -657,11 +657,10 @@ def goal_of(
     What is reserved beyond the peak of allocated bytes stays. Where a request failed, the capacity
     is what torch had then.
     """
-    failed = analysis.phases.oom_events
     if save is not None:
         return max(Demand(analysis).peak.n_bytes - save, 0)
-    if capacity is None and len(failed):
-        event = int(failed[0])
+    if capacity is None and analysis.ran_out:
+        event = int(analysis.phases.oom_events[0])
         capacity = analysis.replay.reserved.at(event) + int(
             analysis.device.events.addr[event]
         )

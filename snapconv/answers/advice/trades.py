@@ -10,6 +10,7 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
 from snapconv.classification.categories import ABOUT, Category, Trait
 from snapconv.classification.categories import Evidence as NameEvidence
+from snapconv.classification.features import at
 from snapconv.columns import (
     BoolColumn,
     EventColumn,
@@ -117,12 +118,11 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
 
 def full_logits(evidence: Evidence) -> Iterator[Detected]:
     """Find logits, their copies in other precisions and their gradients, by their size."""
-    sizes = evidence.sizes
     losses = rows_of(evidence.live & evidence.features.made_through(Role.LOSS))
     if not len(losses):
         return
-    largest = int(sizes[losses].max())
-    rows = rows_of(_is_alike(sizes, largest) & evidence.is_computed)
+    largest = int(evidence.sizes[losses].max())
+    rows = rows_of(_is_alike(evidence.sizes, largest) & evidence.is_computed)
     live_rows = evidence.live_of(rows)
     if evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
         yield evidence.finding(
@@ -150,9 +150,8 @@ def _chunked(evidence: Evidence, rows: Int64Column) -> Change:
         sums = [table.bytes_of(rows[table.live_at(event)[rows]]) for event in events]
         largest = part[np.argmax(sums)]
         next_gradient = np.searchsorted(gradient_alloc, events.max())
-        if next_gradient < len(gradients):
-            n_gradient = int(table.block_bytes[gradients[next_gradient]])
-            n_bytes[largest] -= min(n_gradient, int(n_bytes[largest]))
+        n_gradient = at(table.block_bytes[gradients], next_gradient)
+        n_bytes[largest] -= min(n_gradient, n_bytes[largest])
     return replace(change, n_bytes=n_bytes)
 
 
@@ -235,8 +234,8 @@ def adapter_inputs(evidence: Evidence) -> Iterator[Detected]:
     input; one in 16 bits beside a model in 16 bits reads the input, which is kept in place of the
     copy.
     """
-    features = evidence.features
-    rows = rows_of(features.made_through(Role.ADAPTED) & features.reaches_backward)
+    is_copy = evidence.features.made_through(Role.ADAPTED)
+    rows = rows_of(is_copy & evidence.features.reaches_backward)
     live_rows = evidence.live_of(rows)
     if evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
         yield evidence.finding_there(smaller(evidence.analysis, rows, 1 / 2), live_rows)
@@ -247,12 +246,11 @@ def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> C
 
     Without it a product of matrices keeps copies of them, and the originals are freed in forward.
     """
-    analysis = evidence.analysis
     is_freed = evidence.features.is_freed_by_engine
     is_inner = evidence.is_computed & evidence.features.in_forward
     saved = scores[(is_softmax & is_inner & is_freed)[scores]]
     is_inner[scores] = False
-    is_copy = is_inner & is_freed & analysis.is_of_operation(*_COPIES)
+    is_copy = is_inner & is_freed & evidence.analysis.is_of_operation(*_COPIES)
     n_bytes = evidence.table.block_bytes.copy()
     rows = [scores]
     for softmax, part in _layers(evidence, saved, is_inner):
@@ -264,7 +262,7 @@ def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> C
             n_covered = min(n_bytes[row], n_remaining)
             n_bytes[row] -= n_covered
             n_remaining -= n_covered
-    change = removed(analysis, np.concatenate(rows))
+    change = removed(evidence.analysis, np.concatenate(rows))
     return replace(change, n_bytes=n_bytes[change.rows])
 
 

@@ -270,8 +270,8 @@ def try_settings(
     request = replace(request, capacity=capacity)
     reasons = list(_estimates(analysis, request, difference, scale))
     if scale != 1:
-        failed_scale = scaled_batch(analysis, scale).failed_scale
-        calls = calls.resized(scaled_requests(analysis, scale), failed_scale)
+        sizes = scaled_requests(analysis, scale)
+        calls = calls.resized(sizes, scaled_batch(analysis, scale).failed_scale)
     alternatives, refused = _alternatives(analysis.snapshot, calls.file_settings, request)
     trials = _try_all(
         analysis, calls, request, alternatives, is_placed_anew=scale != 1, progress=progress
