@@ -1,5 +1,6 @@
 """The parts of a recording in their order, and what is kept and said where it ends early."""
 
+import json
 import pickle
 import threading
 from contextlib import nullcontext
@@ -29,19 +30,6 @@ class Observer:
         for name in ("start", "iteration_began", "iteration_ended", "note_now"):
             setattr(self, name, log.call(name))
         self.stop = log.call("stop")
-
-
-class Timer:
-    def __init__(self, log, trace):
-        self.begin, self.end = log.call("timer begins"), log.call("timer ends")
-        self.use_device = lambda device: None
-        self.trace = lambda: trace
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
 
 
 @pytest.fixture
@@ -86,16 +74,15 @@ def contents(log):
 
 @pytest.fixture
 def make(log, tmp_path):
-    def make(*, has_timer=True, trace=None, kind="script", say=lambda text: None, **options):
+    def make():
         asked = RecordingOptions(
             output=tmp_path / "c",
             project_root=tmp_path,
-            program=RecordedProgram("train.py", kind),
-            simulation=SimpleNamespace(compute=has_timer),
-            **options,
+            program=RecordedProgram("train.py", "script"),
+            simulation=SimpleNamespace(compute=False),
         )
-        driver = Driver(asked, OneCapture(asked), say=say)
-        vars(driver).update(observer=Observer(log), timer=Timer(log, trace) if has_timer else None)
+        driver = Driver(asked, OneCapture(asked))
+        driver.observer = Observer(log)
         made.append(driver)
         return driver
 
@@ -126,55 +113,6 @@ def test_cuda_that_starts_is_heard_once_and_anew_where_that_was_interrupted(make
     assert log == [("history on",)]
 
 
-def test_memory_first_then_times_and_each_turned_off_when_done(make, log, tmp_path):
-    driver = make(trace={"version": 1})
-    begin(driver)
-    for _ in range(4):
-        driver.iteration_ended()
-    assert log == [
-        ("start",),
-        ("iteration_began", 0),
-        ("history on",),
-        ("iteration_ended", 0),
-        ("start",),
-        ("iteration_began", 1),
-        ("iteration_ended", 1),
-        ("snapshot",),
-        ("history off",),
-        ("stop",),
-        ("timer begins", 2, True),
-        ("timer ends",),
-        ("timer begins", 3, False),
-        ("timer ends",),
-    ]
-    assert driver.is_complete
-    assert captured(tmp_path)["snapconv"]["ended"] == {"how": "complete", "detail": ""}
-    assert (tmp_path / "c" / "timing.json").exists()
-    assert driver.policy.notes == []
-
-
-def test_what_memory_is_for_is_noted_right_before_the_state_at_an_oom_is_taken(make, log, tmp_path):
-    driver = make()
-    begin(driver)
-    driver.out_of_memory(0, 1, 2, 3)
-    driver.finish(Ended("oom"))
-    assert log.count(("snapshot",)) == 1
-    assert log.index(("note_now",)) == log.index(("snapshot",)) - 1
-    assert captured(tmp_path)["n"] == 1
-
-
-def test_a_failure_of_ours_is_kept_and_nothing_is_thrown(make, tmp_path, monkeypatch):
-    driver = make(has_timer=False)
-    begin(driver)
-    monkeypatch.setattr(driver_module.Driver, "contents", lambda _: 1 / 0)
-    for _ in range(3):
-        driver.iteration_ended()
-    driver.finish(Ended("finished"))
-    assert isinstance(driver.guard.failure, ZeroDivisionError)
-    assert driver.is_complete
-    assert list(tmp_path.iterdir()) == []
-
-
 # Whole recordings, without stand-ins.
 
 RUNS_OUT = "torch.empty(1 << 30, device='cuda')"
@@ -198,6 +136,39 @@ def test_the_state_at_an_oom_is_what_is_kept(run):
     done = run(f"train(1); kept = torch.ones(5, device='cuda'); {RUNS_OUT}", options=SMALL_GPU)
     assert done.metadata["ended"]["how"] == "oom"
     assert actions(done)[-1] == "oom"
+
+
+def test_memory_first_then_times_and_each_turned_off_when_done(run):
+    script = """
+    for _ in range(4):
+        print(torch._C._cuda_isHistoryEnabled())
+        train(1)
+    """
+    done = run(script)
+    assert done.out.split() == ["True", "True", "False", "False"]
+    assert [row["kind"] for row in done.metadata["iterations"]] == ["warm-up", "memory"]
+    timing = json.loads((done.folder / "train.capture" / "timing.json").read_text())
+    assert [row["iteration"] for row in timing["iterations"]] == [3]
+    assert done.metadata["ended"] == {"how": "complete", "detail": ""}
+    assert done.metadata["notes"] == []
+    assert "note:" not in done.err
+
+
+def test_what_memory_is_for_is_noted_right_before_the_state_at_an_oom_is_taken(run):
+    built_late = "late = torch.nn.Linear(64, 3).cuda()"
+    done = run(f"train(1); {built_late}; {RUNS_OUT}", options=SMALL_GPU)
+    assert done.err.count("taking the snapshot") == 0
+    assert [3, 64] in [row["shape"] for row in done.metadata["parameters"]]
+
+
+def test_a_failure_of_ours_is_kept_and_nothing_is_thrown(run, monkeypatch):
+    monkeypatch.setattr(Driver, "contents", lambda _: 1 / 0)
+    done = run("train(3); print('goes on')")
+    assert done.out == "goes on\n"
+    assert done.code == 1
+    assert "error: a fault of snapconv ended the recording; your program ran on" in done.err
+    assert "ZeroDivisionError" in done.err
+    assert done.names == []
 
 
 def test_an_oom_while_operations_are_timed_leaves_the_memory_part_as_it_was(run):
@@ -241,7 +212,7 @@ class TestSeveralThreads:
     def test_an_iteration_that_ends_while_another_thread_ends_one_is_the_same(
         self, make, log, monkeypatch
     ):
-        driver = make(has_timer=False)
+        driver = make()
         begin(driver)
         others = []
 
@@ -262,7 +233,7 @@ class TestSeveralThreads:
     def test_the_end_of_the_program_waits_until_an_iteration_has_ended(
         self, make, log, monkeypatch, tmp_path
     ):
-        driver = make(has_timer=False)
+        driver = make()
         begin(driver)
         has_begun, may_end = threading.Event(), threading.Event()
 
