@@ -63,16 +63,16 @@ def measured_test(
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Compare the peak with the limit of the mark, last of all: the test has passed so far."""
     block = getattr(item, "funcargs", {}).get(_NAME)
-    if block is not None and item.get_closest_marker(_NAME) is not None:
-        _check(item, block)
+    if block is None:
+        return
+    limit, _ = _limits(item)
+    if limit is not None and block.peak_bytes > limit:
+        _fail(block, limit)
 
 
-def _check(item: pytest.Item, block: "MeasuredBlock") -> None:
+def _fail(block: "MeasuredBlock", limit: int) -> None:
     from snapconv.units import format_bytes
 
-    limit, _ = _limits(item)
-    if limit is None or block.peak_bytes <= limit:
-        return
     excess = format_bytes(block.peak_bytes - limit)
     simulated = ", simulated" if block.is_simulated else ""
     block.end()

@@ -258,13 +258,11 @@ def _shortened(values: object, n_items: int, n_characters: int) -> Any:
     if isinstance(values, dict):
         document = {}
         for key, value in values.items():
-            name = shortened(str(key), n_characters)
             if key in _WHOLE and isinstance(value, list | tuple):
-                document[name] = [
-                    _shortened(entry, n_items, n_characters) for entry in value
-                ]
+                shown = [_shortened(entry, n_items, n_characters) for entry in value]
             else:
-                document[name] = _shortened(value, n_items, n_characters)
+                shown = _shortened(value, n_items, n_characters)
+            document[shortened(str(key), n_characters)] = shown
         return document
     if isinstance(values, list | tuple):
         return [_shortened(value, n_items, n_characters) for value in values[:n_items]]

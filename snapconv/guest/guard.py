@@ -21,6 +21,7 @@ from snapconv.guest.own_frames import (
     is_ours,
     stands_in,
 )
+from snapconv.guest.replacement import replaced
 from snapconv.guest.script_signals import deliver_waiting, waiting
 from snapconv.guest.torch_surface import Feature
 from snapconv.notes import Note
@@ -194,6 +195,18 @@ class Guard:
             return result
 
         return wrapper
+
+    def replaced(
+        self,
+        holder: Any,
+        name: str,
+        work: Callable[..., Any],
+        *,
+        even_if_wrapped: bool = False,
+    ) -> AbstractContextManager[None]:
+        """Have such a wrapper in the place of a function for a context."""
+        wrapper = self.wrap_call(getattr(holder, name), work)
+        return replaced(holder, name, wrapper, even_if_wrapped=even_if_wrapped)
 
     def _around(self, call: OriginalCall, work: Callable[..., Any]) -> Any:
         """Do our work around a call of the program's; where that fails, the call alone."""

@@ -40,7 +40,7 @@ waiting: dict[int, float] = {}
 # Held while a signal is sent once more, and while a handler is replaced: none must come to the next
 # one.
 _turn = threading.RLock()
-_is_program_over = [False]
+_is_program_over = False
 
 
 @dataclass(eq=False)
@@ -54,11 +54,11 @@ class _Deferred:
         """Run the handler, or have the signal come once more."""
         heard()
         is_ours = is_in_our_work(frame)
-        if is_ours and _is_program_over[0] and self.is_scripts:
+        if is_ours and _is_program_over and self.is_scripts:
             return  # Python alone would have ended by now
         now = time.monotonic()
         until = waiting.setdefault(number, now + _LONGEST_WAIT_S)
-        if is_ours and not _is_program_over[0] and now < until and _come_again(number):
+        if is_ours and not _is_program_over and now < until and _come_again(number):
             return
         waiting.pop(number, None)
         self.run(number, frame, interrupts=is_ours)
@@ -82,6 +82,7 @@ def deferred_handlers(*, is_job: bool = False) -> Iterator[None]:
     the script stay in our hands until the process is over, as it may be reading or writing for us.
     In another than the main thread only handlers that are set later can be had.
     """
+    global _is_program_over
     if signal.signal is _signal:  # a recording within a recording
         yield
         return
@@ -89,7 +90,7 @@ def deferred_handlers(*, is_job: bool = False) -> Iterator[None]:
         _set(number, _Deferred(handler, is_scripts=False))
     signal.signal = _signal
     signal.getsignal = _getsignal
-    _is_program_over[0] = False
+    _is_program_over = False
     try:
         yield
     finally:
@@ -126,10 +127,11 @@ def deliver_now() -> None:
 
 def program_ends() -> None:
     """Run the handlers that still wait; after this call no handler of the program runs."""
+    global _is_program_over
     try:
         deliver_now()
     finally:
-        _is_program_over[0] = True
+        _is_program_over = True
 
 
 def _deliver(numbers: tuple[int, ...], frame: FrameType | None) -> None:

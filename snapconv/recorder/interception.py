@@ -15,7 +15,6 @@ from types import FrameType
 from typing import Any
 
 from snapconv.guest.guard import Guard, Guards
-from snapconv.guest.replacement import replaced
 from snapconv.guest.torch_surface import Feature
 
 
@@ -295,8 +294,7 @@ def _wrapped(
 
     with ExitStack() as parts:
         for holder, name, work in wrappers:
-            wrapper = guard.wrap_call(getattr(holder, name), while_on(work))
-            parts.enter_context(replaced(holder, name, wrapper))
+            parts.enter_context(guard.replaced(holder, name, while_on(work)))
         try:
             yield
         finally:

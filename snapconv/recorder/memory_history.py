@@ -7,6 +7,7 @@ from typing import Any
 
 from snapconv.errors import NothingAllocatedError
 from snapconv.guest.torch_surface import OutOfMemoryObserver
+from snapconv.json_text import picked
 from snapconv.notes import Note
 from snapconv.recorder.options import RecordingOptions
 
@@ -76,4 +77,4 @@ def nothing_allocated(entry: str) -> NothingAllocatedError:
 
 def note_rows(notes: Iterable[Note]) -> list[dict[str, str]]:
     """Return notes as metadata has them."""
-    return [{"slug": note.slug, "message": note.message} for note in notes]
+    return [picked(note, ("slug", "message")) for note in notes]

@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 from snapconv.guest.torch_surface import Module, Tensor
+from snapconv.json_text import picked
 from snapconv.recorder.observe.models import Frame, Key, Models
 from snapconv.recorder.observe.tensors import (
     Row,
@@ -75,13 +76,8 @@ class MemoryRecords:
             noted_addresses |= addresses
             if len(rows) == 1:
                 self._note_move(slot.key, rows[0])
-            values = {
-                "name": slot.name,
-                "kind": slot.kind,
-                "module": slot.module,
-                "frames": slot.frames,
-                **shape_and_type(tensor),
-            }
+            values = picked(slot, ("name", "kind", "module", "frames"))
+            values |= shape_and_type(tensor)
             for row in rows:
                 self._add("parameters", values | row, slot.key)
 

@@ -185,7 +185,7 @@ def ended_by(raised: BaseException | None) -> Ended:
         code = raised.code
         if isinstance(code, int) and code in _STOPPED_BY:
             return Ended("interrupted", _STOPPED_BY[code])
-        return Ended("exit", "" if code is None else text_of(code)[:_MAX_DETAIL])
+        return Ended("exit", "" if code is None else text_of(code))
     return Ended("exception", text)
 
 

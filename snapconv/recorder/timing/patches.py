@@ -159,8 +159,7 @@ def compiled_functions(around: Around, guard: Guard) -> AbstractContextManager[N
             return _opaque_function(result, around, guard)
         return result
 
-    wrapper = guard.wrap_call(torch.compile, compile_)
-    return replaced(torch, "compile", wrapper, even_if_wrapped=True)
+    return guard.replaced(torch, "compile", compile_, even_if_wrapped=True)
 
 
 def _opaque_function(compiled: Any, around: Around, guard: Guard) -> Callable[..., Any]:
@@ -190,19 +189,18 @@ def opaque_modules(around: Around, guard: Guard) -> Iterator[None]:
         kinds["compiled"] = dynamo.OptimizedModule
     with ExitStack() as stack:
         for prefix, kind in kinds.items():
-            wrapper = _opaque_call(kind, prefix, around, guard)
-            stack.enter_context(replaced(kind, "__call__", wrapper, even_if_wrapped=True))
+            timed = _opaque_call(prefix, around)
+            call = guard.replaced(kind, "__call__", timed, even_if_wrapped=True)
+            stack.enter_context(call)
         yield
 
 
-def _opaque_call(
-    kind: Any, prefix: str, around: Around, guard: Guard
-) -> Callable[..., Any]:
+def _opaque_call(prefix: str, around: Around) -> Callable[..., Any]:
     def timed(call: Callable[[], Any], self: Any, *_: Any, **__: Any) -> Any:
         module = getattr(self, "_orig_mod", self)
         return around(_module_name(prefix, module), _outside_mode(call), (), {}, module)
 
-    return guard.wrap_call(kind.__call__, timed)
+    return timed
 
 
 def _module_name(prefix: str, module: Any) -> str:

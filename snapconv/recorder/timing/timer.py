@@ -5,6 +5,7 @@ autograd's graph, and read when the iteration is over. docs/design/timing.md exp
 docs/reference/capture.md has the schema of timing.json.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -52,27 +53,23 @@ class Columns:
         """Read an iteration's marks; the device must have come past them."""
         stacks = [call.stack for section in ended.sections for call in section.calls]
         stack_ids = iter(self.stacks.ids(stacks))
-        forward_spans: list[Span] = []
-        optimizer_spans: list[Span] = []
-        backward_spans = [(run.begin, run.end) for run in ended.backward_passes]
+        spans: defaultdict[str, list[Span]] = defaultdict(list)
+        for run in ended.backward_passes:
+            spans[BACKWARD].append((run.begin, run.end))
+            self._count(BACKWARD, len(run.nodes), run.n_waited_for)
         for section in ended.sections:
-            phase = _phase(section, has_backward=bool(backward_spans))
+            phase = _phase(section, has_backward=bool(ended.backward_passes))
             work = self._add_section(number, section, phase, stack_ids)
             if phase == OPTIMIZER:
-                optimizer_spans.append((section.begin, section.end))
+                spans[phase].append((section.begin, section.end))
             elif phase == FORWARD and work:
-                forward_spans.append((work[0].begin, work[-1].end))
+                spans[phase].append((work[0].begin, work[-1].end))
         for call in ended.left_over:
             if call.tiles:
                 self._add_call(number, call, BACKWARD)
-        for run in ended.backward_passes:
-            self._count(BACKWARD, len(run.nodes), run.n_waited_for)
-        row = {
-            "iteration": number,
-            "forward_ms": self._sum(forward_spans),
-            "backward_ms": self._sum(backward_spans),
-            "optimizer_ms": self._sum(optimizer_spans),
-        }
+        row: dict[str, Any] = {"iteration": number}
+        for phase in (FORWARD, BACKWARD, OPTIMIZER):
+            row[f"{phase}_ms"] = self._sum(spans[phase])
         self.iterations.append(row)
 
     def _add_section(
