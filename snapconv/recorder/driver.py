@@ -6,8 +6,8 @@ chosen moments of a job.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakMethod
 
@@ -127,9 +127,7 @@ class Driver:
 
     def run_in_turn(self, work: Callable[..., None], *arguments: Any) -> None:
         """Do something of ours from a thread of ours, when no other works on the recording."""
-        if not self.guard.is_child:
-            with self._own_turn():
-                self.run(work, *arguments)
+        self._in_turn(self.run, work, *arguments)
 
     # --- on
 
@@ -282,14 +280,11 @@ class Driver:
         self, device: int, n_bytes: int, total_bytes: int, free_bytes: int
     ) -> None:
         """Let the policy keep the state in which the allocator gave up."""
-        if self.guard.is_child:
-            return
         text = (
             f"cuda:{device} could not give {n_bytes} bytes; {free_bytes} of {total_bytes} were "
             f"free"
         )
-        with self._own_turn():
-            self.policy.out_of_memory(self, text)
+        self._in_turn(self.policy.out_of_memory, self, text)
 
     # --- captures
 
@@ -349,10 +344,7 @@ class Driver:
 
     def finish(self, ended: Ended) -> None:
         """Write what there is and is not written already."""
-        if self.guard.is_child:
-            return
-        with self._own_turn():
-            self.policy.finish(self, ended)
+        self._in_turn(self.policy.finish, self, ended)
 
     def stop_observing(self) -> None:
         """Take the observer's hooks away; it goes on to answer."""
@@ -373,12 +365,16 @@ class Driver:
             return failure
         return None
 
-    @contextmanager
-    def _own_turn(self) -> Iterator[None]:
-        """Wait until no other thread works on the recording, at most two minutes: it may hang."""
+    def _in_turn(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do work when no other thread works on the recording; in a forked child do nothing.
+
+        It waits for two minutes at most, as the other thread may hang.
+        """
+        if self.guard.is_child:
+            return
         is_own = self._turn.acquire(timeout=_LONGEST_TURN_S)
         try:
-            yield
+            work(*arguments)
         finally:
             if is_own:
                 self._turn.release()

@@ -186,14 +186,11 @@ class OneCapture:
         if self.path is None:
             self._write_rest(driver, ended)
         if self.path is not None:
-            self._add_peaks(self.path)
-
-    def _add_peaks(self, path: Path) -> None:
-        """Add the program's own peak to the capture; note if it came after the snapshot."""
-        rows, notes = self._peaks.ending(self._options)
-        with suppress(OSError):  # the program may have moved it
-            write_ending(path, rows, memory_history.note_rows(notes))
-        self.notes += notes
+            # The program's own peak; a note where that came after the snapshot.
+            rows, notes = self._peaks.ending(self._options)
+            with suppress(OSError):  # the program may have moved the capture
+                write_ending(self.path, rows, memory_history.note_rows(notes))
+            self.notes += notes
 
     def _write_rest(self, driver: Driver, ended: Ended) -> None:
         fault = driver.guard
