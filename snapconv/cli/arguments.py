@@ -234,7 +234,10 @@ def _plain_value(kind: Any, word: Any, ctx: Any, parameter: Any) -> object:
 
 
 def flat(function: Callable[..., _Value]) -> Callable[..., _Value]:
-    """Return a function that has the fields of each group of options in place of the group."""
+    """Return a function that has the fields of each group of options in place of the group.
+
+    An option that is not given has its default.
+    """
     groups: dict[str, Any] = {}
     options: list[inspect.Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
@@ -248,9 +251,8 @@ def flat(function: Callable[..., _Value]) -> Callable[..., _Value]:
 
     def run(**values: Any) -> _Value:
         for name, group in groups.items():
-            values[name] = group(
-                **{field.name: values.pop(field.name) for field in fields(group)}
-            )
+            given = {field.name for field in fields(group)} & values.keys()
+            values[name] = group(**{option: values.pop(option) for option in given})
         return function(**values)
 
     return give_signature(run, options, of=function)

@@ -240,11 +240,9 @@ class ToolBox:
             if key in SNAPSHOTS:
                 values[key] = self.path(values[key])
         run = flat(question)
-        signature = inspect.signature(run)
-        defaults = {row.name: row.default for row in signature.parameters.values()}
-        if "top" in defaults:
-            defaults["top"] = top
-        return _document(run(**(defaults | values)), top)
+        if "top" in inspect.signature(run).parameters:
+            values["top"] = top
+        return _document(run(**values), top)
 
     def path(self, text: str) -> Path:
         """Find a file or a capture inside the folders.

@@ -277,9 +277,7 @@ def is_read_by_torch() -> bool:
 
 def _location(failure: BaseException) -> str:
     """Name the innermost line of ours that a failure came through."""
-    frames = traceback.extract_tb(failure.__traceback__)
-    own_frames = [frame for frame in frames if is_ours(frame.filename)]
-    if not own_frames:
-        return "outside of snapconv"
-    innermost = own_frames[-1]
-    return f"{Path(innermost.filename).name}, line {innermost.lineno}"
+    for frame in reversed(traceback.extract_tb(failure.__traceback__)):
+        if is_ours(frame.filename):
+            return f"{Path(frame.filename).name}, line {frame.lineno}"
+    return "outside of snapconv"

@@ -194,7 +194,13 @@ class Driver:
         """Begin the iteration whose number is ``iteration``."""
         part = self.policy.part(self.iteration)
         if part.is_of_memory:
-            self._observe()
+            if self.options.steps and self.iteration not in self.options.steps:
+                # What an OOM needs is recorded when memory runs out.
+                self.stop_observing()
+                self.observer = None
+            else:
+                self.observer = self.observer or self.new_observer()
+                self.observer.start()
             self._iterations.begin(
                 "snapconv:iteration",
                 is_range=False,
@@ -206,18 +212,6 @@ class Driver:
         elif self.timer:
             guard = self.guards.of(Feature.TIMES)
             guard.run(self.timer.begin, self.iteration, part is Part.TIMING_WARM_UP)
-
-    def _observe(self) -> None:
-        """Observe all steps, or those that are chosen.
-
-        What an OOM needs is recorded when memory runs out.
-        """
-        if self.options.steps and self.iteration not in self.options.steps:
-            self.stop_observing()
-            self.observer = None
-        else:
-            self.observer = self.observer or self.new_observer()
-            self.observer.start()
 
     def new_observer(self) -> Observer:
         """Make an observer of this thread."""

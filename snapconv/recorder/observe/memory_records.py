@@ -18,6 +18,16 @@ from snapconv.recorder.observe.tensors import (
     shape_and_type,
 )
 
+# What the metadata has besides parameters, in this order.
+_KINDS = (
+    "earlier_parameters",
+    "gradients",
+    "optimizer_states",
+    "inputs",
+    "saved",
+    "attributes",
+    "copies",
+)
 # The bound holds for each kind; a step of a large model has some ten thousand. A row takes about
 # half a KiB of the host.
 _MAX_ROWS = 200_000
@@ -217,16 +227,12 @@ class MemoryRecords:
         def rows(kind: str) -> list[Row]:
             return [plain(row) for row in list(self._rows[kind].values())]
 
+        facts = {kind: rows(kind) for kind in _KINDS}
+        facts["optimizer_states"] = rows("former_states") + facts["optimizer_states"]
         return {
             "parameters_on_cpu_bytes": self._n_on_cpu,
             "parameters": [plain(row) for _, row in parameters],
-            "earlier_parameters": rows("earlier_parameters"),
-            "gradients": rows("gradients"),
-            "optimizer_states": rows("former_states") + rows("optimizer_states"),
-            "inputs": rows("inputs"),
-            "saved": rows("saved"),
-            "attributes": rows("attributes"),
-            "copies": rows("copies"),
+            **facts,
         }
 
 

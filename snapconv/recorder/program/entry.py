@@ -155,15 +155,15 @@ def find_file(path: str) -> Entry:
         return Entry(installed, "script", code, is_installed=True)
     names = max(_PROVIDERS, key=lambda names: len(defined.intersection(names)))
     present = [name for name in names if name in defined]
+    if not present:
+        return Entry(path, "script", code, marks_steps=marks_steps)
     missing = [name for name in names if name not in defined]
-    if present and missing:
+    if missing:
         raise EntryPointError(
             f"{path} defines {present[0]} but no {' and no '.join(missing)}: providers "
             f"come as a set of three"
         )
-    if present:
-        return Entry(path, "providers", code, names)
-    return Entry(path, "script", code, marks_steps=marks_steps)
+    return Entry(path, "providers", code, names)
 
 
 def _compile(path: str) -> tuple[CodeType, set[str], bool]:
