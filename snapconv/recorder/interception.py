@@ -44,8 +44,8 @@ Source = Callable[[Report, Guard], AbstractContextManager[None]]
 class Interception:
     """The events of one recording."""
 
-    def __init__(self, guards: Guards | None = None) -> None:
-        self._guards = guards or Guards()
+    def __init__(self, guards: Guards) -> None:
+        self._guards = guards
         self._listeners: list[Listeners] = []
         self._on: dict[Feature, ExitStack] = {}
 

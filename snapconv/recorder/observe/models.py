@@ -149,9 +149,9 @@ class Models:
     def __init__(
         self,
         registrations: Registrations,
-        model: Module | None = None,
+        model: Module | None,
         *,
-        optimizers: Callable[[], Iterable[Any]] = tuple,
+        optimizers: Callable[[], Iterable[Any]],
     ) -> None:
         self._registrations = registrations
         self._optimizers = optimizers
