@@ -4543,6 +4543,50 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "a limit of threads",
+        backend="host",
+        level=3,
+        seen=(
+            "can't start new thread|failed to create new thread",
+            r"(?:pthread_create failed|thread creation failed)",
+            "fork: (?:retry: )?(?:no child processes|resource temporarily unavailable)",
+            r"os\.fork\(\) (?:blockingioerror|oserror): \[errno 11\]",
+        ),
+        means="the system let a program start no more threads or processes: most often because of "
+        "a limit of their number, else because memory for their stacks ran out",
+        next_step="fewer of them (OMP_NUM_THREADS and OPENBLAS_NUM_THREADS, which follow the "
+        "machine's cores, and num_workers), or a higher limit (`ulimit -u`, docker's --pids-limit)",
+        cause=OomCause.OTHER_MEMORY,
+    ),
+    MessageKind(
+        "perhaps the cause of a lost executor of Spark",
+        backend="host",
+        level=3,
+        seen=(
+            "remote rpc client disassociated",
+            r"lost executor \d{1,5} on [^:]{1,80}: (?:worker lost|executor heartbeat timed out)",
+        ),
+        means="Spark lost a process: most often because it used more memory than its container or "
+        "machine has, else by an error of its own or of the network",
+        next_step="its own log, and those of YARN or Kubernetes, say which; if memory ran out: a "
+        "larger spark.executor.memoryOverhead, fewer spark.executor.cores, or smaller partitions",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
+        "a Windows program's exit code",
+        backend="host",
+        level=2,
+        seen=(
+            r"(?:exit|return)[a-z_ ]{0,20}code\W{0,4}(?:-1073741801|-1073741523|3221225495|"
+            "3221225773|0xc0000017|0xc000012d)(?![0-9a-f])",
+        ),
+        means="Windows had no memory left for the program: neither the machine's nor its page file "
+        "had room",
+        next_step="close other programs, a larger page file on a disk with room, or less data and "
+        "fewer DataLoader workers at once",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "Java, without its reason",
         backend="host",
         level=2,
@@ -5551,6 +5595,8 @@ _KINDS = (
             r"sigkill(?!_handler)|signal: killed|signal:? ?\(?9(?!\.?\d)",
             # The shell's `line 5: 12 Killed`, in any language.
             r"[^\W\d]{4,6} \d{1,6}: \d{2,8} killed",
+            # The shell's `[1]+  Killed  python train.py`; a line in bold letters.
+            r"\[\d{1,3}\][+-]?(?:\d{2,8})? killed(?! ?by)|\*\*killed\*\*",
             "terminated by the operating system.{0,80}memory|(?:zsh|bash|fish): killed",
         ),
         unless=(
@@ -5971,8 +6017,8 @@ _KINDS = (
         backend="",
         level=5,
         seen=(
-            f"{_FAILURE}.{{0,40}}?(?:memory|vram|buffer|heap)",
-            f"(?:memory|vram|buffer|heap).{{0,40}}?{_FAILURE}",
+            f"{_FAILURE}.{{0,40}}?(?:memory(?! access)|vram|buffer|heap)",
+            f"(?:memory(?! access)|vram|buffer|heap).{{0,40}}?{_FAILURE}",
             rf"(?:needs?|requires?) [^\d.;]{{0,20}}{_ANY_SIZE}.{{0,40}}?(?:but|only|have)[^\d.;]{{0,24}}"
             rf"{_ANY_SIZE}",
         ),

@@ -456,6 +456,9 @@ def test_of_several_messages_the_first_is_explained_and_all_are_counted():
         "429 RESOURCE_EXHAUSTED: Quota allocation exceeded",
         "Resource limit (100) exceeded",
         "Invalid buffer size: 4096",
+        # An access is no request: SGLang's advice that follows it speaks of memory.
+        "Capture cuda graph failed: Triton Error [CUDA]: an illegal memory access was encountered\n"
+        "Possible solutions:\n2. set --mem-fraction-static to a smaller value",
     ],
 )
 def test_a_text_without_a_message_is_refused(text):

@@ -28,6 +28,44 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
+        "OpenBLAS blas_thread_init: pthread_create failed for thread 9 of 32: Operation not "
+        "permitted\nRuntimeError: can't start new thread",
+        "a limit of threads",
+        "not the device's memory",
+        {},
+        "fewer of them (OMP_NUM_THREADS",
+    ),
+    (
+        "    pid = os.fork()\nBlockingIOError: [Errno 11] Resource temporarily unavailable",
+        "a limit of threads",
+        "not the device's memory",
+        {},
+        "fewer of them",
+    ),
+    (
+        "ERROR TaskSchedulerImpl: Lost executor 1 on node: Remote RPC client disassociated. Likely "
+        "due to containers exceeding thresholds, or network issues.",
+        "perhaps the cause of a lost executor of Spark",
+        UNKNOWN,
+        {},
+        "its own log",
+    ),
+    (
+        "Process finished with exit code -1073741801 (0xC0000017)",
+        "a Windows program's exit code",
+        HOST,
+        {},
+        "close other programs",
+    ),
+    (
+        "[1]+  Killed                  python train.py",
+        "a killed process",
+        HOST,
+        {},
+        "less host memory",
+    ),
+    ("background\n\n**Killed**\n\nwhat is that?", "a killed process", HOST, {}, "less host memory"),
+    (
         "(EngineCore_DP0 pid=7) ERROR 12-03 12:16:41 [core.py:710] alloc device memory failed, "
         "runtime result = 207001[FUNC:ReportCallError]",
         "the Ascend driver, in vLLM",
