@@ -126,8 +126,8 @@ class AllocatorSettings:
         divisions = self.roundup_power2_divisions[interval]
         if divisions > 1 and n_bytes > MIN_BLOCK_BYTES * divisions:
             # The space between two powers of two has so many equal steps, of 512 bytes or more.
-            return _round_up(n_bytes, (1 << (n_bytes.bit_length() - 1)) // divisions)
-        return _round_up(n_bytes, MIN_BLOCK_BYTES)
+            return round_up(n_bytes, (1 << (n_bytes.bit_length() - 1)) // divisions)
+        return round_up(n_bytes, MIN_BLOCK_BYTES)
 
     def segment_size(self, block_bytes: int) -> int:
         """Return the size of the cudaMalloc that serves a rounded request (get_allocation_size)."""
@@ -135,7 +135,7 @@ class AllocatorSettings:
             return SMALL_SEGMENT_BYTES
         if block_bytes < MIN_OWN_SEGMENT_BYTES:
             return self.large_segment_bytes
-        return _round_up(block_bytes, SEGMENT_GRANULE_BYTES)
+        return round_up(block_bytes, SEGMENT_GRANULE_BYTES)
 
     def page_size(self, *, is_small: bool) -> int:
         """Return the granule in which an expandable segment of that pool grows."""
@@ -189,7 +189,8 @@ def _signed(number: int) -> int:
     return number - (number >> 63 << 64)
 
 
-def _round_up(n_bytes: int, granule: int) -> int:
+def round_up(n_bytes: int, granule: int) -> int:
+    """Return the least multiple of a granule that is no smaller."""
     return -(-n_bytes // granule) * granule
 
 

@@ -6,13 +6,15 @@ it happens.
 """
 
 from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
-from snapconv.allocator.allocator_settings import SEGMENT_GRANULE_BYTES
+from snapconv.allocator.address_ranges import AddressRanges
+from snapconv.allocator.allocator_settings import SEGMENT_GRANULE_BYTES, round_up
 from snapconv.allocator.allocator_trace import Frames, PoolId
 
 
@@ -72,16 +74,15 @@ class Block:
         if after is not None:
             after.before = self
 
+    def _piece(self, addr: int, size: int) -> "Block":
+        """Return a part of this block, which is linked to none yet."""
+        return Block(
+            addr, size, self.stream, self.pool, self.reservation, is_mapped=self.is_mapped
+        )
+
     def cut_front(self, size: int) -> "Block":
         """Split off and return the first ``size`` bytes; this block keeps the rest."""
-        front = Block(
-            self.addr,
-            size,
-            self.stream,
-            self.pool,
-            self.reservation,
-            is_mapped=self.is_mapped,
-        )
+        front = self._piece(self.addr, size)
         front.link(self.before, self)
         self.addr += size
         self.size -= size
@@ -89,16 +90,7 @@ class Block:
 
     def cut_back(self, size: int) -> "Block":
         """Split off and return the bytes behind the first ``size``, which this block keeps."""
-        addr = self.addr + size
-        n_bytes = self.size - size
-        back = Block(
-            addr,
-            n_bytes,
-            self.stream,
-            self.pool,
-            self.reservation,
-            is_mapped=self.is_mapped,
-        )
+        back = self._piece(self.addr + size, self.size - size)
         back.link(self, self.after)
         self.size = size
         return back
@@ -127,6 +119,10 @@ class Block:
         self.pool.insert(self)
 
 
+# A block behind its size and its address; the size of an unmapped one does not count, and is 0.
+_Ranked: TypeAlias = tuple[int, int, Block]
+
+
 class BlockPool:
     """The free blocks of one pool, small or large (struct BlockPool).
 
@@ -140,45 +136,42 @@ class BlockPool:
         self.id = pool_id
         self.is_small = is_small
         self.n_searches = 0
-        self._free: dict[int, list[tuple[int, int, Block]]] = {}
-        self._unmapped: dict[int, list[tuple[int, Block]]] = {}
+        # The lists of mapped and of unmapped blocks of each stream.
+        self._blocks: defaultdict[tuple[bool, int], list[_Ranked]] = defaultdict(list)
 
     def insert(self, block: Block) -> None:
         """Take in a free or unmapped block."""
-        if block.is_mapped:
-            block.gc_base = self.n_searches
-            free = self._free.setdefault(block.stream, [])
-            insort(free, (block.size, block.addr, block))
-        else:
-            unmapped = self._unmapped.setdefault(block.stream, [])
-            insort(unmapped, (block.addr, block))
+        block.gc_base = self.n_searches
+        insort(self._blocks[block.is_mapped, block.stream], _ranked(block))
 
     def discard(self, block: Block) -> None:
         """Take out a block, whose address and size must be as they were at insertion."""
-        if block.is_mapped:
-            free = self._free[block.stream]
-            del free[bisect_left(free, (block.size, block.addr))]
-        else:
-            unmapped = self._unmapped[block.stream]
-            del unmapped[bisect_left(unmapped, (block.addr,))]
+        blocks = self._blocks[block.is_mapped, block.stream]
+        del blocks[bisect_left(blocks, _ranked(block))]
 
-    def free_of(self, stream: int) -> list[tuple[int, int, Block]]:
+    def free_of(self, stream: int) -> list[_Ranked]:
         """Return the stream's free blocks with sizes and addresses, best fit first.
 
         Callers do not change the list.
         """
-        return self._free.get(stream, [])
+        return self._blocks[True, stream]
 
     def free_blocks(self) -> list[Block]:
         """List all free blocks by stream, size and address: the order in which torch frees them."""
         blocks: list[Block] = []
-        for stream in sorted(self._free):
-            blocks += [block for _, _, block in self._free[stream]]
+        for is_mapped, stream in sorted(self._blocks):
+            if is_mapped:
+                blocks += [block for _, _, block in self.free_of(stream)]
         return blocks
 
     def unmapped_blocks(self, stream: int) -> list[Block]:
         """List the stream's unmapped blocks by address."""
-        return [block for _, block in self._unmapped.get(stream, [])]
+        return [block for _, _, block in self._blocks[False, stream]]
+
+
+def _ranked(block: Block) -> _Ranked:
+    """Return a block behind what it is ordered by."""
+    return block.size if block.is_mapped else 0, block.addr, block
 
 
 def neighbours_from(block: Block) -> Iterator[Block]:
@@ -198,17 +191,15 @@ class AddressSpace:
 
     def __init__(self, base_addr: int = 0x7F00_0000_0000) -> None:
         self._end = base_addr
-        self._gaps: list[tuple[int, int]] = []
+        # Gaps that touch are one: the fact of each is that it may be joined.
+        self._gaps: AddressRanges[bool] = AddressRanges([], [], [])
 
     def take(self, n_bytes: int) -> int:
         """Return the address of a range of that size."""
-        size = -(-n_bytes // SEGMENT_GRANULE_BYTES) * SEGMENT_GRANULE_BYTES
-        for i, (addr, gap) in enumerate(self._gaps):
-            if gap > size:
-                self._gaps[i] = (addr + size, gap - size)
-                return addr
-            if gap == size:
-                del self._gaps[i]
+        size = round_up(n_bytes, SEGMENT_GRANULE_BYTES)
+        for addr, end in zip(self._gaps.starts, self._gaps.ends, strict=True):
+            if end - addr >= size:
+                self._gaps.take_away(addr, addr + size)
                 return addr
         addr = self._end
         self._end += size
@@ -216,20 +207,7 @@ class AddressSpace:
 
     def give_back(self, addr: int, n_bytes: int) -> None:
         """Make a range available again, joined with the gaps beside it."""
-        size = -(-n_bytes // SEGMENT_GRANULE_BYTES) * SEGMENT_GRANULE_BYTES
-        first = last = bisect_left(self._gaps, (addr,))
-        if first:
-            gap_addr, gap = self._gaps[first - 1]
-            if gap_addr + gap == addr:
-                first -= 1
-                addr = gap_addr
-                size += gap
-        if last < len(self._gaps):
-            gap_addr, gap = self._gaps[last]
-            if gap_addr == addr + size:
-                last += 1
-                size += gap
-        self._gaps[first:last] = [(addr, size)]
+        self._gaps.give_back(addr, addr + round_up(n_bytes, SEGMENT_GRANULE_BYTES), True)
 
 
 def old_segments(pool: BlockPool, min_bytes: int) -> list[Block]:

@@ -7,7 +7,11 @@ large_segment_size (20 MiB); a page is backed by memory as a whole or not at all
 
 from bisect import bisect_left
 
-from snapconv.allocator.allocator_settings import SMALL_SEGMENT_BYTES, AllocatorSettings
+from snapconv.allocator.allocator_settings import (
+    SMALL_SEGMENT_BYTES,
+    AllocatorSettings,
+    round_up,
+)
 from snapconv.allocator.allocator_trace import Frames, Ledger
 from snapconv.allocator.blocks import (
     AddressSpace,
@@ -125,7 +129,7 @@ class ExpandableMemory:
         """Return the address space of a segment: torch reserves 9/8 of the memory."""
         capacity = self._ledger.capacity
         n_bytes = UNLIMITED_ADDRESS_SPACE if capacity is None else capacity * 9 // 8
-        return -(-n_bytes // page_size) * page_size
+        return round_up(n_bytes, page_size)
 
     def _candidate(self, pool: BlockPool, *, stream: int, size: int) -> Block | None:
         """Find the lowest run of free and unmapped blocks for a size, or reserve a new range."""
@@ -148,7 +152,7 @@ class ExpandableMemory:
         """Back the first ``size`` bytes of a hole, rounded up to pages, and merge neighbours."""
         assert hole.reservation is not None
         page_size = hole.reservation.page_size
-        n_bytes = -(-size // page_size) * page_size
+        n_bytes = round_up(size, page_size)
         if not self._ledger.has_room(n_bytes):
             return False
         addr = hole.addr
@@ -205,7 +209,7 @@ def whole_pages(block: Block) -> range:
     base = block.reservation.addr
     page_size = block.reservation.page_size
     offset = block.addr - base
-    start = base + -(-offset // page_size) * page_size
+    start = base + round_up(offset, page_size)
     end = base + (offset + block.size) // page_size * page_size
     return range(start, max(start, end))
 

@@ -10,16 +10,16 @@ those of them that were allocated in the trace are a sample in which every file 
 """
 
 import ctypes
-import operator
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from snapconv.allocator.address_ranges import HIGHEST, LOWEST, AddressRanges
 from snapconv.allocator.allocator_settings import NPU_PADDING_BYTES, AllocatorSettings
 from snapconv.columns import (
     Int8Column,
@@ -45,12 +45,9 @@ from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.snapshot.segment_table import BlockTable, SegmentTable
 from snapconv.stop_signals import stage
 
-_Facts = TypeVar("_Facts")
 # The kinds of events for the walk: an alloc, a release, the segments' actions as they are, and 0
 # for all events that it skips.
 _ALLOC, _RELEASE = int(Action.ALLOC), int(Action.FREE_COMPLETED)
-# No address of a file is as far out; see ADDRESS in snapshot/fields.py.
-_LOWEST, _HIGHEST = -(1 << 63), 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,83 +172,13 @@ def segment_moves(events: EventTable) -> Int64Column:
     return rows_of(is_move)
 
 
-class SegmentRanges(Generic[_Facts]):
-    """Ranges ``starts[i]`` to ``ends[i]`` that do not overlap, with the facts known of each.
-
-    ``are_joined`` decides whether two neighbouring ranges are parts of one expandable segment.
-    ``n_conflicts`` counts events that do not fit the ranges.
-    """
-
-    def __init__(
-        self,
-        starts: list[int],
-        ends: list[int],
-        facts: list[_Facts],
-        *,
-        are_joined: Callable[[_Facts, _Facts], bool],
-    ) -> None:
-        self.starts = starts
-        self.ends = ends
-        self.facts = facts
-        self.n_conflicts = 0
-        self._are_joined = are_joined
-
-    def take_away(self, start: int, end: int) -> bool:
-        """Remove the bytes that the undone event had obtained from the range around them."""
-        index = bisect_right(self.starts, start) - 1
-        if index < 0 or end > self.ends[index]:
-            self.n_conflicts += 1
-            return False
-        starts = []
-        ends = []
-        if self.starts[index] < start:
-            starts.append(self.starts[index])
-            ends.append(start)
-        if end < self.ends[index]:
-            starts.append(end)
-            ends.append(self.ends[index])
-        self.facts[index : index + 1] = [self.facts[index]] * len(starts)
-        self.starts[index : index + 1] = starts
-        self.ends[index : index + 1] = ends
-        return True
-
-    def give_back(self, start: int, end: int, facts: _Facts) -> None:
-        """Add a range that the undone event had released.
-
-        It is joined to expandable segments that it touches.
-        """
-        starts = self.starts
-        ends = self.ends
-        first = last = bisect_right(starts, start)
-        previous_end = ends[first - 1] if first > 0 else _LOWEST
-        following_start = starts[last] if last < len(starts) else _HIGHEST
-        if previous_end > start or following_start < end:
-            self.n_conflicts += 1
-            return
-        if previous_end == start and self._are_joined(self.facts[first - 1], facts):
-            first -= 1
-            start = starts[first]
-            facts = self.facts[first]
-        if following_start == end and self._are_joined(facts, self.facts[last]):
-            # The file itself has the facts of a segment that is still there at the dump.
-            end = ends[last]
-            facts = self.facts[last]
-            last += 1
-        starts[first:last] = [start]
-        ends[first:last] = [end]
-        self.facts[first:last] = [facts]
-
-
 class _Memory:
     """Live blocks and segments at one moment; moves backwards in time."""
 
     def __init__(self, segments: SegmentTable, blocks: BlockTable) -> None:
         ends = segments.addr + segments.total_bytes
-        self.segments: SegmentRanges[bool] = SegmentRanges(
-            segments.addr.tolist(),
-            ends.tolist(),
-            segments.is_expandable.tolist(),
-            are_joined=operator.and_,
+        self.segments: AddressRanges[bool] = AddressRanges(
+            segments.addr.tolist(), ends.tolist(), segments.is_expandable.tolist()
         )
         self.live = _SortedAddresses(blocks.addr[blocks.is_live].tolist())
         self._n_conflicts = 0
@@ -331,7 +258,7 @@ class _SortedAddresses:
 
     def __init__(self, addresses: Iterable[int]) -> None:
         # So every address has one before it and one after it.
-        ordered = [_LOWEST, *sorted(addresses), _HIGHEST]
+        ordered = [LOWEST, *sorted(addresses), HIGHEST]
         self._leaves = [ordered[i : i + _LEAF] for i in range(0, len(ordered), _LEAF)]
         self._firsts = [leaf[0] for leaf in self._leaves]
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from snapconv.allocator.address_ranges import AddressRanges
 from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
 from snapconv.columns import (
     BoolColumn,
@@ -22,7 +23,7 @@ from snapconv.columns import (
     rows_of,
     unknown_column,
 )
-from snapconv.replay.block_sizes import SegmentRanges, segment_moves
+from snapconv.replay.block_sizes import segment_moves
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.lifetimes import real_events
 from snapconv.snapshot.event_table import Action, EventTable
@@ -85,7 +86,7 @@ def layouts(
     facts_columns = [getattr(dump, name) for name in SegmentFacts._fields]
     facts = [SegmentFacts(*row) for row in plain_rows(*facts_columns)]
     ends = (dump.addr + dump.total_bytes).tolist()
-    ranges = SegmentRanges(dump.addr.tolist(), ends, facts, are_joined=are_joined)
+    ranges = AddressRanges(dump.addr.tolist(), ends, facts, are_joined=are_joined)
     earlier = segment_moves(real)
     result = {}
     for event in sorted(set(events), reverse=True):
@@ -111,7 +112,7 @@ def are_joined(first: SegmentFacts, second: SegmentFacts) -> bool:
 
 
 def move_segments(
-    segments: SegmentRanges[SegmentFacts],
+    segments: AddressRanges[SegmentFacts],
     events: EventTable,
     rows: Int64Column,
     *,
@@ -136,7 +137,7 @@ def move_segments(
             segments.give_back(addr, addr + size, facts)
 
 
-def segment_table(ranges: SegmentRanges[SegmentFacts], device: int) -> SegmentTable:
+def segment_table(ranges: AddressRanges[SegmentFacts], device: int) -> SegmentTable:
     """Return ranges as a table."""
     addr = np.array(ranges.starts, np.int64)
     columns = np.array(ranges.facts, np.int64).reshape(len(addr), len(_DTYPES)).T

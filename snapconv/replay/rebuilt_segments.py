@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from snapconv.allocator.address_ranges import AddressRanges
 from snapconv.columns import EventColumn, read_only, rows_by, rows_of
-from snapconv.replay.block_sizes import SegmentRanges, derive_block_sizes, segment_moves
+from snapconv.replay.block_sizes import derive_block_sizes, segment_moves
 from snapconv.replay.lifetimes import Lifetimes, pair_events, real_events
 from snapconv.replay.memory_layout import (
     SegmentFacts,
@@ -36,7 +37,7 @@ def rebuild_segments(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceSnapsh
         return device
     events = real_events(device.events)
     moves = segment_moves(events)
-    ranges = SegmentRanges[SegmentFacts]([], [], [], are_joined=are_joined)
+    ranges = AddressRanges[SegmentFacts]([], [], [], are_joined=are_joined)
     move_segments(ranges, events, moves, is_undone=False)
     lifetimes = pair_events(events, device.blocks)
     segments = segment_table(ranges, device.device)
