@@ -7,7 +7,7 @@ replay/rounding.py has them for columns.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 from snapconv.errors import SettingError
 from snapconv.torch_knowledge.allocator_options import BEFORE_2_10, KINDS, LITERALS, OPTIONS
 from snapconv.torch_knowledge.backends import release_key
-from snapconv.units import shown
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -32,7 +31,8 @@ NPU_PADDING_BYTES = 32
 
 N_ROUNDUP_INTERVALS = 16  # 1 MiB, 2 MiB, 4 MiB … 32 GiB and above
 NO_ROUNDUP = (0,) * N_ROUNDUP_INTERVALS
-_MAX_DIVISIONS = 2**31 - 1  # torch reads them with stoi
+# The keys of the intervals in a snapshot.
+ROUNDUP_KEYS = tuple(str(1 << i) for i in range(N_ROUNDUP_INTERVALS))
 _MAX_UNSIGNED = 2**64 - 1
 _INTEGER = re.compile(r"^([+-]?)0*(\d{1,20})(?!\d)")
 _TOKEN = re.compile(r"[,:\[\]]|[^,:\[\]]+")
@@ -95,25 +95,6 @@ class AllocatorSettings:
         pairs = dict(split_conf(self.conf) + split_conf(conf))
         return ",".join(map(":".join, pairs.items()))
 
-    def read_snapshot_values(self, values: Mapping[str, object]) -> "AllocatorSettings":
-        """Return these settings with the values that a snapshot has under its keys for them.
-
-        Raises ValueError with the path below ``values``, as in ``max_split_size: expected int, got
-        str``.
-        """
-        threshold = values.get("garbage_collection_threshold")
-        if not isinstance(threshold, float) or not 0 <= threshold < 1:
-            threshold = 0.0
-        return replace(
-            self,
-            max_split_size_bytes=_split_size_of_snapshot(values.get("max_split_size")),
-            garbage_collection_threshold=threshold,
-            expandable_segments=values.get("expandable_segments") is True,
-            roundup_power2_divisions=_divisions_of_snapshot(
-                values.get("roundup_power2_divisions")
-            ),
-        )
-
     def round_size(self, n_bytes: int) -> int:
         """Round a request up to a block size (round_size in CUDACachingAllocator.cpp)."""
         n_bytes += self.padding_bytes
@@ -161,8 +142,7 @@ class AllocatorSettings:
     def as_snapshot(self) -> dict[str, object]:
         """Write the settings as the ``allocator_settings`` of torch 2.13."""
         limit = self.max_split_size_bytes
-        powers = [str(1 << i) for i in range(N_ROUNDUP_INTERVALS)]
-        divisions = dict(zip(powers, self.roundup_power2_divisions, strict=True))
+        divisions = dict(zip(ROUNDUP_KEYS, self.roundup_power2_divisions, strict=True))
         values = {
             "PYTORCH_CUDA_ALLOC_CONF": self.conf,
             "max_split_size": -1 if limit is None else _signed(limit),
@@ -291,37 +271,6 @@ def _power_of_2(name: str, text: str, *, minimum: int = 0) -> int:
     if number < minimum or number & (number - 1):
         raise _refused(name, f"{minimum}, or a larger power of 2", number)
     return number
-
-
-# --- values of a snapshot
-
-
-def _split_size_of_snapshot(value: object) -> int | None:
-    """Read a limit; -1, or SIZE_MAX where an unsigned type was written, is unlimited."""
-    if value is None:
-        return None
-    if type(value) is not int:
-        raise ValueError(f"max_split_size: expected int, got {type(value).__name__}")
-    return value if 0 <= value < 1 << 63 else None
-
-
-def _divisions_of_snapshot(value: object) -> tuple[int, ...]:
-    if value is None:
-        return NO_ROUNDUP
-    if type(value) is not dict:
-        raise ValueError(
-            f"roundup_power2_divisions: expected dict, got {type(value).__name__}"
-        )
-    divisions = []
-    for i in range(N_ROUNDUP_INTERVALS):
-        count = value.get(str(1 << i), 0)
-        path = f"roundup_power2_divisions.{1 << i}"
-        if type(count) is not int:
-            raise ValueError(f"{path}: expected int, got {type(count).__name__}")
-        if not 0 <= count <= _MAX_DIVISIONS:
-            raise ValueError(f"{path}: expected 0 to 2^31 - 1, got {shown(str(count))}")
-        divisions.append(count)
-    return tuple(divisions)
 
 
 # --- the readers of a text

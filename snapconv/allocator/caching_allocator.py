@@ -63,15 +63,15 @@ class ModelOutOfMemory(RecorderError):
         )
 
 
+_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+
 def _format(n_bytes: int) -> str:
     """Write bytes as torch's format_size does, which has no unit above GiB."""
-    if n_bytes <= 1024:
-        return f"{n_bytes} bytes"
-    if n_bytes <= 1 << 20:
-        return f"{n_bytes / (1 << 10):.2f} KiB"
-    if n_bytes <= 1 << 30:
-        return f"{n_bytes / (1 << 20):.2f} MiB"
-    return f"{n_bytes / (1 << 30):.2f} GiB"
+    for name, unit in _UNITS:
+        if n_bytes > unit:
+            return f"{n_bytes / unit:.2f} {name}"
+    return f"{n_bytes} bytes"
 
 
 class CachingAllocator:

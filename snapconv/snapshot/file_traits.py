@@ -6,7 +6,7 @@ bisected over the wheels of torch 2.0.1 to 2.15.0.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import compress
@@ -111,7 +111,7 @@ def traits_of_raw(raw: dict[str, object]) -> set[str]:
 
 def parts_of(
     raw: dict[str, object],
-    traces: Sequence[EventTable],
+    traces: Iterable[EventTable],
     *,
     memory: Memory,
     host_memory: Memory,
@@ -128,7 +128,10 @@ def parts_of(
 
 
 def backend_of(
-    traces: list[EventTable], stacks: StackTable, traits: AbstractSet[str], memory: Memory
+    traces: Iterable[EventTable],
+    stacks: StackTable,
+    traits: AbstractSet[str],
+    memory: Memory,
 ) -> str:
     """Infer the backend that wrote a file by its actions, frames, a setting, or block sizes."""
     for trace in traces:

@@ -1,7 +1,7 @@
 """A path -> a Snapshot, which consists of columns and no dictionaries."""
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from ctypes import CDLL
 from dataclasses import dataclass, replace
@@ -237,70 +237,56 @@ def _read(
     """Turn the dictionary into a Snapshot; the raw lists are emptied on the way."""
     form = collected.form
     n_bytes = container.n_unpacked_bytes
-    notes: list[Note] = []
-    tables = _read_tables(raw, collected, notes, progress)
+    tables = _read_tables(raw, collected, progress)
     settings, entries = _read_settings(raw, tables)
     recorded = raw.get(METADATA_KEY)
     metadata, recorder_notes = read_metadata(recorded, collected.stacks, n_bytes=n_bytes)
     stacks, stack_notes = bound_stacks(collected.stacks.table(), n_bytes)
     traits = tables.traits | dict(entries).keys()
-    backend = (
-        NO_ALLOCATOR if form else backend_of(tables.traces, stacks, traits, tables.memory)
-    )
-    notes += [*recorder_notes, *read_ending(path), *stack_notes]
-    notes += _content_notes(
-        collected, tables, stacks, traits, n_embedded=container.n_embedded
+    traces = tables.traces.values()
+    backend = NO_ALLOCATOR if form else backend_of(traces, stacks, traits, tables.memory)
+    pools = collected.pools.values()
+    parts = tables.parts
+    notes = (
+        *_reordered_notes(collected.n_backwards, backend),
+        *recorder_notes,
+        *read_ending(path),
+        *stack_notes,
+        *notes_of_form(form, tables.memory.segments, pools),
+        *notes_of_file(collected, stacks, traits, parts, n_embedded=container.n_embedded),
     )
     kinds = form.kinds if form else (backend,)
-    devices = _devices(raw, metadata, tables, kinds=kinds)
     return Snapshot(
         path=path,
         container=container,
-        era=infer_era(traits, tables.parts, backend),
-        n_visible_devices=len(tables.traces),
-        devices=devices,
+        era=infer_era(traits, parts, backend),
+        n_visible_devices=len(tables.traces) - 1,
+        devices=tuple(_devices(raw, metadata, tables, kinds=kinds)),
         stacks=stacks,
         texts=collected.texts.values(),
-        pools=collected.pools.values(),
+        pools=pools,
         settings=settings,
         settings_entries=entries,
         annotations=tables.annotations,
-        notes=_add_kind(notes, backend),
+        notes=notes,
         metadata=metadata,
         form=form,
     )
 
 
-def _content_notes(
-    collected: Collected,
-    tables: "_Tables",
-    stacks: StackTable,
-    traits: "set[str]",
-    *,
-    n_embedded: int,
-) -> Iterator[Note]:
-    segments = tables.memory.segments
-    yield from notes_of_form(collected.form, segments, collected.pools.values())
-    yield from notes_of_file(collected, stacks, traits, tables.parts, n_embedded=n_embedded)
-
-
 class _Tables(NamedTuple):
-    """The memory and the events of a file; ``traces`` has one of every CUDA device."""
+    """The memory and the events of a file; ``traces`` are by device, the host's last."""
 
     memory: Memory
     host_memory: Memory
     annotations: AnnotationTable
-    traces: list[EventTable]
-    host_trace: EventTable
+    traces: dict[int, EventTable]
     traits: set[str]
     parts: set[str]
 
 
 def _read_tables(
-    raw: dict[str, object],
-    collected: Collected,
-    notes: list[Note],
-    progress: Progress | None,
+    raw: dict[str, object], collected: Collected, progress: Progress | None
 ) -> _Tables:
     """Read segments, annotations and traces, in the order in which ids are numbered."""
     memory = read_segments(_list(raw.get("segments"), "segments"), collected, "segments")
@@ -312,12 +298,12 @@ def _read_tables(
     host_segments = _list(raw.get("host_segments"), "host_segments")
     host_memory = read_segments(host_segments, collected, "host_segments", device=HOST)
     annotations = read_annotations(raw.get(_ANNOTATIONS), collected.texts, _ANNOTATIONS)
-    traces = _read_traces(raw, collected, notes, progress)
-    for trace in traces:
+    traces = _read_traces(raw, collected, progress)
+    for trace in traces.values():
         if len(trace):
             traits |= columns_of(trace).keys()
-    parts = parts_of(raw, traces, memory=memory, host_memory=host_memory)
-    return _Tables(memory, host_memory, annotations, traces[:-1], traces[-1], traits, parts)
+    parts = parts_of(raw, traces.values(), memory=memory, host_memory=host_memory)
+    return _Tables(memory, host_memory, annotations, traces, traits, parts)
 
 
 def _read_settings(
@@ -325,17 +311,14 @@ def _read_settings(
 ) -> tuple[AllocatorSettings, Entries]:
     settings, entries = read_settings(raw.get("allocator_settings"), "allocator_settings")
     if "expandable_segments" not in dict(entries):
-        is_expandable = are_expandable(tables.memory.segments, tables.traces)
+        is_expandable = are_expandable(tables.memory.segments, tables.traces.values())
         settings = replace(settings, expandable_segments=is_expandable)
     return settings, entries
 
 
 def _read_traces(
-    raw: dict[str, object],
-    collected: Collected,
-    notes: list[Note],
-    progress: Progress | None,
-) -> list[EventTable]:
+    raw: dict[str, object], collected: Collected, progress: Progress | None
+) -> dict[int, EventTable]:
     """Read the trace of every CUDA device, and last the one of pinned host memory."""
     device_traces = _list(raw.get("device_traces", raw.get("traces")), "device_traces")
     n_devices = len(device_traces)
@@ -361,13 +344,13 @@ def _read_traces(
             progress("reading", len(traces), len(lists))
     if compiled and sum(map(len, traces)) != compiled.n_events:
         raise OddFile  # a trace stands somewhere else in the file
-    devices = [*range(n_devices), HOST]
-    return [
-        _sorted(trace, device, notes) for trace, device in zip(traces, devices, strict=True)
-    ]
+    by_device = dict(zip((*range(n_devices), HOST), traces, strict=True))
+    return {
+        device: _sorted(trace, device, collected) for device, trace in by_device.items()
+    }
 
 
-def _sorted(events: EventTable, device: int, notes: list[Note]) -> EventTable:
+def _sorted(events: EventTable, device: int, collected: Collected) -> EventTable:
     """Undo the shuffling of a ring buffer whose size was changed while it was full."""
     if events.time_us is None or len(events) < 2 or events.time_us.min() < 0:
         return events
@@ -376,27 +359,21 @@ def _sorted(events: EventTable, device: int, notes: list[Note]) -> EventTable:
         return events
     # Threads enter events of the host without a common lock, so that neighbours may change places.
     if device != HOST:
-        notes.append(
-            Note(
-                "reordered-ring",
-                f"the events stood out of order in {counted(backwards, 'place')} (max_entries was "
-                "changed while recording); they were sorted by time, so events of the same "
-                "microsecond may be swapped",
-                Device(device),
-                is_minor=True,
-            )
-        )
+        collected.n_backwards[device] = backwards
     return take(events, np.argsort(events.time_us, kind="stable"))
 
 
-def _add_kind(notes: Iterable[Note], kind: str) -> tuple[Note, ...]:
-    """Return notes with their device's kind, which is known when all of the file is read."""
-    result = []
-    for note in notes:
-        if note.device is not None:
-            note = replace(note, device=Device(note.device, kind))
-        result.append(note)
-    return tuple(result)
+def _reordered_notes(n_backwards: dict[int, int], kind: str) -> Iterator[Note]:
+    """Say of which devices the events were sorted; their kind is known when all is read."""
+    for device, n_places in n_backwards.items():
+        yield Note(
+            "reordered-ring",
+            f"the events stood out of order in {counted(n_places, 'place')} (max_entries was "
+            "changed while recording); they were sorted by time, so events of the same "
+            "microsecond may be swapped",
+            Device(device, kind),
+            is_minor=True,
+        )
 
 
 def _devices(
@@ -405,27 +382,21 @@ def _devices(
     tables: _Tables,
     *,
     kinds: Sequence[str],
-) -> tuple[DeviceSnapshot, ...]:
-    """Return the devices with memory or events, or else an empty one."""
-    traces = tables.traces
-    has_host = len(tables.host_trace) > 0 or len(tables.host_memory.segments) > 0
-    ordinals = {i for i, trace in enumerate(traces) if len(trace)}
-    ordinals.update(distinct(tables.memory.segments.device).tolist())
-    if not ordinals and not has_host:
-        ordinals.add(0)
-    devices = []
-    for i in sorted(ordinals):
-        device = Device(i, kinds[min(i, len(kinds) - 1)])
-        events = traces[i] if i < len(traces) else read_trace([], "", Collected())
-        overflowed = _overflowed(raw, metadata, i)
-        devices.append(_device(device, events, *tables.memory, overflowed=overflowed))
-    if has_host:
-        events = tables.host_trace
-        overflowed = _host_overflowed(metadata, len(events))
-        devices.append(
-            _device(Device(HOST), events, *tables.host_memory, overflowed=overflowed)
-        )
-    return tuple(devices)
+) -> Iterator[DeviceSnapshot]:
+    """Yield the devices with memory or events, the host last, or else an empty one."""
+    numbers = {number for number, trace in tables.traces.items() if len(trace)}
+    for memory in (tables.memory, tables.host_memory):
+        numbers.update(distinct(memory.segments.device).tolist())
+    no_events = read_trace([], "", Collected())
+    for number in sorted(numbers or {0}, key=lambda number: (number == HOST, number)):
+        device = Device(number, kinds[min(number, len(kinds) - 1)])
+        events = tables.traces.get(number, no_events)
+        if number == HOST:
+            overflowed = _host_overflowed(metadata, len(events))
+            yield _device(device, events, *tables.host_memory, overflowed=overflowed)
+        else:
+            overflowed = _overflowed(raw, metadata, number)
+            yield _device(device, events, *tables.memory, overflowed=overflowed)
 
 
 def _device(

@@ -6,14 +6,14 @@ all.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from snapconv.allocator.allocator_settings import AllocatorSettings
+from snapconv.allocator.allocator_settings import ROUNDUP_KEYS, AllocatorSettings
 from snapconv.columns import (
     BoolColumn,
     Int8Column,
@@ -29,6 +29,7 @@ from snapconv.snapshot.fields import (
     ADDRESS,
     BYTES,
     DEVICE,
+    Bounds,
     RowPath,
     Rows,
     check_range,
@@ -230,6 +231,8 @@ def _states(blocks: Rows) -> Int8Column:
 
 # torch writes a dozen settings of a few words; one text may stand in a file very many times.
 _MAX_ENTRIES, _MAX_TEXT = 200, 2000
+# torch reads them with stoi.
+_DIVISIONS = Bounds(0, (1 << 31) - 1, "0 to 2^31 - 1")
 
 
 Entries = tuple[tuple[str, str], ...]
@@ -256,10 +259,32 @@ def read_settings(raw: object, path: str) -> tuple[AllocatorSettings, Entries]:
     # Each backend has a key of its own for it.
     conf = next((text for key, text in entries if key.endswith("ALLOC_CONF")), "")
     settings = AllocatorSettings().changed(conf, skipped=(SettingError,))
-    try:
-        return settings.read_snapshot_values(values), entries
-    except ValueError as error:
-        raise MalformedSnapshotError(f"{path}.{error}") from error
+    return replace(settings, **_settings_by_keys(values, path)), entries
+
+
+def _settings_by_keys(values: dict[object, Any], path: str) -> dict[str, Any]:
+    """Return the settings that a snapshot has under keys of their own, by their fields."""
+    threshold = values.get("garbage_collection_threshold")
+    if not isinstance(threshold, float) or not 0 <= threshold < 1:
+        threshold = 0.0
+    limit = values.get("max_split_size")
+    # Unlimited is -1, or SIZE_MAX where an unsigned type was written.
+    if (
+        limit is not None
+        and not 0 <= expect(limit, int, f"{path}.max_split_size") < 1 << 63
+    ):
+        limit = None
+    divisions = values.get("roundup_power2_divisions")
+    path = f"{path}.roundup_power2_divisions"
+    counts = {} if divisions is None else expect(divisions, dict, path)
+    return {
+        "max_split_size_bytes": limit,
+        "garbage_collection_threshold": threshold,
+        "expandable_segments": values.get("expandable_segments") is True,
+        "roundup_power2_divisions": tuple(
+            expect(counts.get(key, 0), _DIVISIONS, f"{path}.{key}") for key in ROUNDUP_KEYS
+        ),
+    }
 
 
 def are_expandable(segments: SegmentTable, traces: Iterable[EventTable]) -> bool:

@@ -259,6 +259,7 @@ class Collected:
     ``sizes_missing``: a live block has no requested size (torch 1.x), and its own size replaces it.
     ``has_addresses``: blocks have addresses (torch 2.1 on).
     ``form``: no allocator wrote the traces; they have a few keys of their own in every release.
+    ``n_backwards``: in so many places the events of a device stood out of order.
     """
 
     stacks: Stacks = field(default_factory=StackInterner)
@@ -268,6 +269,7 @@ class Collected:
     sizes_missing: bool = False
     has_addresses: bool = False
     form: Form | None = None
+    n_backwards: dict[int, int] = field(default_factory=dict)
 
 
 # --- bounds
