@@ -151,11 +151,10 @@ def _profiler_categories(rows: Rows) -> Int8Column:
 
 
 def _actions(rows: Rows, collected: Collected) -> Int8Column:
+    codes = rows.codes("action", ACTION_CODES)
+    if codes is not None:
+        return codes
     values = rows.values("action")
-    try:
-        return np.fromiter(map(ACTION_CODES.__getitem__, values), np.int8, len(values))
-    except (KeyError, TypeError):
-        pass
     for i, value in enumerate(values):
         if expect(value, str, f"{rows.row_path(i)}.action") not in ACTION_CODES:
             collected.unknown_actions[shown(value)] += 1

@@ -5,7 +5,7 @@ MalformedSnapshotError with its path, such as ``device_traces[0][1523].size: exp
 str``.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import repeat
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int32Column, Int64Column
+from snapconv.columns import BoolColumn, Int8Column, Int32Column, Int64Column
 from snapconv.errors import (
     InputError,
     MalformedSnapshotError,
@@ -52,17 +52,19 @@ MAX_TOTAL_BYTES = 1 << 61
 _POOL = Bounds(0, (1 << 32) - 1, "a pair of ints from 0 to 2^32 - 1")
 
 
-def expect(value: object, kind: type | Bounds, path: str) -> Any:
+def wrong(path: str, expected: str, actual: object) -> MalformedSnapshotError:
+    """Return the error for a value, by what is expected at its path."""
+    return MalformedSnapshotError(f"{path}: expected {expected}, got {actual}")
+
+
+def expect(value: Any, kind: type | Bounds, path: str) -> Any:
     """Return a value of exactly this type, or a number within these bounds."""
     types = kind.types if isinstance(kind, Bounds) else (kind,)
     if type(value) not in types:
         actual = "nothing" if value is None else type(value).__name__
-        raise MalformedSnapshotError(f"{path}: expected {types[0].__name__}, got {actual}")
-    if isinstance(kind, Bounds):
-        number: Any = value
-        if not kind.low <= number <= kind.high:
-            actual = shown(str(number))
-            raise MalformedSnapshotError(f"{path}: expected {kind.expected}, got {actual}")
+        raise wrong(path, types[0].__name__, actual)
+    if isinstance(kind, Bounds) and not kind.low <= value <= kind.high:
+        raise wrong(path, kind.expected, shown(str(value)))
     return value
 
 
@@ -177,6 +179,14 @@ class Rows:
             )
         return number
 
+    def codes(self, key: str, codes: Mapping[str, int]) -> Int8Column | None:
+        """Return the codes of the words under a key; None where one of them has none."""
+        values = self.values(key)
+        try:
+            return np.fromiter(map(codes.__getitem__, values), np.int8, len(values))
+        except (KeyError, TypeError):
+            return None
+
     def flags(self, key: str) -> BoolColumn:
         """Return where a key is True."""
         return np.array([value is True for value in self.values(key)], bool)
@@ -226,14 +236,12 @@ def check_range(
     """Raise MalformedSnapshotError for the first value out of bounds in the marked rows."""
     if column is None or are_within(column, bounds):
         return  # as in every file that torch writes
-    wrong = (column < bounds.low) | (column > bounds.high)
+    is_outside = (column < bounds.low) | (column > bounds.high)
     if among is not None:
-        wrong &= among
-    if wrong.any():
-        i = int(wrong.argmax())
-        raise MalformedSnapshotError(
-            f"{row_path(i)}.{key}: expected {bounds.expected}, got {int(column[i])}"
-        )
+        is_outside &= among
+    if is_outside.any():
+        i = int(is_outside.argmax())
+        raise wrong(f"{row_path(i)}.{key}", bounds.expected, column[i])
 
 
 def are_within(column: Int64Column, bounds: Bounds) -> bool:

@@ -21,7 +21,7 @@ from snapconv.columns import (
     take,
     unknown_column,
 )
-from snapconv.errors import InputError, MalformedSnapshotError
+from snapconv.errors import InputError
 from snapconv.files import snapshot_file
 from snapconv.native.library import core
 from snapconv.notes import Note, Progress
@@ -32,7 +32,7 @@ from snapconv.snapshot.event_table import (
     read_annotations,
     read_trace,
 )
-from snapconv.snapshot.fields import DEVICE, errors_of, expect, reject_shared
+from snapconv.snapshot.fields import DEVICE, errors_of, expect, reject_shared, wrong
 from snapconv.snapshot.file_traits import (
     BLOCK_ADDRESSES,
     PLOT,
@@ -323,9 +323,7 @@ def _read_traces(
     device_traces = _list(raw.get("device_traces", raw.get("traces")), "device_traces")
     n_devices = len(device_traces)
     if n_devices > DEVICE.high + 1:
-        raise MalformedSnapshotError(
-            f"device_traces: expected at most {DEVICE.high + 1} devices, got {n_devices}"
-        )
+        raise wrong("device_traces", f"at most {DEVICE.high + 1} devices", n_devices)
     lists: dict[str, list[object]] = {}
     for i, trace in enumerate(device_traces):
         path = f"device_traces[{i}]"

@@ -23,7 +23,7 @@ from snapconv.columns import (
     read_only,
     unknown_column,
 )
-from snapconv.errors import MalformedSnapshotError, SettingError
+from snapconv.errors import SettingError
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.fields import (
     ADDRESS,
@@ -36,6 +36,7 @@ from snapconv.snapshot.fields import (
     check_total,
     expect,
     reject_shared,
+    wrong,
 )
 from snapconv.snapshot.stack_table import Collected
 from snapconv.units import shown
@@ -212,17 +213,15 @@ def _add_occupant(block: dict[str, object], row_path: RowPath, i: int) -> dict[s
 
 
 def _states(blocks: Rows) -> Int8Column:
-    values = blocks.values("state")
-    try:
-        return np.fromiter(map(_STATES.__getitem__, values), np.int8, len(values))
-    except (KeyError, TypeError):
-        pass
-    for i, value in enumerate(values):
+    codes = blocks.codes("state", _STATES)
+    if codes is not None:
+        return codes
+    for i, value in enumerate(blocks.values("state")):
         is_text = type(value) is str
         if not is_text or value not in _STATES:
             actual = f"'{shown(value)}'" if is_text else type(value).__name__
-            raise MalformedSnapshotError(
-                f"{blocks.row_path(i)}.state: expected one of {', '.join(_STATES)}, got {actual}"
+            raise wrong(
+                f"{blocks.row_path(i)}.state", f"one of {', '.join(_STATES)}", actual
             )
     raise AssertionError("every state is known")
 

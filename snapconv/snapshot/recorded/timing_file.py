@@ -26,7 +26,14 @@ from snapconv.columns import (
 from snapconv.errors import MalformedSnapshotError
 from snapconv.files import timing_file
 from snapconv.notes import Note
-from snapconv.snapshot.fields import Bounds, Interner, errors_of, expect, read_json_file
+from snapconv.snapshot.fields import (
+    Bounds,
+    Interner,
+    errors_of,
+    expect,
+    read_json_file,
+    wrong,
+)
 from snapconv.snapshot.stack_table import StackTable, stack_table
 from snapconv.units import shown
 
@@ -191,7 +198,7 @@ class _Object:
 def _timing(path: Path, n_bytes: int, trace: _Object) -> Timing:
     clock = trace.value("clock", str)
     if clock not in CLOCKS:
-        raise MalformedSnapshotError(f"clock: expected cuda or cpu, got {shown(clock)}")
+        raise wrong("clock", "cuda or cpu", shown(clock))
     iterations = _iterations(trace)
     stacks, is_of_module = _stacks(trace)
     texts = Interner()
@@ -288,10 +295,7 @@ def _check_calls(
     for key, is_wrong, expected in checks:
         if is_wrong.any():
             i = int(is_wrong.argmax())
-            actual = shown(str(columns[key][i]))
-            raise MalformedSnapshotError(
-                f"calls.{key}[{i}]: expected {expected}, got {actual}"
-            )
+            raise wrong(f"calls.{key}[{i}]", expected, shown(str(columns[key][i])))
 
 
 def _call_columns(raw: dict[str, object]) -> dict[str, list[Any]]:
@@ -302,8 +306,8 @@ def _call_columns(raw: dict[str, object]) -> dict[str, list[Any]]:
     n_calls = len(columns["iteration"])
     for key, values in columns.items():
         if len(values) != n_calls:
-            message = f"expected {n_calls} values as in calls.iteration, got {len(values)}"
-            raise MalformedSnapshotError(f"calls.{key}: {message}")
+            expected = f"{n_calls} values as in calls.iteration"
+            raise wrong(f"calls.{key}", expected, len(values))
     for key in _TEXTS:
         may_be_null = key == "module"
         types = {str, type(None)} if may_be_null else {str}
@@ -349,9 +353,7 @@ def _stacks(trace: _Object) -> tuple[StackTable, BoolColumn]:
         for k, frame in enumerate(expect(stack, list, f"stacks[{i}]")):
             path = f"stacks[{i}][{k}]"
             if len(expect(frame, list, path)) != len(_FRAME):
-                raise MalformedSnapshotError(
-                    f"{path}: expected {len(_FRAME)} values, got {len(frame)}"
-                )
+                raise wrong(path, f"{len(_FRAME)} values", len(frame))
             for n, (value, kind) in enumerate(zip(frame, _FRAME, strict=True)):
                 expect(value, kind, f"{path}[{n}]")
             file, line, name, is_of_module = frame
