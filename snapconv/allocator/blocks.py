@@ -7,9 +7,9 @@ it happens.
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -174,6 +174,11 @@ def _ranked(block: Block) -> _Ranked:
     return block.size if block.is_mapped else 0, block.addr, block
 
 
+def total_size(blocks: Iterable[Block]) -> int:
+    """Return the bytes of some blocks."""
+    return sum(block.size for block in blocks)
+
+
 def neighbours_from(block: Block) -> Iterator[Block]:
     """Walk from a block to the end of its segment."""
     current: Block | None = block
@@ -222,7 +227,7 @@ def old_segments(pool: BlockPool, min_bytes: int) -> list[Block]:
 
     candidates = [block for block in pool.free_blocks() if block.is_whole_segment]
     chosen: list[Block] = []
-    while candidates and sum(block.size for block in chosen) < min_bytes:
+    while candidates and total_size(chosen) < min_bytes:
         average = sum(map(age, candidates)) / len(candidates)
         young = []
         n_chosen = len(chosen)
@@ -248,21 +253,18 @@ def oversize_segments(
     candidates = [block for block in free if block.size >= min_bytes][:1]
     if not candidates or candidates[0].reservation is not None:
         candidates = [block for block in reversed(free) if limit <= block.size < min_bytes]
-    chosen = []
-    chosen_bytes = 0
+    chosen: list[Block] = []
     for block in candidates:
         # torch counts on oversize blocks being whole segments; expandable ones it skips since 2.5.
         can_go = block.reservation is None and block.is_whole_segment
-        if can_go and chosen_bytes < min_bytes:
+        if can_go and total_size(chosen) < min_bytes:
             chosen.append(block)
-            chosen_bytes += block.size
     return chosen
 
 
 # --- layouts, and the dicts of segments
 
-_is_mapped = attrgetter("is_mapped")
-ALLOCATED, PENDING_FREE, INACTIVE = "active_allocated", "active_pending_free", "inactive"
+_is_mapped, _is_allocated = attrgetter("is_mapped"), attrgetter("is_allocated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,55 +295,57 @@ class SegmentLayout:
 
 def raw_segment(head: Block, *, device: int) -> dict[str, Any]:
     """Write the contiguous mapped range that starts with a block."""
-    blocks = [_raw_block(block) for block in takewhile(_is_mapped, neighbours_from(head))]
-    active = [block for block in blocks if block["state"] != INACTIVE]
+    blocks = list(takewhile(_is_mapped, neighbours_from(head)))
+    active = [block for block in blocks if block.is_active]
     return {
         "device": device,
         "address": head.addr,
-        "total_size": sum(block["size"] for block in blocks),
-        "allocated_size": sum(
-            block["size"] for block in active if block["state"] == ALLOCATED
-        ),
-        "active_size": sum(block["size"] for block in active),
-        "requested_size": sum(block["requested_size"] for block in active),
+        "total_size": total_size(blocks),
+        "allocated_size": total_size(filter(_is_allocated, active)),
+        "active_size": total_size(active),
+        "requested_size": sum(block.requested_size for block in active),
         "stream": head.stream,
         "segment_type": "small" if head.pool.is_small else "large",
         "segment_pool_id": head.pool.id,
         "is_expandable": head.reservation is not None,
         "frames": head.segment_frames or [],
-        "blocks": blocks,
+        "blocks": list(map(_raw_block, blocks)),
     }
 
 
-def layout_blocks(layout: SegmentLayout, pool: BlockPool) -> Iterator[Block]:
+def layout_blocks(layout: SegmentLayout, pool: BlockPool) -> list[Block]:
     """Link up the live and the free blocks of a segment, in order; put none into a pool."""
+    blocks = []
     addr = layout.addr
-    end = layout.addr + layout.size
-    before: Block | None = None
-    for live in (*layout.live, None):
-        until = end if live is None else live.addr
-        if until > addr:
-            gap = Block(addr, until - addr, layout.stream, pool)
-            gap.link(before, None)
-            yield gap
-            before = gap
-        if live is not None:
-            block = Block(live.addr, live.size, layout.stream, pool)
-            block.requested_size = live.requested_size
-            block.is_allocated = not live.is_pending
-            block.is_pending = live.is_pending
-            block.link(before, None)
-            yield block
-            before = block
-            addr = live.addr + live.size
+    for live in layout.live:
+        if live.addr > addr:
+            blocks.append(Block(addr, live.addr - addr, layout.stream, pool))
+        block = Block(live.addr, live.size, layout.stream, pool)
+        block.requested_size = live.requested_size
+        block.is_allocated = not live.is_pending
+        block.is_pending = live.is_pending
+        blocks.append(block)
+        addr = live.addr + live.size
+    n_left = layout.addr + layout.size - addr
+    if n_left > 0:
+        blocks.append(Block(addr, n_left, layout.stream, pool))
+    link_up(blocks)
+    return blocks
+
+
+def link_up(blocks: Iterable[Block]) -> None:
+    """Make blocks neighbours, in their order."""
+    for before, after in pairwise(blocks):
+        before.after = after
+        after.before = before
 
 
 def _raw_block(block: Block) -> dict[str, Any]:
-    state = INACTIVE
+    state = "inactive"
     if block.is_allocated:
-        state = ALLOCATED
+        state = "active_allocated"
     elif block.is_pending:
-        state = PENDING_FREE
+        state = "active_pending_free"
     return {
         "address": block.addr,
         "size": block.size,

@@ -29,6 +29,7 @@ from snapconv.allocator.blocks import (
     old_segments,
     oversize_segments,
     raw_segment,
+    total_size,
 )
 from snapconv.allocator.expandable_segments import ExpandableMemory, best_candidate
 from snapconv.errors import RecorderError
@@ -212,7 +213,7 @@ class CachingAllocator:
         expandable: list[list[Block]] = []
         for layout in sorted(layouts, key=attrgetter("is_expandable")):
             pool = self.pool(layout.pool_id, is_small=layout.is_small)
-            blocks = list(layout_blocks(layout, pool))
+            blocks = layout_blocks(layout, pool)
             if layout.is_expandable and blocks:
                 expandable.append(blocks)
             else:
@@ -369,7 +370,7 @@ class CachingAllocator:
         chosen = oversize_segments(pool, stream, min_bytes=min_bytes, limit=limit)
         for block in chosen:
             self._release_segment(block, frames)
-        return sum(block.size for block in chosen) >= min_bytes
+        return total_size(chosen) >= min_bytes
 
     def _release_segment(self, block: Block, frames: Frames | None) -> None:
         """Give an unsplit segment back to the device (release_block)."""

@@ -18,6 +18,7 @@ from snapconv.allocator.blocks import (
     Block,
     BlockPool,
     Reservation,
+    link_up,
     neighbours_from,
 )
 
@@ -108,22 +109,21 @@ class ExpandableMemory:
             size = min(size, (end - addr) // page_size * page_size)
         reservation = Reservation(addr, size, page_size)
         next_starts = [_start(blocks) for blocks in group[1:]] + [addr + size]
-        before: Block | None = None
+        first = group[0][0]
+        linked: list[Block] = []
         for blocks, next_start in zip(group, next_starts, strict=True):
             for block in blocks:
                 block.reservation = reservation
-            if before is not None:
-                blocks[0].link(before, blocks[0].after)
-            before = blocks[-1]
-            range_end = _end(blocks)
-            gap = next_start - range_end
+            linked += blocks
+            start = _end(blocks)
+            gap = next_start - start
             if gap > 0:
                 hole = Block(
-                    range_end, gap, before.stream, before.pool, reservation, is_mapped=False
+                    start, gap, first.stream, first.pool, reservation, is_mapped=False
                 )
-                hole.link(before, None)
                 hole.pool.insert(hole)
-                before = hole
+                linked.append(hole)
+        link_up(linked)
 
     def _reserved_size(self, page_size: int) -> int:
         """Return the address space of a segment: torch reserves 9/8 of the memory."""
@@ -162,7 +162,7 @@ class ExpandableMemory:
         hole.is_mapped = True
         hole.rejoin()
         self._ledger.memory_taken(n_bytes, is_mapped=True)
-        self._record("segment_map", hole, addr, n_bytes, frames)
+        self._record("segment_map", hole, range(addr, addr + n_bytes), frames)
         if hole.before is None and hole.segment_frames is None:
             hole.segment_frames = frames
         return True
@@ -172,27 +172,25 @@ class ExpandableMemory:
         pages = whole_pages(block)
         if not pages:
             return False
-        start = pages.start
-        end = pages.stop
         block.pool.discard(block)
-        if start > block.addr:
-            block.pool.insert(block.cut_front(start - block.addr))
-        if block.addr + block.size > end:
-            block.pool.insert(block.cut_back(end - start))
+        if pages.start > block.addr:
+            block.pool.insert(block.cut_front(pages.start - block.addr))
+        if block.size > len(pages):
+            block.pool.insert(block.cut_back(len(pages)))
         block.is_mapped = False
         block.rejoin()
-        self._ledger.reserved_bytes -= end - start
+        self._ledger.reserved_bytes -= len(pages)
         context = block.segment_frames if frames is None else frames
-        self._record("segment_unmap", block, start, end - start, context)
+        self._record("segment_unmap", block, pages, context)
         return True
 
     def _record(
-        self, action: str, block: Block, addr: int, size: int, frames: Frames | None
+        self, action: str, block: Block, pages: range, frames: Frames | None
     ) -> None:
         self._ledger.record(
             action,
-            addr=addr,
-            size=size,
+            addr=pages.start,
+            size=len(pages),
             stream=block.stream,
             pool=block.pool.id,
             frames=frames,

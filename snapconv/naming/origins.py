@@ -13,6 +13,7 @@ from snapconv.columns import (
     distinct,
     read_only,
     unknown_column,
+    values_of,
 )
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.replay.device_replay import AllocationTable
@@ -36,8 +37,7 @@ def name_allocations(
     An allocation that its stack does not name is named by the backward node that freed it.
     """
     numbers = {name: number for number, name in enumerate(stack_operations.names)}
-    unnamed = np.int32(0)  # the operation of stack -1
-    ids = np.append(stack_operations.name_id, unnamed)[allocations.stack_id]
+    ids = values_of(stack_operations.name_id, allocations.stack_id, missing=0)
     rows = (ids == 0) & (allocations.free_stack_id >= 0)
     free_stacks, inverse = np.unique(allocations.free_stack_id[rows], return_inverse=True)
     node_ids = []
@@ -96,12 +96,12 @@ def find_modules(
 def _modules_by_frames(
     module_calls: Sequence[str], stack_id: Int32Column, numbers: _Numbers
 ) -> Int32Column:
-    ids = unknown_column(len(module_calls) + 1, np.int32)  # the last is that of stack -1
+    ids = unknown_column(len(module_calls), np.int32)
     for stack in distinct(stack_id[stack_id >= 0]).tolist():
         label = module_calls[stack]
         if label:
             ids[stack] = numbers.setdefault((label, Evidence.FRAMES), len(numbers))
-    return ids[stack_id]
+    return values_of(ids, stack_id)
 
 
 def _set_recorded_paths(
@@ -114,10 +114,8 @@ def _set_recorded_paths(
     _set(ids, recorded.saved[::-1], saved[::-1])
     parameter_modules = [module or _ROOT for module in metadata.parameters.modules]
     parameter_ids = _module_ids(parameter_modules, numbers)
-    # The last entry is that of what has no parameter.
-    padded_ids = np.append(parameter_ids, np.int32(-1))
-    _set(ids, recorded.states, padded_ids[metadata.states.parameter])
-    _set(ids, recorded.gradients, padded_ids[metadata.gradients.parameter])
+    _set(ids, recorded.states, values_of(parameter_ids, metadata.states.parameter))
+    _set(ids, recorded.gradients, values_of(parameter_ids, metadata.gradients.parameter))
     _set(ids, recorded.parameters[::-1], parameter_ids[::-1])
 
 

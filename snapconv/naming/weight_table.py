@@ -18,9 +18,11 @@ from snapconv.columns import (
     Int32Column,
     Int64Column,
     count_of,
+    first_known,
     read_only,
     rows_of,
     unknown_column,
+    values_of,
 )
 from snapconv.phases.recorded_matches import RecordedMatches, iteration_at
 from snapconv.replay.device_replay import AllocationTable
@@ -131,19 +133,17 @@ def match_weights(
     candidates = rows_of(is_gradient & is_begun & is_not_ended)
     candidates = candidates[np.argsort(~live[candidates], kind="stable")]
     n_at_once = _most_at_once(allocations, candidates, first)
-    gradient = _pair(sizes[weights], sizes[candidates], n_at_once)
-    has_gradient = gradient >= 0
-    gradient[has_gradient] = candidates[gradient[has_gradient]]
+    paired = _pair(sizes[weights], sizes[candidates], n_at_once)
+    gradient = values_of(candidates, paired)
     unmatched = live & is_gradient
-    unmatched[gradient[has_gradient]] = False
-    gradient_bytes = np.where(has_gradient, np.append(sizes, 0)[gradient], 0)
+    unmatched[gradient[gradient >= 0]] = False
     table = WeightTable(
         row=weights,
         gradient_row=gradient,
         n_unmatched_gradients=count_of(unmatched),
         names=("",) * len(weights),
         size_bytes=sizes[weights],
-        gradient_bytes=gradient_bytes,
+        gradient_bytes=values_of(sizes, gradient, missing=0),
         stack_id=allocations.stack_id[weights],
     )
     return read_only(table)
@@ -204,16 +204,15 @@ def recorded_weights(
     iteration = iteration_at(recorded.metadata, device.events, event)
     record = _gradient_records(recorded, device.device, iteration)[chosen]
     registered = parameters.stack_ids[chosen]
-    allocated = np.append(allocations.stack_id, np.int32(-1))[rows]
-    stack_id = np.where(registered >= 0, registered, allocated).astype(np.int32)
+    allocated = values_of(allocations.stack_id, rows)
     table = WeightTable(
         row=rows,
-        gradient_row=np.append(recorded.gradients, -1)[record],
+        gradient_row=values_of(recorded.gradients, record),
         n_unmatched_gradients=0,
         names=tuple(map(parameters.names.__getitem__, chosen.tolist())),
         size_bytes=sizes,
-        gradient_bytes=np.append(gradients.n_bytes, 0)[record],
-        stack_id=stack_id,
+        gradient_bytes=values_of(gradients.n_bytes, record, missing=0),
+        stack_id=first_known(registered, allocated),
     )
     return read_only(table)
 
@@ -258,7 +257,7 @@ def _live_parameters(
     first_after[records.parameter[order]] = np.where(is_after[order], order, -1)
     is_first_after = first_after[records.parameter] == np.arange(len(records.parameter))
     is_live = records.is_here & (records.row < 0) & is_after & is_first_after
-    is_live |= np.append(allocations.live_at(event), np.False_)[records.row]
+    is_live |= values_of(allocations.live_at(event), records.row, missing=False)
     has_left = ~(records.is_here | is_after)
     deciding = order[(is_live | has_left)[order]]
     last = unknown_column(n_parameters)

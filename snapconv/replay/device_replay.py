@@ -8,10 +8,8 @@ columns out.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snapconv.allocator.allocator_settings import MIN_BLOCK_BYTES
 from snapconv.columns import (
@@ -26,6 +24,7 @@ from snapconv.columns import (
     read_only,
     rows_of,
     unknown_column,
+    values_of,
 )
 from snapconv.notes import Note
 from snapconv.replay.block_sizes import (
@@ -231,21 +230,21 @@ def _allocation_table(
     event = first_known(alloc, lifetimes.free_requested_event, lifetimes.end_event)
     pool_id = unknown_column(n_rows, np.int32)
     if events.pool_id is not None:
-        pool_id = _rows(events.pool_id, event)
+        pool_id = values_of(events.pool_id, event)
     table = AllocationTable(
         alloc_event=alloc,
         free_requested_event=lifetimes.free_requested_event,
         free_completed_event=lifetimes.free_completed_event,
         end_event=lifetimes.end_event,
         addr=lifetimes.addr,
-        stream=_rows(events.stream, event),
-        requested_bytes=_rows(events.size, event),
-        block_bytes=_rows(sizes.event_bytes, alloc),
+        stream=values_of(events.stream, event),
+        requested_bytes=values_of(events.size, event),
+        block_bytes=values_of(sizes.event_bytes, alloc),
         is_exact=np.ones(n_rows, bool),
         is_pending_at_end=np.zeros(n_rows, bool),
         pool_id=pool_id,
-        stack_id=_rows(events.stack_id, alloc),
-        free_stack_id=_rows(events.stack_id, lifetimes.free_requested_event),
+        stack_id=values_of(events.stack_id, alloc),
+        free_stack_id=values_of(events.stack_id, lifetimes.free_requested_event),
     )
     _complete_live(table, lifetimes, device)
     _complete_sizes(table, lifetimes, sizes)
@@ -269,15 +268,6 @@ def _complete_live(
     old = live[is_old]
     table.requested_bytes[old] = blocks.requested_bytes[block[is_old]]
     table.stream[old] = segments.stream[segment[is_old]]
-
-
-def _rows(column: NDArray[Any], rows: NDArray[np.integer[Any]]) -> NDArray[Any]:
-    """``column[rows]``, and -1 where a row is -1."""
-    if not len(column):
-        return np.full(len(rows), -1, column.dtype)
-    values = np.take(column, rows)  # a third faster than brackets
-    values[rows < 0] = -1
-    return values
 
 
 def _complete_sizes(

@@ -238,35 +238,36 @@ def _read(
     form = collected.form
     n_bytes = container.n_unpacked_bytes
     tables = _read_tables(raw, collected, progress)
-    settings, entries = _read_settings(raw, tables)
     recorded = raw.get(METADATA_KEY)
     metadata, recorder_notes = read_metadata(recorded, collected.stacks, n_bytes=n_bytes)
     stacks, stack_notes = bound_stacks(collected.stacks.table(), n_bytes)
-    traits = tables.traits | dict(entries).keys()
-    traces = tables.traces.values()
-    backend = NO_ALLOCATOR if form else backend_of(traces, stacks, traits, tables.memory)
+    traits = tables.traits
+    backend = NO_ALLOCATOR
+    if not form:
+        backend = backend_of(tables.traces.values(), stacks, traits, tables.memory)
     pools = collected.pools.values()
-    parts = tables.parts
     notes = (
         *_reordered_notes(collected.n_backwards, backend),
         *recorder_notes,
         *read_ending(path),
         *stack_notes,
         *notes_of_form(form, tables.memory.segments, pools),
-        *notes_of_file(collected, stacks, traits, parts, n_embedded=container.n_embedded),
+        *notes_of_file(
+            collected, stacks, traits, tables.parts, n_embedded=container.n_embedded
+        ),
     )
     kinds = form.kinds if form else (backend,)
     return Snapshot(
         path=path,
         container=container,
-        era=infer_era(traits, parts, backend),
+        era=infer_era(traits, tables.parts, backend),
         n_visible_devices=len(tables.traces) - 1,
         devices=tuple(_devices(raw, metadata, tables, kinds=kinds)),
         stacks=stacks,
         texts=collected.texts.values(),
         pools=pools,
-        settings=settings,
-        settings_entries=entries,
+        settings=tables.settings,
+        settings_entries=tables.entries,
         annotations=tables.annotations,
         notes=notes,
         metadata=metadata,
@@ -275,7 +276,7 @@ def _read(
 
 
 class _Tables(NamedTuple):
-    """The memory and the events of a file; ``traces`` are by device, the host's last."""
+    """What a file has but its stacks; ``traces`` are by device, the host's last."""
 
     memory: Memory
     host_memory: Memory
@@ -283,12 +284,17 @@ class _Tables(NamedTuple):
     traces: dict[int, EventTable]
     traits: set[str]
     parts: set[str]
+    settings: AllocatorSettings
+    entries: Entries
 
 
 def _read_tables(
     raw: dict[str, object], collected: Collected, progress: Progress | None
 ) -> _Tables:
-    """Read segments, annotations and traces, in the order in which ids are numbered."""
+    """Read segments, annotations and traces, in the order in which ids are numbered, and settings.
+
+    A setting that the file does not have, its segments may show.
+    """
     memory = read_segments(_list(raw.get("segments"), "segments"), collected, "segments")
     traits = traits_of_raw(raw)
     if collected.has_addresses:
@@ -303,17 +309,14 @@ def _read_tables(
         if len(trace):
             traits |= columns_of(trace).keys()
     parts = parts_of(raw, traces.values(), memory=memory, host_memory=host_memory)
-    return _Tables(memory, host_memory, annotations, traces, traits, parts)
-
-
-def _read_settings(
-    raw: dict[str, object], tables: _Tables
-) -> tuple[AllocatorSettings, Entries]:
     settings, entries = read_settings(raw.get("allocator_settings"), "allocator_settings")
-    if "expandable_segments" not in dict(entries):
-        is_expandable = are_expandable(tables.memory.segments, tables.traces.values())
+    keys = dict(entries).keys()
+    if "expandable_segments" not in keys:
+        is_expandable = are_expandable(memory.segments, traces.values())
         settings = replace(settings, expandable_segments=is_expandable)
-    return settings, entries
+    return _Tables(
+        memory, host_memory, annotations, traces, traits | keys, parts, settings, entries
+    )
 
 
 def _read_traces(
@@ -334,18 +337,16 @@ def _read_traces(
     compiled = None
     if isinstance(stacks, CompiledStacks):
         compiled = CompiledTraceReader(collected, stacks)
-    traces = []
-    for path, rows in lists.items():
+    traces: dict[int, EventTable] = {}
+    devices = (*range(n_devices), HOST)
+    for device, (path, rows) in zip(devices, lists.items(), strict=True):
         table = compiled.read(rows, path) if compiled else read_trace(rows, path, collected)
-        traces.append(table)
+        traces[device] = _sorted(table, device, collected)
         if progress:
             progress("reading", len(traces), len(lists))
-    if compiled and sum(map(len, traces)) != compiled.n_events:
+    if compiled and sum(map(len, traces.values())) != compiled.n_events:
         raise OddFile  # a trace stands somewhere else in the file
-    by_device = dict(zip((*range(n_devices), HOST), traces, strict=True))
-    return {
-        device: _sorted(trace, device, collected) for device, trace in by_device.items()
-    }
+    return traces
 
 
 def _sorted(events: EventTable, device: int, collected: Collected) -> EventTable:

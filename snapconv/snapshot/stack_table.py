@@ -22,6 +22,7 @@ from snapconv.columns import (
     count_of,
     read_only,
     rows_of,
+    values_of,
 )
 from snapconv.notes import Note
 from snapconv.snapshot.fields import Interner, RowPath, expect
@@ -89,9 +90,16 @@ class StackTable:
     @cached_property
     def innermost(self) -> Int32Column:
         """The innermost frame of every stack, -1 without one."""
-        no_frame = np.int32(-1)
-        frames = np.append(self.frame_ids, no_frame)[self.offsets[:-1]]
-        return np.where(np.diff(self.offsets) > 0, frames, no_frame)
+        return self._frame_at(self.offsets[:-1])
+
+    @cached_property
+    def outermost(self) -> Int32Column:
+        """The outermost frame of every stack, -1 without one."""
+        return self._frame_at(self.offsets[1:] - 1)
+
+    def _frame_at(self, entries: Int64Column) -> Int32Column:
+        has_frames = np.diff(self.offsets) > 0
+        return values_of(self.frame_ids, np.where(has_frames, entries, -1))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -18,6 +18,7 @@ from snapconv.columns import (
     rows_of,
     stable_order,
     unknown_column,
+    values_of,
 )
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import for_every_frame, is_native, is_python, normal
@@ -249,14 +250,14 @@ def _hooks(python: StackTable, has: BoolColumn, *, has_cpp: bool) -> BoolColumn:
     Where the outermost function is torch's, or threading's, it does not distinguish threads.
     ``python``: the Python frames of the stacks.
     """
-    frame = _outermost_frames(python)
-    function = _functions(python.frames, distinct(frame[frame >= 0]))[frame]
+    frame = python.outermost
+    function = _functions(python.frames, frame)
     is_of_engine = has[Role.ENGINE] | has[Role.RECOMPUTE]
     runs_modules = has[Role.MODULE_CALL] | has[Role.LOSS]
     program_functions = distinct(function[~is_of_engine & runs_modules])
     if not len(program_functions):
         return np.zeros(len(frame), bool)
-    may_be_hook = np.append(python.frames.in_files(_may_be_hook), False)[frame]
+    may_be_hook = values_of(python.frames.in_files(_may_be_hook), frame, missing=False)
     is_on_engine_thread = has[Role.ENGINE] | np.bool_(not has_cpp)
     is_of_program = is_among(function, program_functions)
     return np.asarray(may_be_hook & ~is_of_program & is_on_engine_thread, bool)
@@ -266,24 +267,14 @@ def _may_be_hook(file: str) -> bool:
     return not _NO_HOOK.search(normal(file))
 
 
-def _outermost_frames(stacks: StackTable) -> Int32Column:
-    """Return the outermost frame of every stack; -1 for none."""
-    has_frames = np.diff(stacks.offsets) > 0
-    last_frame = np.append(stacks.frame_ids, np.int32(-1))[stacks.offsets[1:] - 1]
-    return np.where(has_frames, last_frame, np.int32(-1))
-
-
 def _functions(frames: FrameTable, frame_ids: Int32Column) -> Int64Column:
-    """Return a number for the function of each of these frames, equal for its lines.
-
-    One entry per frame, -1 for all others; the last is that of frame -1.
-    """
+    """Return a number for the function of each of these frames, equal for its lines; -1 for -1."""
     numbers: dict[tuple[str, str], int] = {}
-    function = unknown_column(len(frames) + 1)
-    for frame in frame_ids.tolist():
+    function = unknown_column(len(frames))
+    for frame in distinct(frame_ids[frame_ids >= 0]).tolist():
         file_and_name = normal(frames.filenames[frame]), frames.names[frame]
         function[frame] = numbers.setdefault(file_and_name, len(numbers))
-    return function
+    return values_of(function, frame_ids)
 
 
 _NOWHERE = np.iinfo(np.int64).max
