@@ -114,15 +114,14 @@ def _placed(files: Sequence[RankFile], mesh: Mesh | None) -> list[RankFile]:
         )
     placed = []
     for file in files:
-        if file.rank is None:
-            placed.append(file)
-            continue
-        if file.rank >= mesh.n_ranks:
-            raise InputError(
-                f"{file.file} is of rank {file.rank}, and --mesh has {mesh.n_ranks} ranks: check "
-                "its sizes"
-            )
-        placed.append(replace(file, coordinates=mesh.coordinates(file.rank)))
+        if file.rank is not None:
+            if file.rank >= mesh.n_ranks:
+                raise InputError(
+                    f"{file.file} is of rank {file.rank}, and --mesh has {mesh.n_ranks} ranks: "
+                    "check its sizes"
+                )
+            file = replace(file, coordinates=mesh.coordinates(file.rank))
+        placed.append(file)
     return placed
 
 

@@ -225,13 +225,8 @@ def _add_ranks(inputs: Sequence[JobInput]) -> list[JobInput]:
     parsed = [replace(item, row=_parse_name(item.row)) for item in inputs]
     if any(item.row.rank is not None for item in parsed) or len(parsed) < 2:
         return parsed
-    ranks = []
-    for item in parsed:
-        numbers = _NUMBER.findall(_own_name(item.path))
-        if not numbers or len(numbers[-1]) >= 10:
-            return parsed
-        ranks.append(int(numbers[-1]))
-    if len(set(ranks)) < len(ranks):
+    ranks = [_last_number(item.path) for item in parsed]
+    if None in ranks or len(set(ranks)) < len(ranks):
         return parsed
     ranked = []
     for item, rank in zip(parsed, ranks, strict=True):
@@ -239,13 +234,17 @@ def _add_ranks(inputs: Sequence[JobInput]) -> list[JobInput]:
     return ranked
 
 
+def _last_number(path: str) -> int | None:
+    """Return the last number in what distinguishes a path; None without one, or for a long one."""
+    numbers = _NUMBER.findall(_own_name(path))
+    return int(numbers[-1]) if numbers and len(numbers[-1]) < 10 else None
+
+
 def _parse_name(row: RankFile) -> RankFile:
     """Return a row with the rank, the dump and the coordinates that its file's name has."""
     file_name = re.split(r"[/\\]", row.file)[-1]
-    dumps = list(_DUMP.finditer(row.file))
-    dump = dumps[-1] if dumps else None
-    ranks = list(_RANK.finditer(file_name)) or list(_RANK_OF_FOLDER.finditer(row.file))
-    rank = ranks[-1] if ranks else None
+    dump = _last(_DUMP, row.file)
+    rank = _last(_RANK, file_name) or _last(_RANK_OF_FOLDER, row.file)
     coordinates = {}
     for axis, number in _COORDINATE.findall(_own_name(row.file)):
         coordinates[axis.lower()] = int(number)
@@ -256,6 +255,11 @@ def _parse_name(row: RankFile) -> RankFile:
         dump_number=int(dump[1]) if dump else 0,
         coordinates=coordinates,
     )
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    matches = list(pattern.finditer(text))
+    return matches[-1] if matches else None
 
 
 def _own_name(path: str) -> str:

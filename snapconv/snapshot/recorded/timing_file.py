@@ -10,10 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from snapconv.columns import (
     BoolColumn,
@@ -113,9 +112,17 @@ _COUNT = Bounds(0, (1 << 62) - 1, "0 to 2^62 - 1")
 _LINE = Bounds(0, (1 << 31) - 1, "0 to 2^31 - 1")
 _MILLISECONDS = Bounds(0, 10**12, "0 to 10^12 milliseconds", (float, int))
 # The columns of the calls as they are written, docs/reference/capture.md.
-_INTS = {"iteration": _COUNT, "stack": Bounds(-1, (1 << 31) - 1, "-1 to 2^31 - 1")}
-_TIMES = ("forward_ms", "backward_ms", "host_ms")
-_TEXTS = ("name", "phase", "module")
+_COLUMNS: dict[str, type | Bounds] = {
+    "iteration": _COUNT,
+    "stack": Bounds(-1, (1 << 31) - 1, "-1 to 2^31 - 1"),
+    "forward_ms": _MILLISECONDS,
+    "backward_ms": _MILLISECONDS,
+    "host_ms": _MILLISECONDS,
+    "name": str,
+    "phase": str,
+    "module": str,
+}
+_MAY_BE_NULL = ("forward_ms", "backward_ms", "host_ms", "module")
 # File, line, function, whether its self is a module.
 _FRAME: tuple[type | Bounds, ...] = (str, _LINE, str, bool)
 
@@ -260,27 +267,24 @@ def _call_table(
     texts: Interner,
 ) -> CallTable:
     columns = _call_columns(raw)
-    iteration = _numbers("iteration", columns["iteration"], _COUNT)
-    name_id = _text_ids(columns["name"], texts)
     phase_ids = {phase: i for i, phase in enumerate(PHASES)}
     phase = [phase_ids.get(name, -1) for name in columns["phase"]]
-    module_id = _text_ids(columns["module"], texts)
-    stack_id = _numbers("stack", columns["stack"], _INTS["stack"])
-    times = {key: _numbers(key, columns[key], _MILLISECONDS) for key in _TIMES}
     table = CallTable(
-        iteration=iteration,
-        name_id=name_id,
+        iteration=columns["iteration"],
+        name_id=_text_ids(columns["name"], texts),
         phase=np.array(phase, np.int8),
-        module_id=module_id,
-        stack_id=stack_id.astype(np.int32),
-        **times,
+        module_id=_text_ids(columns["module"], texts),
+        stack_id=columns["stack"].astype(np.int32),
+        forward_ms=columns["forward_ms"],
+        backward_ms=columns["backward_ms"],
+        host_ms=columns["host_ms"],
     )
-    _check_calls(table, columns, [row.iteration for row in iterations], n_stacks)
+    _check_calls(table, raw, [row.iteration for row in iterations], n_stacks)
     return read_only(table)
 
 
 def _check_calls(
-    table: CallTable, columns: dict[str, list[Any]], iterations: list[int], n_stacks: int
+    table: CallTable, raw: dict[str, Any], iterations: list[int], n_stacks: int
 ) -> None:
     # A call has a time of its own; only a row of phase backward is about nodes that no call made.
     is_untimed = np.isnan(table.forward_ms) & (table.phase != PHASES.index("backward"))
@@ -295,43 +299,35 @@ def _check_calls(
     for key, is_wrong, expected in checks:
         if is_wrong.any():
             i = int(is_wrong.argmax())
-            raise wrong(f"calls.{key}[{i}]", expected, shown(str(columns[key][i])))
+            raise wrong(f"calls.{key}[{i}]", expected, shown(str(raw[key][i])))
 
 
-def _call_columns(raw: dict[str, object]) -> dict[str, list[Any]]:
-    """Return the lists of values, all of one length, with texts where texts belong."""
-    columns = {}
-    for key in (*_INTS, *_TIMES, *_TEXTS):
-        columns[key] = expect(raw.get(key), list, f"calls.{key}")
-    n_calls = len(columns["iteration"])
-    for key, values in columns.items():
-        if len(values) != n_calls:
+def _call_columns(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the checked values, all of one length: numbers as columns, texts as they are."""
+    for key in _COLUMNS:
+        expect(raw.get(key), list, f"calls.{key}")
+    n_calls = len(raw["iteration"])
+    for key in _COLUMNS:
+        if len(raw[key]) != n_calls:
             expected = f"{n_calls} values as in calls.iteration"
-            raise wrong(f"calls.{key}", expected, len(values))
-    for key in _TEXTS:
-        may_be_null = key == "module"
-        types = {str, type(None)} if may_be_null else {str}
-        if not set(map(type, columns[key])) <= types:
-            _refuse_first(key, columns[key], str, may_be_null=may_be_null)
-    return columns
+            raise wrong(f"calls.{key}", expected, len(raw[key]))
+    return {key: _checked(key, raw[key], kind) for key, kind in _COLUMNS.items()}
 
 
-def _numbers(key: str, values: list[Any], bounds: Bounds) -> NDArray[Any]:
-    """Return numbers as a column: int64, or float64 with NaN for null."""
-    is_time = float in bounds.types
-    types = {*bounds.types, type(None)} if is_time else set(bounds.types)
+def _checked(key: str, values: list[Any], kind: type | Bounds) -> Any:
+    """Return texts as they are, and numbers as a column: int64, or float64 with NaN for null."""
+    may_be_null = key in _MAY_BE_NULL
+    types = set(kind.types) if isinstance(kind, Bounds) else {kind}
+    if may_be_null:
+        types.add(type(None))
     if set(map(type, values)) <= types:
+        if not isinstance(kind, Bounds):
+            return values
         with suppress(OverflowError):
-            column = np.array(values, np.float64 if is_time else np.int64)
+            column = np.array(values, np.float64 if may_be_null else np.int64)
             # A comparison with NaN is false.
-            if not ((column < bounds.low) | (column > bounds.high)).any():
+            if not ((column < kind.low) | (column > kind.high)).any():
                 return column
-    return _refuse_first(key, values, bounds, may_be_null=is_time)
-
-
-def _refuse_first(
-    key: str, values: list[Any], kind: type | Bounds, *, may_be_null: bool
-) -> NoReturn:
     for i, value in enumerate(values):
         if value is not None or not may_be_null:
             expect(value, kind, f"calls.{key}[{i}]")
