@@ -109,6 +109,11 @@ def chunks(n_rows: int) -> Iterator[slice]:
         yield slice(start, min(start + _CHUNK_ROWS, n_rows))
 
 
+def offsets_of(lengths: NDArray[np.integer[Any]]) -> Int64Column:
+    """Return where each of some pieces begins that stand one behind the other, and the end."""
+    return np.append(0, np.cumsum(lengths))
+
+
 def distinct(values: NDArray[_Number]) -> NDArray[_Number]:
     """Return the different values of a column, in order.
 

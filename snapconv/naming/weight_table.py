@@ -97,17 +97,15 @@ def _recorded_names(recorded: RecordedMatches) -> Iterator[tuple[int, str]]:
     names = recorded.metadata.parameters.names
     gradients = recorded.metadata.gradients
     states = recorded.metadata.states
-    rows = np.concatenate((recorded.parameters, recorded.gradients, recorded.states))
-    parameters = np.concatenate(
-        (np.arange(len(names)), gradients.parameter, states.parameter)
+    kinds = (
+        (recorded.parameters, np.arange(len(names)), [""] * len(names)),
+        (recorded.gradients, gradients.parameter, [".grad"] * len(gradients)),
+        (recorded.states, states.parameter, [f": {name}" for name in states.names]),
     )
-    suffixes = [""] * len(names) + [".grad"] * len(gradients)
-    suffixes += [f": {name}" for name in states.names]
-    for row, parameter, suffix in zip(
-        rows.tolist(), parameters.tolist(), suffixes, strict=True
-    ):
-        if parameter >= 0 and names[parameter]:
-            yield row, names[parameter] + suffix
+    for rows, parameters, suffixes in kinds:
+        for row, parameter, suffix in zip(rows, parameters.tolist(), suffixes, strict=True):
+            if parameter >= 0 and names[parameter]:
+                yield int(row), names[parameter] + suffix
 
 
 def match_weights(
@@ -281,10 +279,9 @@ def _records(recorded: RecordedMatches, device: DeviceSnapshot, event: int) -> _
     row = join(recorded.earlier, recorded.parameters)
     n_bytes = join(earlier.n_bytes, parameters.n_bytes)
     devices = join(earlier.device, parameters.device)
-    times = device.events.time_us
-    moment = np.iinfo(np.int64).min
-    if times is not None and event >= 0:
-        moment = int(times[event])
+    moment = device.events.time_at(event)
+    if moment is None:
+        moment = np.iinfo(np.int64).min
     is_here = devices == device.device
     return _Records(parameter, row, n_bytes, recorded_us, is_here, recorded_us >= moment)
 

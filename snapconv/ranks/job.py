@@ -259,12 +259,16 @@ class _RowCache:
         return self._folder / digest[:2] / f"{digest[2:]}.json"
 
 
+# The variable with the folder of a user's caches, and the usual one below the home.
+_CACHES = {
+    "win32": ("LOCALAPPDATA", "AppData/Local"),
+    "darwin": ("", "Library/Caches"),
+    "linux": ("XDG_CACHE_HOME", ".cache"),
+}
+
+
 def default_cache() -> Path:
     """Return the folder of this user's caches, as the system has it."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    variable, folder = _CACHES.get(sys.platform, _CACHES["linux"])
+    base = os.environ.get(variable) or Path.home() / folder
     return Path(base) / "snapconv" / "ranks"

@@ -150,7 +150,7 @@ def _walk(
     for part, inputs in _newest_first(kind, events, rules):
         newest_first = [column[::-1] for column in inputs]
         sizes[part] = [memory.undo(*row) for row in plain_rows(*newest_first)][::-1]
-    return BlockSizes(rules, sizes, memory.least_space, memory.n_conflicts)
+    return BlockSizes(rules, sizes, memory.least_space, memory.segments.n_conflicts)
 
 
 def _newest_first(
@@ -176,19 +176,12 @@ class _Memory:
     """Live blocks and segments at one moment; moves backwards in time."""
 
     def __init__(self, segments: SegmentTable, blocks: BlockTable) -> None:
-        ends = segments.addr + segments.total_bytes
         self.segments: AddressRanges[bool] = AddressRanges(
-            segments.addr.tolist(), ends.tolist(), segments.is_expandable.tolist()
+            segments.addr.tolist(), segments.ends.tolist(), segments.is_expandable.tolist()
         )
         self.live = _SortedAddresses(blocks.addr[blocks.is_live].tolist())
-        self._n_conflicts = 0
         # Blocks whose free was undone and whose alloc was not met yet.
         self.least_space: dict[int, int] = {}
-
-    @property
-    def n_conflicts(self) -> int:
-        """Events that contradict the segments or the live blocks."""
-        return self._n_conflicts + self.segments.n_conflicts
 
     def undo(
         self, kind: int, addr: int, size: int, rounded: int, least_remainder: int
@@ -201,11 +194,11 @@ class _Memory:
         segments = self.segments
         segment = bisect_right(segments.starts, addr) - 1
         if segment < 0 or addr >= segments.ends[segment]:
-            self._n_conflicts += 1
+            self.segments.n_conflicts += 1
             return rounded if kind == _ALLOC else 0
         if kind == _ALLOC:
             space = self._undo_alloc(addr, segments.ends[segment])
-            self._n_conflicts += space < rounded
+            self.segments.n_conflicts += space < rounded
             return space if rounded <= space < rounded + least_remainder else rounded
         self._undo_release(addr, segments.starts[segment], segments.ends[segment])
         return 0
@@ -218,14 +211,14 @@ class _Memory:
             self.least_space.pop(addr, None)
             _, following = self.live.around(addr)
         else:
-            self._n_conflicts += 1
+            self.segments.n_conflicts += 1
         return min(following, segment_end) - addr
 
     def _undo_release(self, addr: int, segment_start: int, segment_end: int) -> None:
         """Add a live block, and note the space that it and the one before it have from then on."""
         previous, following = self.live.around(addr)
         if following == addr:
-            self._n_conflicts += 1
+            self.segments.n_conflicts += 1
             return
         self.least_space[addr] = min(following, segment_end) - addr
         distance = addr - previous
@@ -240,7 +233,7 @@ class _Memory:
             self.segments.give_back(addr, end, action == Action.SEGMENT_UNMAP)
         elif self.segments.take_away(addr, end):
             _, first_live = self.live.around(addr)
-            self._n_conflicts += first_live < end
+            self.segments.n_conflicts += first_live < end
             while first_live < end:
                 self.live.remove(first_live)
                 _, first_live = self.live.around(addr)

@@ -21,6 +21,8 @@ from snapconv.columns import (
     count_of,
     first_known,
     has_code,
+    is_among,
+    offsets_of,
     read_only,
     rows_of,
     unknown_column,
@@ -273,30 +275,22 @@ def _complete_live(
 def _complete_sizes(
     table: AllocationTable, lifetimes: Lifetimes, sizes: BlockSizes
 ) -> None:
-    """Fill in the sizes of blocks that were allocated before the trace and freed in it."""
-    rows = rows_of((lifetimes.alloc_event < 0) & (lifetimes.block_id < 0))
-    table.block_bytes[rows], table.is_exact[rows] = _sizes_from_space(
-        table.addr[rows], table.requested_bytes[rows], sizes
-    )
-
-
-def _sizes_from_space(
-    addr: Int64Column, requested: Int64Column, sizes: BlockSizes
-) -> tuple[Int64Column, BoolColumn]:
-    """Return sizes of pre-existing blocks freed in the trace, and whether they are certain.
+    """Fill in the sizes of blocks allocated before the trace and freed in it, where they are certain.
 
     A remainder that the allocator splits off is never smaller than ``least_remainder``, and no free
     block of the pool is either: a smaller gap up to the next neighbour belongs to the block itself
     (0 of 17,295 wrong when cutting real traces where the size is known).
     """
-    rounded = sizes.rules.rounded(requested)
+    rows = rows_of((lifetimes.alloc_event < 0) & (lifetimes.block_id < 0))
+    addr = table.addr[rows]
+    rounded = sizes.rules.rounded(table.requested_bytes[rows])
     space = _space(addr, sizes.least_space)
     least_remainder = sizes.rules.least_remainder(rounded, addr)
     fits = space >= rounded
     fills = fits & (space < rounded + least_remainder)
     is_tight = fits & (_max_excess(space, rounded, least_remainder) == 0)
-    is_exact = fills | is_tight | (least_remainder <= MIN_BLOCK_BYTES)
-    return np.where(fills, space, rounded), is_exact
+    table.block_bytes[rows] = np.where(fills, space, rounded)
+    table.is_exact[rows] = fills | is_tight | (least_remainder <= MIN_BLOCK_BYTES)
 
 
 def _space(addr: Int64Column, least_space: dict[int, int]) -> Int64Column:
@@ -385,11 +379,9 @@ def _reserved_totals(device: DeviceSnapshot, moves: Int64Column) -> Int64Column:
     """
     action = device.events.action[moves]
     n_bytes = device.events.size[moves]
-    is_obtained = has_code(action, Action.SEGMENT_ALLOC) | has_code(
-        action, Action.SEGMENT_MAP
-    )
+    is_obtained = is_among(action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
     change = np.where(is_obtained, n_bytes, -n_bytes)
-    totals = np.cumsum(np.concatenate(([0], change)))
+    totals = offsets_of(change)
     totals += int(device.segments.total_bytes.sum()) - int(totals[-1])
     return totals
 

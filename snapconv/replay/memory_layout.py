@@ -26,6 +26,7 @@ from snapconv.columns import (
 from snapconv.replay.block_sizes import segment_moves
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.lifetimes import real_events
+from snapconv.replay.rounding import ranges_of
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.snapshot.segment_table import SegmentTable
@@ -85,8 +86,9 @@ def layouts(
     real = real_events(device.events)
     facts_columns = [getattr(dump, name) for name in SegmentFacts._fields]
     facts = [SegmentFacts(*row) for row in plain_rows(*facts_columns)]
-    ends = (dump.addr + dump.total_bytes).tolist()
-    ranges = AddressRanges(dump.addr.tolist(), ends, facts, are_joined=are_joined)
+    ranges = AddressRanges(
+        dump.addr.tolist(), dump.ends.tolist(), facts, are_joined=are_joined
+    )
     earlier = segment_moves(real)
     result = {}
     for event in sorted(set(events), reverse=True):
@@ -187,17 +189,13 @@ def segments_of(
     segments: SegmentTable, addr: Int64Column, n_bytes: Int64Column
 ) -> tuple[Int64Column, BoolColumn]:
     """Return the segment of every block, and whether it lies within it."""
-    if not len(segments):
-        return np.zeros(len(addr), np.int64), np.zeros(len(addr), bool)
-    segment = np.searchsorted(segments.addr, addr, side="right") - 1
-    end = segments.addr[segment] + segments.total_bytes[segment]
-    return segment, np.asarray((segment >= 0) & (addr + n_bytes <= end))
+    return ranges_of(segments.addr, segments.ends, addr, addr + n_bytes)
 
 
 def _between(segments: SegmentTable, blocks: Pieces) -> tuple[Pieces, int]:
     """Return the free pieces of all segments, by address, and the number of overlaps of blocks."""
     numbers = np.arange(len(segments))
-    ends = segments.addr + segments.total_bytes
+    ends = segments.ends
     # Both ends of a segment are pieces of no bytes: space beside them is found like any other.
     segment = np.concatenate((numbers, blocks.segment, numbers))
     start = np.concatenate((segments.addr, blocks.addr, ends))

@@ -16,7 +16,7 @@ from snapconv.allocator.allocator_settings import (
     SMALL_REQUEST_BYTES,
     AllocatorSettings,
 )
-from snapconv.columns import BoolColumn, Int64Column, count_of, rows_of
+from snapconv.columns import BoolColumn, Int64Column, count_of, rows_of, values_of
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockTable, SegmentTable
 from snapconv.torch_knowledge.backends import NO_ALLOCATOR
@@ -38,10 +38,20 @@ class ExpandableRanges:
 
     def contain(self, addr: Int64Column) -> BoolColumn:
         """Return the mask of the addresses within a range."""
-        if not len(self.starts):
-            return np.zeros(len(addr), bool)
-        number = np.searchsorted(self.starts, addr, side="right") - 1
-        return np.asarray((number >= 0) & (addr < self.ends[number]))
+        _, is_inside = ranges_of(self.starts, self.ends, addr, addr + 1)
+        return is_inside
+
+
+def ranges_of(
+    starts: Int64Column, ends: Int64Column, first: Int64Column, after: Int64Column
+) -> tuple[Int64Column, BoolColumn]:
+    """Return for addresses the last of sorted ranges that begins before, and if it has them all.
+
+    The addresses are those from ``first`` to ``after``, without the latter.
+    """
+    number = np.searchsorted(starts, first, side="right") - 1
+    is_inside = (number >= 0) & (after <= values_of(ends, number))
+    return number, is_inside
 
 
 @dataclass(frozen=True, slots=True)

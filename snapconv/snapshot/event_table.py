@@ -236,9 +236,10 @@ class CompiledTraceReader:
         }
         action = columns["action"]
         time_us = _times(columns["time_us"])
-        addr, size, stream = (
-            _or_zeros(columns[name], n_rows) for name in ("addr", "size", "stream")
-        )
+        for name in ("addr", "size", "stream"):
+            if columns[name] is None:
+                columns[name] = np.zeros(n_rows, np.int64)
+        addr, size, stream = columns["addr"], columns["size"], columns["stream"]
         check_numbers(action, addr, size, time_us, row_path=lambda i: f"{path}[{i}]")
         check_sizes(action, size, path)
         has_category = columns["has_category"]
@@ -261,10 +262,6 @@ class CompiledTraceReader:
         pools = self._collected.pools
         ids = Rows([{"pool_id": self._events.objects[key]}], str).pool_ids("pool_id", pools)
         return -1 if ids is None else int(ids[0])
-
-
-def _or_zeros(column: Int64Column | None, n: int) -> Int64Column:
-    return np.zeros(n, np.int64) if column is None else column
 
 
 def _times(column: Int64Column | None) -> Int64Column | None:

@@ -5,7 +5,7 @@ MalformedSnapshotError with its path, such as ``device_traces[0][1523].size: exp
 str``.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import repeat
 from pathlib import Path
@@ -113,12 +113,6 @@ class Rows:
         rows = [] if raw is None else expect(raw, list, path)
         return cls(rows, lambda i: f"{path}[{i}]")
 
-    @classmethod
-    def of_lists(cls, raw: object, names: Iterable[str], path: str) -> "Rows":
-        """Return the rows of a list of lists at a path, by the names of their columns."""
-        lists = expect_all(raw, list, path)
-        return cls.of([dict(zip(names, row, strict=False)) for row in lists], path)
-
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -203,7 +197,7 @@ class Rows:
     def text_ids(self, key: str, interner: Interner) -> Int32Column | None:
         """Return ids of the texts under a key, -1 where it is missing; None if no row has it."""
         values = self.texts(key)
-        return interner.ids(values) if any(value is not None for value in values) else None
+        return interner.ids(values) if values.count(None) < len(values) else None
 
     def pool_ids(self, key: str, interner: Interner) -> Int32Column | None:
         """Return ids of the memory pools (pairs of integers) under a key; None if no row has it."""

@@ -81,6 +81,11 @@ class SegmentTable:
     def __len__(self) -> int:
         return len(self.addr)
 
+    @property
+    def ends(self) -> Int64Column:
+        """The addresses behind the segments."""
+        return self.addr + self.total_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class BlockTable:

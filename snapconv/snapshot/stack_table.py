@@ -20,6 +20,7 @@ from snapconv.columns import (
     Int32Column,
     Int64Column,
     count_of,
+    offsets_of,
     read_only,
     rows_of,
     values_of,
@@ -117,7 +118,7 @@ class StackTable:
         lengths = np.diff(self.offsets)
         is_taken = np.zeros(len(self), bool)
         is_taken[stack_ids] = True
-        offsets = np.concatenate(([0], np.cumsum(lengths[is_taken])))
+        offsets = offsets_of(lengths[is_taken])
         frame_ids = self.frame_ids[np.repeat(is_taken, lengths)]
         return read_only(StackTable(self.frames, offsets, frame_ids))
 
@@ -244,7 +245,7 @@ class CompiledStacks:
         rows = self._seen.keys
         ends = self._ends
         lengths = np.diff(ends)[rows]
-        offsets = np.append(0, np.cumsum(lengths))
+        offsets = offsets_of(lengths)
         shift = ends[rows] - offsets[:-1]
         entries = np.arange(offsets[-1]) + np.repeat(shift, lengths)
         frame_numbers = FirstSeen(events.core, len(events.frames))
@@ -318,8 +319,7 @@ def _cut_deep_stacks(stacks: StackTable) -> tuple[StackTable, int]:
     depth = np.arange(len(stacks.frame_ids)) - start
     height = np.repeat(lengths, lengths) - 1 - depth
     is_end = (depth < MAX_DEPTH // 2) | (height < MAX_DEPTH // 2)
-    new_lengths = np.minimum(lengths, MAX_DEPTH)
-    offsets = np.concatenate(([0], np.cumsum(new_lengths)))
+    offsets = offsets_of(np.minimum(lengths, MAX_DEPTH))
     return StackTable(stacks.frames, offsets, stacks.frame_ids[is_end]), n_deep
 
 

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from snapconv.columns import BoolColumn, Int64Column, read_only, rows_of, sums_by
+from snapconv.columns import (
+    BoolColumn,
+    Int64Column,
+    plain_rows,
+    read_only,
+    rows_of,
+    sums_by,
+)
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, RecordedProject
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import (
@@ -207,13 +214,12 @@ def _entry_packages(stacks: StackTable, bytes_of_stack: Int64Column) -> list[str
     Console scripts (``yolo train``) and modules (``-m trl.scripts.sft``) have no file of the
     user's: the package with the outermost line stands for the project.
     """
-    packages = list(map(_package, map(normal, stacks.frames.filenames)))
+    is_of_package = stacks.frames.in_files(lambda file: bool(_package(file)))
+    outermost = stacks.only(is_of_package).outermost
     n_bytes: Counter[str] = Counter()
-    for stack, stack_bytes in enumerate(bytes_of_stack.tolist()):
-        for frame in reversed(stacks.frames_of(stack).tolist()):
-            if packages[frame]:
-                n_bytes[packages[frame]] += stack_bytes
-                break
+    for frame, stack_bytes in plain_rows(outermost, bytes_of_stack):
+        if frame >= 0:
+            n_bytes[_package(stacks.frames.filenames[frame])] += stack_bytes
     return [_fullest(n_bytes)] if n_bytes else []
 
 
@@ -221,11 +227,12 @@ def _entry_packages(stacks: StackTable, bytes_of_stack: Int64Column) -> list[str
 _STARTERS = {"torch", "click", "fire", "typer", "hydra", "jsonargparse", "absl", "snapconv"}
 
 
-def _package(path: str) -> str:
+def _package(file: str) -> str:
     """Return the installed package of a Python file.
 
     Empty for a file of none, and for a package that starts others.
     """
+    path = normal(file)
     if not is_python(path) or is_standard_library(path):
         return ""
     package = (installed_part(path) or "").partition("/")[0]

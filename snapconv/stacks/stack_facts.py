@@ -240,18 +240,19 @@ def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:
 
     Empty where none was. The outermost calls of a deep recursion are left out.
     """
-    functions = zip(stacks.frames.names, stacks.frames.filenames, strict=True)
-    is_call = np.array([_is_module_call(name, file) for name, file in functions], bool)
-    is_line = np.array(_says_which_module(stacks), bool)
+    frames = stacks.frames
+    is_call = np.array([name == _CALL for name in frames.names], bool)
+    is_call &= frames.in_files(_has_module_calls)
+    is_line = frames.in_files(_says_which_module)
     entries = rows_of(stacks.with_frames(is_call | is_line))
-    frames = stacks.frame_ids[entries]
+    frame_ids = stacks.frame_ids[entries]
     owners = stacks.owners[entries]
     # The next frame beyond a call of a module is what called it.
-    is_caller = is_line[frames]
-    is_caller[1:] &= is_call[frames[:-1]] & (owners[1:] == owners[:-1])
+    is_caller = is_line[frame_ids]
+    is_caller[1:] &= is_call[frame_ids[:-1]] & (owners[1:] == owners[:-1])
     is_caller[:1] = False
     callers: dict[int, list[int]] = defaultdict(list)
-    for stack, frame in plain_rows(owners[is_caller], frames[is_caller]):
+    for stack, frame in plain_rows(owners[is_caller], frame_ids[is_caller]):
         callers[stack].append(frame)
     label = cache(partial(_line_label, stacks, project))
     calls = []
@@ -260,22 +261,19 @@ def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:
     return tuple(calls)
 
 
-def _is_module_call(name: str, file: str) -> bool:
-    return name == _CALL and normal(file).endswith(_MODULE_FILE)
+def _has_module_calls(file: str) -> bool:
+    return normal(file).endswith(_MODULE_FILE)
 
 
-def _says_which_module(stacks: StackTable) -> list[bool]:
-    """Mark the Python frames whose line says which module is called.
+def _says_which_module(file: str) -> bool:
+    """Return whether a line of a Python file says which module is called.
 
     Not torch's own, where a Sequential calls all its modules on one line, and not those of Python's
     library, where every function of a thread is called on one.
     """
-    is_marked = []
-    for file in stacks.frames.filenames:
-        path = normal(file)
-        is_of_torch = is_library(path) and "/torch/" in path
-        is_marked.append(is_python(path) and not (is_standard_library(path) or is_of_torch))
-    return is_marked
+    path = normal(file)
+    is_of_torch = is_library(path) and "/torch/" in path
+    return is_python(path) and not (is_standard_library(path) or is_of_torch)
 
 
 def _line_label(stacks: StackTable, project: Project, frame: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from snapconv.snapshot.fields import ADDRESS, BYTES, TIME, Bounds, Rows, expect
+from snapconv.snapshot.fields import ADDRESS, BYTES, TIME, Bounds, Rows, expect, expect_all
 from snapconv.snapshot.readers.form import Form
 from snapconv.snapshot.segment_table import read_segments
 from snapconv.snapshot.stack_table import Collected
@@ -53,7 +53,8 @@ def read_timeline(raw: object) -> tuple[object, Form | None]:
     first = raw[0]
     if not isinstance(first, list) or len(first) != len(_COLUMNS):
         return raw, None
-    rows = Rows.of_lists(raw, _COLUMNS, "")
+    lists = expect_all(raw, list, "")
+    rows = Rows.of([dict(zip(_COLUMNS, row, strict=False)) for row in lists], "")
     form = replace(_TIMELINE, n_before=rows.values("time").count(-1))
     return {"device_traces": [list(_changes(rows))]}, form
 
