@@ -8,7 +8,6 @@ Left out: graph capture's deferral of frees, checkpointed pools.
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -209,18 +208,17 @@ class CachingAllocator:
         They are returned by address. Pending frees wait for ``complete``. The address space of
         expandable segments is assumed: see ExpandableMemory.adopt.
         """
-        ordinary: list[Block] = []
+        adopted: list[Block] = []
         expandable: list[list[Block]] = []
         for layout in sorted(layouts, key=attrgetter("is_expandable")):
             pool = self.pool(layout.pool_id, is_small=layout.is_small)
             blocks = layout_blocks(layout, pool)
+            adopted += blocks
             if layout.is_expandable and blocks:
                 expandable.append(blocks)
-            else:
-                ordinary += blocks
         self._expandable.adopt(expandable)
         ledger = self.ledger
-        for block in chain(ordinary, *expandable):
+        for block in adopted:
             ledger.reserved_bytes += block.size
             if not block.is_active:
                 block.pool.insert(block)

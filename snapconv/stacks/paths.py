@@ -3,7 +3,6 @@
 import re
 from functools import lru_cache
 
-_LIBRARY_PARTS = {"site-packages", "dist-packages"}
 _PACKAGES = re.compile(r"(^|/)(site|dist)-packages/")
 _GENERATED = ("torchinductor_", "torch_compile_debug")
 # Inductor's own names, in the folder of TORCHINDUCTOR_CACHE_DIR, and those of FX since torch 2.10.
@@ -27,7 +26,10 @@ _HIDDEN = re.compile(r"(^|/)\.[^/.]")
 # Debuggers run a program from folders of their own, which no installer filled, and wrap the
 # functions of its threads: PyCharm's `…/helpers/pydev/pydevd.py` and `.pycharm_helpers`, and that
 # of an editor's extension, debugpy.
-_DEBUGGERS = {"pydev", "_pydevd_bundle", "_pydev_bundle", "debugpy", "ptvsd"}
+_LIBRARY_FOLDERS = {
+    "site-packages", "dist-packages", ".triton",
+    "pydev", "_pydevd_bundle", "_pydev_bundle", "debugpy", "ptvsd",
+}  # fmt: skip
 _NATIVE_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".cuh", ".o", ".s", ".so")
 
 
@@ -44,7 +46,7 @@ def normal(path: str) -> str:
     A Windows drive is in lower case.
     """
     text = _CURRENT_FOLDER.sub("", path.replace("\\", "/"))
-    if len(text) > 1 and text[1] == ":":
+    if text[1:2] == ":":
         text = text[0].lower() + text[1:]
     return text.rstrip("/") if len(text) > 1 else text
 
@@ -56,7 +58,7 @@ def is_under(path: str, root: str) -> bool:
     """
     if root == "/":
         return path.startswith("/")
-    if len(root) > 1 and root[1] == ":":
+    if root[1:2] == ":":
         path = path.lower()
         root = root.lower()
     return path.startswith(root + "/")
@@ -135,17 +137,9 @@ def is_library(path: str) -> bool:
     """
     if is_notebook(path):
         return False
-    if path.startswith("<"):
+    if path.startswith("<") or is_generated(path) or _STANDARD_LIBRARY.search(path):
         return True
-    parts = set(path.split("/"))
-    if (
-        parts & _LIBRARY_PARTS
-        or parts & _DEBUGGERS
-        or ".triton" in parts
-        or is_generated(path)
-    ):
-        return True
-    if _STANDARD_LIBRARY.search(path):
+    if not _LIBRARY_FOLDERS.isdisjoint(path.split("/")):
         return True
     # torch in a source checkout has no site-packages above it.
     return "/torch/nn/modules/" in path or "/torch/optim/" in path

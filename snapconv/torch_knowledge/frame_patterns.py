@@ -9,46 +9,15 @@ rule).
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-
-class Role(IntEnum):
-    """The kind of code that a stack went through; a stack may have several."""
-
-    ENGINE = 0
-    RELEASE = 1
-    OPTIMIZER = 2
-    ZERO_GRAD = 3
-    MODULE_CALL = 4
-    LOSS = 5
-    PLACEMENT = 6
-    WORKSPACE = 7
-    COMMUNICATION = 8
-    COPY = 9
-    FACTORY = 10
-    RECOMPUTE = 11
-    REENTERED = 12
-    ZEROS = 13
-    CACHE = 14
-    COMPILED = 15
-    PINNED_BATCH = 16
-    OFFLOADED = 17
-    CACHE_UPDATE = 18
-    STATES = 19
-    COLLECTED = 20
-    REPLICA = 21
-    SCATTERED = 22
-    NAMED_WEIGHTS = 23
-    NAMED_CACHE = 24
-    ACCUMULATION = 25
-    LAYER = 26
-    SET_GRAD = 27
-    LOADED = 28
-    GATHERED = 29
-    IN_PLACE = 30
-    CAST = 31
-    UNCACHED = 32
-    COLLECTOR = 33
-    CHECKPOINTED = 34
-    ADAPTED = 35
+# The kind of code that a stack went through; a stack may have several.
+Role = IntEnum("Role", (
+    "ENGINE", "RELEASE", "OPTIMIZER", "ZERO_GRAD", "MODULE_CALL", "LOSS", "PLACEMENT",
+    "WORKSPACE", "COMMUNICATION", "COPY", "FACTORY", "RECOMPUTE", "REENTERED", "ZEROS",
+    "CACHE", "COMPILED", "PINNED_BATCH", "OFFLOADED", "CACHE_UPDATE", "STATES",
+    "COLLECTED", "REPLICA", "SCATTERED", "NAMED_WEIGHTS", "NAMED_CACHE", "ACCUMULATION",
+    "LAYER", "SET_GRAD", "LOADED", "GATHERED", "IN_PLACE", "CAST", "UNCACHED",
+    "COLLECTOR", "CHECKPOINTED", "ADAPTED",
+), start=0)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ Their errors are the only ones that there are, so nothing here has a message of 
 """
 
 import ctypes
+import math
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -158,8 +159,8 @@ def read_compiled(
     unknown = {
         objects[word.text]: word.count for word in result.unknown[: result.n_unknown]
     }
-    stacks = _copied_rows(result.stacks, np.int64, result.n_stacks, 2)
-    frames = _copied_rows(result.frames, np.uint32, result.n_frames, 3)
+    stacks = _copied(result.stacks, np.int64, result.n_stacks, 2)
+    frames = _copied(result.frames, np.uint32, result.n_frames, 3)
     n_frame_ids = int(stacks[-1, 0]) if len(stacks) else 0
     frame_ids = _copied(result.frame_ids, np.int32, n_frame_ids)
     core.snapconv_reader_drop_rest(reader.address)
@@ -192,15 +193,10 @@ def _numbers(raw: object, kind: str) -> tuple[int, ...]:
     return struct.unpack(kind, content)
 
 
-def _copied(address: int | None, dtype: Any, n_values: int) -> NDArray[Any]:
-    n_bytes = n_values * np.dtype(dtype).itemsize
-    return np.frombuffer(ctypes.string_at(address or 0, n_bytes), dtype)
-
-
-def _copied_rows(
-    address: int | None, dtype: Any, n_rows: int, n_columns: int
-) -> NDArray[Any]:
-    return _copied(address, dtype, n_rows * n_columns).reshape(-1, n_columns)
+def _copied(address: int | None, dtype: Any, *shape: int) -> NDArray[Any]:
+    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    content = ctypes.string_at(address or 0, n_bytes)
+    return np.frombuffer(content, dtype).reshape(shape)
 
 
 class _Reader:
