@@ -116,22 +116,17 @@ def _is_snapshot(name: str) -> bool:
 
 
 def _local(pattern: str) -> Iterator[JobInput]:
-    if os.path.lexists(pattern):
-        yield from _local_path(pattern)
-    elif glob.has_magic(pattern):
-        paths = glob.iglob(pattern, recursive=True)  # noqa: PTH207  # Path's takes no absolute one
-        for path in sorted(paths):
-            yield from _local_path(path)
-
-
-def _local_path(path: str) -> Iterator[JobInput]:
-    if not Path(path).is_dir():
-        yield _local_file(path)
-        return
-    for folder, folders, names in os.walk(path):
-        folders.sort()
-        for name in sorted(filter(_is_snapshot, names)):
-            yield _local_file(str(Path(folder, name)))
+    paths = [pattern]
+    if not os.path.lexists(pattern):
+        paths = sorted(glob.iglob(pattern, recursive=True))  # noqa: PTH207  # Path's takes no absolute one
+    for path in paths:
+        if not Path(path).is_dir():
+            yield _local_file(path)
+            continue
+        for folder, folders, names in os.walk(path):
+            folders.sort()
+            for name in sorted(filter(_is_snapshot, names)):
+                yield _local_file(str(Path(folder, name)))
 
 
 def _local_file(path: str) -> JobInput:

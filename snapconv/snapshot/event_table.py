@@ -236,10 +236,9 @@ class CompiledTraceReader:
         }
         action = columns["action"]
         time_us = _times(columns["time_us"])
-        for name in ("addr", "size", "stream"):
-            if columns[name] is None:
-                columns[name] = np.zeros(n_rows, np.int64)
-        addr, size, stream = columns["addr"], columns["size"], columns["stream"]
+        addr, size, stream = (
+            _or_zeros(columns[name], n_rows) for name in ("addr", "size", "stream")
+        )
         check_numbers(action, addr, size, time_us, row_path=lambda i: f"{path}[{i}]")
         check_sizes(action, size, path)
         has_category = columns["has_category"]
@@ -262,6 +261,10 @@ class CompiledTraceReader:
         pools = self._collected.pools
         ids = Rows([{"pool_id": self._events.objects[key]}], str).pool_ids("pool_id", pools)
         return -1 if ids is None else int(ids[0])
+
+
+def _or_zeros(column: Int64Column | None, n: int) -> Int64Column:
+    return np.zeros(n, np.int64) if column is None else column
 
 
 def _times(column: Int64Column | None) -> Int64Column | None:
@@ -294,10 +297,9 @@ def read_annotations(raw: object, texts: Interner, path: str) -> AnnotationTable
     name_id = rows.text_ids("name", texts)
     if name_id is None:
         name_id = unknown_column(len(rows), np.int32)
-    is_start = [stage == "START" for stage in rows.values("stage")]
     table = AnnotationTable(
         name_id=name_id,
-        is_start=np.array(is_start, bool),
+        is_start=rows.flags("stage", value="START"),
         device=rows.ints("device", missing=0),
         time_us=rows.ints("time_us", TIME, missing=-1),
     )

@@ -181,9 +181,11 @@ class Rows:
         except (KeyError, TypeError):
             return None
 
-    def flags(self, key: str) -> BoolColumn:
-        """Return where a key is True."""
-        return np.array([value is True for value in self.values(key)], bool)
+    def flags(self, key: str, *, value: object = True) -> BoolColumn:
+        """Return where a key has a value, and one of its type."""
+        kind = type(value)
+        flags = [type(item) is kind and item == value for item in self.values(key)]
+        return np.array(flags, bool)
 
     def texts(self, key: str) -> list[str | None]:
         """Return the texts under a key, None where it is missing."""

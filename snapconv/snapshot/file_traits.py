@@ -6,7 +6,7 @@ bisected over the wheels of torch 2.0.1 to 2.15.0.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import compress
@@ -20,7 +20,6 @@ from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.columns import is_among
 from snapconv.notes import Note
 from snapconv.snapshot.event_table import Action, EventTable
-from snapconv.snapshot.readers.form import Form
 from snapconv.snapshot.segment_table import BlockTable, Memory, SegmentTable
 from snapconv.snapshot.stack_table import Collected, StackTable
 from snapconv.torch_knowledge.backends import BACKENDS, release_key
@@ -164,25 +163,6 @@ def _is_padded(segments: SegmentTable, blocks: BlockTable) -> bool:
     return bool(is_enough and (granules == padded).all() and (granules != plain).any())
 
 
-def notes_of_form(
-    form: Form | None, segments: SegmentTable, pools: Sequence[tuple[int, int]]
-) -> Iterator[Note]:
-    """Say what a file is that is less than a device's snapshot: a profile, or a pool."""
-    if form:
-        yield Note("profile", f"the file is {form.title}: {form.lacks}")
-    pool_ids = set(segments.pool_id.tolist())
-    segment_pools = {
-        pools[pool_id] if pool_id >= 0 else DEFAULT_POOL for pool_id in pool_ids
-    }
-    if len(segment_pools) == 1 and DEFAULT_POOL not in segment_pools:
-        yield Note(
-            "one-pool",
-            f"all segments are of the private pool {segment_pools.pop()}, as "
-            "torch.cuda.MemPool.snapshot() returns them: what the device has in other pools is "
-            "not in the file",
-        )
-
-
 _MAX_NAMES = 5
 _NOTES = (
     Note(
@@ -211,13 +191,29 @@ _NOTES = (
 
 def notes_of_file(
     collected: Collected,
+    segments: SegmentTable,
     stacks: StackTable,
     traits: AbstractSet[str],
     parts: AbstractSet[str],
     *,
     n_embedded: int,
 ) -> Iterator[Note]:
-    """Say what a user should know of the file."""
+    """Say what a user should know of the file: also if it is less than a device's snapshot."""
+    if collected.form:
+        title = collected.form.title
+        yield Note("profile", f"the file is {title}: {collected.form.lacks}")
+    pools = collected.pools.values()
+    pool_ids = set(segments.pool_id.tolist())
+    segment_pools = {
+        pools[pool_id] if pool_id >= 0 else DEFAULT_POOL for pool_id in pool_ids
+    }
+    if len(segment_pools) == 1 and DEFAULT_POOL not in segment_pools:
+        yield Note(
+            "one-pool",
+            f"all segments are of the private pool {segment_pools.pop()}, as "
+            "torch.cuda.MemPool.snapshot() returns them: what the device has in other pools is "
+            "not in the file",
+        )
     if collected.unknown_actions:
         actions = _counted(collected.unknown_actions)
         yield Note("unknown-action", f"actions that are not known were left out: {actions}")

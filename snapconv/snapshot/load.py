@@ -40,7 +40,6 @@ from snapconv.snapshot.file_traits import (
     backend_of,
     infer_era,
     notes_of_file,
-    notes_of_form,
     parts_of,
     traits_of_raw,
 )
@@ -245,15 +244,18 @@ def _read(
     backend = NO_ALLOCATOR
     if not form:
         backend = backend_of(tables.traces.values(), stacks, traits, tables.memory)
-    pools = collected.pools.values()
     notes = (
         *_reordered_notes(collected.n_backwards, backend),
         *recorder_notes,
         *read_ending(path),
         *stack_notes,
-        *notes_of_form(form, tables.memory.segments, pools),
         *notes_of_file(
-            collected, stacks, traits, tables.parts, n_embedded=container.n_embedded
+            collected,
+            tables.memory.segments,
+            stacks,
+            traits,
+            tables.parts,
+            n_embedded=container.n_embedded,
         ),
     )
     kinds = form.kinds if form else (backend,)
@@ -265,7 +267,7 @@ def _read(
         devices=tuple(_devices(raw, metadata, tables, kinds=kinds)),
         stacks=stacks,
         texts=collected.texts.values(),
-        pools=pools,
+        pools=collected.pools.values(),
         settings=tables.settings,
         settings_entries=tables.entries,
         annotations=tables.annotations,

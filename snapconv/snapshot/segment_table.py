@@ -132,13 +132,12 @@ def read_segments(
         devices = rows.ints("device", DEVICE, missing=0)
     else:
         devices = np.full(len(rows), device, np.int64)
-    is_small = [kind == "small" for kind in rows.values("segment_type")]
     segments = SegmentTable(
         device=devices,
         addr=rows.ints("address", ADDRESS),
         total_bytes=rows.ints("total_size", BYTES),
         stream=rows.ints("stream", missing=0),
-        is_small=np.array(is_small, bool),
+        is_small=rows.flags("segment_type", value="small"),
         is_expandable=rows.flags("is_expandable"),
         pool_id=pool_id,
         stack_id=collected.stacks.ids(rows.values("frames"), rows.row_path),

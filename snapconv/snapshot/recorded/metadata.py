@@ -288,7 +288,6 @@ def _tensors(rows: Rows, n_parameters: int, stacks: Stacks | None) -> RecordedTe
     for name, key, bounds, missing in _NUMBERS:
         numbers[name] = rows.ints(key, bounds, missing=missing)
     index = Bounds(0, n_parameters - 1, f"an index below {n_parameters}")
-    is_buffer = [kind == "buffer" for kind in rows.values("kind")]
     table = RecordedTensors(
         **numbers,
         parameter=rows.ints("parameter", index, missing=-1),
@@ -296,7 +295,7 @@ def _tensors(rows: Rows, n_parameters: int, stacks: Stacks | None) -> RecordedTe
         modules=_names(rows, "module"),
         dtypes=_names(rows, "dtype"),
         shapes=_shapes(rows),
-        is_buffer=np.array(is_buffer, bool),
+        is_buffer=rows.flags("kind", value="buffer"),
         without_history=rows.flags("without_history"),
         is_written=rows.flags("written"),
         stack_ids=unknown_column(len(rows), np.int32),
