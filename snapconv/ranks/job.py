@@ -165,11 +165,10 @@ def _read_rows(
     requests: dict[str, JobInput], options: JobOptions, cache: "_RowCache", job: str
 ) -> Iterator[RankFile]:
     """Yield the rows that workers read; what has an answer leaves ``requests``."""
-    pool, alone = _workers(options, list(requests.values()))
-    alone_texts = {text for text, item in requests.items() if item.path in alone}
+    pool, alone = _workers(options, requests)
     sizes = {text: item.row.n_bytes for text, item in requests.items()}
     try:
-        with closing(workers.answers(pool, sizes, alone_texts)) as answers:
+        with closing(workers.answers(pool, sizes, alone)) as answers:
             for text, answer in answers:
                 row = _row(answer)
                 cache.keep(requests.pop(text), row)
@@ -188,21 +187,22 @@ def _digest(content: bytes) -> str:
 
 
 def _workers(
-    options: JobOptions, inputs: Sequence[JobInput]
+    options: JobOptions, requests: dict[str, JobInput]
 ) -> tuple[workers.Workers, Collection[str]]:
-    """Return the workers, and the files that may not fit into the memory of one beside others."""
+    """Return the workers, and requests that may not fit into the memory of one beside others."""
     if options.client is not None:
         return workers.client_workers(options.client), ()
     if options.scheduler is not None:
         return workers.scheduler_workers(options.scheduler), ()
-    memory = {
-        item.path: workers.needed_bytes(item.path, item.row.n_bytes) for item in inputs
-    }
+    memory = {}
+    for text, item in requests.items():
+        memory[text] = workers.needed_bytes(item.path, item.row.n_bytes)
     n_workers, share = workers.n_local_workers(
         list(memory.values()), max_workers=options.workers
     )
-    alone = {path for path, n_bytes in memory.items() if n_bytes > share}
-    is_small = len(inputs) < _MANY_FILES and sum(map(_size, inputs)) < _MANY_BYTES
+    alone = {text for text, n_bytes in memory.items() if n_bytes > share}
+    n_bytes = sum(map(_size, requests.values()))
+    is_small = len(requests) < _MANY_FILES and n_bytes < _MANY_BYTES
     if is_small or not workers.has_dask():
         return workers.local_workers(n_workers), alone
     return workers.local_dask_workers(n_workers, share), alone

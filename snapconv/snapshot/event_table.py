@@ -34,6 +34,7 @@ from snapconv.snapshot.fields import (
     check_range,
     check_total,
     expect,
+    is_pool,
 )
 from snapconv.snapshot.readers.compiled_pickle import (
     MISSING_TIME,
@@ -258,9 +259,12 @@ class CompiledTraceReader:
         return self._collected.texts.id(self._events.objects[key])
 
     def _pool_id(self, key: int) -> int:
-        pools = self._collected.pools
-        ids = Rows([{"pool_id": self._events.objects[key]}], str).pool_ids("pool_id", pools)
-        return -1 if ids is None else int(ids[0])
+        pool = self._events.objects[key]
+        if pool is None:
+            return -1
+        if not is_pool(pool):
+            raise OddFile
+        return self._collected.pools.id(tuple(pool))
 
 
 def _or_zeros(column: Int64Column | None, n: int) -> Int64Column:

@@ -207,7 +207,7 @@ class Rows:
         if set(map(type, values)) <= {type(None)}:
             return None
         for i, value in enumerate(values):
-            if value is not None and not _is_pool(value):
+            if value is not None and not is_pool(value):
                 raise MalformedSnapshotError(
                     f"{self.row_path(i)}.{key}: expected {_POOL.expected}"
                 )
@@ -215,7 +215,8 @@ class Rows:
         return interner.ids(pools)
 
 
-def _is_pool(value: object) -> bool:
+def is_pool(value: object) -> bool:
+    """Return whether a value is the id of a memory pool, a pair of integers."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         return False
     return all(type(part) is int and _POOL.low <= part <= _POOL.high for part in value)
