@@ -39,7 +39,7 @@ class AddressRanges(Generic[_Facts]):
             return False
         before = (self.starts[index], start)
         after = (end, self.ends[index])
-        self._put(index, index + 1, (before, after), self.facts[index])
+        self._replace(index, index + 1, (before, after), self.facts[index])
         return True
 
     def give_back(self, start: int, end: int, facts: _Facts) -> None:
@@ -61,9 +61,9 @@ class AddressRanges(Generic[_Facts]):
             end = ends[last]
             facts = self.facts[last]
             last += 1
-        self._put(first, last, ((start, end),), facts)
+        self._replace(first, last, ((start, end),), facts)
 
-    def _put(
+    def _replace(
         self, first: int, last: int, ranges: Iterable[tuple[int, int]], facts: _Facts
     ) -> None:
         """Replace some ranges by others, without those of no bytes."""

@@ -275,7 +275,7 @@ def _complete_live(
 def _complete_sizes(
     table: AllocationTable, lifetimes: Lifetimes, sizes: BlockSizes
 ) -> None:
-    """Fill in the sizes of blocks allocated before the trace and freed in it, where they are certain.
+    """Fill in the sizes of blocks that were allocated before the trace and freed in it.
 
     A remainder that the allocator splits off is never smaller than ``least_remainder``, and no free
     block of the pool is either: a smaller gap up to the next neighbour belongs to the block itself

@@ -388,8 +388,9 @@ def _devices(
     numbers = {number for number, trace in tables.traces.items() if len(trace)}
     for memory in (tables.memory, tables.host_memory):
         numbers.update(distinct(memory.segments.device).tolist())
+    numbers = numbers or {0}
     no_events = read_trace([], "", Collected())
-    for number in sorted(numbers or {0}, key=lambda number: (number == HOST, number)):
+    for number in (*sorted(numbers - {HOST}), *numbers & {HOST}):
         device = Device(number, kinds[min(number, len(kinds) - 1)])
         events = tables.traces.get(number, no_events)
         if number == HOST:

@@ -214,7 +214,7 @@ def _entry_packages(stacks: StackTable, bytes_of_stack: Int64Column) -> list[str
     Console scripts (``yolo train``) and modules (``-m trl.scripts.sft``) have no file of the
     user's: the package with the outermost line stands for the project.
     """
-    is_of_package = stacks.frames.in_files(lambda file: bool(_package(file)))
+    is_of_package = stacks.frames.in_files(_is_of_package)
     outermost = stacks.only(is_of_package).outermost
     n_bytes: Counter[str] = Counter()
     for frame, stack_bytes in plain_rows(outermost, bytes_of_stack):
@@ -225,6 +225,10 @@ def _entry_packages(stacks: StackTable, bytes_of_stack: Int64Column) -> list[str
 
 # They start what others wrote.
 _STARTERS = {"torch", "click", "fire", "typer", "hydra", "jsonargparse", "absl", "snapconv"}
+
+
+def _is_of_package(file: str) -> bool:
+    return bool(_package(file))
 
 
 def _package(file: str) -> str:
