@@ -118,8 +118,8 @@ def _is_snapshot(name: str) -> bool:
 def _local(pattern: str) -> Iterator[JobInput]:
     paths = [pattern]
     if not os.path.lexists(pattern):
-        names = glob.iglob(pattern, recursive=True)  # noqa: PTH207  # Path's takes no absolute one
-        paths = sorted(names)
+        matches = glob.iglob(pattern, recursive=True)  # noqa: PTH207  # Path's takes no absolute one
+        paths = sorted(matches)
     for path in paths:
         if not Path(path).is_dir():
             yield _local_file(path)
