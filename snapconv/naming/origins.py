@@ -17,15 +17,13 @@ from snapconv.columns import (
 )
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.replay.device_replay import AllocationTable
+from snapconv.snapshot.fields import Interner
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.stack_facts import Operations, name_of_node
 from snapconv.stop_signals import stage
 
 # A recorder's word for the model itself is the empty path.
 _ROOT = "(model)"
-
-# The number of every module, by its name and the evidence for it.
-_Numbers = dict[tuple[str, Evidence], int]
 
 
 @stage
@@ -36,18 +34,17 @@ def name_allocations(
 
     An allocation that its stack does not name is named by the backward node that freed it.
     """
-    numbers = {name: number for number, name in enumerate(stack_operations.names)}
+    numbers = Interner()
+    numbers.ids(stack_operations.names)
     ids = values_of(stack_operations.name_id, allocations.stack_id, missing=0)
     rows = (ids == 0) & (allocations.free_stack_id >= 0)
     free_stacks, inverse = np.unique(allocations.free_stack_id[rows], return_inverse=True)
-    node_ids = []
-    for stack in free_stacks.tolist():
-        node = name_of_node(stacks, stack)
-        node_ids.append(numbers.setdefault(node, len(numbers)))
-    ids[rows] = np.array(node_ids, np.int32)[inverse]
+    nodes = [name_of_node(stacks, stack) for stack in free_stacks.tolist()]
+    ids[rows] = numbers.ids(nodes)[inverse]
     # A file may have many devices, and many names: they share one tuple where nothing is new.
-    has_new_names = len(numbers) > len(stack_operations.names)
-    names = tuple(numbers) if has_new_names else stack_operations.names
+    names = numbers.values()
+    if len(names) == len(stack_operations.names):
+        names = stack_operations.names
     return read_only(Operations(names, ids))
 
 
@@ -79,14 +76,14 @@ def find_modules(
     the module that saved it first. A workspace is a library's, whichever module ran when it was
     made.
     """
-    numbers: _Numbers = {}
+    numbers = Interner()  # of every module, by its name and the evidence for it
     ids = _modules_by_frames(module_calls, allocations.stack_id, numbers)
     ids[category == Category.WORKSPACE] = -1
     if recorded is not None:
         _set_recorded_paths(ids, recorded, numbers)
     has_module = ids >= 0
     module_numbers, ids[has_module] = np.unique(ids[has_module], return_inverse=True)
-    modules = list(numbers)
+    modules = numbers.values()
     used_modules = [modules[number] for number in module_numbers.tolist()]
     names = tuple(name for name, _ in used_modules)
     evidence = tuple(evidence for _, evidence in used_modules)
@@ -94,18 +91,18 @@ def find_modules(
 
 
 def _modules_by_frames(
-    module_calls: Sequence[str], stack_id: Int32Column, numbers: _Numbers
+    module_calls: Sequence[str], stack_id: Int32Column, numbers: Interner
 ) -> Int32Column:
     ids = unknown_column(len(module_calls), np.int32)
     for stack in distinct(stack_id[stack_id >= 0]).tolist():
         label = module_calls[stack]
         if label:
-            ids[stack] = numbers.setdefault((label, Evidence.FRAMES), len(numbers))
+            ids[stack] = numbers.id((label, Evidence.FRAMES))
     return values_of(ids, stack_id)
 
 
 def _set_recorded_paths(
-    ids: Int32Column, recorded: RecordedMatches, numbers: _Numbers
+    ids: Int32Column, recorded: RecordedMatches, numbers: Interner
 ) -> None:
     """Overwrite with the paths that a recorder wrote; those of parameters come last, and win."""
     metadata = recorded.metadata
@@ -119,12 +116,12 @@ def _set_recorded_paths(
     _set(ids, recorded.parameters[::-1], parameter_ids[::-1])
 
 
-def _module_ids(modules: Sequence[str], numbers: _Numbers) -> Int32Column:
+def _module_ids(modules: Sequence[str], numbers: Interner) -> Int32Column:
     """Return the number of each module; -1 where a record has none."""
     ids = unknown_column(len(modules), np.int32)
     for row, module in enumerate(modules):
         if module:
-            ids[row] = numbers.setdefault((module, Evidence.METADATA), len(numbers))
+            ids[row] = numbers.id((module, Evidence.METADATA))
     return ids
 
 

@@ -118,7 +118,7 @@ def _is_snapshot(name: str) -> bool:
 def _local(pattern: str) -> Iterator[JobInput]:
     paths = [pattern]
     if not os.path.lexists(pattern):
-        matches = glob.iglob(pattern, recursive=True)  # noqa: PTH207  # Path's takes no absolute one
+        matches = glob.iglob(pattern, recursive=True)  # noqa: PTH207  # Path has no absolute one
         paths = sorted(matches)
     for path in paths:
         if not Path(path).is_dir():

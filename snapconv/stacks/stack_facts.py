@@ -21,6 +21,7 @@ from itertools import dropwhile, takewhile
 import numpy as np
 
 from snapconv.columns import Int32Column, plain_rows, read_only, rows_of
+from snapconv.snapshot.fields import Interner
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import (
     is_generated,
@@ -123,7 +124,8 @@ def infer_operations(stacks: StackTable) -> Operations:
     files = stacks.frames.filenames
     frame_is_python = list(map(is_python, files))
     functions = list(zip(names, map(normal, files), strict=True))
-    operation_ids = {UNNAMED: 0}
+    operations = Interner()
+    operations.id(UNNAMED)
     ids = np.zeros(len(stacks), np.int32)
     for stack_id in range(len(stacks)):
         frames = stacks.frames_of(stack_id).tolist()
@@ -132,8 +134,8 @@ def infer_operations(stacks: StackTable) -> Operations:
         n_native = frames.index(python[0]) if python else len(frames)
         native_names = list(map(names.__getitem__, frames[:n_native]))
         operation = _operation_of(list(map(functions.__getitem__, python)), native_names)
-        ids[stack_id] = operation_ids.setdefault(operation, len(operation_ids))
-    return read_only(Operations(tuple(operation_ids), ids))
+        ids[stack_id] = operations.id(operation)
+    return read_only(Operations(operations.values(), ids))
 
 
 def name_of_node(stacks: StackTable, stack_id: int) -> str:

@@ -20,6 +20,7 @@ from snapconv.columns import (
     unknown_column,
     values_of,
 )
+from snapconv.snapshot.fields import Interner
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import for_every_frame, is_native, is_python, normal
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
@@ -133,12 +134,11 @@ def assign_roles(stacks: StackTable) -> StackRoles:
     A stack of a closure that was given to an optimizer's step has not the role of an optimizer.
     """
     python = stacks.only(stacks.frames.in_files(is_python))
-    is_empty = np.diff(stacks.offsets) == 0
-    entry_bits = _bits_of_entries(stacks)
-    stack_bits = np.zeros(len(stacks), np.int64)
-    stack_bits[~is_empty] = np.bitwise_or.reduceat(
-        entry_bits, stacks.offsets[:-1][~is_empty]
-    )
+    frame_bits = _bits_of_frames(stacks.frames)
+    entry_bits = np.take(frame_bits & ~_OUTERMOST_BITS, stacks.frame_ids)
+    stack_bits = _bits_of_stacks(stacks, entry_bits)
+    # Some rules count only at the outermost Python frame of a stack.
+    stack_bits |= values_of(frame_bits & _OUTERMOST_BITS, python.outermost, missing=0)
     has = (stack_bits & _BITS_OF_ROLE[:, None]) != 0
     rule_id = unknown_column(has.shape, np.int32)
     fitting = rows_of(np.bitwise_or.reduce(stack_bits) & _BITS)
@@ -155,7 +155,7 @@ def assign_roles(stacks: StackTable) -> StackRoles:
         python=python,
         has=has,
         rule_id=rule_id,
-        is_empty=is_empty,
+        is_empty=np.diff(stacks.offsets) == 0,
         is_closure=is_closure,
         is_hook=_hooks(python, has, has_cpp=has_cpp),
         has_cpp=has_cpp,
@@ -163,20 +163,19 @@ def assign_roles(stacks: StackTable) -> StackRoles:
     return read_only(roles)
 
 
-def _bits_of_entries(stacks: StackTable) -> Int64Column:
-    """Return the bits of the rules that each entry of ``frame_ids`` fits."""
+def _bits_of_frames(frames: FrameTable) -> Int64Column:
+    """Return the bits of the rules that each frame fits."""
     patterns = [(rule.function, rule.file) for rule in FRAME_RULES]
-    frame_bits = np.array(fitting_rules(stacks.frames, patterns), np.int64)
-    entry_bits: Int64Column = np.take(frame_bits, stacks.frame_ids)
-    if (frame_bits & _OUTERMOST_BITS).any():
-        # These rules count only at the outermost Python frame of a stack.
-        python_entries = rows_of(stacks.with_frames(stacks.frames.in_files(is_python)))
-        number = np.searchsorted(python_entries, stacks.offsets)
-        ends = number[1:][number[1:] > number[:-1]]
-        is_inner = np.ones(len(entry_bits), bool)
-        is_inner[python_entries[ends - 1]] = False
-        entry_bits[is_inner] &= ~_OUTERMOST_BITS
-    return entry_bits
+    return np.array(fitting_rules(frames, patterns), np.int64)
+
+
+def _bits_of_stacks(stacks: StackTable, entry_bits: Int64Column) -> Int64Column:
+    """Return the bits of all entries of each stack."""
+    has_frames = np.diff(stacks.offsets) > 0
+    first = stacks.offsets[:-1][has_frames]
+    stack_bits = np.zeros(len(stacks), np.int64)
+    stack_bits[has_frames] = np.bitwise_or.reduceat(entry_bits, first)
+    return stack_bits
 
 
 def _closures(stacks: StackTable, entry_bits: Int64Column, has: BoolColumn) -> BoolColumn:
@@ -269,11 +268,10 @@ def _may_be_hook(file: str) -> bool:
 
 def _functions(frames: FrameTable, frame_ids: Int32Column) -> Int64Column:
     """Return a number for the function of each of these frames, equal for its lines; -1 for -1."""
-    numbers: dict[tuple[str, str], int] = {}
+    numbers = Interner()
     function = unknown_column(len(frames))
     for frame in distinct(frame_ids[frame_ids >= 0]).tolist():
-        file_and_name = normal(frames.filenames[frame]), frames.names[frame]
-        function[frame] = numbers.setdefault(file_and_name, len(numbers))
+        function[frame] = numbers.id((normal(frames.filenames[frame]), frames.names[frame]))
     return values_of(function, frame_ids)
 
 
