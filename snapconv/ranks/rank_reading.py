@@ -117,9 +117,11 @@ def _local_copy(file: str, job: str) -> Iterator[Path]:
     if not is_remote(file):
         yield Path(file)
         return
-    for folder, changed_s in _own_folders():
-        if time.time() - changed_s > _STALE_AFTER_S:
-            _remove(folder)
+    for folder in _own_folders():
+        with suppress(FileNotFoundError):  # another worker may just have removed its folder
+            age_s = time.time() - folder.lstat().st_mtime
+            if age_s > _STALE_AFTER_S:
+                _remove(folder)
     store, path = open_store(file)
     with _own_folder(job) as folder:
         copy = folder / SNAPSHOT_NAME
@@ -152,11 +154,8 @@ def _own_folder(job: str) -> Iterator[Path]:
         _remove(folder)
 
 
-def _own_folders(job: str = "") -> Iterator[tuple[Path, float]]:
-    """Find the temporary folders of this user's workers on this machine, of one job or of all.
-
-    Each has the time of its last change.
-    """
+def _own_folders(job: str = "") -> Iterator[Path]:
+    """Find the temporary folders of this user's workers on this machine, of one job or of all."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}{job}*"):
         with suppress(OSError, ValueError):
             status = folder.lstat()
@@ -165,7 +164,7 @@ def _own_folders(job: str = "") -> Iterator[tuple[Path, float]]:
                 with (folder / _MARK_NAME).open(encoding="ascii") as mark:
                     is_marked = mark.read(len(_MARK) + 1) == _MARK
                 if is_marked:
-                    yield folder, status.st_mtime
+                    yield folder
 
 
 def _remove(folder: Path) -> None:
@@ -186,7 +185,7 @@ def _is_ours(name: str) -> bool:
 
 def remove_temporary_files(job: str, reports: str | None) -> None:
     """Remove the files of workers that were killed on this machine, after the last has ended."""
-    for folder, _ in _own_folders(job):
+    for folder in _own_folders(job):
         _remove(folder)
     if reports is not None and not is_remote(reports):
         remove_partial(Path(reports), job)
