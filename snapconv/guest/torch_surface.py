@@ -324,9 +324,7 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
         Attributes("torch.cuda.nccl", ("version",)),
     ),
     Feature.SIMULATED_FILES: (
-        Attributes(
-            "torch._C.PyTorchFileReader", ("get_storage_from_record", "has_record")
-        ),
+        Attributes("torch._C.PyTorchFileReader", ("get_storage_from_record", "has_record")),
         Attributes("torch._C.PyTorchFileWriter", ("write_record",)),
         Attributes("torch.serialization", ("save", "load", "_legacy_save")),
         Attributes("torch", ("save", "load", "from_file")),

@@ -589,6 +589,7 @@ _KINDS = (
         "LMDeploy's KV cache",
         seen=(
             "no enough free memory blocks",
+            "no enough blocks\\. assertion fail",
             "cache out of memory, no request can be admitted",
         ),
         means="the KV cache of LMDeploy has too few free blocks for a request: the GPU itself is "
@@ -596,6 +597,18 @@ _KINDS = (
         next_step="a higher cache_max_entry_count (--cache-max-entry-count), a shorter prompt or "
         "session (--session-len), or fewer requests at once (--max-batch-size)",
         cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "LMDeploy's shorter sessions",
+        level=2,
+        seen=(
+            "no enough blocks for `?session_len`? \\(<length>\\), `?session_len`? truncated to <fits>",
+        ),
+        means="a warning: the KV cache of LMDeploy has no room for one session of the length that "
+        "was set, and its sessions become as long as the cache allows",
+        next_step="nothing, where that length is enough; else a higher cache_max_entry_count "
+        "(--cache-max-entry-count), --quant-policy 8 for a smaller cache, or more GPUs (--tp)",
+        cause=OomCause.WARNING,
     ),
     MessageKind(
         "LMDeploy's start",
@@ -1409,6 +1422,7 @@ _KINDS = (
         level=2,
         seen=(
             "unable to allocate pinned system memory, pinned memory pool will not be available",
+            "failed to allocate pinned system memory: (?:no pinned memory pool|cuda driver version)",
         ),
         means="a warning: the driver gave Triton no pinned memory of the host, and Triton goes on "
         "without. The words after it say why: often the container has no GPU or an old driver, or "

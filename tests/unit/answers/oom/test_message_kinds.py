@@ -28,6 +28,30 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
+        "[TM][ERROR] No enough blocks. Assertion fail: /root/lmdeploy/src/turbomind/models/llama/"
+        "LlamaBatch.cc:358",
+        "LMDeploy's KV cache",
+        LIMITED,
+        {},
+        "a higher cache_max_entry_count",
+    ),
+    (
+        "[TM][WARNING] No enough blocks for `session_len` (131072), `session_len` truncated to "
+        "111360.",
+        "LMDeploy's shorter sessions",
+        "not a failure",
+        {"requested": 131072, "fit": 111360},
+        "nothing, where that length",
+    ),
+    (
+        "W1224 09:35:54 1 pinned_memory_manager.cc:103] failed to allocate pinned system memory: no "
+        "pinned memory pool, falling back to non-pinned system memory",
+        "Triton without pinned memory",
+        "not a failure",
+        {},
+        "nothing, if the models load",
+    ),
+    (
         "OpenBLAS blas_thread_init: pthread_create failed for thread 9 of 32: Operation not "
         "permitted\nRuntimeError: can't start new thread",
         "a limit of threads",
