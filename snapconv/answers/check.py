@@ -6,17 +6,16 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
-
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.findings import Finding, advise
 from snapconv.answers.diff import paired
-from snapconv.answers.growth import find_growth, why_unknown
+from snapconv.answers.growth import bytes_per_iteration, find_growth, why_unknown
 from snapconv.answers.peak import total_of_either, totals_by_category
 from snapconv.classification.categories import Category
 from snapconv.errors import InputError
 from snapconv.json_text import picked
 from snapconv.replay.history_verdict import Verdict
+from snapconv.stacks.stack_roles import marked_stacks
 from snapconv.units import (
     HOST,
     Device,
@@ -232,7 +231,7 @@ def _device_checks(analysis: DeviceAnalysis, budgets: Budgets) -> Iterator[Check
     for category in budgets.max_category:
         yield _category_check(analysis, category, budgets)
     if budgets.max_growth is not None:
-        growth = sum(line.bytes_per_iteration for line in find_growth(analysis))
+        growth = bytes_per_iteration(find_growth(analysis))
         unknown = why_unknown(analysis)
         yield Check("growth per iteration", device, budgets.max_growth, growth, unknown)
 
@@ -349,8 +348,8 @@ def _shows_frees(analysis: DeviceAnalysis) -> bool:
     """Return whether frees have stacks of their own, if there are any: faults are found by them."""
     allocations = analysis.allocations
     stacks = allocations.free_stack_id[allocations.freed_event >= 0]
-    is_empty = np.append(analysis.features.roles.is_empty, True)[stacks]
-    has_stacks = not len(stacks) or not bool(is_empty.all())
+    has_frames = marked_stacks(~analysis.features.roles.is_empty, stacks)
+    has_stacks = not len(stacks) or bool(has_frames.any())
     return analysis.phases.free_sites_known and has_stacks
 
 

@@ -22,7 +22,7 @@ from snapconv.columns import number_groups, plain_rows
 from snapconv.json_text import picked
 from snapconv.replay.history_verdict import Verdict
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine, line_values
-from snapconv.units import Device, device_kind
+from snapconv.units import HOST, Device, device_kind
 
 # What every line allocates: the names of its operations and its categories.
 Contents = Mapping[SourceLine, frozenset[str]]
@@ -328,8 +328,8 @@ def paired(
     old_devices = {analysis.device.device: analysis for analysis in old}
     new_devices = {analysis.device.device: analysis for analysis in new}
     pairs = []
-    old_gpus = [analysis.device.device for analysis in old if not analysis.device.is_host]
-    new_gpus = [analysis.device.device for analysis in new if not analysis.device.is_host]
+    old_gpus = [device for device in old_devices if device != HOST]
+    new_gpus = [device for device in new_devices if device != HOST]
     if len(old_gpus) == len(new_gpus) == 1:
         pairs.append((old_devices.pop(old_gpus[0]), new_devices.pop(new_gpus[0])))
     for device in list(old_devices):

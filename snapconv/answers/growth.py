@@ -196,7 +196,7 @@ class GrowthReport:
     @property
     def bytes_per_iteration(self) -> int:
         """The bytes that an iteration adds for good."""
-        return sum(line.bytes_per_iteration for line in self.lines)
+        return bytes_per_iteration(self.lines)
 
     @property
     def weight(self) -> int:
@@ -216,6 +216,11 @@ class GrowthReport:
             "never_freed": [line.to_json() for line in self.never_freed],
             "garbage": self.garbage.to_json() if self.garbage else None,
         }
+
+
+def bytes_per_iteration(growths: Sequence[Growth]) -> int:
+    """Return the bytes that an iteration adds for good in all."""
+    return sum(growth.bytes_per_iteration for growth in growths)
 
 
 def report_growth(analysis: DeviceAnalysis) -> GrowthReport:
@@ -605,7 +610,7 @@ def _record_more(analysis: DeviceAnalysis) -> str:
 
 def growth_notes(analysis: DeviceAnalysis, growths: Sequence[Growth]) -> Iterator[Note]:
     """Report how much every iteration adds for good, and the project's line with most of it."""
-    n_added = sum(growth.bytes_per_iteration for growth in growths)
+    n_added = bytes_per_iteration(growths)
     if not growths or n_added * _ITERATIONS_THAT_MATTER < analysis.replay.allocated.peak:
         return
     largest = growths[0]

@@ -24,6 +24,7 @@ from snapconv.answers.moments import FoundMoment
 from snapconv.answers.notes import device_notes
 from snapconv.answers.oom.failed_allocation import FailedAllocation, failed_allocations
 from snapconv.answers.peak import MomentState, state_at
+from snapconv.classification.features import at
 from snapconv.columns import (
     BoolColumn,
     Int8Column,
@@ -71,7 +72,6 @@ class ReportStacks:
     stack_id: Int64Column
     table: StackTable
     n_frames: Int64Column
-    innermost_frame_id: Int32Column
     project_frame_id: Int32Column
     frame_id: Int64Column
     is_project: BoolColumn
@@ -177,9 +177,7 @@ def build_memory_report(analysis: DeviceAnalysis) -> MemoryReport:
         moments=tuple(_moments(analysis)),
         growth=growth,
         oom_events=failed_allocations(analysis),
-        phase=np.append(analysis.phases.phase, np.int8(-1))[
-            analysis.allocations.alloc_event
-        ],
+        phase=at(analysis.phases.phase, analysis.allocations.alloc_event, -1),
         stacks=report_stacks(
             analysis.snapshot.stacks,
             _own_stacks(analysis.snapshot, analysis.device),
@@ -263,7 +261,6 @@ def report_stacks(
         stack_id=ids,
         table=table,
         n_frames=np.diff(table.offsets),
-        innermost_frame_id=table.innermost,
         project_frame_id=table.only(is_project).innermost,
         frame_id=frame_id,
         is_project=is_project,

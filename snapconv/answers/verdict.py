@@ -16,7 +16,13 @@ from snapconv.answers.advice.evidence import FAULT
 from snapconv.answers.advice.findings import Finding, quick_findings
 from snapconv.answers.causes import N_CAUSES, Cause, largest_causes
 from snapconv.answers.fragmentation import free_memory, much_waste
-from snapconv.answers.growth import Growth, find_growth, growing_sentence, growth_notes
+from snapconv.answers.growth import (
+    Growth,
+    bytes_per_iteration,
+    find_growth,
+    growing_sentence,
+    growth_notes,
+)
 from snapconv.answers.moments import worst_event
 from snapconv.answers.oom.failed_allocation import find_out_of_memory
 from snapconv.answers.peak import CategoryTotal, device_memory, summary_totals
@@ -165,7 +171,7 @@ def _grows(analysis: DeviceAnalysis, growing: Sequence[Growth]) -> _Fact | None:
     """Report growth to the end of the trace, where it is enough for a note."""
     if not any(growth_notes(analysis, growing)):
         return None
-    n_added = sum(growth.bytes_per_iteration for growth in growing)
+    n_added = bytes_per_iteration(growing)
     location = optional(", most of it at {0.place}", growing[0].line)
     grown = analysis.features.mask(np.concatenate([growth.rows for growth in growing]))
     live = grown & analysis.allocations.live_at(analysis.n_events - 1)

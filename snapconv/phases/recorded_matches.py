@@ -22,7 +22,6 @@ from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.event_table import EventTable
 from snapconv.snapshot.recorded.metadata import Metadata, RecordedTensors
 
-_NEVER = np.iinfo(np.int32).max
 # The tables of Metadata that have a record of a tensor in each row.
 _RECORDS = (
     "parameters",
@@ -75,8 +74,6 @@ class _Index:
         key = addr_id.reshape(-1) * self._n_moments + allocations.alloc_event + 1
         self._order = np.argsort(key, kind="stable")
         self._keys = key[self._order]
-        freed_event = allocations.freed_event
-        self._freed_event = np.where(freed_event >= 0, freed_event, _NEVER)
 
     def find(self, recorded: RecordedTensors, device: int) -> Int64Column:
         """Return the row of each record's allocation."""
@@ -91,7 +88,8 @@ class _Index:
         position = np.searchsorted(self._keys, key, side="right") - 1
         row = self._order[np.maximum(position, 0)]
         is_same_addr = (position >= 0) & (self._allocations.addr[row] == addr)
-        is_live = is_same_addr & (self._freed_event[row] > before)
+        freed = self._allocations.freed_event[row]
+        is_live = is_same_addr & ((freed < 0) | (freed > before))
         matches[records] = np.where(is_live, row, -1)
         return matches
 

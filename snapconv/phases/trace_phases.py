@@ -294,8 +294,7 @@ def _frees_have_stacks(
     alloc_stack = events.stack_id[allocations.alloc_event[is_complete]]
     free_stack = allocations.free_stack_id[is_complete]
     # Two stacks without a frame are the same stack, and are no evidence.
-    has_frames = np.append(~roles.is_empty, False)
-    is_captured = has_frames[alloc_stack] & (free_stack >= 0)
+    is_captured = marked_stacks(~roles.is_empty, alloc_stack) & (free_stack >= 0)
     if not is_captured.any():
         stacks = events.stack_id[requested[requested >= 0]]
         return not len(stacks) or bool(np.any(stacks >= 0))
@@ -314,7 +313,7 @@ def _labels(
     if len(rows):
         label[rows] = _labels_of_steps(roles, rows, stack[rows], label[rows])
     rows = rows_of(is_zero_grad)
-    is_within_step = marked_stacks(roles.has[Role.OPTIMIZER], stack[rows])
+    is_within_step = roles.of(Role.OPTIMIZER, stack[rows])
     label[rows[~is_within_step]] = Phase.OTHER  # a closure may call zero_grad within a step
     return label
 
@@ -340,9 +339,9 @@ def _labels_of_steps(
     A step may be given a closure with a forward and a backward in it. Where the trace begins in
     such a step, that forward may be lost. In a step without a closure the engine runs no backward.
     """
-    forward = np.append(roles.has[Role.MODULE_CALL] | roles.has[Role.LOSS], False)
+    forward = marked_stacks(roles.has[Role.MODULE_CALL] | roles.has[Role.LOSS], stack)
     begins_trace = rows == np.arange(len(rows))
-    may_have_closure = begins_trace | forward[stack].any()
+    may_have_closure = begins_trace | forward.any()
     plain_label = np.take(_phases_of_stacks(roles, engine=None), stack)
     shown = np.where(may_have_closure, label, plain_label)
     is_of_step = (shown == 0) & ~marked_stacks(roles.is_closure, stack)
@@ -388,8 +387,6 @@ def _find_iterations(
 def _numbered(phase: Int8Column, ends: Int64Column) -> Int32Column:
     """Return the iteration of every event by the ends of iterations."""
     n = len(phase)
-    if not n:
-        return np.zeros(0, np.int32)
     edges = np.append(ends[ends < n - 1] + 1, n)
     numbers = np.arange(len(edges), dtype=np.int32)
     iteration = np.repeat(numbers, np.diff(edges, prepend=0))

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.causes import Cause, largest_causes
-from snapconv.answers.growth import find_growth
+from snapconv.answers.growth import bytes_per_iteration, find_growth
 from snapconv.answers.oom.failed_allocation import find_out_of_memory
 from snapconv.answers.peak import device_memory, summary_totals
 from snapconv.answers.verdict import find_verdict
@@ -201,7 +201,7 @@ def rank_device(analysis: DeviceAnalysis) -> RankDevice:
         about=verdict.about,
         verdict=_cut(verdict.sentence),
         command=verdict.command,
-        growth_bytes=sum(growth.bytes_per_iteration for growth in growing),
+        growth_bytes=bytes_per_iteration(growing),
         growth_place=_cut(growth_line.place) if growth_line else "",
         failed=failed,
         input_shape=_input_shape(analysis),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.findings import advise, goal_of
@@ -20,9 +21,9 @@ from snapconv.answers.timeline import (
 from snapconv.answers.verdict import FileVerdict, find_verdict
 from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.classification.classify import reason_of
-from snapconv.columns import Int32Column, Int64Column, distinct, rows_of
+from snapconv.columns import Int64Column, distinct, run_starts
 from snapconv.naming.weight_table import tensor_names
-from snapconv.phases.annotation_spans import AnnotationSpans, find_span_lanes
+from snapconv.phases.annotation_spans import find_span_lanes
 from snapconv.phases.trace_phases import Phase
 from snapconv.units import device_argument, device_name
 from snapconv.writers.html.column_encoding import (
@@ -114,9 +115,16 @@ def _spans(analysis: DeviceAnalysis) -> tuple[Columns, dict[str, object]]:
     """Return the columns and the facts of the spans that a page shows."""
     snapshot = analysis.snapshot
     spans, lanes, n_left_out = find_span_lanes(snapshot, analysis.device, most=_MOST_SPANS)
-    names = [snapshot.texts[number] for number in distinct(spans.name_id).tolist()]
+    name_ids, name = np.unique(spans.name_id, return_inverse=True)
+    names = [snapshot.texts[number] for number in name_ids.tolist()]
     facts: dict[str, object] = {"span_names": names, "n_spans_left_out": n_left_out}
-    return _span_columns(analysis, spans, lanes), facts
+    columns = _step_columns(analysis) | {
+        "span_name": name,
+        "span_first": spans.first_event,
+        "span_length": spans.last_event - spans.first_event,
+        "span_depth": lanes,
+    }
+    return encode_columns(columns), facts
 
 
 def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
@@ -210,24 +218,16 @@ def _level_columns(level: TimelineLevel) -> Columns:
     return encode_columns(columns)
 
 
-def _span_columns(
-    analysis: DeviceAnalysis, spans: AnnotationSpans, lanes: Int32Column
-) -> Columns:
+def _step_columns(analysis: DeviceAnalysis) -> dict[str, NDArray[Any]]:
     phase = analysis.phases.phase
-    begins = rows_of(np.diff(phase, prepend=-1)) if len(phase) else np.zeros(0, np.int64)
-    name = np.unique(spans.name_id, return_inverse=True)[1]
+    begins = run_starts(phase)
     iterations = [row for row in analysis.iterations if row.first_event >= 0]
-    columns = {
+    return {
         "iteration_first": np.array([row.first_event for row in iterations]),
         "iteration_peak": np.array([row.peak_bytes for row in iterations]),
         "phase_first": begins,
         "phase": phase[begins],
-        "span_name": name,
-        "span_first": spans.first_event,
-        "span_length": spans.last_event - spans.first_event,
-        "span_depth": lanes,
     }
-    return encode_columns(columns)
 
 
 def encoded_times(times: Int64Column | None, most_bytes: int) -> tuple[int, Columns]:

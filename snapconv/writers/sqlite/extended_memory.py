@@ -379,7 +379,7 @@ FRAMES, STACKS, STACK_FRAMES = (
             "snapconv_frames",
             "innermost_frame_id",
             "the stack is empty",
-            path="stacks.innermost_frame_id",
+            path="stacks.table.innermost",
         ),
         row_of(
             "snapconv_frames",

@@ -2,7 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from snapconv.answers.growth import N_PARTS, Fate, Growth, GrowthReport, Trend, UnfreedLine
+from snapconv.answers.growth import (
+    N_PARTS,
+    Fate,
+    Growth,
+    GrowthReport,
+    Trend,
+    UnfreedLine,
+    bytes_per_iteration,
+)
 from snapconv.stacks.project_lines import LIBRARY_ONLY
 from snapconv.units import counted, device_name, format_bytes
 from snapconv.writers.text.size_rows import line_shown, most_rows, next_line, size_rows
@@ -97,7 +105,7 @@ def _growing_lines(lines: Sequence[Growth]) -> Iterator[str]:
         yield f"{'':>18}{_iterations(line)}; {size} at the end; {line.certainty}"
     hidden = lines[most_rows(_N_LINES) :]
     if hidden:
-        n_bytes = sum(line.bytes_per_iteration for line in hidden)
+        n_bytes = bytes_per_iteration(hidden)
         yield f"  {format_bytes(n_bytes):>14} per iteration  {counted(len(hidden), 'more line')}"
 
 

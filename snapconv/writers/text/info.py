@@ -13,6 +13,7 @@ from snapconv.units import (
     optional,
     shortened,
 )
+from snapconv.writers.text.size_rows import listed
 
 if TYPE_CHECKING:  # notes are printed of what loads no analysis, too
     from snapconv.answers.info import Facts
@@ -56,9 +57,7 @@ def _settings_line(settings: Mapping[str, str]) -> str:
 
 def _annotation_line(annotations: Mapping[str, int]) -> str:
     names = [f"{shortened(name, _MOST_OF_NAME)} ({n})" for name, n in annotations.items()]
-    n_hidden = len(names) - _MOST_NAMES
-    hidden = f" and {n_hidden} more" if n_hidden > 0 else ""
-    return f"  annotations: {', '.join(names[:_MOST_NAMES])}{hidden}"
+    return f"  annotations: {listed(names, _MOST_NAMES)}"
 
 
 def settings_shown(entries: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:

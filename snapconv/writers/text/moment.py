@@ -33,6 +33,7 @@ from snapconv.writers.text.size_rows import (
     category_lines,
     history_lines,
     line_shown,
+    listed,
     next_line,
     position,
     project_shown,
@@ -76,10 +77,8 @@ def moment_lines(state: MomentState) -> Iterator[str]:
         yield f"  {WAITING_LABEL} {format_bytes(state.waiting_bytes)}"
     yield from outside_line(state.memory, state.device)
     if state.annotations:
-        names = [shortened(name, _MOST_OF_NAME) for name in state.annotations[:MOST_ROWS]]
-        n_hidden = len(state.annotations) - len(names)
-        hidden = f" and {n_hidden} more" if n_hidden else ""
-        yield f"  inside {' > '.join(names)}{hidden}"
+        names = [shortened(name, _MOST_OF_NAME) for name in state.annotations]
+        yield f"  inside {listed(names, MOST_ROWS, ' > ')}"
     yield from live_lines(state)
     rows = []
     for row in state.operations:

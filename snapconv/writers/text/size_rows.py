@@ -80,6 +80,13 @@ def change_shown(before: int, after: int, *, like: int | None = None) -> str:
     return f"{format_bytes(before, like=like)} → {format_bytes(after, like=like)}"
 
 
+def listed(names: Sequence[str], n_most: int, separator: str = ", ") -> str:
+    """List the first names, and count the others."""
+    n_hidden = len(names) - n_most
+    hidden = f" and {n_hidden} more" if n_hidden > 0 else ""
+    return f"{separator.join(names[:n_most])}{hidden}"
+
+
 def history_lines(verdict: str) -> Iterator[str]:
     """Say what a trace that is not complete does not show."""
     if verdict in _NOT_SHOWN:
