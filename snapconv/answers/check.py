@@ -22,6 +22,7 @@ from snapconv.units import (
     counted,
     device_name,
     format_bytes,
+    optional,
     parse_bytes,
     shortened,
 )
@@ -154,7 +155,7 @@ class Check:
         if self.is_unknown:
             lower_bound = f"at least {actual}, limit {limit}; " if self.actual_bytes else ""
             return f"{name} is not known: {lower_bound}{self.unknown}"
-        remark = f"; {self.remark}" if self.remark else ""
+        remark = optional("; {}", self.remark)
         if self.holds:
             if self.unknown:
                 actual = f"between {actual} and {format_bytes(self.most_bytes or 0)}"

@@ -5,6 +5,7 @@ since 2.14 an event of its own where a tensor is given a text. Columns in, colum
 events, no times.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -162,12 +163,12 @@ def _paired(
     Those of a name are paired last in first out. One that never ends lasts to the ``last`` time;
     one whose start is lost begins at the ``first``.
     """
-    open_starts: dict[int, list[int]] = {}
+    open_starts: defaultdict[int, list[int]] = defaultdict(list)
     ranges = []
     for name, is_start, time in marks:
         if is_start:
-            open_starts.setdefault(name, []).append(time)
-        elif open_starts.get(name):
+            open_starts[name].append(time)
+        elif open_starts[name]:
             ranges.append((name, open_starts[name].pop(), time))
         else:
             ranges.append((name, min(first, time), time))

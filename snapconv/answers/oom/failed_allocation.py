@@ -4,6 +4,7 @@ Of a file without any it is the memory at the peak, where the request is not kno
 what would have helped.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -113,7 +114,7 @@ def find_out_of_memory(
     request = None
     verdict = None
     if failed:
-        owners = _owners(analysis.snapshot, failed[0], layout)
+        owners = np.array([*_owners(analysis.snapshot, failed[0], layout)], object)
         request = _explained(analysis, failed[0], layout, owners)
         verdict = decide_oom(_shortage(analysis, request, state.memory, layout, owners))
         # Without a name in its event, the request is taken to be of the default pool.
@@ -127,25 +128,21 @@ def find_out_of_memory(
 
 def _owners(
     snapshot: Snapshot, request: FailedAllocation, layout: MemoryLayout
-) -> ObjectColumn:
+) -> Iterator[str]:
     """Name the pool of every segment that a request cannot use; empty where it can use it."""
     request_pool = request.pool or DEFAULT_POOL
     is_small = request.block_bytes <= SMALL_REQUEST_BYTES
-    names = []
     columns = (layout.segments.pool_id, layout.segments.stream, layout.segments.is_small)
     for pool_id, stream, is_for_small in plain_rows(*columns):
         pool = tuple(snapshot.pools[pool_id]) if pool_id >= 0 else request_pool
         if pool != request_pool:
-            names.append(
-                "the default pool" if pool == DEFAULT_POOL else f"{_PRIVATE}{pool}"
-            )
+            yield "the default pool" if pool == DEFAULT_POOL else f"{_PRIVATE}{pool}"
         elif stream != request.stream:
-            names.append(f"the pool of stream {stream}")
+            yield f"the pool of stream {stream}"
         elif is_for_small != is_small:
-            names.append(f"segments for {'small' if is_for_small else 'large'} requests")
+            yield f"segments for {'small' if is_for_small else 'large'} requests"
         else:
-            names.append("")
-    return np.array(names, object)
+            yield ""
 
 
 def _explained(
@@ -200,13 +197,11 @@ def _shortage(
     fraction = settings.memory_fraction
     owner_of_free = owners[free.segment]
     is_usable = owner_of_free == ""
-    other_pool = ""
-    other_pool_bytes = 0
-    for name in sorted({*owner_of_free} - {""}):
-        n_bytes = int(free.n_bytes[owner_of_free == name].sum())
-        if n_bytes > other_pool_bytes:
-            other_pool = name
-            other_pool_bytes = n_bytes
+    pool_bytes = {
+        name: int(free.n_bytes[owner_of_free == name].sum())
+        for name in sorted({*owner_of_free} - {""})
+    }
+    other_pool = max(pool_bytes, key=pool_bytes.__getitem__, default="")
     keeper = ""
     if other_pool.startswith(_PRIVATE):
         blocks = layout.blocks
@@ -222,7 +217,7 @@ def _shortage(
         usable=_pieces(free.n_bytes[is_usable]),
         elsewhere=_pieces(free.n_bytes[~is_usable]),
         other_pool=other_pool,
-        other_pool_bytes=other_pool_bytes,
+        other_pool_bytes=pool_bytes.get(other_pool, 0),
         keeper=keeper,
         returnable_bytes=free_memory(analysis, layout, "").private_bytes,
         allowed_bytes=allowed_bytes,

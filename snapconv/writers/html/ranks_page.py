@@ -4,8 +4,9 @@ Nothing runs in it and nothing is loaded: names from files are text. Bars share 
 rank that differs is seen among thousands.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import chain
 from pathlib import Path
 
 from snapconv.answers.ranks.job_report import JobReport
@@ -57,10 +58,10 @@ def _lines(report: JobReport) -> Iterator[str]:
         yield f"<li>{_text(finding.sentence)}</li>"
     for file in report.errors:
         yield f'<li class="e">{_text(f"{file.name}: {file.error}")}</li>'
-    yield f"</ul><p>{_legend(report)}</p><table><tr>"
+    rows = [(file, device) for file in report.last_dumps for device in file.devices]
+    yield f"</ul><p>{_legend([device for _, device in rows])}</p><table><tr>"
     yield f"{''.join(f'<th>{head}</th>' for head in _HEADS)}</tr>"
     odd_files = {finding.file for finding in report.findings}
-    rows = [(file, device) for file in report.last_dumps for device in file.devices]
     greatest = max((device.peak_bytes for _, device in rows), default=0)
     for file, device in rows:
         yield _row(file, device, greatest, is_odd=file.file in odd_files)
@@ -103,11 +104,8 @@ def _bar(device: RankDevice, greatest: int) -> str:
     return f'<svg width="{_BAR_WIDTH}" height="{_BAR_HEIGHT}">{"".join(parts)}</svg>'
 
 
-def _legend(report: JobReport) -> str:
-    names: set[str] = set()
-    for file in report.last_dumps:
-        for device in file.devices:
-            names.update(device.categories)
+def _legend(devices: Sequence[RankDevice]) -> str:
+    names = {*chain.from_iterable(device.categories for device in devices)}
     entries = []
     for name in sorted(names, key=_order):
         rect = f'<rect width="100%" height="100%" fill="{_color(name)}"/>'

@@ -44,10 +44,8 @@ def view_rows(analysis: DeviceAnalysis, streams: Int64Column) -> ViewRows:
     kind_keys = {name: values[first] for name, values in keys.items()}
     columns, stack_ids = _kind_columns(kind_keys)
     columns["kind_count"] = np.bincount(kind, minlength=len(first))
-    page_rows = np.empty(len(order), np.int64)
-    page_rows[order] = np.arange(len(order))
     encoded = encode_columns(columns | _allocation_columns(analysis, order))
-    return ViewRows(encoded, page_rows, stack_ids)
+    return ViewRows(encoded, _positions(order), stack_ids)
 
 
 def _kind_columns(
@@ -126,9 +124,14 @@ def _kinds(keys: list[NDArray[Any]]) -> tuple[Int64Column, Int64Column]:
     """Return every row's kind, numbered by first appearance, and the first row of every kind."""
     first, group = number_groups(*keys)
     order = np.argsort(first)
-    number = np.empty(len(order), np.int64)
-    number[order] = np.arange(len(order))
-    return number[group], first[order]
+    return _positions(order)[group], first[order]
+
+
+def _positions(order: Int64Column) -> Int64Column:
+    """Return where each row stands in an order."""
+    positions = np.empty(len(order), np.int64)
+    positions[order] = np.arange(len(order))
+    return positions
 
 
 _NATIVE, _PYTHON, _PROJECT = 0, 1, 2

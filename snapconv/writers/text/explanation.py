@@ -68,10 +68,10 @@ def _rows(explained: Values, *, whole_stack: bool) -> Iterator[_Row]:
     yield "annotations", [_annotation(row) for row in explained["annotations"]]
     yield from _code(explained["origin"])
     if whole_stack:
-        for label, stack in (("stack", "stack"), ("free stack", "free_stack")):
+        for stack in ("stack", "free_stack"):
             frames = explained["origin"][stack]
             lines = [f"{' *'[frame['is_project']]} {_frame(frame)}" for frame in frames]
-            yield label, lines or ["  no frames"]
+            yield stack.replace("_", " "), lines or ["  no frames"]
     yield from _category(explained["verdict"])
 
 

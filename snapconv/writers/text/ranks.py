@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from snapconv.answers.ranks.job_report import JobReport, Kind
 from snapconv.answers.ranks.rank_file import RankFile
-from snapconv.units import counted, format_bytes
+from snapconv.units import counted, format_bytes, optional
 from snapconv.writers.text.size_rows import next_line
 
 N_ROWS = 16
@@ -45,16 +45,14 @@ def _head(report: JobReport) -> str:
     peaks = [
         device.peak_bytes for file in ranks if (device := file.main_device) is not None
     ]
-    lacking = f"; {report.lacking}" if report.lacking else ""
+    lacking = optional("; {}", report.lacking)
     spread = ""
     if peaks:
         smallest = format_bytes(min(peaks))
         largest = format_bytes(max(peaks))
-        spread = (
-            f"; peaks {smallest} to {largest}"
-            if smallest != largest
-            else f"; peak {largest}"
-        )
+        spread = f"; peak {largest}"
+        if smallest != largest:
+            spread = f"; peaks {smallest} to {largest}"
     return f"{counted(len(ranks), 'rank')} in {counted(report.n_files, 'file')}{lacking}{spread}"
 
 

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 from snapconv.answers.what_if.conclusion import conclude
 from snapconv.answers.what_if.setting_trials import ONE_STREAM, SettingTrials, Tried
 from snapconv.torch_knowledge.backends import backend_of_kind
-from snapconv.units import counted, device_kind, device_name, format_bytes, format_share
+from snapconv.units import (
+    counted,
+    device_kind,
+    device_name,
+    format_bytes,
+    format_share,
+    optional,
+)
 from snapconv.writers.text.size_rows import line_shown
 
 _COLUMNS = (12, 12, 8, 11)
@@ -18,7 +25,7 @@ def what_if_lines(trials: SettingTrials) -> Iterator[str]:
     batch = "" if trials.batch_scale == 1 else f", batch × {trials.batch_scale:g}"
     capacity = "on a device that never runs out of memory"
     if trials.capacity_bytes is not None:
-        source = f": {trials.capacity_from}" if trials.capacity_from else ""
+        source = optional(": {}", trials.capacity_from)
         capacity = f"with {format_bytes(trials.capacity_bytes)} for PyTorch{source}"
     yield f"{device_name(trials.device)}  {conclude(trials)}"
     yield f"  {counted(trials.n_events, 'event')} replayed{batch}, {capacity}"
@@ -66,7 +73,7 @@ def _table(trials: SettingTrials) -> Iterator[str]:
 
 def _refused_lines(trials: SettingTrials) -> Iterator[str]:
     """Name the settings that the job's release may refuse, and the caution about its variable."""
-    tried_names = {tried_names.name for tried_names in trials.tried}
+    tried_names = {tried.name for tried in trials.tried}
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for name in sorted(trials.refused, key=tried_names.__contains__):
         action = "tried, although" if name in tried_names else "not tried, as"
