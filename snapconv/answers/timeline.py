@@ -166,7 +166,7 @@ def find_segment_lifetimes(device: DeviceSnapshot) -> "np.recarray[Any, Any]":
 
 def _final_pieces(device: DeviceSnapshot) -> list[_Piece]:
     segments = device.segments
-    columns = (
+    rows = plain_rows(
         segments.addr,
         segments.total_bytes,
         segments.stream,
@@ -174,7 +174,7 @@ def _final_pieces(device: DeviceSnapshot) -> list[_Piece]:
         segments.is_small,
         segments.is_expandable,
     )
-    return [_Piece(*row) for row in plain_rows(*columns)]
+    return [_Piece(*row) for row in rows]
 
 
 def _segment_events(device: DeviceSnapshot) -> Iterator[Any]:

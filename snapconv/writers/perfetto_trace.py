@@ -132,8 +132,8 @@ def _annotations(analysis: DeviceAnalysis) -> list[list[_Span]]:
         analysis.snapshot, analysis.device, most=_MOST_SPANS
     )
     lanes: dict[int, list[_Span]] = defaultdict(list)
-    columns = (spans.name_id, spans.first_event, spans.last_event, lane_of_span)
-    for name_id, first, last, lane in plain_rows(*columns):
+    rows = plain_rows(spans.name_id, spans.first_event, spans.last_event, lane_of_span)
+    for name_id, first, last, lane in rows:
         # A trace has the name once for every range: a file may share a long one among thousands.
         name = shortened(analysis.snapshot.texts[name_id], _MOST_OF_NAME)
         lanes[lane].append((name, first, last, {}))

@@ -132,8 +132,9 @@ def _owners(
     """Name the pool of every segment that a request cannot use; empty where it can use it."""
     request_pool = request.pool or DEFAULT_POOL
     is_small = request.block_bytes <= SMALL_REQUEST_BYTES
-    columns = (layout.segments.pool_id, layout.segments.stream, layout.segments.is_small)
-    for pool_id, stream, is_for_small in plain_rows(*columns):
+    segments = layout.segments
+    rows = plain_rows(segments.pool_id, segments.stream, segments.is_small)
+    for pool_id, stream, is_for_small in rows:
         pool = tuple(snapshot.pools[pool_id]) if pool_id >= 0 else request_pool
         if pool != request_pool:
             yield "the default pool" if pool == DEFAULT_POOL else f"{_PRIVATE}{pool}"
