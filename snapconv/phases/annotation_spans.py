@@ -141,7 +141,7 @@ def recorded_functions(
     """
     notes = snapshot.annotations
     times = device.events.time_us
-    if times is None or not len(times):
+    if times is None or not len(notes) or not len(times):
         return _NO_SPANS
     is_chosen = notes.name_id >= 0
     if prefix:
