@@ -191,6 +191,7 @@ def _rows_of_records(
 
 
 def _values_of(columns: Sequence[Column], number: int | range, record: object) -> list[Any]:
+    """Take values out of a record, or arrays out of a report; what is below None is None."""
     values: list[Any] = []
     for column in columns:
         value: Any = number
