@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import quote, unquote
 
+from snapconv.errors import RecorderError
 from snapconv.guest.import_hook import when_imported
 from snapconv.guest.own_frames import for_program, is_in_our_work, stands_in
 from snapconv.simulation.patches import Patches
@@ -271,7 +272,12 @@ class FileVersions:
 
     def patch(self, patches: Patches, functions: "Functions") -> None:
         """Replace functions by work of this, as soon as their modules are imported."""
-        # Else it would remove what is in open folders, which have no names.
+        # Else rmtree removes what is in open folders, which have no names (Python 3.10 to 3.14).
+        if not hasattr(shutil, "_use_fd_functions"):
+            raise RecorderError(
+                "with this Python, --no-compute cannot keep files from shutil.rmtree; "
+                "record without it"
+            )
         patches.set(shutil, "_use_fd_functions", value=False)
         for module, rows in functions.items():
             work = partial(self._patch_module, patches, module, rows)

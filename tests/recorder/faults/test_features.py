@@ -113,7 +113,7 @@ NOT_OF_TORCH = {
     "_getframe", "_bootstrap_inner", "_get_module_details",
     "_torchdynamo_orig_callable", "_torchdynamo_orig_backend", "_orig_mod", "_schema", "_untyped_storage",
     "_exit", "_to_copy", "_forward_cls", "_local_tensor", "_init_fn",
-    "save_file", "load_file", "safe_open", "open", "rmtree", "_normal_accessor", "showwarning",
+    "save_file", "load_file", "safe_open", "open", "_use_fd_functions", "_normal_accessor", "showwarning",
 }  # fmt: skip
 # Answers that the simulation adds, where torch has none to compare with.
 ADDED = {"_set_sequence_number_for_group", "_get_sequence_number_for_group", "default_capture_stream"} | {

@@ -21,6 +21,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from snapconv.errors import RecorderError  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 
 pytestmark = [pytest.mark.smoke("no-compute"), pytest.mark.filterwarnings("ignore:.*torch.jit")]
@@ -554,6 +555,16 @@ def test_a_file_in_a_folder_in_place_of_one_that_was_moved_has_its_name(folder):
         torch.save(torch.ones(512, 1024, device="cuda"), "run/model.pt")
         [listed] = simulation.values()["files_not_written"]
     assert listed["path"] == "run/model.pt"
+
+
+def test_a_python_whose_rmtree_cannot_be_kept_from_files_is_refused(monkeypatch):
+    monkeypatch.delattr(shutil, "_use_fd_functions")
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: Path(path).rmdir())
+    with (
+        pytest.raises(RecorderError, match="record without it"),
+        simulated(SimulationOptions(compute=False)),
+    ):
+        pass
 
 
 def test_where_values_are_computed_files_are_written(folder):
