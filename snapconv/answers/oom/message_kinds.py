@@ -4865,6 +4865,8 @@ _KINDS = (
             r"(?:cc1plus|cc1|cicc|ptxas|nvcc|clang|ninja|c\+\+|g\+\+)[-\d.]{0,8}(?:fatal)?:"
             r"(?:(?!cuda|gpu|hip)\S){0,40}?(?:out of memory|(?<!oom)killed|cannot allocate memory)",
             r"killed(?:\(program|signal terminated program) (?:cc1|cc1plus|cicc|ptxas)",
+            r"building (?:nvcc|cuda|cxx|c) (?:\(device\))? object \S{1,400}?(?<!oom)killed"
+            r"(?:cmake error|g?make\[|make:|ninja)",
             r"(?:go (?:build|install|test|run)|cmd/(?:compile|link)).{0,600}?fatal error: "
             r"(?:runtime:)? "
             r"?out of "
@@ -5534,6 +5536,17 @@ _KINDS = (
         next_step="a smaller or more strongly quantized model, a shorter context (-c; num_ctx in "
         "Ollama) or more layers on the GPU; `free -g` while it runs; `dmesg | grep -i kill` "
         "confirms it",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a killed installation",
+        backend="host",
+        seen=(r"\.(?:whl|tar\.gz)\(\d{1,5}(?:\.\d{1,3})?mb\)\S{0,240}?(?<!oom)killed",),
+        means="the kernel most likely killed pip because the machine's memory, or what Docker's "
+        "machine has of it, ran out: older versions of pip hold a downloaded package in memory to "
+        "put it into their cache",
+        next_step="`pip install --no-cache-dir`, or more memory: in Docker Desktop's settings on a "
+        "Mac or Windows, else for the container or the machine",
         cause=OomCause.HOST,
     ),
     MessageKind(

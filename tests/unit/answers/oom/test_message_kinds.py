@@ -28,6 +28,22 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
+        "  Downloading https://pypi.example/torch-1.5.0-cp36-cp36m-manylinux1_x86_64.whl (752.0MB)\n"
+        "Killed\nThe command '/bin/sh -c pip3 install -r r.txt' returned a non-zero code: 137",
+        "a killed installation",
+        HOST,
+        {},
+        "`pip install --no-cache-dir`",
+    ),
+    (
+        "[ 17%] Building NVCC (Device) object src/ATen/ATen_generated_THCTensorMode.cu.o\nKilled\n"
+        "CMake Error at ATen_generated_THCTensorIndex.cu.o.Release.cmake:279 (message):",
+        "a compiler",
+        HOST,
+        {},
+        "fewer jobs at once",
+    ),
+    (
         "[TM][ERROR] No enough blocks. Assertion fail: /root/lmdeploy/src/turbomind/models/llama/"
         "LlamaBatch.cc:358",
         "LMDeploy's KV cache",
