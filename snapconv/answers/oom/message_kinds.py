@@ -599,6 +599,16 @@ _KINDS = (
         cause=OomCause.LIMIT,
     ),
     MessageKind(
+        "FastDeploy's KV cache",
+        seen=("total number of blocks cannot be less than zero",),
+        means="after the weights and a trial step, nothing of FastDeploy's share of the GPU is "
+        "left for its KV cache",
+        next_step="raise --gpu-memory-utilization where other processes leave room (`nvidia-smi`), "
+        "or lower --max-num-batched-tokens and --max-model-len; else a quantized model or more "
+        "GPUs (--tensor-parallel-size)",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
         "LMDeploy's shorter sessions",
         level=2,
         seen=(

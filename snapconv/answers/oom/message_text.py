@@ -41,7 +41,7 @@ _SIGNS = (
     "but only|but you|nokvslot|pages (only|disk offload|to the disk|"
     "to alloc|to malloc|alloc request|data too large|to execute this|too little|too many|unable to|"
     "new thread|thread creation|no child|errno 11|resource temporarily|disassociated|heartbeat|"
-    "interactivity|hostregister|too low|vram_allocated|for the available|generationstatus|"
+    "number of blocks|interactivity|hostregister|too low|vram_allocated|for the available|generationstatus|"
     "working set|thrashing|running out|used more than|page size|hbm usage|is more than|illegal|"
     "\u65e0\u6cd5\u5206\u914d|\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
     "get\u00f6tet|\uc8fd\uc5c8\uc74c|longer alive|errno 12|gpu free memory|exhausted|"

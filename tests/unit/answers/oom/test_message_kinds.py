@@ -28,6 +28,14 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
+        "ValueError: The total number of blocks cannot be less than zero. Please increase "
+        "gpu_memory_utilization Or decrease max_num_batched_tokens(max model length).",
+        "FastDeploy's KV cache",
+        LIMITED,
+        {},
+        "raise --gpu-memory-utilization",
+    ),
+    (
         "  Downloading https://pypi.example/torch-1.5.0-cp36-cp36m-manylinux1_x86_64.whl (752.0MB)\n"
         "Killed\nThe command '/bin/sh -c pip3 install -r r.txt' returned a non-zero code: 137",
         "a killed installation",
