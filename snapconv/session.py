@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 class Session:
     """A file that was read and analysed, with a method for every question.
 
-    ``analysis`` has all that its properties show, and the options of the reading. A method loads
-    what answers its question: the command of the question asks it here.
+    ``analysis`` has all that its properties show, and the options of the reading.
     """
+
+    # A method imports what answers its question: a command that asks one loads no more.
 
     analysis: Analysis
 
