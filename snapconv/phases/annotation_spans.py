@@ -168,7 +168,7 @@ def _paired(
     for name, is_start, time in marks:
         if is_start:
             open_starts[name].append(time)
-        elif open_starts[name]:
+        elif open_starts.get(name):
             ranges.append((name, open_starts[name].pop(), time))
         else:
             ranges.append((name, min(first, time), time))

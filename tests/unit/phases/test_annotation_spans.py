@@ -73,6 +73,16 @@ def test_a_range_of_record_function_is_the_events_within_its_times(tmp_path, mar
     assert found == [("record_function", *span) for span in expected]
 
 
+def test_a_range_whose_start_is_lost_stands_not_around_later_ones_of_other_names(tmp_path):
+    marks = [mark("b", "END", 1), mark("a", "START", 2), mark("b", "START", 2)]
+    spans = spans_of(tmp_path, five_events(), external_annotations=marks)
+    assert [(name, first, last) for _, name, first, last in spans] == [
+        ("b", 0, 1),
+        ("a", 2, 4),
+        ("b", 2, 4),
+    ]
+
+
 def test_a_device_has_its_own_ranges_where_it_has_any(tmp_path):
     marks = [
         mark("a", "START", 1),
