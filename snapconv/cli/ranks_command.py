@@ -95,7 +95,7 @@ def ranks(
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Compare the ranks of a job: which differs, in what, and at which line; `snapconv FOLDER` does it too.
+    """Compare the ranks of a job: which differs, in what and where; `snapconv FOLDER` does it too.
 
     It also shows which ranks ran out of memory, and what the others had left. A file that cannot be
     read is a row with its error, and the exit code is then 3 or 4. Results are kept: a second run

@@ -39,7 +39,8 @@ NEXT_STEPS = {
 # Where the program's last line moves a tensor to the device: `x = data.to(device)`.
 MOVING = (
     r"(?:line\d{1,6}, in|-->\d{1,5})[\w<>=.,()\[\]:-]{1,160}?"
-    r"\.(?:cuda\(\w{0,20}\)|to\((?:self\.|torch\.)?(?:device|[\"']cuda|rank|gpu)[\w:.\"'=(),]{0,60}\))"
+    r"\.(?:cuda\(\w{0,20}\)|"
+    r"to\((?:self\.|torch\.)?(?:device|[\"']cuda|rank|gpu)[\w:.\"'=(),]{0,60}\))"
     r"[\^~]{0,200}(?:torch\.)?(?:cuda\.)?(?:runtime|outofmemory)error:?$"
 )
 MOVED_AT_ONCE = (
@@ -51,11 +52,15 @@ ONE_REQUEST = (
     f"{SHAPES}: this one request is larger than all that torch has; else "
     f"{NEXT_STEPS[OomCause.FULL]}"
 )
+# What else makes one request as large: its shape has the same length twice.
+_ALL_PAIRS = (
+    "all pairs at once (attention without a fused kernel, distances, a Hessian) ask for as much: "
+    "compute them in parts, attention with a fused kernel"
+)
 # The step for a large request where the text does not say what the device has.
 LARGE_REQUEST = (
-    f"{SHAPES}: this one request is large; attention without a fused kernel asks for as much. If "
-    f"the shapes "
-    "are as intended, {less}; `{backend.monitor}` shows what other programs hold"
+    f"{SHAPES}: this one request is large; {_ALL_PAIRS}. If the shapes are as intended, "
+    "{less}; `{backend.monitor}` shows what other programs hold"
 )
 # Where a quarter of the device or more is not torch's, as the desktop and a context take of a small
 # one.
@@ -115,10 +120,7 @@ WORDS = (
         r"allocate \d{4,12}(?:\.\d\d)?gi?b(?!.{0,60}capac)",
         OomCause.TOO_LARGE,
         "the request is larger than any device",
-        (
-            f"{SHAPES}; attention without a fused kernel asks for as much: use "
-            f"FlashAttention or a newer torch"
-        ),
+        f"{SHAPES}; {_ALL_PAIRS}",
     ),
     (
         "exceeds the expandable-segment reserve",
@@ -158,6 +160,37 @@ NOTHING_FREED = (
     "if weights were being loaded, as is likely where torch has freed next to nothing, load them "
     "in fewer bytes (bf16, 8 or 4 bits) or spread them over GPUs or the CPU; else a smaller batch, "
     "shorter sequences or smaller images"
+)
+# The same around a server whose row does not say where it was.
+WEIGHTS_FIRST = (
+    "if weights were being loaded, as is likely where torch has freed next to nothing, a quantized "
+    "or smaller model, or more GPUs"
+)
+# Where no frame says it either: what a person or a log says around the message of when it came.
+_SOME = r"(?:about|around|only|exactly|always)? ?(?:a few|several|some|many|\d{1,7}k?(?:-\d{1,7})?)"
+_RUNS = (
+    "(?:iter|epoch|step|run|image|file|video|frame|generation|batch|hour|loop|game|prompt)"
+)
+WORDS_AROUND = (
+    (
+        r"memory leak|(?:gpu|vram|memory)(?: usage| use| consumption)? (?:keeps?|is|was)? "
+        r"?(?:slowly|gradually|constantly|continuously|steadily)? ?"
+        r"(?:increas(?:e|es|ing) ?(?:with|every|each|over|after|until|and|by|dur)|grow|accumulat)|"
+        r"accumulat\w{0,5} (?:gpu|vram)? ?memory|"
+        rf"(?:out of memory|oom|error|crash\w{{0,4}}|fails?|happens|occurs) after {_SOME} {_RUNS}|"
+        rf"after (?:training|running|processing)? ?(?:for)? ?{_SOME} {_RUNS}",
+        "see what stays from step to step: losses and outputs kept with their graph (loss.item(), "
+        ".detach(), torch.no_grad() where nothing is trained), tensors in lists on the GPU; where "
+        "inputs differ in size, the largest decides. Else {less}",
+    ),
+    (
+        r"(?:during|while|in|at|on|when) ?(?:the|my)? ?(?:eval|validat)|"
+        r"eval(?:uation)? (?:still|step|phase|loop|seems)|validation (?:step|phase|loop)|"
+        r"trainer\.evaluate\(",
+        "in an evaluation: torch.no_grad(), a smaller batch for it (per_device_eval_batch_size), "
+        "and predictions that do not stay on the GPU (eval_accumulation_steps in the Trainer of "
+        "transformers, preprocess_logits_for_metrics). Else {less}",
+    ),
 )
 # `File "a.py", line 5, in f`, IPython's `File a.py:5, in Class.f(x)` or `a.py in f(x)`, Colab's
 # `[a.py](url) in f`.

@@ -48,7 +48,9 @@ from snapconv.answers.oom.allocator_messages import (
     SAME_PROCESS,
     SHAPES,
     WAITED,
+    WEIGHTS_FIRST,
     WORDS,
+    WORDS_AROUND,
 )
 from snapconv.answers.oom.message_figures import FIGURES, ITEM_BYTES, SIZE, FigureName
 from snapconv.answers.oom.message_kinds import (
@@ -365,6 +367,8 @@ def _add_server(answer: MessageAnswer, server: MessageAnswer) -> MessageAnswer:
     # A server's graphs have pools of their own by design, and use their free memory again.
     cause = server.cause if answer.cause == OomCause.OTHER_POOL else answer.cause
     step = server.next_step
+    if answer.next_step.startswith(NOTHING_FREED) and "while weights are loaded" in step:
+        step = f"{WEIGHTS_FIRST}; else {step}"
     if cause == OomCause.FRAGMENTED:
         step = f"{answer.next_step}; else {step}"
     is_enough = (answer.message.free_bytes or 0) >= (answer.message.tried_bytes or math.inf)
@@ -601,15 +605,39 @@ def _explain_allocator(log: CompactText, start: int, text: str) -> MessageAnswer
         cause=verdict.cause if verdict else OomCause.UNKNOWN,
         rank=log.rank_at(start),
     )
-    phase_step = _phase_step(log.text, start)
-    if phase_step == LESS and _is_nothing_freed(answer) and "inforward" not in log.text:
-        phase_step = NOTHING_FREED
+    step = _step_where(answer, log, start, text).format(
+        less=_less_where(answer, log, start), backend=backend
+    )
+    return replace(answer, verdict=_exact_verdict(answer), next_step=step)
+
+
+def _step_where(answer: MessageAnswer, log: CompactText, start: int, text: str) -> str:
+    """Return the next step, by the figures of a message and by what stands around it."""
     above = log.text[max(start - _MOST_OF_TRACEBACK, 0) : start]
-    next_step = _exact_step(answer, above + text).format(less=phase_step, backend=backend)
-    is_own_request = answer.cause == OomCause.TOO_LARGE or next_step.startswith(SHAPES)
+    step = _exact_step(answer, above + text)
+    is_own_request = answer.cause == OomCause.TOO_LARGE or step.startswith(SHAPES)
     if is_own_request and squeezed(MOVING).search(above):
-        next_step = MOVED_AT_ONCE
-    return replace(answer, verdict=_exact_verdict(answer), next_step=next_step)
+        return MOVED_AT_ONCE
+    is_cut = answer.verdict is None and _phase_step(log.text, start) == LESS
+    return "{less}" if is_cut and _words_around(log, start) else step
+
+
+def _less_where(answer: MessageAnswer, log: CompactText, start: int) -> str:
+    """Return what lessens the memory that a program needs, by all that tells where it was."""
+    step = _phase_step(log.text, start)
+    if step != LESS:
+        return step
+    if _is_nothing_freed(answer) and "inforward" not in log.text:
+        return NOTHING_FREED
+    around = _words_around(log, start)
+    return around.format(less=LESS) if around else LESS
+
+
+def _words_around(log: CompactText, start: int) -> str | None:
+    """Return the step that fits what a person says around a message of when it came."""
+    near = log.text[max(start - _MOST_OF_MESSAGE, 0) : start + _MOST_OF_MESSAGE]
+    matches = (step for words, step in WORDS_AROUND if squeezed(words).search(near))
+    return next(matches, None)
 
 
 def _exact_verdict(answer: MessageAnswer) -> OomVerdict | None:

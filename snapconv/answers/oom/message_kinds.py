@@ -36,6 +36,9 @@ _LESS_OF_ANY = (
     "`free -g` while it runs show whether the GPU's memory or the host's is full, and "
     "the lines above in the log may say why"
 )
+# A shape with two lengths of 20,000 or more, which images seldom have.
+_LONG = r"(?:[2-9]\d{4}|\d{6,12})"
+_ALL_AGAINST_ALL = rf"\((?:[1-9],)?{_LONG},(?:[1-9],)?{_LONG}\)"
 _NOT_OF_GPU = "(?<!gpu)(?<!cuda)(?<!vram)(?<!device)(?<!video)(?<!metal)"
 _FAILURE = (
     "(?:fail|unable|can ?n[o']t|could ?n[o']t|exceed|insufficient|not "
@@ -612,7 +615,8 @@ _KINDS = (
         "LMDeploy's shorter sessions",
         level=2,
         seen=(
-            "no enough blocks for `?session_len`? \\(<length>\\), `?session_len`? truncated to <fits>",
+            "no enough blocks for `?session_len`? \\(<length>\\), `?session_len`? truncated to "
+            "<fits>",
         ),
         means="a warning: the KV cache of LMDeploy has no room for one session of the length that "
         "was set, and its sessions become as long as the cache allows",
@@ -1432,7 +1436,8 @@ _KINDS = (
         level=2,
         seen=(
             "unable to allocate pinned system memory, pinned memory pool will not be available",
-            "failed to allocate pinned system memory: (?:no pinned memory pool|cuda driver version)",
+            "failed to allocate pinned system memory: "
+            "(?:no pinned memory pool|cuda driver version)",
         ),
         means="a warning: the driver gave Triton no pinned memory of the host, and Triton goes on "
         "without. The words after it say why: often the container has no GPU or an old driver, or "
@@ -2218,7 +2223,10 @@ _KINDS = (
         seen=(
             r"requested buffer size exceeds device (?:memory allocation|buffer size) limit",
         ),
-        needs=(r"stable-diffusion\.cpp|ggml_extend\.hpp",),
+        needs=(
+            r"stable-diffusion\.cpp|ggml_extend\.hpp|(?<!\w)sd-cli|--(?:uncond-)?diffusion-model|"
+            "--diffusion-fa|graph cut max_vram",
+        ),
         also=(
             r"device memory allocation of size <tried> failed",
             r"failed to allocate vulkan\d{1,2} buffer of size <buffer>",
@@ -2240,7 +2248,10 @@ _KINDS = (
             r"compute "
             r"buffer",
         ),
-        needs=(r"stable-diffusion\.cpp|ggml_extend\.hpp",),
+        needs=(
+            r"stable-diffusion\.cpp|ggml_extend\.hpp|(?<!\w)sd-cli|--(?:uncond-)?diffusion-model|"
+            "--diffusion-fa|graph cut max_vram",
+        ),
         also=(r"pool\[\d\]: alloc of <tried> failed",),
         means="the driver refused a buffer for the weights or for a step of "
         "stable-diffusion.cpp (text encoder, diffusion model or VAE)",
@@ -2658,7 +2669,8 @@ _KINDS = (
             "a warning: llama.cpp keeps this part in memory of the host that is not pinned: slower"
         ),
         next_step="nothing, if the model loads and answers; if it does not, the machine's memory "
-        "(on Windows, the half of it that the GPU may share) is short: a smaller model or context, or "
+        "(on Windows, the half of it that the GPU may share) is short: a smaller model or context, "
+        "or "
         "GGML_CUDA_NO_PINNED=1",
         cause=OomCause.WARNING,
     ),
@@ -3074,7 +3086,8 @@ _KINDS = (
             ),
             r"gpu[-_]memory[-_]utilization ?=? ?0?\.\d",
             # Its words about the KV cache, and settings of its own.
-            r"maximum concurrency for [\d,]{1,12} tokens per request|gpu kv cache size: [\d,]{1,14} "
+            r"maximum concurrency for [\d,]{1,12} tokens per request|"
+            r"gpu kv cache size: [\d,]{1,14} "
             r"tokens|# (?:gpu|cuda) blocks: \d|memory profiling takes \d|model loading took \d|"
             r"init engine \(profile|available kv cache memory: ",
             "max[-_]model[-_]len|max[-_]num[-_]batched[-_]tokens|enforce[-_]eager",
@@ -4703,6 +4716,23 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "a NumPy array of all against all",
+        backend="host",
+        level=-0.1,
+        seen=(
+            rf"unable to allocate <tried> for (?:an)?array with \w{{4,9}} ?(?={_ALL_AGAINST_ALL})"
+            "<shape>(?: and data type <type>)?",
+            rf"unable to allocate array with shape (?={_ALL_AGAINST_ALL})<shape>"
+            "(?: and data type <type>)?",
+        ),
+        means="host memory (not the GPU's) has no room for one array with 20,000 or more rows "
+        "and as many columns: a dense matrix, all against all, or shapes that broadcast",
+        next_step="keep it sparse (scipy.sparse), take fewer rows or columns, or compute it in "
+        "parts; where no such matrix was meant, look at shapes that broadcast, such as (n,) "
+        "with (n, 1)",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "a NumPy array",
         backend="host",
         seen=(
@@ -4741,8 +4771,8 @@ _KINDS = (
             r"androidruntime|java\.lang\.|com\.[a-z]\w{1,30}\.python|\.apk|/data/app/|arm64-v8a|"
             r"armeabi",
         ),
-        means="torch on Android got no memory on the CPU: the app has reached what the phone lets it "
-        "have (of a 32-bit app the address space), not the GPU's memory",
+        means="torch on Android got no memory on the CPU: the app has reached what the phone lets "
+        "it have (of a 32-bit app the address space), not the GPU's memory",
         next_step="a smaller input, under torch.no_grad(), or a smaller or quantized model; "
         "build the app for 64 bits (arm64-v8a)",
         cause=OomCause.HOST,
@@ -6056,7 +6086,8 @@ _KINDS = (
         seen=(
             f"{_FAILURE}.{{0,40}}?(?:memory(?! access)|vram|buffer|heap)",
             f"(?:memory(?! access)|vram|buffer|heap).{{0,40}}?{_FAILURE}",
-            rf"(?:needs?|requires?) [^\d.;]{{0,20}}{_ANY_SIZE}.{{0,40}}?(?:but|only|have)[^\d.;]{{0,24}}"
+            rf"(?:needs?|requires?) [^\d.;]{{0,20}}{_ANY_SIZE}.{{0,40}}?"
+            r"(?:but|only|have)[^\d.;]{0,24}"
             rf"{_ANY_SIZE}",
         ),
         also=_ANY_FIGURES,

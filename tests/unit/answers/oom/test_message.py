@@ -844,6 +844,36 @@ def test_data_larger_than_the_device_that_is_moved_at_once_is_moved_in_parts():
         assert step_elsewhere.startswith("make this one request smaller")
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("The inference tends to accumulate memory each run.", "see what stays from step to step"),
+        ("It fails after 55000 iterations, always:", "see what stays from step to step"),
+        ("GPU memory keeps growing with every epoch until", "see what stays from step to step"),
+        ("It happens during evaluation of the whole set:", "in an evaluation: torch.no_grad()"),
+        ("The eval still seems to need too much:", "in an evaluation: torch.no_grad()"),
+        ("My batch size is 8.", "a smaller batch"),
+    ],
+)
+def test_what_a_person_says_of_the_moment_decides_where_no_frame_does(words, remedy):
+    in_a_step = f"Traceback (most recent call last):\n{TRACEBACK.format('optim/adam.py', 'step')}"
+    cut = "CUDA out of memory. Tried to allocate 8.08 GiB. GPU "
+    assert explain_message(f"{words}\n{from_1_4(*FULL)}").next_step.startswith(remedy)
+    expected = "look at the shapes" if remedy == "a smaller batch" else remedy
+    assert explain_message(f"{words}\n{cut}").next_step.startswith(expected)
+    step = explain_message(f"{words}\n{in_a_step}{from_1_4(*FULL)}").next_step
+    assert step.startswith("an optimizer with smaller states")
+
+
+def test_a_server_whose_gpu_only_weights_have_filled_needs_a_smaller_model():
+    n_used, total = round(92.8 * GIB), 95 * GIB
+    filled = from_2_1(2 * GIB, total, GIB, n_used, n_used + 5 * MIB, processes=own(93 * GIB))
+    server = "python3 -m sglang.launch_server --model-path some-80b\n"
+    step = explain_message(server + filled).next_step
+    assert step.startswith("if weights were being loaded, as is likely where torch has freed next")
+    assert "else lower --mem-fraction-static" in step
+
+
 def test_a_model_that_is_quantized_stays_on_the_cpu():
     code = "\nfrom auto_gptq import AutoGPTQForCausalLM, BaseQuantizeConfig\n"
     next_step = explain_message(from_2_1(*FULL) + code).next_step
@@ -1382,7 +1412,8 @@ def test_less_cached_memory_than_was_requested_is_no_fragmentation_where_the_dri
 
 def test_a_full_device_has_the_step_of_its_server_also_where_the_driver_left_a_few_mib():
     line = "ERROR text_generation_client: router/client/src/lib.rs:33: Server error: "
-    found = explain_message(line + from_2_1(2 * MIB, 24 * GIB, 3 * MIB, 22 * GIB, 22 * GIB))
+    figures = (2 * MIB, 24 * GIB, 3 * MIB, 22 * GIB - 100 * MIB, 22 * GIB)
+    found = explain_message(line + from_2_1(*figures))
     assert found.next_step.startswith("lower --max-batch-prefill-tokens")
 
 

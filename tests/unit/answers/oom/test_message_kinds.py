@@ -28,6 +28,30 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
+        "numpy.core._exceptions.MemoryError: Unable to allocate 149. GiB for an array with shape "
+        "(100000, 200000) and data type float64",
+        "a NumPy array of all against all",
+        HOST,
+        {"tried": 149 * GIB, "shape": "(100000,200000)", "type": "float64"},
+        "keep it sparse (scipy.sparse), take fewer rows or columns",
+    ),
+    (
+        "Unable to allocate array with shape (93849, 1, 52300) and data type float64",
+        "a NumPy array of all against all",
+        HOST,
+        {"tried": 93849 * 52300 * 8, "shape": "(93849,1,52300)", "type": "float64"},
+        "keep it sparse (scipy.sparse), take fewer rows or columns",
+    ),
+    (
+        "ideogram graph cut max_vram=2048.00 MB merged 3 segments -> 2 segments\n"
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 2048.00 MiB on device 1: cudaMalloc "
+        "failed: out of memory",
+        "stable-diffusion.cpp",
+        FULL,
+        {"tried": 2 * GIB, "device": 1},
+        "--vae-tiling where it decodes the image",
+    ),
+    (
         "ValueError: The total number of blocks cannot be less than zero. Please increase "
         "gpu_memory_utilization Or decrease max_num_batched_tokens(max model length).",
         "FastDeploy's KV cache",

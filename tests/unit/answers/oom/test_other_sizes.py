@@ -20,6 +20,7 @@ MESSAGE = (
             ("model takes 5.20GiB; the cache takes 1.10 GB"),
             "model takes 5.20GiB; the cache takes 1.10 GB",
         ),
+        ("one call takes 300-450 MB of it", "one call takes 300-450 MB of it"),
         ("arena of 268435456 bytes, 4,096 KB a page", "arena of 268435456 bytes, 4,096 KB a page"),
         ("INFO 02-26 09:54:05 [worker.py:267] cache: 3.5 GB", "cache: 3.5 GB"),
         (
