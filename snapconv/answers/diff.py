@@ -405,17 +405,17 @@ def _aligned(
         paths.append(_Path(0.0, (None, new_line), paths[-1]))
     for old_line in reversed(old):
         row = [_Path(0.0, (old_line, None), paths[0])]
-        for new_line, after_both, after_old in zip(
+        for new_line, rest_of_both, rest_of_old in zip(
             reversed(new), paths, paths[1:], strict=False
         ):
             ways = [
-                _Path(after_old.likeness, (old_line, None), after_old),
+                _Path(rest_of_old.likeness, (old_line, None), rest_of_old),
                 _Path(row[-1].likeness, (None, new_line), row[-1]),
             ]
             likeness = _likeness(old_line, new_line, old_contents, new_contents)
             if likeness:
-                total = after_both.likeness + likeness
-                ways.insert(0, _Path(total, (old_line, new_line), after_both))
+                total = rest_of_both.likeness + likeness
+                ways.insert(0, _Path(total, (old_line, new_line), rest_of_both))
             row.append(max(ways, key=attrgetter("likeness")))
         paths = row
     return list(paths[-1].matches())

@@ -251,8 +251,8 @@ def flat(function: Callable[..., _Value]) -> Callable[..., _Value]:
 
     def run(**values: Any) -> _Value:
         for name, group in groups.items():
-            given = {field.name for field in fields(group)} & values.keys()
-            values[name] = group(**{option: values.pop(option) for option in given})
+            names = {field.name for field in fields(group)} & values.keys()
+            values[name] = group(**{option: values.pop(option) for option in names})
         return function(**values)
 
     return give_signature(run, options, of=function)

@@ -127,7 +127,7 @@ class Driver:
 
     def run_in_turn(self, work: Callable[..., None], *arguments: Any) -> None:
         """Do something of ours from a thread of ours, when no other works on the recording."""
-        self._in_turn(self.run, work, *arguments)
+        self._take_turn(self.run, work, *arguments)
 
     # --- on
 
@@ -278,7 +278,7 @@ class Driver:
             f"cuda:{device} could not give {n_bytes} bytes; {free_bytes} of {total_bytes} were "
             f"free"
         )
-        self._in_turn(self.policy.out_of_memory, self, text)
+        self._take_turn(self.policy.out_of_memory, self, text)
 
     # --- captures
 
@@ -338,7 +338,7 @@ class Driver:
 
     def finish(self, ended: Ended) -> None:
         """Write what there is and is not written already."""
-        self._in_turn(self.policy.finish, self, ended)
+        self._take_turn(self.policy.finish, self, ended)
 
     def stop_observing(self) -> None:
         """Take the observer's hooks away; it goes on to answer."""
@@ -359,7 +359,7 @@ class Driver:
             return failure
         return None
 
-    def _in_turn(self, work: Callable[..., None], *arguments: Any) -> None:
+    def _take_turn(self, work: Callable[..., None], *arguments: Any) -> None:
         """Do work when no other thread works on the recording; in a forked child do nothing.
 
         It waits for two minutes at most, as the other thread may hang.

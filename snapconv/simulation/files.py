@@ -85,7 +85,7 @@ class FileVersions:
         The name is that in the true path of its folder.
         """
         remaining = [*reversed(Path(os.fsdecode(path)).absolute().parts)]
-        seen = true_path = name = remaining.pop()
+        prefix = true_path = name = remaining.pop()
         n_links = 0
         while remaining:
             part = remaining.pop()
@@ -93,16 +93,16 @@ class FileVersions:
             inside = self.versions.get(name, name)
             is_link = (follows or bool(remaining)) and os.path.islink(inside)
             if part == "..":
-                target = os.path.dirname(seen)
+                target = os.path.dirname(prefix)
             elif is_link and n_links < _MOST_LINKS:
                 n_links += 1
-                target = os.path.join(seen, os.readlink(inside))
+                target = os.path.join(prefix, os.readlink(inside))
             else:
-                seen = os.path.join(seen, part)
+                prefix = os.path.join(prefix, part)
                 true_path = inside
                 continue
             remaining += reversed(Path(target).parts)
-            seen = true_path = name = remaining.pop()
+            prefix = true_path = name = remaining.pop()
         return name, true_path
 
     def name_of(self, path: str) -> str:
@@ -229,10 +229,10 @@ class FileVersions:
     def _move_names(self, path: str, target: str) -> None:
         """Give what is known of a path, and of what was in it, to another one."""
         tables: tuple[dict[str, Any], ...] = (self.new, self.versions)
-        for known in tables:
-            for name in list(known):
+        for table in tables:
+            for name in list(table):
                 if Path(name).is_relative_to(path):
-                    known[target + name.removeprefix(path)] = known.pop(name)
+                    table[target + name.removeprefix(path)] = table.pop(name)
 
     def link(self, real: Real, src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
         """Make a hard link; a file that was there has that name in this run alone."""

@@ -162,7 +162,7 @@ def patch_checkpoints(unwritten: UnwrittenFiles, patches: Patches) -> None:
         tracker.evaluation.forget(tensor)
         return tensor
 
-    def to_cpu(real: Real, storage: Any) -> Any:
+    def cpu_copy(real: Real, storage: Any) -> Any:
         if tracker.has_values(storage) or storage.device.type == "cpu":
             return real(storage)
         return tracker.storage_without_values(storage.nbytes())
@@ -172,7 +172,7 @@ def patch_checkpoints(unwritten: UnwrittenFiles, patches: Patches) -> None:
 
     # Its format of old has no records.
     patches.wrap(torch.serialization, "_legacy_save", save)
-    patches.wrap(torch.UntypedStorage, "cpu", to_cpu)
+    patches.wrap(torch.UntypedStorage, "cpu", cpu_copy)
     patches.wrap(torch._C.PyTorchFileWriter, "write_record", unwritten.write)
     # torch.load reads from its file one storage after the other, and requests it by its bytes.
     patches.wrap(torch._C.PyTorchFileReader, "get_storage_from_record", read)

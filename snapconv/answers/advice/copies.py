@@ -277,7 +277,7 @@ def _summed_up(evidence: Evidence, rows: Int64Column) -> Int64Column:
     is_temporary = evidence.features.by_engine & ~is_gradient & (freed <= run)
     _, kind = number_groups(evidence.sizes, run)
     last_free = np.zeros(len(kind), np.int64)
-    # Of several, what is written last stays.
+    # Where several have the key, the one written last stays.
     last_free[kind[is_temporary]] = freed[is_temporary]
     following = np.append(evidence.alloc[rows][1:], evidence.features.n_events)
     return np.asarray(np.maximum(following, last_free[kind[rows]]))

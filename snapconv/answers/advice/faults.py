@@ -353,7 +353,7 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
             rows = _add_losses(evidence, call)
             number = _number(evidence, rows, call.begins)
             after = np.zeros(len(call.begins) + 1, np.int64)
-            # Of several, what is written last stays.
+            # Where several have the key, the one written last stays.
             after[number] = evidence.alloc[rows] + 1
             is_over = not analysis.ran_out and features.is_freed[live_rows].all()
             yield evidence.finding(
