@@ -12,7 +12,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
+from snapconv.allocator.allocator_settings import SMALL_SEGMENT_BYTES
 from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import find_moment
@@ -320,9 +320,8 @@ def whole_pages(layout: MemoryLayout) -> Int64Column:
     free = layout.free
     start = free.addr - segments.addr[free.segment]
     end = start + free.n_bytes
-    page = np.where(
-        segments.is_small[free.segment], SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES
-    )
+    is_small = segments.is_small[free.segment]
+    page = np.where(is_small, SMALL_SEGMENT_BYTES, layout.large_segment_bytes)
     first_page = -(-start // page)
     n_pages = np.maximum(end // page - first_page, 0)
     is_free = free.n_bytes == segments.total_bytes[free.segment]

@@ -154,7 +154,9 @@ def find_segment_lifetimes(device: DeviceSnapshot) -> "np.recarray[Any, Any]":
             pieces += _take_away(reserved, addr, addr + n_bytes, event)
             continue
         grows = action == Action.SEGMENT_UNMAP
-        is_small = is_small_segment(n_bytes, is_expandable=grows)
+        is_small = is_small_segment(
+            n_bytes, device.large_segment_bytes, is_expandable=grows
+        )
         piece = _Piece(addr, n_bytes, stream, pool, is_small, grows, end_event=event)
         insort(reserved, piece, key=_ADDR)
     # The remaining pieces were reserved before the first event.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from snapconv.allocator.address_ranges import AddressRanges
-from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
+from snapconv.allocator.allocator_settings import SMALL_SEGMENT_BYTES
 from snapconv.columns import (
     BoolColumn,
     Int64Column,
@@ -49,7 +49,7 @@ class MemoryLayout:
     ``blocks`` are those in use or waiting for a stream, ``free`` the largest pieces between them,
     both by address. ``n_conflicts`` counts what contradicts the rest: events that fit no segment,
     blocks outside of every segment (which are in no row), blocks that overlap. With none, a segment
-    is the sum of its pieces.
+    is the sum of its pieces. ``large_segment_bytes`` is the device's.
     """
 
     event: int
@@ -57,6 +57,7 @@ class MemoryLayout:
     blocks: Pieces
     free: Pieces
     n_conflicts: int
+    large_segment_bytes: int
 
 
 class SegmentFacts(NamedTuple):
@@ -95,9 +96,8 @@ def layouts(
         n_earlier = np.searchsorted(earlier, event, side="right")
         later = earlier[n_earlier:]
         earlier = earlier[:n_earlier]
-        move_segments(ranges, real, later[::-1], is_undone=True)
-        segments = segment_table(ranges, device.device)
-        result[event] = _layout(event, segments, allocations, ranges.n_conflicts)
+        move_segments(ranges, real, later[::-1], device.large_segment_bytes, is_undone=True)
+        result[event] = _layout(device, allocations, event, ranges)
     return result
 
 
@@ -117,6 +117,7 @@ def move_segments(
     segments: AddressRanges[SegmentFacts],
     events: EventTable,
     rows: Int64Column,
+    large_segment_bytes: int,
     *,
     is_undone: bool,
 ) -> None:
@@ -134,7 +135,9 @@ def move_segments(
             segments.take_away(addr, addr + size)
         else:
             is_expandable = action in (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
-            is_small = is_small_segment(size, is_expandable=is_expandable)
+            is_small = is_small_segment(
+                size, large_segment_bytes, is_expandable=is_expandable
+            )
             facts = SegmentFacts(stream, pool_id, is_small, is_expandable, stack_id)
             segments.give_back(addr, addr + size, facts)
 
@@ -151,19 +154,26 @@ def segment_table(ranges: AddressRanges[SegmentFacts], device: int) -> SegmentTa
     return read_only(SegmentTable(np.full(len(addr), device), addr, total_bytes, **facts))
 
 
-def is_small_segment(n_bytes: int, *, is_expandable: bool) -> bool:
+def is_small_segment(
+    n_bytes: int, large_segment_bytes: int, *, is_expandable: bool
+) -> bool:
     """Return whether a segment of this size was of a small pool when it was given back.
 
-    Only small pools have segments of 2 MiB, and pages of 2 MiB; those of large pools are of 20 MiB.
+    Only small pools have segments of 2 MiB, and pages of 2 MiB. Pages of large pools are of 20 MiB,
+    or of the ``large_segment_size_mb`` of the settings (torch 2.12 on).
     """
     if is_expandable:
-        return n_bytes % LARGE_SEGMENT_BYTES != 0
+        return n_bytes % large_segment_bytes != 0
     return n_bytes == SMALL_SEGMENT_BYTES
 
 
 def _layout(
-    event: int, segments: SegmentTable, allocations: AllocationTable, n_conflicts: int
+    device: DeviceSnapshot,
+    allocations: AllocationTable,
+    event: int,
+    ranges: AddressRanges[SegmentFacts],
 ) -> MemoryLayout:
+    segments = segment_table(ranges, device.device)
     end = allocations.end_event
     is_open = (end < 0) | (end > event)
     active = rows_of((allocations.alloc_event <= event) & is_open)
@@ -181,7 +191,8 @@ def _layout(
         segments=segments,
         blocks=read_only(blocks),
         free=read_only(free),
-        n_conflicts=n_conflicts + n_outside + n_overlaps,
+        n_conflicts=ranges.n_conflicts + n_outside + n_overlaps,
+        large_segment_bytes=device.large_segment_bytes,
     )
 
 

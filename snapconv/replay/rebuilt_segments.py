@@ -38,7 +38,7 @@ def rebuild_segments(snapshot: Snapshot, device: DeviceSnapshot) -> DeviceSnapsh
     events = real_events(device.events)
     moves = segment_moves(events)
     ranges = AddressRanges[SegmentFacts]([], [], [], are_joined=are_joined)
-    move_segments(ranges, events, moves, is_undone=False)
+    move_segments(ranges, events, moves, device.large_segment_bytes, is_undone=False)
     lifetimes = pair_events(events, device.blocks)
     segments = segment_table(ranges, device.device)
     if len(moves) and not len(segments) and np.all(lifetimes.end_event >= 0):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from snapconv.allocator.allocator_settings import AllocatorSettings
+from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, AllocatorSettings
 from snapconv.columns import (
     columns_of,
     count_of,
@@ -97,7 +97,8 @@ class DeviceSnapshot:
 
     ``device`` is HOST for pinned host memory (torch 2.14 on), which every CUDA device may read.
     ``history_overflowed`` is the flag of the file itself, or else of its recorder, None where
-    neither has it. A file without segments gets them by ``replay.rebuilt_segments``.
+    neither has it. A file without segments gets them by ``replay.rebuilt_segments``. The pages of
+    expandable segments of large pools have ``large_segment_bytes``, by the file's settings.
     """
 
     device: Device
@@ -106,6 +107,7 @@ class DeviceSnapshot:
     blocks: BlockTable
     history_overflowed: bool | None = None
     source: SegmentSource = SegmentSource.FILE
+    large_segment_bytes: int = LARGE_SEGMENT_BYTES
 
     def __repr__(self) -> str:
         """Return a line: the device, and how much of it the file has."""
@@ -395,10 +397,12 @@ def _devices(
         events = tables.traces.get(number, no_events)
         if number == HOST:
             overflowed = _host_overflowed(metadata, len(events))
-            yield _device(device, events, *tables.host_memory, overflowed=overflowed)
+            memory = tables.host_memory
         else:
             overflowed = _overflowed(raw, metadata, number)
-            yield _device(device, events, *tables.memory, overflowed=overflowed)
+            memory = tables.memory
+        snapshot = _device(device, events, *memory, overflowed=overflowed)
+        yield replace(snapshot, large_segment_bytes=tables.settings.large_segment_bytes)
 
 
 def _device(

@@ -9,7 +9,7 @@ import pytest
 import snapconv
 from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
-from tests.builders import TraceBuilder, frame
+from tests.builders import ADDR, TraceBuilder, frame
 
 REAL = Path(__file__).parents[4] / "shared" / "snapshots"
 KEEPER = [frame("keep", "/home/me/project/cache.py", 5)]
@@ -135,7 +135,43 @@ def test_a_file_without_a_trace_is_answered_at_the_dump(tmp_path):
     assert dump.event is None
 
 
-@pytest.mark.parametrize("conf", ["", "expandable_segments:True", "max_split_size_mb:32"])
+# Of pages of 32 MiB, the second alone holds no block: 8 MiB are in use at the begin of the first.
+PAGES_OF_32_MIB = {
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,large_segment_size_mb:32",
+    "expandable_segments": True,
+}
+
+
+def test_of_an_expandable_segment_whole_pages_of_the_size_of_the_settings_are_returnable(tmp_path):
+    trace = TraceBuilder().segment(64 * MIB, traced=False, is_expandable=True).alloc(8 * MIB)
+    dump = fragmentation_of(tmp_path, trace.snapshot(allocator_settings=PAGES_OF_32_MIB)).moments[0]
+    assert (dump.free_bytes, dump.returnable_bytes) == (56 * MIB, 32 * MIB)
+    dump = fragmentation_of(tmp_path, trace.snapshot()).moments[0]
+    assert (dump.free_bytes, dump.returnable_bytes) == (56 * MIB, 40 * MIB)  # pages of 20 MiB
+
+
+def test_large_pages_that_are_unmapped_before_the_dump_were_of_a_large_pool(tmp_path):
+    trace = TraceBuilder().event("segment_map", addr=ADDR, size=64 * MIB)
+    trace.event("alloc", addr=ADDR, size=8 * MIB)
+    for action in ("free_requested", "free_completed"):
+        trace.event(action, addr=ADDR, size=8 * MIB)
+    trace.event("segment_unmap", addr=ADDR, size=64 * MIB)
+    raw = trace.snapshot(allocator_settings=PAGES_OF_32_MIB)
+    (peak,) = fragmentation_of(tmp_path, raw, "peak").moments
+    assert (peak.event, peak.free_bytes, peak.returnable_bytes) == (1, 56 * MIB, 32 * MIB)
+    (pool,) = fragmentation_of(tmp_path, raw, "peak").pools
+    assert (pool.is_small, pool.returnable_bytes) == (False, 32 * MIB)
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        "",
+        "expandable_segments:True",
+        "expandable_segments:True,large_segment_size_mb:32",
+        "max_split_size_mb:32",
+    ],
+)
 @pytest.mark.parametrize("seed", range(4))
 def test_what_empty_cache_returns_is_what_the_allocator_gives_back(tmp_path, conf, seed):
     model, generator = (

@@ -136,6 +136,16 @@ def test_a_part_that_is_unmapped_ends_apart_from_the_rest(device_of):
     assert found.is_expandable.tolist() == [True, True]
 
 
+@pytest.mark.parametrize(("conf", "is_small"), [("", True), ("large_segment_size_mb:32", False)])
+def test_pages_that_are_unmapped_are_large_by_the_settings_of_the_file(tmp_path, conf, is_small):
+    builder = TraceBuilder().event("segment_map", addr=ADDR, size=64 * MIB)
+    builder.event("segment_unmap", addr=ADDR, size=64 * MIB)
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": conf}
+    path = builder.write(tmp_path / "a.pickle", allocator_settings=settings)
+    found = find_segment_lifetimes(load_snapshot(path).devices[0])
+    assert found.is_small.tolist() == [is_small]
+
+
 def test_what_lives_at_an_event_are_the_reserved_bytes(device_of):
     builder = TraceBuilder().segment(2 * MIB, traced=False).segment(4 * MIB).alloc(512)
     builder.event("segment_alloc", addr=ADDR + 50 * MIB, size=20 * MIB)

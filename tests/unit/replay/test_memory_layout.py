@@ -20,6 +20,7 @@ CONFS = (
     "",
     "max_split_size_mb:32",
     "expandable_segments:True",
+    "expandable_segments:True,large_segment_size_mb:32",
     "expandable_segments:True,roundup_power2_divisions:4",
 )
 
@@ -222,16 +223,26 @@ def test_blocks_that_overlap_by_a_byte_are_a_conflict(tmp_path):
     assert (layout.n_conflicts, layout.free.n_bytes.tolist()) == (0, [1, 2 * MIB - 1024])
 
 
-@pytest.mark.parametrize(("size", "is_small"), [(2, True), (20, False), (22, True), (40, False)])
-def test_a_range_is_of_a_large_pool_where_it_is_whole_pages_of_20_mib(size, is_small):
-    assert is_small_segment(size * MIB, is_expandable=True) is is_small
+@pytest.mark.parametrize(
+    ("size", "page", "is_small"),
+    [
+        (2, 20, True),
+        (20, 20, False),
+        (22, 20, True),
+        (40, 20, False),
+        (40, 32, True),
+        (64, 32, False),
+    ],
+)
+def test_a_range_is_of_a_large_pool_where_it_is_whole_pages_of_the_settings(size, page, is_small):
+    assert is_small_segment(size * MIB, page * MIB, is_expandable=True) is is_small
 
 
 @pytest.mark.parametrize(
     ("size", "is_small"), [(1, False), (2, True), (4, False), (20, False), (22, False)]
 )
 def test_an_ordinary_segment_is_of_a_small_pool_where_it_has_2_mib(size, is_small):
-    assert is_small_segment(size * MIB, is_expandable=False) is is_small
+    assert is_small_segment(size * MIB, 20 * MIB, is_expandable=False) is is_small
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="real snapshots are not here")
