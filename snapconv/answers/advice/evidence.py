@@ -186,7 +186,7 @@ class Kind:
 
     def look_alikes(self, could_be: tuple[str, ...] | None) -> tuple[str, ...]:
         """Return what else a finding of this kind could be: see ``Detected``."""
-        look_alikes = LOOK_ALIKES[self.slug]
+        look_alikes = LOOK_ALIKES.get(self.slug, ())
         if could_be is None:
             return tuple(other.what for other in look_alikes if not other.sign)
         return tuple(other.what for other in look_alikes if other.slug in could_be)

@@ -2,7 +2,8 @@
 
 A detector looks for the sign first. Where it shows the other explanation nothing is found; where it
 is missing the finding is likely only, and names what else it could be. A kind with a look-alike
-that has no sign in any file is never certain.
+that has no sign in any file is never certain. Every fault has a row; what is free, and a trade, may
+have one.
 """
 
 from collections.abc import Mapping
