@@ -164,7 +164,7 @@ def _memory_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         "cudaCachingAllocator_is_enabled": answer_yes,
         "cudaCachingAllocator_set_allocator_settings": machine.set_settings,
         "setMemoryFraction": machine.set_fraction,
-        "getMemoryFraction": answer(1.0),
+        "getMemoryFraction": machine.fraction,
         "getAllocatorBackend": answer("native"),
         "attach_out_of_memory_observer": machine.observers.append,
     }

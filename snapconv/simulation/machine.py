@@ -322,6 +322,16 @@ class Machine:
         capacity = allocator.ledger.capacity = int(fraction * self.options.total_bytes)
         allocator.limit = capacity if fraction < 1 else None
 
+    def fraction(self, index: int | None) -> float:
+        """Return the part of its memory at which a device runs out, 1.0 where none is set.
+
+        As torch does: from whole bytes, and by the environment until the program sets one.
+        """
+        if self._reads_environment:
+            self._start()
+        capacity = self.device(index).allocator.ledger.capacity
+        return 1.0 if capacity is None else capacity / self.options.total_bytes
+
     def free_and_total(self, index: int | None) -> tuple[int, int]:
         """Answer cudaMemGetInfo: the device's memory outside its segments, and all of it."""
         self.settle()

@@ -94,3 +94,17 @@ def test_the_fraction_is_all_that_the_process_gets(monkeypatch, conf, own, fits)
         with pytest.raises(torch.OutOfMemoryError):
             torch.empty(1, device="cuda")
         assert kept.is_cuda
+
+
+@pytest.mark.parametrize(
+    ("conf", "own", "expected"),
+    [("1.0", None, 1.0), ("0.5", None, 0.5), ("0.5", 0.75, 0.75), ("0.5", 0.0, 0.0)],
+    ids=["none", "settings", "the program's own", "nothing"],
+)
+def test_the_fraction_is_answered_as_it_is_set(monkeypatch, conf, own, expected):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", f"per_process_memory_fraction:{conf}")
+    with simulated(SimulationOptions(compute=False, n_devices=2)):
+        if own is not None:
+            torch.cuda.set_per_process_memory_fraction(own, 1)
+        assert torch._C._cuda_getMemoryFraction(1) == expected
+        assert torch._C._cuda_getMemoryFraction(0) == float(conf)
