@@ -64,7 +64,7 @@ class Simulation:
         options = self.machine.options
         sizes = self._files.unwritten() if self._files else {}
         files = [{"path": path, "n_bytes": n_bytes} for path, n_bytes in sizes.items()]
-        not_modelled = list(self.machine.met)
+        not_modelled = list(self.machine.not_modelled)
         if options.cublas_workspace and BLAS in not_modelled:
             not_modelled.remove(BLAS)
         return {
@@ -97,7 +97,7 @@ class Simulation:
             tensors.TensorPatches(tracker).apply(patches)
             tensors.patch_storages(tracker, patches)
             tensors.patch_factories(tracker, patches)
-            same_device.patch_doubts(tracker.doubt, patches)
+            same_device.patch_doubts(tracker.mark_doubtful, patches)
             self._patch_features(patches)
             if self._files is not None:
                 unwritten_files.patch_files(self._files, patches)

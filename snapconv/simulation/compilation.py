@@ -39,7 +39,7 @@ def patch_compilation(machine: Machine, patches: Patches) -> None:
         @wraps(compiled)
         def call(*args: Any, **kwargs: Any) -> Any:
             if any(device.allocator.ledger.allocated_bytes for device in machine.devices):
-                machine.meet("compiled code", _AS_EAGER)
+                machine.note_not_modelled("compiled code", _AS_EAGER)
             return compiled(*args, **kwargs)
 
         return call
@@ -54,7 +54,7 @@ def patch_compilation(machine: Machine, patches: Patches) -> None:
 @stands_in
 def _trace(machine: Machine, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run torch.jit.trace unseen by our mode of operations: under any mode torch fails (2.13)."""
-    machine.meet("what torch.jit.trace runs")
+    machine.note_not_modelled("what torch.jit.trace runs")
     try:
         with _disable_current_modes():
             return real(*args, **kwargs)

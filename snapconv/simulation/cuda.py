@@ -180,6 +180,8 @@ def _history_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         machine.record_history(context, "all", "python", max_entries)
 
     def snapshot(request: Any = None) -> dict[str, Any]:
+        # torch.cuda.memory_snapshot() passes the two numbers of a pool and whether it wants traces
+        # (torch 2.13); others pass the pool or None, and want them. The simulation has one pool.
         has_traces = request[2] if isinstance(request, tuple) and len(request) > 2 else True
         return machine.snapshot(include_traces=has_traces)
 
@@ -292,14 +294,17 @@ _POOL = (0, 1)
 
 
 def patch_graphs(machine: Machine, patches: Patches) -> None:
-    """Let torch.cuda.graph and what is built on it run without graphs."""
-    meet = partial(machine.meet, "CUDA graphs", _GRAPHS_AS_EAGER)
+    """Let torch.cuda.graph and what is built on it run without graphs.
+
+    A program that makes a graph gets a note: the pool of its graphs is not modelled.
+    """
+    note_graphs = partial(machine.note_not_modelled, "CUDA graphs", _GRAPHS_AS_EAGER)
 
     class CUDAGraph:
         """A graph of nothing. A class, since libraries annotate ``CUDAGraph | None``."""
 
         def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-            meet()
+            note_graphs()
             return super().__new__(cls)
 
         pool = answer(_POOL)
@@ -309,7 +314,7 @@ def patch_graphs(machine: Machine, patches: Patches) -> None:
     CUDAGraph.__module__ = "torch.cuda.graphs"
 
     def make_graphed_callables(callables: Any, *args: Any, **kwargs: Any) -> Any:
-        meet()
+        note_graphs()
         return callables
 
     graphs = torch.cuda.graphs

@@ -120,7 +120,7 @@ class Invocation:
 
 
 class Evaluation:
-    """Runs operations."""
+    """Runs operations: with values where that costs little, and else by shape alone."""
 
     def __init__(
         self,
@@ -144,11 +144,12 @@ class Evaluation:
         if operation.kind is Kind.VALUE:
             return self._value(call), True
         if not are_computed(call.inputs) and self._is_decided(call):
-            # The result follows from nothing that is unknown.
+            # The result follows from nothing that is unknown: without inputs that are assumed, it
+            # counts as computed.
             call.inputs = [None] * len(call.inputs)
             return call.run(call.args, call.kwargs), True
         if not has_values(call.inputs) and operation.name not in FILLING:
-            is_computed = self._is_overwritten(call)
+            is_computed = self._restore_values(call)
         elif call.device is not None:
             is_computed = self._is_computed(call)
         else:
@@ -165,7 +166,11 @@ class Evaluation:
     # --- with values
 
     def _value(self, call: Invocation) -> Any:
-        """Return the number or truth value that the program reads; an uncomputed number is 0."""
+        """Return the number or truth value that the program reads, and note that read.
+
+        A number that was not computed is 0, or what follows from assumed values. A truth value is
+        decided by how likely it is True, since it may choose a branch of the program.
+        """
         name = call.operation.name
         values_read = self._values_read
         if name not in _GIVES_VALUES or are_computed(call.inputs):
@@ -174,7 +179,8 @@ class Evaluation:
             function = values_read.name_of_call(name)
             result = self._compute(call)
             is_assumed = has_values(call.inputs)
-            if is_assumed and function == "one_hot":  # it checks its classes
+            # torch's one_hot() reads numbers to check its classes: no read of the program's.
+            if is_assumed and function == "one_hot":
                 return result
             values_read.add_numbers(f"{function}()")
             if is_assumed:
@@ -203,7 +209,7 @@ class Evaluation:
         if fill is None:
             return laid_out(call.func, call.args, self._compute_in_any_type(call))
 
-        # What only CUDA has, into results of CUDA's shapes.
+        # Only CUDA has this operation: a function of kernels.py fills results of CUDA's shapes.
         def empty(meta: Any) -> Any:
             return torch.empty_strided(meta.size(), meta.stride(), dtype=meta.dtype)
 
@@ -212,7 +218,10 @@ class Evaluation:
         return results
 
     def _compute_in_any_type(self, call: Invocation) -> Any:
-        """Compute an operation; in a wider type if only CUDA has a kernel for the type."""
+        """Compute an operation; in a wider type if the CPU has no kernel for the type.
+
+        The results get the types back that they have on a GPU.
+        """
         try:
             return call.run(call.args, call.kwargs)
         except RuntimeError as error:
@@ -229,7 +238,10 @@ class Evaluation:
         return map_tensors(results, lambda tensor: tensor.to(next(types)))
 
     def _is_computed(self, call: Invocation) -> bool:
-        """Say whether an operation on values is computed: its arguments and results are small."""
+        """Say whether an operation on values is computed: its arguments and results are small.
+
+        In place the results are arguments, and need no look at their shapes.
+        """
         operation = call.operation
         args = call.args
         if not self._is_small(call.tensors) and operation.name not in FILLING:
@@ -262,8 +274,11 @@ class Evaluation:
             for tensor in tensors
         )
 
-    def _is_overwritten(self, call: Invocation) -> bool:
-        """Say whether an operation gives a tensor its values back, and note that it has them."""
+    def _restore_values(self, call: Invocation) -> bool:
+        """Note that a tensor has values again if an operation overwrites all of them.
+
+        Return whether it does: the operation is computed then.
+        """
         if call.operation.name not in _OVERWRITING or not has_values(call.inputs[1:]):
             return False
         target = call.inputs[0]
@@ -294,13 +309,13 @@ class Evaluation:
         ):
             return False
         n_elements = max(operand.numel() for operand in args)
-        n_operands = (
-            1 if name.endswith("_") else 2
-        )  # in place, the first one keeps its values
+        # In place, the first operand decides only while nothing changes it: it keeps its values.
+        n_operands = 1 if name.endswith("_") else 2
         for placement, operand in zip(call.inputs[:n_operands], args, strict=False):
             if not are_computed([placement]) or operand.numel() < n_elements:
                 continue
             if absorbing:
+                # Bits of other types than bool are not all set by a value that is not zero.
                 is_decided = operand.dtype == torch.bool and bool(operand.all())
             else:
                 is_decided = not operand.any()
@@ -311,6 +326,12 @@ class Evaluation:
     # --- by shape alone
 
     def _evaluate(self, call: Invocation, fake_storages: FakeStorages) -> Any:
+        """Return an operation's results without values.
+
+        The operation itself runs only where it needs no values, or nothing else gives its results:
+        changes of shape and memory, sparse tensors, lengths on the CPU. What it would have written
+        has no values afterwards.
+        """
         operation = call.operation
         args = call.args
         kwargs = call.kwargs
@@ -320,7 +341,8 @@ class Evaluation:
             call.func, "tags", ()
         ):
             return call.run(args, kwargs)
-        if operation.name in _TO_SPARSE:  # all of it may be there
+        if operation.name in _TO_SPARSE:
+            # A sparse tensor is at its largest if no value is zero.
             return call.run((torch.ones_like(args[0]), *args[1:]), kwargs)
         self._forget_written(call)
         has_sparse = self._has_sparse(call.tensors)
@@ -365,9 +387,8 @@ class Evaluation:
                     "(--no-compute); the shape of its result depends on them. Simulate with "
                     "computation, or leave this line out."
                 ) from error
-            return call.run(
-                call.args, call.kwargs
-            )  # torch has no meta function for it: of zeros
+            # torch has no meta function for it: run on the zeros that stand for its values.
+            return call.run(call.args, call.kwargs)
 
     def _n_selected(self, operation: str, mask: Any | None, n_most: int) -> int:
         """Count what an operation selects: by a mask with values, else a share, or all values."""
@@ -398,7 +419,10 @@ class Evaluation:
                 self.forget(tensor)
 
     def forget(self, tensor: Any) -> None:
-        """Let a tensor's storage have no values from here on: it reads as zeros."""
+        """Let a tensor's storage have no values from here on: it reads as zeros.
+
+        A small mask gets assumed values instead, which decide how much is selected.
+        """
         if tensor.layout is not torch.strided:
             return
         placement = self._placements.of(tensor)

@@ -123,12 +123,12 @@ class Machine:
         self.devices = [self._device(index) for index in range(options.n_devices)]
         self.current_device = 0
         self.observers: list[OutOfMemoryObserver] = []
-        # Called before any figure is read: an allocation may still be undecided.
-        self.settle: Callable[[], None] = _do_nothing
+        # Called before any figure is read: transfers.py may have deferred an allocation.
+        self.allocate_all_deferred: Callable[[], None] = _do_nothing
         # What the user should know of this run, by slug.
         self.notes: dict[str, Note] = {}
-        # What is not modelled and the program came upon, in that order.
-        self.met: dict[str, None] = {}
+        # The features without a model that the program used: a set in the order of first use.
+        self.not_modelled: dict[str, None] = {}
         self._lock = threading.RLock()
         self._is_busy = False
         self._late_frees: deque[tuple[int, int]] = deque()
@@ -151,9 +151,12 @@ class Machine:
         )
         return Device(index, allocator, statistics)
 
-    def meet(self, feature: str, note: Note | None = None) -> None:
-        """Remember that the program uses a feature whose memory on a GPU is not modelled."""
-        self.met.setdefault(feature)
+    def note_not_modelled(self, feature: str, note: Note | None = None) -> None:
+        """Remember that the program uses a feature whose memory on a GPU is not modelled.
+
+        The capture lists these features; ``note`` tells the user what differs, once.
+        """
+        self.not_modelled.setdefault(feature)
         if note is not None:
             self.notes.setdefault(note.slug, note)
 
@@ -190,14 +193,18 @@ class Machine:
         return self.checked(self.current_device if device.index is None else device.index)
 
     def exchange_device(self, index: int | None) -> int:
-        """Make another device the current one, unless it is None or negative; return which was."""
+        """Make a device the current one, unless it is None or negative; return the former one."""
         before = self.current_device
         if index is not None and index >= 0:
             self.current_device = self.checked(index)
         return before
 
     def frames(self, context: str = "state", within: tuple[str, ...] = ()) -> Frames | None:
-        """Capture the stack if the history has those of a context; an allocation's is "state"."""
+        """Capture the stack if the history keeps those of a context; None otherwise.
+
+        Allocations ask for "state", frees and returned segments for "all" (history.py). ``within``
+        are C++ functions that only a GPU's operation calls (stacks.py).
+        """
         if not self.history.wants(context):
             return None
         return self.stacks.capture(has_cpp=self.history.has_cpp, within=within)
@@ -263,20 +270,20 @@ class Machine:
 
     def synchronize(self, index: int | None = None) -> None:
         """Let all work of a device end: the next allocation completes what waited for it."""
-        self.settle()
+        self.allocate_all_deferred()
         allocator = self.device(index).allocator
         self._alone(allocator.process_events, None)
 
     def empty_cache(self) -> None:
         """Give cached segments of all devices back."""
-        self.settle()
+        self.allocate_all_deferred()
         frames = self.frames("all")
         for device in self.devices:
             self._alone(device.allocator.empty_cache, frames=frames)
 
     def memory_stats(self, index: int | None) -> dict[str, Any]:
         """Write a device's counters as torch's nested dict."""
-        self.settle()
+        self.allocate_all_deferred()
         device = self.device(index)
         segments = self._alone(device.allocator.segments)
         limit = self.settings.max_split_size_bytes
@@ -286,7 +293,7 @@ class Machine:
 
     def reset_peaks(self, index: int | None) -> None:
         """Let a device's peaks start from the present."""
-        self.settle()
+        self.allocate_all_deferred()
         self.device(index).statistics.reset_peaks()
 
     def reset_accumulated(self, index: int | None) -> None:
@@ -334,14 +341,14 @@ class Machine:
 
     def free_and_total(self, index: int | None) -> tuple[int, int]:
         """Answer cudaMemGetInfo: the device's memory outside its segments, and all of it."""
-        self.settle()
+        self.allocate_all_deferred()
         total_bytes = self.options.total_bytes
         free_bytes = total_bytes - self.device(index).allocator.ledger.reserved_bytes
         return max(free_bytes, 0), total_bytes
 
     def snapshot(self, *, include_traces: bool = True) -> dict[str, Any]:
         """Build what ``torch._C._cuda_memorySnapshot`` returns in torch 2.13."""
-        self.settle()
+        self.allocate_all_deferred()
         snapshot: dict[str, Any] = self._alone(self._read)
         if not include_traces:
             snapshot["device_traces"] = [[] for _ in self.devices]
@@ -352,7 +359,10 @@ class Machine:
         return snapshot
 
     def _read(self) -> dict[str, Any]:
-        """Read segments and traces at one moment, and let the next snapshot know of it."""
+        """Read segments and traces at one moment, and add this snapshot's event to the trace.
+
+        As torch does: the next snapshot has it, this one does not.
+        """
         traces = self.history.traces()
         annotations = self.history.annotations()
         segments: list[dict[str, Any]] = []
@@ -368,7 +378,7 @@ class Machine:
 
     def record_history(self, *arguments: Any, **options: Any) -> None:
         """Turn recording on or off with nothing happening meanwhile."""
-        self.settle()
+        self.allocate_all_deferred()
         self._alone(self.history.switch, *arguments, **options)
 
     def annotate(self, name: str, stage: str) -> None:

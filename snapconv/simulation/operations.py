@@ -44,8 +44,8 @@ class Kind(Enum):
     """Where an operation's results lie."""
 
     VIEW = auto()  # in the memory of an argument
-    IN_PLACE = auto()  # they are arguments, or there are none
-    VALUE = auto()  # they are no tensors
+    IN_PLACE = auto()  # the results are arguments that it writes, or it has no results
+    VALUE = auto()  # nowhere: the results are numbers or truth values
     FRESH = auto()  # in new memory
 
 
@@ -56,7 +56,7 @@ class Operation:
     ``written`` names the arguments that an in-place operation changes, in order. ``may_resize`` is
     whether a written argument may come out with more memory; ``is_out``, whether that is ``out=``.
     ``cpu_results`` are the positions of results that are on the CPU whatever the arguments are.
-    ``not_modelled`` is what a GPU takes for it besides, and the simulation leaves out.
+    ``not_modelled`` names the memory that a GPU takes besides and the simulation leaves out.
     """
 
     name: str
@@ -82,7 +82,7 @@ _SILENT_VIEWS = {
 }
 # They take the shape alone of their first argument.
 FILLING = {"new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"}
-# They change what memory their argument has, and no values.
+# They change the memory of their argument, and none of its values.
 RESIZING = {"resize_", "resize_as_", "set_", "resize_output_"}
 _CPU_RESULTS = {
     # Lengths stay on the CPU, where cuDNN wants them (aten/src/ATen/native/PackedSequence.cpp).
@@ -97,7 +97,7 @@ _CPU_RESULTS = {
 
 
 def describe(func: Any) -> Operation:
-    """Read an OpOverload's schema; what has none counts as making new memory."""
+    """Read an OpOverload's schema; an operation without one counts as making new memory."""
     schema = getattr(func, "_schema", None)
     if schema is None:
         return Operation(str(func), Kind.FRESH)
@@ -189,13 +189,14 @@ _MASKS = ("output_mask", "grad_input_mask")
 def _corrected(func: Any, args: Any, result: Any) -> Any:
     """Undo where torch's meta functions differ from its kernels in what they allocate."""
     schema = func._schema
+    # The third argument is the reduction: by default the mean; 0 is none.
     if schema.name in _KEEP_UNREDUCED and (len(args) < 3 or args[2] != 0):
         shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
         return torch.empty(shape, dtype=result.dtype, device="meta").resize_(())
     result = laid_out(func, args, result)
     for argument, value in zip(schema.arguments, args, strict=False):
         if argument.name in _MASKS and len(value) == len(result):
-            # What was not requested is not made.
+            # The mask says which gradients are requested; the others are None on a GPU.
             rows = zip(result, value, strict=True)
             return tuple(tensor if is_requested else None for tensor, is_requested in rows)
     return result
@@ -228,14 +229,17 @@ def map_tensors(value: Any, function: Callable[[Any], Any]) -> Any:
     return value
 
 
-# (operation, mask or None, upper bound) -> count of what the operation selects
+# (operation, mask or None, upper bound) -> how many elements the operation selects
 CountSelected = Callable[[str, Any, int], int]
 
 
 def dynamic_shapes(
     name: str, func: Any, args: Any, kwargs: dict[str, Any], count: CountSelected
 ) -> Any:
-    """Return an operation's results as meta tensors, also if shapes depend on values."""
+    """Return an operation's results as meta tensors, also if shapes depend on values.
+
+    ``count`` counts, or assumes, how many elements such an operation selects.
+    """
     if name in ("index", "_unsafe_index"):
         indices: list[Any] = []
         for index in args[1]:
@@ -263,6 +267,7 @@ def _mask_indices(mask: Any, count: CountSelected) -> list[Any]:
 def _masked_select(args: Any, _kwargs: Any, count: CountSelected) -> Any:
     tensor, mask = args
     n_selected = count("masked_select", mask, mask.numel())
+    # The mask is repeated where it is smaller than the tensor, and so is what it selects.
     n_times = prod(torch.broadcast_shapes(tensor.shape, mask.shape)) // max(mask.numel(), 1)
     return _meta((n_selected * n_times,), tensor.dtype)
 
@@ -324,7 +329,10 @@ _NO_RESERVE = 0x4000
 
 
 class FakeStorages:
-    """Makes tensors without memory."""
+    """Makes tensors without memory, which all share one mapping of zeros.
+
+    A larger tensor gets a larger mapping; the former lives on in its tensors, and in ``_ranges``.
+    """
 
     def __init__(self) -> None:
         # Kept as it is here: a simulation replaces it.
@@ -347,7 +355,7 @@ class FakeStorages:
         ).untyped_storage()
 
     def has(self, storage: Any) -> bool:
-        """Say whether a storage lies in the mapping, which all such storages share."""
+        """Say whether a storage is one of these, by its address."""
         addr = self._addr_of(storage)
         return any(addr in addrs for addrs in self._ranges)
 
@@ -370,7 +378,8 @@ class FakeStorages:
 def _map(n_bytes: int) -> mmap.mmap:
     """Map zeros of at least that many bytes, which take no memory before they are written."""
     n_mapped = max(_LEAST_MAPPED_BYTES, 1 << (n_bytes - 1).bit_length())
-    flags: dict[str, Any] = {}  # counted as memory in use by Windows, and touched nowhere
+    # Windows counts a mapping as memory in use; no system gives it pages before it is touched.
+    flags: dict[str, Any] = {}
     if sys.platform == "linux":
         flags["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
     try:

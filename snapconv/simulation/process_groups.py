@@ -131,7 +131,7 @@ def _init_process_group(
         )
     real(*args, **kwargs)
     if n_ranks <= 1:
-        tracker.machine.meet("NCCL", _ONE_RANK)
+        tracker.machine.note_not_modelled("NCCL", _ONE_RANK)
 
 
 def _world_size(arguments: dict[str, Any]) -> int:

@@ -109,7 +109,7 @@ class TensorPatches:
         is_wrapper = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
         if placement is None or placement.device is None or is_kernel or is_wrapper:
             return int(real(tensor))
-        self._tracker.machine.settle()
+        self._tracker.machine.allocate_all_deferred()
         return placement.addr + int(tensor.storage_offset() * tensor.element_size())
 
     def _type(
@@ -178,7 +178,7 @@ class TensorPatches:
         placement = self._placement(tensor)
         if placement is not None and placement.device is not None:
             machine = self._tracker.machine
-            machine.settle()
+            machine.allocate_all_deferred()
             machine.record_stream(placement.device, placement.addr, stream.cuda_stream)
 
     # Pinning changes nothing that is modelled: host memory is in no snapshot.
@@ -289,7 +289,7 @@ def _patch_storage_methods(tracker: Tracker, patches: Patches) -> None:
         placement = find(storage)
         if placement is None:
             return int(real_pointer(storage))
-        tracker.machine.settle()
+        tracker.machine.allocate_all_deferred()
         return placement.addr
 
     def clone(storage: Any) -> Any:
@@ -346,7 +346,7 @@ def _tensor_of_data(
         tensor = real(data, *args, **options)
         if isinstance(data, torch.UntypedStorage):
             # safetensors maps its file, and makes each tensor of a piece of it (0.4 to 0.8).
-            tracker.take_values(tensor)
+            tracker.drop_large_values(tensor)
         return tensor
     if may_share and isinstance(data, torch.Tensor):
         return data.to(device=device, dtype=kwargs.get("dtype"))

@@ -60,7 +60,7 @@ class Tracker:
         self.choice = DeviceChoice(machine, self.placements, self.calls)
         self.same_device = SameDevice(self.placements, self.calls)
         self._pid = os.getpid()
-        # Whether the program has read values past torch's operations that were not computed.
+        # Whether the program has read uncomputed values by other ways than torch's operations.
         self.has_given_arrays = False
 
     def copy(self, tensor: Any, device: int | None, **options: Any) -> Any:
@@ -74,7 +74,11 @@ class Tracker:
             return torch.ops.aten._to_copy.default(tensor, **options)
 
     def handle(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run one operation and allocate its results; after a fault of ours, without a check."""
+        """Run one operation and allocate its results; after a fault of ours, without a check.
+
+        The program gets what the operation itself raised, and errors of ours that are for it. A
+        fault of ours costs checks only, where the operation has run or still runs on the CPU.
+        """
         if os.getpid() != self._pid:  # a forked DataLoader worker: no device there
             return func(*args, **kwargs)
         if func not in self._operations:
@@ -86,6 +90,8 @@ class Tracker:
         except Exception as error:  # noqa: BLE001  # handed on, or kept
             is_ours = error is not call.raised and is_fault(error)
             if has_interrupted(error):
+                # The program's exception broke our work off: the guard keeps that as a failure,
+                # and the exception itself passes below.
                 self.guard.takes(error)
             is_refusal = isinstance(error, RecorderError)
             if not is_ours or is_refusal or not self._has_run(call, args, kwargs):
@@ -129,9 +135,13 @@ class Tracker:
                     self._allocate(placement)
 
     def _handle(self, call: Invocation) -> Any:
-        self.transfers.raise_failure()
+        """Find the device of an operation, run it, and account for its results."""
+        # A deferred allocation may have failed in a deallocation, where nothing can be raised.
+        self.transfers.raise_deferred_error()
         call.inputs = [self.placements.of(tensor) for tensor in call.tensors]
-        self.transfers.settle_used(call.inputs)
+        # This thread uses what another one may have deferred: that is allocated now, and takes no
+        # block over.
+        self.transfers.allocate_if_deferred(call.inputs)
         # After a fault of ours a tensor may be on the CPU that the program has put on a device.
         if self.guard.failure is None:
             devices = {placement and placement.device for placement in call.inputs}
@@ -141,7 +151,7 @@ class Tracker:
             call.operation, call.inputs, call.kwargs
         )
         if call.device is not None and call.operation.not_modelled is not None:
-            self.machine.meet(call.operation.not_modelled)
+            self.machine.note_not_modelled(call.operation.not_modelled)
         result, has_values = self.evaluation.run(call)
         self._account(call, result, has_values=has_values)
         return result
@@ -154,17 +164,23 @@ class Tracker:
         elif operation.may_resize:
             self._place_resized(result, call.device, has_values=has_values)
         elif operation.kind is Kind.IN_PLACE and has_values and has_assumed(call.inputs):
+            # What is written follows from indices or masks that routing.py has assumed.
             target = call.inputs[0]
             if target is not None:
                 target.is_assumed = True
 
     def _account_fresh(self, call: Invocation, result: Any, *, has_values: bool) -> None:
+        """Note where new results are: all on a device, and those on the CPU that are not plain.
+
+        These are without values, assumed or doubtful. A result on the CPU is doubtful where C++
+        code may have meant a device: an input is doubtful, or no call of the program's is seen. C++
+        code takes every tensor for one of the CPU, as all storages are the CPU's here.
+        """
         if call.device is not None:
             self._place_results(call, result, has_values=has_values)
             if self.workspaces is not None:
                 self.workspaces.note(call.operation.name, call.device)
             return
-        # Where no call of the program's is seen, C++ code takes all tensors for the CPU's.
         has_doubt = any(placement and placement.is_doubtful for placement in call.inputs)
         call.is_doubtful = has_doubt or self.calls.current is None
         if not has_values or call.is_doubtful or has_assumed(call.inputs):
@@ -186,7 +202,7 @@ class Tracker:
                     placement.likelihood = likelihood_of(call)
             if call.device is None:
                 continue
-            if not self.transfers.may_start(call.operation, call.args, placement):
+            if not self.transfers.defer_allocation(call.operation, call.args, placement):
                 self._allocate(placement)
 
     def _tensors_stored(self, result: Any) -> Iterator[Any]:
@@ -208,15 +224,18 @@ class Tracker:
         return placement
 
     def _allocate(self, placement: Placement) -> None:
-        self.transfers.settle()
+        self.transfers.allocate_deferred()
         self.transfers.allocate(placement)
 
     def place_storage(self, storage: Any, device: int) -> None:
         """Put an existing CPU storage on a device; it has values if it had them."""
         self._allocate(self._placed(storage, device, has_values=self.has_values(storage)))
 
-    def doubt(self, values: Any) -> None:
-        """Take note that tensors on the CPU may be on a device."""
+    def mark_doubtful(self, values: Any) -> None:
+        """Mark tensors on the CPU that C++ code may have meant for a device.
+
+        The results of scripts and of what shares memory: same_device.patch_doubts wraps these.
+        """
         for tensor in self._tensors_stored(values):
             if self.placements.of(tensor) is None:
                 self._placed(
@@ -227,8 +246,11 @@ class Tracker:
         """Say whether so much memory of the CPU gets no values, where nothing is computed."""
         return self.evaluation.fake_storages is not None and n_bytes >= NO_MEMORY_FROM_BYTES
 
-    def take_values(self, tensor: Any) -> None:
-        """Count a large tensor on the CPU as one without values from now on."""
+    def drop_large_values(self, tensor: Any) -> None:
+        """Count a CPU tensor as one without values, if it is large and nothing is computed.
+
+        It stays as it is; operations on it are evaluated by shape alone from now on.
+        """
         storage = tensor.untyped_storage()
         if self.is_large(storage.nbytes()) and self.placements.of(tensor) is None:
             self.placements.add(
@@ -270,7 +292,7 @@ class Tracker:
 
     def _resize(self, placement: Placement, n_bytes: int) -> None:
         assert placement.device is not None
-        self.transfers.settle_used([placement])
+        self.transfers.allocate_if_deferred([placement])
         old_addr = placement.addr
         placement.n_bytes = n_bytes
         self._allocate(placement)
@@ -298,15 +320,15 @@ class Tracker:
         if placement.device is None or os.getpid() != self._pid:
             return
         if not self.transfers.take_over(placement):
-            self.transfers.settle()
-            self.transfers.settle_used([placement])
+            self.transfers.allocate_deferred()
+            self.transfers.allocate_if_deferred([placement])
             self.machine.free(placement.device, placement.addr)
 
     def locate(self, tensor: Any) -> Location | None:
         """Answer ``snapconv.guest.locations.locate`` for the simulated devices."""
         placement = self.placements.of(tensor)
-        self.transfers.settle()
-        self.transfers.settle_used([placement])
+        self.transfers.allocate_deferred()
+        self.transfers.allocate_if_deferred([placement])
         if placement is None or placement.device is None:
             return None
         return Location(placement.device, placement.addr, placement.n_bytes)

@@ -51,10 +51,15 @@ class Transfers:
         self._placements = placements
         self._undecided: list[_Undecided] = []
         self._failures: dict[int, BaseException] = {}
-        machine.settle = self._settle_all
+        machine.allocate_all_deferred = self._allocate_all_deferred
 
-    def may_start(self, operation: Operation, args: Any, placement: Placement) -> bool:
-        """Defer a placement's allocation if a GPU may run its operation in place."""
+    def defer_allocation(
+        self, operation: Operation, args: Any, placement: Placement
+    ) -> bool:
+        """Defer a placement's allocation if a GPU may run its operation in place.
+
+        Return whether it is deferred; the caller allocates it otherwise.
+        """
         # With create_graph the engine makes new tensors on a GPU too.
         if self._graph_task() == -1 or self._is_grad_enabled():
             return False
@@ -71,7 +76,7 @@ class Transfers:
                 operands.append(operand)
         if not operands:
             return False
-        self.settle()
+        self.allocate_deferred()
         frames = self._machine.frames()
         self._undecided.append(
             _Undecided(threading.get_ident(), placement, operands, frames)
@@ -87,27 +92,30 @@ class Transfers:
                 return True
         return False
 
-    def settle(self) -> None:
+    def allocate_deferred(self) -> None:
         """Allocate what this thread deferred."""
         if self._undecided:
             thread = threading.get_ident()
             for undecided in list(self._undecided):
                 if undecided.thread == thread:
-                    self._settle(undecided)
+                    self._allocate_undecided(undecided)
 
-    def _settle_all(self) -> None:
+    def _allocate_all_deferred(self) -> None:
         """Allocate what any thread deferred."""
         for undecided in list(self._undecided):
-            self._settle(undecided)
+            self._allocate_undecided(undecided)
 
-    def settle_used(self, placements: Iterable[Placement | None]) -> None:
-        """Allocate what another thread deferred and this one uses."""
+    def allocate_if_deferred(self, placements: Iterable[Placement | None]) -> None:
+        """Allocate those of these placements that another thread deferred: this one uses them.
+
+        What this thread deferred waits for its next allocation or free, which decides.
+        """
         if self._undecided:
             thread = threading.get_ident()
             operands = [*placements]
             for undecided in list(self._undecided):
                 if undecided.thread != thread and undecided.placement in operands:
-                    self._settle(undecided)
+                    self._allocate_undecided(undecided)
 
     def _take(self, undecided: _Undecided) -> bool:
         """Say whether it is this call that decides; of several threads one does."""
@@ -117,7 +125,7 @@ class Transfers:
             return False
         return True
 
-    def _settle(self, undecided: _Undecided) -> None:
+    def _allocate_undecided(self, undecided: _Undecided) -> None:
         if self._take(undecided):
             try:
                 self.allocate(undecided.placement, undecided.frames)
@@ -130,8 +138,8 @@ class Transfers:
         assert placement.device is not None
         placement.addr = self._machine.malloc(placement.device, placement.n_bytes, frames)
 
-    def raise_failure(self) -> None:
-        """Raise the error of a deferred allocation of this thread."""
+    def raise_deferred_error(self) -> None:
+        """Raise the error that a deferred allocation of this thread has met, once."""
         failure = (
             self._failures.pop(threading.get_ident(), None) if self._failures else None
         )

@@ -52,7 +52,7 @@ def placed(addr=0):
 
 def deferred(transfers, operand):
     result = placed()
-    assert transfers.may_start(SCATTER, [operand], result)
+    assert transfers.defer_allocation(SCATTER, [operand], result)
     return result
 
 
@@ -66,18 +66,18 @@ def on_another_thread(function):
 def test_an_operation_of_the_same_thread_decides_and_of_another_not(transfers, machine, is_other):
     operand = placed(512)
     result = deferred(transfers, operand)
-    on_another_thread(transfers.settle) if is_other else transfers.settle()
+    on_another_thread(transfers.allocate_deferred) if is_other else transfers.allocate_deferred()
     assert transfers.take_over(operand) == is_other
     assert (result.addr, machine.n_made) == ((512, 0) if is_other else (4096, 1))
 
 
 def test_what_another_thread_uses_is_allocated(transfers, machine):
     result, unused = deferred(transfers, placed(512)), placed(512)
-    transfers.settle_used([result])
+    transfers.allocate_if_deferred([result])
     assert machine.n_made == 0
-    on_another_thread(lambda: transfers.settle_used([unused, None]))
+    on_another_thread(lambda: transfers.allocate_if_deferred([unused, None]))
     assert machine.n_made == 0
-    on_another_thread(lambda: transfers.settle_used([result, unused]))
+    on_another_thread(lambda: transfers.allocate_if_deferred([result, unused]))
     assert (result.addr, machine.n_made) == (4096, 1)
 
 
@@ -87,17 +87,17 @@ def test_a_failure_is_raised_in_the_thread_that_deferred(transfers, machine):
     raised = []
 
     def settle():
-        transfers._machine.settle()
+        transfers._machine.allocate_all_deferred()
         try:
-            transfers.raise_failure()
+            transfers.raise_deferred_error()
         except RuntimeError as error:
             raised.append(error)
 
     on_another_thread(settle)
     assert not raised
     with pytest.raises(RuntimeError, match="full"):
-        transfers.raise_failure()
-    transfers.raise_failure()  # once
+        transfers.raise_deferred_error()
+    transfers.raise_deferred_error()  # once
 
 
 def test_of_many_threads_one_allocates(transfers, machine):
@@ -106,7 +106,7 @@ def test_of_many_threads_one_allocates(transfers, machine):
     def work():
         for _ in range(n_deferred):
             deferred(transfers, placed(512))
-            transfers._machine.settle()
+            transfers._machine.allocate_all_deferred()
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     sys.setswitchinterval(1e-6)
