@@ -64,7 +64,7 @@ class Answers(tuple[_Item, ...]):
 
     @classmethod
     def together(cls, items: Iterable[_Item], text: Text) -> "Answers[_Item]":
-        """Make a tuple of answers that have one text."""
+        """Make a tuple of answers that share one text, which cannot be divided by ``rows``."""
         answers = cls(items)
         answers.texts = [text]
         return answers
@@ -75,7 +75,10 @@ class Answers(tuple[_Item, ...]):
             yield from text()
 
     def rows(self) -> Iterator[tuple[_Item, Iterable[str]]]:
-        """Yield every answer with the lines that are about it."""
+        """Yield every answer with the lines that are about it.
+
+        Raises ValueError for several answers that share one text: no line is about one alone.
+        """
         for answer, text in zip(self, self.texts, strict=True):
             yield answer, text()
 
@@ -115,6 +118,8 @@ def _table(columns: Sequence[str], rows: Iterable[object]) -> str:
 
 
 def _cells(columns: Sequence[str], row: Any) -> Iterator[str]:
+    # The figures of a trial are parts of its outcome, and columns of its JSON values alone. It is
+    # known by name, as in _TABLES: importing the classes of all answers would take time.
     values = row.to_json() if type(row).__name__ == "Tried" else None
     for name in columns:
         value = getattr(row, name) if values is None else values[name]

@@ -50,7 +50,9 @@ class Ledger:
     """The counters of one device; a ``listener`` gets every event.
 
     ``requested_bytes`` are of active blocks, and so fall at ``free_completed``, as torch's counter
-    does. ``capacity`` is the device's memory for this process; None never runs out.
+    does. ``capacity`` is the device's memory for this process; None never runs out. What takes
+    memory goes through methods, since it also moves a peak or a count; the allocator subtracts what
+    it gives back from the bytes directly, which moves nothing else.
     """
 
     clock: Callable[[], int]

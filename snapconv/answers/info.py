@@ -54,7 +54,12 @@ def describe(
 
 
 def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) -> Facts:
-    """Describe one device; bytes are those at the dump."""
+    """Describe one device; bytes are those at the dump.
+
+    Active bytes are the sum of the recorded blocks: the replay also counts allocations that the
+    trace leaves live and the segments lack, and decides only where no segments are recorded.
+    Reserved bytes need no such choice: the replay ends at the sum of the recorded segments.
+    """
     events = device.events
     is_recorded = device.has_segments
     segments = device.segments

@@ -33,8 +33,8 @@ class Backend:
     that may fail. ``options`` are those that move blocks, with the first release that accepts each;
     ``exclusive`` cannot be on beside ``expandable_segments``. ``record`` is what to do for a file
     with stacks and events, empty where nothing is known to write one; ``is_recorded``: by snapconv
-    itself. ``frames``: such files are in its stacks alone. ``why_free``: why a request can fail
-    beside free memory.
+    itself. ``frames`` is a part of source paths in stacks of this kind alone, which tells it; empty
+    where there is none. ``why_free``: why a request can fail beside free memory.
     """
 
     kind: str
@@ -182,7 +182,11 @@ def conf_of(environment: Mapping[str, str], release: str) -> str:
 
 
 def backend_of_kind(kind: str) -> Backend:
-    """Return the row of a file's kind of device, which has none for ``host`` and ``cpu``."""
+    """Return the row of a file's kind of device.
+
+    ``cpu`` and ``device``, a kind that the file does not name, are described by torch.profiler
+    alone. A kind that the table lacks, such as ``host``, gets a row with its name and the defaults.
+    """
     if kind in (NO_ALLOCATOR, "cpu", "device"):
         return replace(_PROFILED, kind=kind)
     return BACKENDS.get(kind.upper(), Backend(kind))

@@ -115,7 +115,7 @@ def find_out_of_memory(
     verdict = None
     if failed:
         owners = np.array([*_owners(analysis.snapshot, failed[0], layout)], object)
-        request = _explained(analysis, failed[0], layout, owners)
+        request = _complete_request(analysis, failed[0], layout, owners)
         verdict = decide_oom(_shortage(analysis, request, state.memory, layout, owners))
         # Without a name in its event, the request is taken to be of the default pool.
         is_pool_assumed = request.pool is None and len(analysis.snapshot.pools) > 1
@@ -146,7 +146,7 @@ def _owners(
             yield ""
 
 
-def _explained(
+def _complete_request(
     analysis: DeviceAnalysis,
     request: FailedAllocation,
     layout: MemoryLayout,
@@ -191,7 +191,12 @@ def _shortage(
     layout: MemoryLayout,
     owners: ObjectColumn,
 ) -> Shortage:
-    """Return the figures at a failed request."""
+    """Return the figures at a failed request.
+
+    torch empties its cache before a request fails: the free segments that are left are of private
+    pools, which keep theirs, so that only these could still be returned. Against a memory fraction
+    counts what is reserved.
+    """
     free = layout.free
     total = memory.total_bytes
     settings = analysis.snapshot.settings
@@ -220,7 +225,7 @@ def _shortage(
         other_pool=other_pool,
         other_pool_bytes=pool_bytes.get(other_pool, 0),
         keeper=keeper,
-        returnable_bytes=free_memory(analysis, layout, "").private_bytes,
+        returnable_bytes=free_memory(analysis, layout, name="").private_bytes,
         allowed_bytes=allowed_bytes,
         fraction=fraction,
         counted_bytes=memory.reserved_bytes,
