@@ -74,8 +74,9 @@ _SILENTLY_WRITTEN = {"native_batch_norm": _STATISTICS, "cudnn_batch_norm": _STAT
 class Invocation:
     """A call of an operation: its arguments, the tensors in them, and where those are.
 
-    It is run at most once, with these arguments or others: ``result`` and ``raised`` are of that
-    run.
+    ``device`` is where the results are to be, None for the CPU; ``is_doubtful``: C++ code may have
+    meant a device then. It is run at most once, with these arguments or others: ``is_done``,
+    ``result`` and ``raised`` are of that run.
     """
 
     func: Any
@@ -194,12 +195,16 @@ class Evaluation:
         return result
 
     def _likelihood(self, call: Invocation) -> float:
-        """Estimate how likely the truth value is True that the program reads."""
+        """Estimate how likely the truth value is True that the program reads.
+
+        Compared tensors count as different for certain where one of them is not computed.
+        """
         placement = self._placements.of(call.tensors[0])
         if placement is None or call.operation.name in _COMPARES:
             return 0.0
         if placement.likelihood in (0, 1) or not placement.is_assumed:
             return placement.likelihood
+        # An assumed value is likely, not certain: branches.py looks at the branches too then.
         return 0.9 if self._compute(call) else 0.1
 
     def _compute(self, call: Invocation) -> Any:

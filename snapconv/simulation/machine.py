@@ -301,14 +301,11 @@ class Machine:
         self.device(index).statistics.reset_accumulated()
 
     def _start(self) -> None:
-        """Take the environment's settings, and its fraction unless the program has set one."""
+        """Take the environment's settings and its fraction, as torch does when CUDA starts."""
         self.set_settings()
         fraction = self.settings.memory_fraction
-        for device in self.devices:
-            if (
-                fraction < 1
-                and device.allocator.ledger.capacity == self.options.capacity_bytes
-            ):
+        if fraction < 1:
+            for device in self.devices:
                 self.set_fraction(fraction, device.index)
 
     def set_settings(self, conf: str | None = None) -> None:
@@ -325,14 +322,19 @@ class Machine:
 
     def set_fraction(self, fraction: float, index: int | None) -> None:
         """Let a device run out at a part of its memory (set_per_process_memory_fraction)."""
+        if self._reads_environment:
+            # The environment's fraction comes first: this one replaces it.
+            self._start()
         allocator = self.device(index).allocator
         capacity = allocator.ledger.capacity = int(fraction * self.options.total_bytes)
+        # Only a limit below the whole device makes torch collect garbage.
         allocator.limit = capacity if fraction < 1 else None
 
     def fraction(self, index: int | None) -> float:
         """Return the part of its memory at which a device runs out, 1.0 where none is set.
 
-        As torch does: from whole bytes, and by the environment until the program sets one.
+        As torch does, it follows from whole bytes; the environment's counts until the program sets
+        one.
         """
         if self._reads_environment:
             self._start()

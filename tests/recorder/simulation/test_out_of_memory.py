@@ -82,8 +82,8 @@ class TestSmallDevice:
 
 @pytest.mark.parametrize(
     ("conf", "own", "fits"),
-    [("0.5", None, 50), ("1.0", None, 100), ("0.5", 0.75, 74)],
-    ids=["settings", "all", "the program's own"],
+    [("0.5", None, 50), ("1.0", None, 100), ("0.5", 0.75, 74), ("0.5", 1.0, 100)],
+    ids=["settings", "all", "the program's own", "the program's, all"],
 )
 def test_the_fraction_is_all_that_the_process_gets(monkeypatch, conf, own, fits):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", f"per_process_memory_fraction:{conf}")
