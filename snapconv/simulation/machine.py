@@ -115,7 +115,8 @@ class Machine:
     def __init__(self, options: SimulationOptions) -> None:
         self.options = options
         self.settings = _settings()
-        # The program may set them itself, until the first allocation.
+        # The program may change the environment until the first allocation, or until it sets or
+        # asks for a memory fraction: torch reads it when CUDA starts.
         self._reads_environment = True
         self.clock = _clock()
         self.history = EventRings(options.n_devices)

@@ -39,7 +39,7 @@ from snapconv.simulation.transfers import Transfers
 
 
 class Tracker:
-    """The one that every operation passes through."""
+    """Handles every operation of the program; holds the parts of the simulation that do so."""
 
     def __init__(self, machine: Machine) -> None:
         self.guard = Guard(Feature.SIMULATION)
@@ -96,6 +96,8 @@ class Tracker:
             is_refusal = isinstance(error, RecorderError)
             if not is_ours or is_refusal or not self._has_run(call, args, kwargs):
                 raise for_program(error)  # noqa: B904  # it is the very error
+            # A fault of ours, and the operation has run: the program gets its result. The guard
+            # keeps the first fault for a note, and the checks of devices end with it.
             self._recover(call)
             self.guard.keep(error)
         finally:
