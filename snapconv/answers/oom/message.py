@@ -128,6 +128,7 @@ _SHARED_SEGMENTS = {
     ),
 }
 _WINDOWS_PATH = re.compile(r"(?<![a-z])[c-h]:\\{1,2}[\w.]")
+_FRAME = squeezed(r"([\w./\\:-]{1,200})\"?,line\d{1,6}, in")
 _MIDDLE = squeezed(
     r"allocate \d|total capac|already allocated|is allocated by pytorch|reserved by pytorch"
 )
@@ -627,7 +628,10 @@ def _less_where(answer: MessageAnswer, log: CompactText, start: int) -> str:
     step = _phase_step(log.text, start)
     if step != LESS:
         return step
-    if _is_nothing_freed(answer) and "inforward" not in log.text:
+    frames = _FRAME.findall(log.text[max(start - _MOST_OF_TRACEBACK, 0) : start])
+    # A line of the program itself computes; torch's own last frame may be of either.
+    is_own_line = bool(frames) and "torch" not in frames[-1]
+    if _is_nothing_freed(answer) and "inforward" not in log.text and not is_own_line:
         return NOTHING_FREED
     around = _words_around(log, start)
     return around.format(less=LESS) if around else LESS
@@ -662,12 +666,20 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
     elif answer.cause == OomCause.FRAGMENTED:
         step = _step_fragmented(answer, text)
     elif answer.cause == OomCause.UNKNOWN:
-        message = answer.message
-        if (message.tried_bytes or 0) > (message.total_bytes or math.inf):
-            step = LARGER_THAN_OWN
-        elif (message.tried_bytes or 0) > (message.free_bytes or 0) + _LARGE_REQUEST_BYTES:
-            step = LARGE_REQUEST
+        step = _step_unknown(answer.message)
     return step or answer.next_step
+
+
+def _step_unknown(message: OomMessage) -> str | None:
+    tried = message.tried_bytes or 0
+    total = message.total_bytes or math.inf
+    if tried > total:
+        return LARGER_THAN_OWN
+    # What the text lacks is then a tenth at most: torch's cache and the context.
+    if 10 * (message.allocated_bytes or 0) > 9 * total:
+        return NEXT_STEPS[OomCause.FULL]
+    is_large = tried > (message.free_bytes or 0) + _LARGE_REQUEST_BYTES
+    return LARGE_REQUEST if is_large else None
 
 
 def _is_outside_own(answer: MessageAnswer) -> bool:

@@ -157,6 +157,7 @@ _KINDS = (
             "requested(?: size)?: <tried_bytes>",
             # A text may be cut anywhere: no more words than tell one figure from the others.
             "<total_bytes> total cap",
+            r"\((?:gpu|npu|mlu|gcu) \d{1,4}; <total_bytes>(?<=b|s)(?! re)",
             "capaci?ty of <total_bytes>",
             "device limit:? <total_bytes>",
             r"<free_bytes> free(?:[;)]|$)",
@@ -1385,6 +1386,18 @@ _KINDS = (
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(
+        "one array of XLA or JAX",
+        backend="device",
+        level=0.9,
+        seen=(
+            r"out of memory (?:while trying to allocate|allocating) (?P<tried>\d{12,20}bytes)",
+        ),
+        means="one array of more than 100 GB, which is more than a device has, whatever else it holds",
+        next_step="look at the shapes: all against all (a kernel matrix, distances, attention) asks "
+        "for as much; take fewer rows, an approximation, or compute it in parts",
+        cause=OomCause.TOO_LARGE,
+    ),
+    MessageKind(
         "XLA or JAX",
         level=1,
         seen=(
@@ -2601,6 +2614,7 @@ _KINDS = (
             r"ggml\w{0,40}: failed to allocate (?!cpu)\w{1,12} buffer of size <tried>",
             r"alloc_tensor_range: failed to allocate (?!cpu)\w{1,12} buffer of size <tried>",
             "failed to allocate buffer, size = <tried>",
+            "error loading model: failed to allocate buffer",
             (
                 r"(?:cuda|rocm|hip|musa) error: out of memory \S{0,40}current device: "
                 r"<device>.{0,200}ggml"
@@ -3054,6 +3068,8 @@ _KINDS = (
             r"bin[/\\]vllm\"?,line\d{1,6},in \Wmodule\W|vllm\S{0,80}?\.py\"?,line\d{1,6},in "
             r"(?:from_engine_args|from_vllm_config|_init_engine|_init_executor"
             r"|build_async_engine_client\w{0,20})",
+            r"(?:line\d{1,6}|-->\d{1,4}),? ?in ?[\w<>\W]{1,20}llm=llm\(|vllm\S{0,80}?llm\.py\"?,line\d{1,6}"
+            r", in __init__",
         ),
         needs=(_OUT_OF_MEMORY, r"vllm|worker_[dtpe]p"),
         unless=(r"trl[/\\]trainer|verl[/\\]|openrlhf|in load_model",),
@@ -3072,7 +3088,8 @@ _KINDS = (
             r"vllm[/\\](?:v1|engine|worker|executor|entrypoints|model_executor)[/\\]",
             # What stands before its lines, which compacted() takes off.
             r"vllmworker|\((?:enginecore|worker_[dtpe]p|apiserver)|"
-            r"\[(?:multiproc_executor|gpu_worker|gpu_model_runner|(?:async_)?llm_engine|async_llm"
+            r"\[(?:worker_base|multiproc_worker_utils|multiproc_executor|gpu_worker|gpu_model_runner|"
+            r"(?:async_)?llm_engine|async_llm"
             r"|core_client)\.py:|"
             r"(?:info|warning|error)\d\d-\d{4}:\d\d:\d\d\[core\.py:",
             r"vllm serve |vllm\.entrypoints\.|from vllm import|import vllm|vllm_use_v1=",
@@ -3264,9 +3281,35 @@ _KINDS = (
         leads=True,
     ),
     MessageKind(
+        "ONNX Runtime in a browser",
+        backend="host",
+        level=0.5,
+        seen=("failed to allocate a buffer of size <tried>",),
+        needs=(
+            r"ort[.-]\w{0,12}\.?bundle|ort-w(?:eb|asm)|onnxruntime-web|transformers\.js",
+        ),
+        means="a model's weights have to lie in one buffer of the browser's memory for the program "
+        "(WebAssembly: 4 GiB at most, often less in one piece): not the GPU's memory",
+        next_step="quantized weights (dtype: 'q4' or 'q8' in transformers.js) or a smaller model; "
+        "weights in external files (use_external_data_format); one part loaded after the other",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "a program that edits videos",
+        level=2,
+        seen=("your gpu memory is full",),
+        means="DaVinci Resolve or a program like it found no GPU memory, or no GPU that it can use: "
+        "the text has no figures",
+        next_step="if `nvidia-smi` shows that the memory is not full, choose the GPU in the "
+        "program's settings and install the driver with CUDA and OpenCL; else a lower resolution "
+        "of the timeline, fewer effects, and close other programs that use the GPU",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "an image generator",
         level=3,
         seen=(
+            r"in comfy(?!\w)|comfyui|loadimage|saveimage|"
             r"could not generate (?:the)? image|image\(s\) generated|txt2img|img2img|text[- ]to[- "
             r"]image|"
             "generat(?:e|ing) (?:an|the)? image|hires\\.? ?fix",
@@ -4718,7 +4761,6 @@ _KINDS = (
     MessageKind(
         "a NumPy array of all against all",
         backend="host",
-        level=-0.1,
         seen=(
             rf"unable to allocate <tried> for (?:an)?array with \w{{4,9}} ?(?={_ALL_AGAINST_ALL})"
             "<shape>(?: and data type <type>)?",
@@ -4730,6 +4772,20 @@ _KINDS = (
         next_step="keep it sparse (scipy.sparse), take fewer rows or columns, or compute it in "
         "parts; where no such matrix was meant, look at shapes that broadcast, such as (n,) "
         "with (n, 1)",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a small NumPy array",
+        backend="host",
+        seen=(
+            r"unable to allocate (?P<tried>\d{1,3}(?:\.\d{0,2})?(?:bytes|[km]ib)) for (?:an)?array"
+            r"(?: with \w{4,9} ?<shape>(?: and data type <type>)?)?",
+        ),
+        means="host memory (not the GPU's), or a limit of the process, was used up before: this "
+        "array is small, and what holds the memory was made earlier",
+        next_step="hold less at once: read and process the data in parts and delete what is done, "
+        "fewer workers or other programs; else more memory, or a larger page file on Windows; "
+        "`free -g` shows the memory while it runs",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -5096,9 +5152,9 @@ _KINDS = (
         ),
         means="the kernel killed a process because the machine's memory was used up (not the "
         "GPU's, and not just a container's limit); other processes may hold most of it",
-        next_step="use less host memory: fewer processes or DataLoader workers, less "
-        "data at once; or more memory or swap. The kernel's table of processes above "
-        "that line shows what held it",
+        next_step="use less host memory: fewer processes or DataLoader workers, less data at "
+        "once, of a database or of Java a lower limit in its own settings; or more memory or "
+        "swap. The kernel's table of processes above that line shows what held it",
         cause=OomCause.HOST,
     ),
     MessageKind(

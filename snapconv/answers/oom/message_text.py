@@ -42,7 +42,7 @@ _SIGNS = (
     "to alloc|to malloc|alloc request|data too large|to execute this|too little|too many|unable to|"
     "new thread|thread creation|no child|errno 11|resource temporarily|disassociated|heartbeat|"
     "number of blocks|interactivity|hostregister|too low|vram_allocated|for the available|"
-    "generationstatus|"
+    "generationstatus|memory is full|"
     "working set|thrashing|running out|used more than|page size|hbm usage|is more than|illegal|"
     "\u65e0\u6cd5\u5206\u914d|\u5df2\u6740\u6b7b|\u5df2\u6bba\u6b7b|\u0443\u0431\u0438\u0442\u043e|"
     "get\u00f6tet|\uc8fd\uc5c8\uc74c|longer alive|errno 12|gpu free memory|exhausted|"
@@ -68,7 +68,7 @@ _RANK = re.compile(r"(rank|(?<![A-Za-z])[DPTE]P)[ _:=]{0,2}(\d{1,6})", re.IGNORE
 # log errors.
 # Many programs have a core.py: vLLM writes a level and a date without a year before it.
 _PROGRAM = re.compile(
-    r"vllmworker|\((?:enginecore|worker_[dtpe]p|apiserver)|"
+    r"vllmworker|\[(?:worker_base|multiproc_worker_utils)\.py:|\((?:enginecore|worker_[dtpe]p|apiserver)|"
     r"\[(?:multiproc_executor|gpu_worker|gpu_model_runner|(?:async_)?llm_engine|async_llm|"
     r"core_client)\.py:|"
     r"(?:info|warning|error) \d\d-\d\d \d\d:\d\d:\d\d \[core\.py:"

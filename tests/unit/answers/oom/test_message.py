@@ -874,6 +874,38 @@ def test_a_server_whose_gpu_only_weights_have_filled_needs_a_smaller_model():
     assert "else lower --mem-fraction-static" in step
 
 
+def test_a_line_of_the_program_loads_no_weights_also_where_nothing_is_freed():
+    filled = from_1_4(158 * MIB, 11 * GIB, 130 * MIB, 10 * GIB, 10 * GIB + MIB)
+    frame = 'File "crf.py", line 27, in log_sum_exp\n    return score + torch.log(x)\n'
+    assert explain_message(filled).next_step.startswith("if weights were being loaded")
+    assert explain_message(frame + filled).next_step.startswith("a smaller batch")
+
+
+def test_a_device_of_which_torch_has_nine_tenths_is_full_also_where_the_message_is_cut():
+    cut = (
+        "CUDA out of memory. Tried to allocate 1.96 GiB.\nGPU 4 has a total capacity of {} GiB of "
+        "which 1.07 GiB is free.\n... 73.15 GiB is allocated by PyTorch ..."
+    )
+    assert explain_message(cut.format(79.11)).next_step.startswith("a smaller batch")
+    assert explain_message(cut.format(95.00)).next_step.startswith("run it again with `nvidia-smi`")
+
+
+def test_the_size_of_a_device_is_read_where_its_words_are_damaged():
+    text = "CUDA out of memory. Tried to allocate 962.00 MiB (GPU 0; 23.65 GiBry Management and"
+    assert explain_message(text).message.total_bytes == round(23.65 * GIB)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(RayWorkerWrapper pid=1, ip=1.2.3.4) ERROR 04-18 01:30:29 [worker_base.py:620] ",
+        "(Worker pid=42) ERROR 08-04 16:54:59 [multiproc_worker_utils.py:238] ",
+    ],
+)
+def test_a_worker_of_vllm_is_known_by_its_file(line):
+    assert "--max-num-seqs" in explain_message(line + from_2_1(*FULL)).next_step
+
+
 def test_a_model_that_is_quantized_stays_on_the_cpu():
     code = "\nfrom auto_gptq import AutoGPTQForCausalLM, BaseQuantizeConfig\n"
     next_step = explain_message(from_2_1(*FULL) + code).next_step

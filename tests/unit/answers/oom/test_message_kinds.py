@@ -28,6 +28,45 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
+        "numpy.core._exceptions.MemoryError: Unable to allocate 3.00 MiB for an array with shape "
+        "(1, 1024, 1024, 3) and data type uint8",
+        "a small NumPy array",
+        HOST,
+        {"tried": 3 * MIB, "shape": "(1,1024,1024,3)", "type": "uint8"},
+        "hold less at once: read and process the data in parts",
+    ),
+    (
+        "RuntimeError: Resource exhausted: Out of memory while trying to allocate 6210718745600 "
+        "bytes.",
+        "one array of XLA or JAX",
+        LARGER,
+        {"tried": 6210718745600},
+        "look at the shapes: all against all",
+    ),
+    (
+        "ort.webgpu.bundle.min.mjs:2603 Uncaught Error: Can't create a session. Failed to allocate "
+        "a buffer of size 2079238052.",
+        "ONNX Runtime in a browser",
+        LIMITED,
+        {"tried": 2079238052},
+        "quantized weights",
+    ),
+    (
+        'I see the error "Your GPU memory is full" with every project.',
+        "a program that edits videos",
+        UNKNOWN,
+        {},
+        "if `nvidia-smi` shows that the memory is not full",
+    ),
+    (
+        "llama_model_load: error loading model: failed to allocate buffer\n"
+        "llama_load_model_from_file: failed to load model",
+        "llama.cpp",
+        FULL,
+        {},
+        "fewer layers on the GPU",
+    ),
+    (
         "numpy.core._exceptions.MemoryError: Unable to allocate 149. GiB for an array with shape "
         "(100000, 200000) and data type float64",
         "a NumPy array of all against all",
