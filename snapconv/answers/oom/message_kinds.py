@@ -1392,9 +1392,9 @@ _KINDS = (
         seen=(
             r"out of memory (?:while trying to allocate|allocating) (?P<tried>\d{12,20}bytes)",
         ),
-        means="one array of more than 100 GB, which is more than a device has, whatever else it holds",
-        next_step="look at the shapes: all against all (a kernel matrix, distances, attention) asks "
-        "for as much; take fewer rows, an approximation, or compute it in parts",
+        means="one array of more than 100 GB, more than a device has, whatever else it holds",
+        next_step="look at the shapes: all against all (a kernel matrix, distances, attention) "
+        "asks for as much; take fewer rows, an approximation, or compute it in parts",
         cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
@@ -3068,7 +3068,8 @@ _KINDS = (
             r"bin[/\\]vllm\"?,line\d{1,6},in \Wmodule\W|vllm\S{0,80}?\.py\"?,line\d{1,6},in "
             r"(?:from_engine_args|from_vllm_config|_init_engine|_init_executor"
             r"|build_async_engine_client\w{0,20})",
-            r"(?:line\d{1,6}|-->\d{1,4}),? ?in ?[\w<>\W]{1,20}llm=llm\(|vllm\S{0,80}?llm\.py\"?,line\d{1,6}"
+            r"(?:line\d{1,6}|-->\d{1,4}),? ?in ?[\w<>\W]{1,20}llm=llm\(|"
+            r"vllm\S{0,80}?llm\.py\"?,line\d{1,6}"
             r", in __init__",
         ),
         needs=(_OUT_OF_MEMORY, r"vllm|worker_[dtpe]p"),
@@ -3088,7 +3089,8 @@ _KINDS = (
             r"vllm[/\\](?:v1|engine|worker|executor|entrypoints|model_executor)[/\\]",
             # What stands before its lines, which compacted() takes off.
             r"vllmworker|\((?:enginecore|worker_[dtpe]p|apiserver)|"
-            r"\[(?:worker_base|multiproc_worker_utils|multiproc_executor|gpu_worker|gpu_model_runner|"
+            r"\[(?:worker_base|multiproc_worker_utils|multiproc_executor|gpu_worker|"
+            r"gpu_model_runner|"
             r"(?:async_)?llm_engine|async_llm"
             r"|core_client)\.py:|"
             r"(?:info|warning|error)\d\d-\d{4}:\d\d:\d\d\[core\.py:",
@@ -3298,8 +3300,8 @@ _KINDS = (
         "a program that edits videos",
         level=2,
         seen=("your gpu memory is full",),
-        means="DaVinci Resolve or a program like it found no GPU memory, or no GPU that it can use: "
-        "the text has no figures",
+        means="DaVinci Resolve or a program like it found no GPU memory, or no GPU that it can "
+        "use: the text has no figures",
         next_step="if `nvidia-smi` shows that the memory is not full, choose the GPU in the "
         "program's settings and install the driver with CUDA and OpenCL; else a lower resolution "
         "of the timeline, fewer effects, and close other programs that use the GPU",

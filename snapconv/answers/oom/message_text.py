@@ -68,7 +68,8 @@ _RANK = re.compile(r"(rank|(?<![A-Za-z])[DPTE]P)[ _:=]{0,2}(\d{1,6})", re.IGNORE
 # log errors.
 # Many programs have a core.py: vLLM writes a level and a date without a year before it.
 _PROGRAM = re.compile(
-    r"vllmworker|\[(?:worker_base|multiproc_worker_utils)\.py:|\((?:enginecore|worker_[dtpe]p|apiserver)|"
+    r"vllmworker|\[(?:worker_base|multiproc_worker_utils)\.py:|"
+    r"\((?:enginecore|worker_[dtpe]p|apiserver)|"
     r"\[(?:multiproc_executor|gpu_worker|gpu_model_runner|(?:async_)?llm_engine|async_llm|"
     r"core_client)\.py:|"
     r"(?:info|warning|error) \d\d-\d\d \d\d:\d\d:\d\d \[core\.py:"

@@ -5,6 +5,7 @@ import pickle
 import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -82,7 +83,7 @@ def make(log, tmp_path):
             simulation=SimpleNamespace(compute=False),
         )
         driver = Driver(asked, OneCapture(asked))
-        driver.observer = Observer(log)
+        driver.observer = cast("Any", Observer(log))
         made.append(driver)
         return driver
 
