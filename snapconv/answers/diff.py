@@ -422,7 +422,7 @@ def _aligned(
 
 
 class _Path(NamedTuple):
-    """Matches in order: how much they are alike in sum, the first, and the path of the others."""
+    """Pairs of lines in order: the sum of their likeness, the first pair, and the path after it."""
 
     likeness: float = 0.0
     match: Match = (None, None)

@@ -155,7 +155,7 @@ class Machine:
     def note_not_modelled(self, feature: str, note: Note | None = None) -> None:
         """Remember that the program uses a feature whose memory on a GPU is not modelled.
 
-        The capture lists these features; ``note`` tells the user what differs, once.
+        The capture lists these features, and has ``note``, which says what differs, once.
         """
         self.not_modelled.setdefault(feature)
         if note is not None:

@@ -33,7 +33,7 @@ class Backend:
     that may fail. ``options`` are those that move blocks, with the first release that accepts each;
     ``exclusive`` cannot be on beside ``expandable_segments``. ``record`` is what to do for a file
     with stacks and events, empty where nothing is known to write one; ``is_recorded``: by snapconv
-    itself. ``frames`` is a part of source paths in stacks of this kind alone, which tells it; empty
+    itself. ``frames`` is a part of source paths by which a stack of this kind is recognised; empty
     where there is none. ``why_free``: why a request can fail beside free memory.
     """
 

@@ -184,7 +184,8 @@ WORDS_AROUND = (
         "inputs differ in size, the largest decides. Else {less}",
     ),
     (
-        r"(?:during|while|in|at|on|when) ?(?:the|my)? ?(?:eval|validat)|"
+        # Not a setting, such as evaluation_strategy.
+        r"(?:during|while|in|at|on|when) ?(?:the|my)? ?(?:eval(?!\w{0,8}_)|validat)|"
         r"eval(?:uation)? (?:still|step|phase|loop|seems)|validation (?:step|phase|loop)|"
         r"trainer\.evaluate\(",
         "in an evaluation: torch.no_grad(), a smaller batch for it (per_device_eval_batch_size), "

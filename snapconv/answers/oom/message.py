@@ -624,7 +624,7 @@ def _step_where(answer: MessageAnswer, log: CompactText, start: int, text: str) 
 
 
 def _less_where(answer: MessageAnswer, log: CompactText, start: int) -> str:
-    """Return what lessens the memory that a program needs, by all that tells where it was."""
+    """Return what makes a program need less memory, by its frames, figures and words around."""
     step = _phase_step(log.text, start)
     if step != LESS:
         return step
@@ -723,7 +723,7 @@ def _step_fragmented(answer: MessageAnswer, text: str) -> str | None:
 
 
 def _phase_step(text: str, start: int) -> str:
-    """Return what lessens the memory that a program needs, by the last frames of the traceback.
+    """Return what makes a program need less memory, by the last frames of the traceback.
 
     It stands before the message; a person who asks may show the message first.
     """

@@ -20,7 +20,8 @@ from snapconv.units import printable, shortened
 
 # The numbers of a column are themselves, differences to the one before, or signed.
 _PLAIN, _DIFFERENCES, _SIGNED = 0, 1, 2
-# The columns whose neighbours are alike begin so; the others have no numbers below 0, but for one.
+# Columns whose names begin so are written as differences, since each value is close to the one
+# before it. Of the others, only _SIGNED_COLUMN has numbers below 0.
 _OF_DIFFERENCES = (
     "addr",
     "alloc",

@@ -853,6 +853,7 @@ def test_data_larger_than_the_device_that_is_moved_at_once_is_moved_in_parts():
         ("It happens during evaluation of the whole set:", "in an evaluation: torch.no_grad()"),
         ("The eval still seems to need too much:", "in an evaluation: torch.no_grad()"),
         ("My batch size is 8.", "a smaller batch"),
+        ("lr_warmup=on evaluation_strategy=steps", "a smaller batch"),
     ],
 )
 def test_what_a_person_says_of_the_moment_decides_where_no_frame_does(words, remedy):
