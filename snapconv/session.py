@@ -22,19 +22,18 @@ from snapconv.snapshot.load import Snapshot
 from snapconv.units import parse_bytes
 
 if TYPE_CHECKING:
-    from snapconv.answers.advice.findings import Advice
-    from snapconv.answers.check import Budgets, Check
-    from snapconv.answers.diff import FileDiff
-    from snapconv.answers.explanation import Explanation
-    from snapconv.answers.fragmentation import Fragmentation
-    from snapconv.answers.growth import Growth
-    from snapconv.answers.memory_report import MemoryReport
-    from snapconv.answers.oom.failed_allocation import OutOfMemory
-    from snapconv.answers.oom.remedies import Remedies
-    from snapconv.answers.peak import MomentState
-    from snapconv.answers.tree import MemoryTree
-    from snapconv.answers.what_if.setting_trials import Request, SettingTrials
-    from snapconv.writers.html.page import View
+    from snapconv import answer_types
+else:
+
+    class _AnswerTypes:
+        """Import the types of all answers when a hint is resolved; no command does that."""
+
+        def __getattr__(self, name: str) -> object:
+            from snapconv import answer_types
+
+            return getattr(answer_types, name)
+
+    answer_types = _AnswerTypes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,9 @@ class Session:
 
         return file_notes(self.analysis)
 
-    def explain(self, question: str, *, device: int | None = None) -> "Explanation":
+    def explain(
+        self, question: str, *, device: int | None = None
+    ) -> "answer_types.Explanation":
         """Explain the allocations of an address (``0x7f3c40001000``) or an event (``#1234``).
 
         Raises ValueError for any other text, InputError if there is no such allocation or device.
@@ -103,7 +104,7 @@ class Session:
 
     def at(
         self, moment: str = "peak", *, device_total: int | None = None
-    ) -> "Answers[MomentState]":
+    ) -> "Answers[answer_types.MomentState]":
         """Describe the live memory at a moment.
 
         Moments are ``peak``, ``end``, ``iteration:3``, an event, and others.
@@ -122,7 +123,7 @@ class Session:
 
     def tree(
         self, moment: str = "peak", *, by: str = "line", all_frames: bool = False
-    ) -> "Answers[MemoryTree]":
+    ) -> "Answers[answer_types.MemoryTree]":
         """Arrange live memory as a tree, by ``line``, ``module``, ``operation`` or ``category``.
 
         Raises what ``at`` raises.
@@ -144,7 +145,7 @@ class Session:
         device_total: int | None = None,
         replay: bool = True,
         progress: Progress | None = None,
-    ) -> "tuple[OutOfMemory, Remedies | None]":
+    ) -> "tuple[answer_types.OutOfMemory, answer_types.Remedies | None]":
         """Explain the first failed request of a device, or the peak in a file without one.
 
         With changes that get past the request, each tried by a replay, unless ``replay`` is False.
@@ -158,7 +159,9 @@ class Session:
         )
         text = partial(oom_lines, *explained, file=self._path)
         answers = Answers.together(explained, text)
-        return cast("tuple[OutOfMemory, Remedies | None]", answers)
+        return cast(
+            "tuple[answer_types.OutOfMemory, answer_types.Remedies | None]", answers
+        )
 
     def advise(
         self,
@@ -167,7 +170,7 @@ class Session:
         save: str | int | None = None,
         goal_bytes: int | None = None,
         trades: bool = False,
-    ) -> "Answers[Advice]":
+    ) -> "Answers[answer_types.Advice]":
         """Find changes of the program that save memory at the peak of every device.
 
         Each is tried by a replay. Faults keep memory for nothing. Trades cost time or precision:
@@ -186,7 +189,7 @@ class Session:
         capacity_bytes = parse_bytes(capacity) if isinstance(capacity, str) else capacity
         saved_bytes = parse_bytes(save) if isinstance(save, str) else save
 
-        def advice_of(device: DeviceAnalysis) -> "Advice":
+        def advice_of(device: DeviceAnalysis) -> "answer_types.Advice":
             goal = goal_bytes
             if goal is None:
                 goal = goal_of(device, capacity=capacity_bytes, save=saved_bytes)
@@ -198,13 +201,15 @@ class Session:
                 forward_ms=forward_times(self.analysis.timing, device.device.device),
             )
 
-        def lines(advice: "Advice", device: DeviceAnalysis) -> Iterable[str]:
+        def lines(advice: "answer_types.Advice", device: DeviceAnalysis) -> Iterable[str]:
             cached = 0 if save else kept_cached(device)
             return advice_lines(advice, self._path, cached, growing_sentence(device))
 
         return Answers.of(map(advice_of, self.devices), lines, self.devices)
 
-    def fragmentation(self, moment: str | None = None) -> "Answers[Fragmentation]":
+    def fragmentation(
+        self, moment: str | None = None
+    ) -> "Answers[answer_types.Fragmentation]":
         """Describe the reserved memory that is not in use on every device, at a moment.
 
         By default these are the first failed request, the dump, the peak and the worst moment.
@@ -216,7 +221,7 @@ class Session:
         answers = [find_fragmentation(device, moment) for device in self.devices]
         return Answers.of(answers, partial(fragmentation_lines, file=self._path))
 
-    def growth(self) -> "Answers[tuple[Growth, ...]]":
+    def growth(self) -> "Answers[tuple[answer_types.Growth, ...]]":
         """Return what grows from iteration to iteration on every device, most bytes first."""
         from snapconv.answers.growth import find_growth, report_growth
         from snapconv.writers.text.growth import growth_lines
@@ -228,11 +233,11 @@ class Session:
 
     def what_if(
         self,
-        request: "Request | str",
+        request: "answer_types.Request | str",
         *,
         batch_scale: float = 1.0,
         progress: Progress | None = None,
-    ) -> "Answers[SettingTrials | None]":
+    ) -> "Answers[answer_types.SettingTrials | None]":
         """Replay every device's trace under other settings of the allocator, or with less memory.
 
         A request is ``"expandable_segments:True"``, or
@@ -243,7 +248,7 @@ class Session:
         from snapconv.answers.what_if.setting_trials import Request, try_settings
         from snapconv.writers.text.what_if import what_if_lines
 
-        def lines(trials: "SettingTrials | None") -> Iterable[str]:
+        def lines(trials: "answer_types.SettingTrials | None") -> Iterable[str]:
             return () if trials is None else what_if_lines(trials)
 
         tried = Request.read(request) if isinstance(request, str) else request
@@ -253,7 +258,7 @@ class Session:
         ]
         return Answers.of(trials, lines)
 
-    def compared_with(self, old: "Session") -> "FileDiff":
+    def compared_with(self, old: "Session") -> "answer_types.FileDiff":
         """Compare with an older file, device by device."""
         from snapconv.answers.diff import compare_files
         from snapconv.printed_answers import PrintedDiff
@@ -261,8 +266,11 @@ class Session:
         return PrintedDiff.of(compare_files(old.analysis, self.analysis))
 
     def check(
-        self, limits: "Budgets | str | int", *, baseline: "Session | None" = None
-    ) -> "Answers[Check]":
+        self,
+        limits: "answer_types.Budgets | str | int",
+        *,
+        baseline: "Session | None" = None,
+    ) -> "Answers[answer_types.Check]":
         """Check limits for the memory of every device: ``"80GiB"`` limits the allocated bytes.
 
         Others are ``snapconv.Budgets.read(max_reserved="80GiB", max_growth=0)``. Raises InputError
@@ -282,7 +290,7 @@ class Session:
         *,
         compared_with: "Session | None" = None,
         force: bool = False,
-    ) -> "View":
+    ) -> "answer_types.View":
         """Write the page of ``snapconv view``, to ``output`` or else into a new temporary folder.
 
         ``session.view().open()`` opens the browser. ``compared_with`` is an older session: both on
@@ -333,7 +341,7 @@ class Session:
             raise KeyError(table)
         return columns_of(getattr(analysis.device, table))
 
-    def report(self, device: int | None = None) -> "MemoryReport":
+    def report(self, device: int | None = None) -> "answer_types.MemoryReport":
         """Return the finished figures of a device (default: the first).
 
         Raises InputError where the file does not have the device.

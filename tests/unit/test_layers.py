@@ -35,7 +35,7 @@ LAYERS = (
     {"answers"},
     {"writers"},
     {"convert"},
-    {"notebook", "printed_answers"},
+    {"notebook", "printed_answers", "answer_types"},
     {"session"},
     {"ranks"},
 )

@@ -61,6 +61,8 @@ _LAUNCHERS = {
     "accelerate.commands.launch": "-m",
     "deepspeed": "--module",
 }
+# Options of launchers whose value, the next word, is a file and no program.
+_FILE_OPTION = re.compile(r"--?[\w-]*(config|conf|file)")
 # Imports of snapconv, under whatever name, and of ``step`` from it.
 _IMPORTS = re.compile(
     r"^\s*import .*?\bsnapconv(?: +as +(\w+))?(?=\s*(?:$|[,;#]))", re.MULTILINE
@@ -105,11 +107,14 @@ def refuse_launcher(
 
 def _split_launch(args: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """Split a launcher's arguments into its options and those from the program on."""
+    before = ""
     for i, argument in enumerate(args):
         if argument in ("-m", "--module"):
             return args[:i], ["-m", *args[i + 1 :]]
-        if argument.endswith(".py") and not argument.startswith("-"):
+        is_value = _FILE_OPTION.fullmatch(before) is not None
+        if argument.endswith(".py") and not argument.startswith("-") and not is_value:
             return args[:i], args[i:]
+        before = argument
     return args, ["SCRIPT"]
 
 

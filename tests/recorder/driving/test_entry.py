@@ -167,6 +167,14 @@ RECORD = ["snapconv", "record", "--simulate"]
             "torchrun --config=a.py train.py",
             "torchrun --config=a.py -m snapconv record --simulate train.py",
         ),
+        (
+            "torchrun --config a.py train.py --config b.py",
+            "torchrun --config a.py -m snapconv record --simulate train.py --config b.py",
+        ),
+        (
+            "accelerate launch --config_file a.py --multi_gpu t.py",
+            "accelerate launch --config_file a.py --multi_gpu -m snapconv record --simulate t.py",
+        ),
         ("deepspeed", "deepspeed --module snapconv record --simulate SCRIPT"),
         ("trl sft --lr 1", "snapconv record --simulate -m trl.scripts.sft --lr 1"),
         ("-m pkg.train x", "snapconv record --simulate -m pkg.train x"),
