@@ -131,6 +131,33 @@ def _within_time(
         gc.collect()
 
 
+def build_optimizer(case: Case, model: torch.nn.Module, matrices: list[torch.nn.Parameter]) -> Any:
+    """Build an optimizer of a model's weights as its case says, with a learning rate where it demands one.
+
+    Frozen weights are left out. ``matrices`` are those of a case with groups.
+    """
+    optimizer_class = getattr(importlib.import_module(case.module), case.name)
+    named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    weights = [weight for _, weight in named]
+    if case.takes == "named":
+        return optimizer_class(named, **case.arguments)
+    if case.takes == "model":
+        return optimizer_class(model, **case.arguments)
+    if case.takes == "optimizer":
+        return optimizer_class(torch.optim.AdamW(weights), **case.arguments)
+    if case.takes == "groups":
+        identities = set(map(id, matrices))
+        others = [weight for weight in weights if id(weight) not in identities]
+        groups = [{"params": matrices, **case.of_matrices}, {"params": others, **case.of_others}]
+        return optimizer_class(groups if others else groups[:1], **case.arguments)
+    try:
+        return optimizer_class(weights, **case.arguments)
+    except (TypeError, ValueError) as error:
+        if "lr" not in str(error):
+            raise
+    return optimizer_class(weights, lr=1e-3, **case.arguments)
+
+
 class Run:
     """The weights, the optimizer and what is known of the device's blocks."""
 
@@ -184,30 +211,9 @@ class Run:
         return result
 
     def _optimizer(self) -> Any:
-        """Build the optimizer as its case says, with a learning rate where it demands one."""
-        made = getattr(importlib.import_module(self.case.module), self.case.name)
-        kwargs = dict(self.case.arguments)
-        weights = list(self.weights.values())
-        if self.case.takes == "named":
-            return made(list(self.weights.items()), **kwargs)
-        if self.case.takes == "model":
-            return made(self.model, **kwargs)
-        if self.case.takes == "optimizer":
-            return made(torch.optim.AdamW(weights), **kwargs)
-        if self.case.takes == "groups":
-            of_matrices = [weight for weight in weights if weight.ndim == 2]
-            of_others = [weight for weight in weights if weight.ndim != 2]
-            first = {"params": of_matrices, **self.case.of_matrices}
-            others = {"params": of_others, **self.case.of_others}
-            return made([first, others] if of_others else [first], **kwargs)
-        try:
-            return made(weights, **kwargs)
-        except (TypeError, ValueError) as error:
-            if "lr" not in str(error):
-                raise
-        self.live.clear()
-        gc.collect()
-        return made(weights, lr=1e-3, **kwargs)
+        """Build the optimizer as its case says; a matrix is a weight with two sides."""
+        matrices = [weight for weight in self.weights.values() if weight.ndim == 2]
+        return build_optimizer(self.case, self.model, matrices)
 
     def _set_gradients(self) -> None:
         if self.case.call == "graph":

@@ -4,13 +4,15 @@ A recording is ``NAME.GROUP.pickle.xz``: the fields of ``Recording`` as a dictio
 recorded without ``--record``, so that all programs take some minutes.
 
     corpus.py FOLDER... [--cuts late,forward] [--stacks python] [--groups blind,seen] [--every 3]
-    [--json OUT]
+    [--programs] [--cache FOLDER] [--json OUT]
     corpus.py FOLDER --record cnn,gan    record programs of the tree into the folder first
 """
 
 import argparse
+import hashlib
 import json
 import lzma
+import os
 import pickle
 import sys
 import tempfile
@@ -18,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean
@@ -39,7 +41,7 @@ from snapconv.classification.features import Features, find_features
 from snapconv.columns import BoolColumn, Int8Column, Int64Column
 from snapconv.phases.trace_phases import find_phases
 from snapconv.replay.device_replay import replay
-from snapconv.snapshot.load import load_snapshot
+from snapconv.snapshot.load import Snapshot, load_snapshot
 from snapconv.stacks.project_frames import find_project
 from snapconv.stacks.stack_facts import StackFacts
 
@@ -63,9 +65,72 @@ class Labelled:
     block_bytes: Int64Column
 
 
-def labelled(path: Path, cuts: Sequence[str], stacks: Sequence[str]) -> Iterator[Labelled]:
-    """Make every cut of a recording."""
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """One cut of one recording as it was read, and the truth of every row of its replay."""
+
+    history: str
+    stacks: str
+    snapshot: Snapshot
+    truth: Int8Column
+
+
+def labelled(
+    path: Path, cuts: Sequence[str], stacks: Sequence[str], kept_in: Path | None = None
+) -> Iterator[Labelled]:
+    """Make every cut of a recording; ``kept_in`` keeps what was read of it."""
     program, group = path.name.removesuffix(".pickle.xz").rsplit(".", 1)
+    for part in _loaded(path, cuts, stacks, kept_in):
+        (device,) = part.snapshot.devices
+        found = replay(part.snapshot, device)
+        roles = StackFacts(part.snapshot.stacks, find_project(part.snapshot.stacks)).roles
+        allocations = found.allocations
+        features = find_features(
+            found, find_phases(part.snapshot, device, allocations, roles), roles
+        )
+        live = allocations.live_at(found.allocated.peak_event)
+        yield Labelled(
+            program,
+            group,
+            part.history,
+            part.stacks,
+            features,
+            part.truth,
+            live,
+            allocations.block_bytes,
+        )
+
+
+def _loaded(
+    path: Path, cuts: Sequence[str], stacks: Sequence[str], kept_in: Path | None
+) -> Sequence[Loaded]:
+    """Read every cut, or take it from the cache; reading is nine tenths of the time."""
+    if kept_in is None:
+        return list(_load(path, cuts, stacks))
+    about = hashlib.sha256(path.read_bytes() + repr((cuts, stacks)).encode() + _reading_code())
+    kept = kept_in / f"{path.name.removesuffix('.pickle.xz')}.{about.hexdigest()[:16]}.pickle"
+    if not kept.exists():
+        kept_in.mkdir(parents=True, exist_ok=True)
+        part = kept.with_suffix(f".{os.getpid()}")
+        part.write_bytes(pickle.dumps(list(_load(path, cuts, stacks)), protocol=5))
+        part.replace(kept)
+    loaded: Sequence[Loaded] = pickle.loads(kept.read_bytes())
+    return loaded
+
+
+@cache
+def _reading_code() -> bytes:
+    """Return a digest of the code that a cut and its truth depend on: all but the classification."""
+    digest = hashlib.sha256()
+    folders = [_ROOT / "snapconv" / name for name in ("snapshot", "replay", "phases", "allocator")]
+    files = sorted(file for folder in folders for file in folder.rglob("*.py"))
+    here = [Path(__file__).with_name(name) for name in ("truth.py", "cutting.py", "corpus.py")]
+    for file in (*files, *here):
+        digest.update(file.read_bytes())
+    return digest.digest()
+
+
+def _load(path: Path, cuts: Sequence[str], stacks: Sequence[str]) -> Iterator[Loaded]:
     recorded = Recording(**pickle.loads(lzma.decompress(path.read_bytes())))
     with tempfile.TemporaryDirectory() as name:
         truth = truth_of(recorded, Path(name))
@@ -77,27 +142,23 @@ def labelled(path: Path, cuts: Sequence[str], stacks: Sequence[str]) -> Iterator
             file.write_bytes(pickle.dumps(bare.raw))
             snapshot = load_snapshot(file)
             (device,) = snapshot.devices
-            found = replay(snapshot, device)
-            roles = StackFacts(snapshot.stacks, find_project(snapshot.stacks)).roles
-            allocations = found.allocations
-            features = find_features(
-                found, find_phases(snapshot, device, allocations, roles), roles
-            )
+            allocations = replay(snapshot, device).allocations
             true = truth.category[match(allocations, truth.allocations, bare)]
-            live = allocations.live_at(found.allocated.peak_event)
-            yield Labelled(
-                program, group, history, of_stacks, features, true, live, allocations.block_bytes
-            )
+            yield Loaded(history, of_stacks, snapshot, true)
 
 
 def record_into(folder: Path, programs: Iterable[str]) -> None:
     """Record programs of the tree as labelled recordings."""
-    folder.mkdir(parents=True, exist_ok=True)
     for name in programs:
-        found = recorded_once(name, Setup(), None)
-        fields = {field: getattr(found, field) for field in Recording.__slots__}
-        packed = lzma.compress(pickle.dumps(_elsewhere(fields)))
-        (folder / f"{name}.{GROUP_OF[name]}.pickle.xz").write_bytes(packed)
+        keep(folder, name, GROUP_OF[name], recorded_once(name, Setup(), None))
+
+
+def keep(folder: Path, name: str, group: str, recorded: Recording) -> None:
+    """Write a labelled recording."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fields = {field: getattr(recorded, field) for field in Recording.__slots__}
+    packed = lzma.compress(pickle.dumps(_elsewhere(fields)), preset=1)
+    (folder / f"{name}.{group}.pickle.xz").write_bytes(packed)
 
 
 def _elsewhere(value: Any) -> Any:
@@ -141,10 +202,12 @@ def shares(case: Labelled, found: Classification) -> dict[str, Any]:
     }
 
 
-def measure(path: Path, cuts: Sequence[str], stacks: Sequence[str]) -> list[dict[str, Any]]:
+def measure(
+    path: Path, cuts: Sequence[str], stacks: Sequence[str], kept_in: Path | None = None
+) -> list[dict[str, Any]]:
     """Classify every cut of a recording."""
     found = []
-    for case in labelled(path, cuts, stacks):
+    for case in labelled(path, cuts, stacks, kept_in):
         about = {
             "program": case.program,
             "group": case.group,
@@ -173,6 +236,23 @@ def table(rows: Iterable[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def table_of_programs(rows: Iterable[dict[str, Any]], stacks: str) -> str:
+    """Return for every program and cut what is right / wrong: certain, then with what is likely."""
+    by_program: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in rows:
+        if row["stacks"] == stacks:
+            cell = ", ".join(
+                " / ".join(f"{100 * share:.1f}" for share in row[word])
+                for word in ("certain", "likely")
+            )
+            by_program[row["program"]][row["history"]] = cell
+    cuts = [cut for cut in CUTS if any(cut in cells for cells in by_program.values())]
+    lines = [f"| {stacks} stacks | {' | '.join(cuts)} |", "|---" * (len(cuts) + 1) + "|"]
+    for program, cells in sorted(by_program.items()):
+        lines.append(f"| {program} | {' | '.join(cells.get(cut, '') for cut in cuts)} |")
+    return "\n".join(lines)
+
+
 def calibration(rows: Sequence[dict[str, Any]]) -> str:
     """Compare what was stated as a probability below that of certainty with how much of it is right."""
     lines = ["| stated | share of peaks | mean stated | right |", "|---|---|---|---|"]
@@ -196,6 +276,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--every", type=int, default=1, help="of the files in order of names, every so many"
     )
+    parser.add_argument("--programs", action="store_true", help="show each program, too")
+    parser.add_argument("--cache", type=Path, help="keep here what was read of recordings")
     parser.add_argument("--json", type=Path)
     parser.add_argument(
         "--record", default="", metavar="NAMES", help="programs of the tree to record first"
@@ -207,12 +289,21 @@ def main(argv: Sequence[str]) -> None:
     ]
     groups = chosen.groups.split(",") if chosen.groups else None
     paths = [path for path in paths if groups is None or path.name.split(".")[-3] in groups]
-    one = partial(measure, cuts=chosen.cuts.split(","), stacks=chosen.stacks.split(","))
+    one = partial(
+        measure,
+        cuts=chosen.cuts.split(","),
+        stacks=chosen.stacks.split(","),
+        kept_in=chosen.cache,
+    )
     with ProcessPoolExecutor(2) as pool:
         rows = [row for found in pool.map(one, paths) for row in found]
     print(table(rows))
     print()
     print(calibration(rows))
+    if chosen.programs:
+        for of_stacks in chosen.stacks.split(","):
+            print()
+            print(table_of_programs(rows, of_stacks))
     if chosen.json:
         chosen.json.write_text(json.dumps(rows))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from programs import OnEnd, Script, run_script
+from programs import OnEnd, Script
 from setups import Iterations, Setup
 
 Entry = Callable[[Setup], Iterations] | Script
@@ -150,7 +150,7 @@ def run_entry(
     """Run the steps of an entry; ``call`` calls its code, ``on_end`` is given what it knows after each."""
     program = ENTRIES[entry]
     if isinstance(program, Script):
-        run_script(program, setup.n_steps, on_end, call=call, on_told=on_told)
+        program.run(setup.n_steps, on_end, call=call, on_told=on_told)
         return
     steps = program(setup)
     for _ in range(setup.n_steps):

@@ -34,6 +34,40 @@ class Script:
 
     path: Path
 
+    def run(
+        self,
+        n_steps: int,
+        on_end: OnEnd,
+        *,
+        call: Callable[..., Any],
+        on_told: OnEnd | None = None,
+    ) -> None:
+        """Run it up to the end of a step; ``call`` calls it."""
+        done: list[int] = []
+
+        def ended(known: Known) -> None:
+            on_end(known)
+            done.append(1)
+            if len(done) == n_steps:
+                raise _EnoughSteps
+
+        code = compile(self.path.read_text(encoding="utf-8"), str(self.path), "exec")
+        namespace = {"__name__": "__main__", "__file__": str(self.path)}
+        _listener[:], _on_told[:] = [ended], [on_told] if on_told else []
+        arguments, sys.argv = sys.argv, [str(self.path)]
+        sys.path.insert(0, str(self.path.parent))
+        sys.modules["own_count"], sys.modules["programs"] = _own_count(), sys.modules[__name__]
+        try:
+            call(exec, code, namespace)
+        except _EnoughSteps:
+            return
+        finally:
+            _listener.clear()
+            _on_told.clear()
+            sys.argv = arguments
+            sys.path.remove(str(self.path.parent))
+            del sys.modules["own_count"]
+
 
 class _EnoughSteps(BaseException):
     """Ends a script after the last step that is wanted; no library catches it."""
@@ -49,41 +83,6 @@ def tell(**known: Any) -> None:
     """Note tensors within a step: a script calls this with those that will not be there when it ends."""
     if _on_told:
         _on_told[0](Known(**{key: tuple(_tensors(value)) for key, value in known.items()}))
-
-
-def run_script(
-    script: Script,
-    n_steps: int,
-    on_end: OnEnd,
-    *,
-    call: Callable[..., Any],
-    on_told: OnEnd | None = None,
-) -> None:
-    """Run a script up to the end of a step; ``call`` calls it."""
-    done: list[int] = []
-
-    def ended(known: Known) -> None:
-        on_end(known)
-        done.append(1)
-        if len(done) == n_steps:
-            raise _EnoughSteps
-
-    code = compile(script.path.read_text(encoding="utf-8"), str(script.path), "exec")
-    namespace = {"__name__": "__main__", "__file__": str(script.path)}
-    _listener[:], _on_told[:] = [ended], [on_told] if on_told else []
-    arguments, sys.argv = sys.argv, [str(script.path)]
-    sys.path.insert(0, str(script.path.parent))
-    sys.modules["own_count"], sys.modules["programs"] = _own_count(), sys.modules[__name__]
-    try:
-        call(exec, code, namespace)
-    except _EnoughSteps:
-        return
-    finally:
-        _listener.clear()
-        _on_told.clear()
-        sys.argv = arguments
-        sys.path.remove(str(script.path.parent))
-        del sys.modules["own_count"]
 
 
 def _own_count() -> ModuleType:
