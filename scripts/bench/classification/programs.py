@@ -76,13 +76,13 @@ class _EnoughSteps(BaseException):
 def end_of_step(**known: Any) -> None:
     """End a step: a script calls this, with tensors that no hook of torch shows."""
     if _listener:
-        _listener[0](Known(**{key: tuple(_tensors(value)) for key, value in known.items()}))
+        _listener[0](Known(**{key: tuple(tensors_in(value)) for key, value in known.items()}))
 
 
 def tell(**known: Any) -> None:
     """Note tensors within a step: a script calls this with those that will not be there when it ends."""
     if _on_told:
-        _on_told[0](Known(**{key: tuple(_tensors(value)) for key, value in known.items()}))
+        _on_told[0](Known(**{key: tuple(tensors_in(value)) for key, value in known.items()}))
 
 
 def _own_count() -> ModuleType:
@@ -95,12 +95,12 @@ def _own_count() -> ModuleType:
     return module
 
 
-def _tensors(held: Any) -> Iterator[torch.Tensor]:
+def tensors_in(held: Any) -> Iterator[torch.Tensor]:
     """All tensors within lists, tuples and dictionaries."""
     if isinstance(held, torch.Tensor):
         yield held
     elif isinstance(held, dict):
-        yield from _tensors(list(held.values()))
+        yield from tensors_in(list(held.values()))
     elif isinstance(held, Iterable) and not isinstance(held, str):
         for each in held:
-            yield from _tensors(each)
+            yield from tensors_in(each)

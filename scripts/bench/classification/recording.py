@@ -1,18 +1,21 @@
 """Record an entry on a simulated device: the snapshot, and everything that is known of its memory.
 
 Names and purposes come from the recorder's observer; what it cannot see, the entry names itself.
-Ranges in which modules run inside of backward (a checkpoint computes again) are recorded by hooks
-of our own.
+Ranges in which a forward runs inside of backward are recorded by hooks of our own: of modules, of
+checkpoints, and of whatever else enables gradients there. So are the derivatives that a program
+asks for with respect to parameters, and the keys and values in caches of transformers.
 """
 
+import functools
 import hashlib
 import inspect
 import multiprocessing
 import os
 import pickle
+import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,7 +25,7 @@ from unittest.mock import patch
 import torch
 from entries import ENTRIES, run_entry
 from gpu_stacks import add_surroundings
-from programs import Script
+from programs import Script, tensors_in
 from setups import Known, Setup
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils import checkpoint
@@ -205,7 +208,8 @@ class _Steps:
 
 def _run(entry: str, setup: Setup, observer: Observer, recorded: Recording) -> None:
     steps = _Steps(entry, setup, observer, recorded)
-    run_entry(entry, setup, steps.ended, call=own_frames.call_user, on_told=steps.told)
+    with _derivatives_by_parameters(observer, steps.told), _caches_of_transformers(steps.told):
+        run_entry(entry, setup, steps.ended, call=own_frames.call_user, on_told=steps.told)
     if not recorded.raw:
         raise RuntimeError(f"{entry} ended before its step {setup.n_steps}")
 
@@ -231,43 +235,192 @@ def _with_call_of_copy(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return frames if place is None else [*frames[: place + 1], _COPY_FRAME, *frames[place + 1 :]]
 
 
+class _Recomputation:
+    """Notes when a forward runs while the engine does: the ranges in which it computes again.
+
+    A graph can only come about in backward where something enables gradients: a checkpoint, a
+    custom function, a hook. A backward that begins in such a range, outside of modules, ends it:
+    what it finds is what that forward has kept.
+    """
+
+    def __init__(self, ranges: list[Range]) -> None:
+        self._ranges = ranges
+        self._start = 0
+        self._n_open = self._n_modules = 0
+
+    def enter(self, *_: object) -> None:
+        """Begin a range, or a part of the one that runs."""
+        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
+            self._n_open += 1
+            if self._n_open == 1:
+                self._start = now_us()
+
+    def leave(self, *_: object) -> None:
+        """End the innermost part."""
+        if self._n_open:
+            self._n_open -= 1
+            if not self._n_open:
+                self._ranges.append((self._start, now_us()))
+
+    def module_begins(self, *_: object) -> None:
+        """Count a module that runs in a range."""
+        self.enter()
+        self._n_modules += self._n_open > 0
+
+    def module_ends(self, *_: object) -> None:
+        """End the module's part."""
+        self._n_modules = max(0, self._n_modules - 1)
+        self.leave()
+
+    @contextmanager
+    def paused(self, *, is_part_of_forward: bool) -> Iterator[None]:
+        """Interrupt the range for a backward, unless that is a part of the forward."""
+        n_open = 0 if is_part_of_forward or self._n_modules else self._n_open
+        if not n_open:
+            yield
+            return
+        self._ranges.append((self._start, now_us()))
+        self._n_open = 0
+        try:
+            yield
+        finally:
+            self._n_open, self._start = n_open, now_us()
+
+
 @contextmanager
 def _recomputation(ranges: list[Range]) -> Iterator[None]:
-    """Note when modules run while the engine does, and when a checkpoint runs its function again.
+    """Note the ranges of forward within backward while the context lasts."""
+    again = _Recomputation(ranges)
 
-    The function need not be a module: some checkpoint the ``forward`` of one.
-    """
-    began: list[int] = []
-
-    def before(*_: object) -> None:
-        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
-            began.append(now_us())
-
-    def after(*_: object) -> None:
-        if began:
-            start = began.pop()
-            if not began:
-                ranges.append((start, now_us()))
-
-    class Recomputation(checkpoint._recomputation_hook):  # type: ignore[misc]  # torch counts as Any
+    class Hook(checkpoint._recomputation_hook):  # type: ignore[misc]  # torch counts as Any
         def __enter__(self) -> None:
-            before()
+            again.enter()
             super().__enter__()
 
         def __exit__(self, *raised: object) -> None:
             super().__exit__(*raised)
-            after()
+            again.leave()
+
+    run_backward = torch.autograd._engine_run_backward
+
+    def engine(*arguments: Any, **keywords: Any) -> Any:
+        creates_graph = bool(arguments[3])  # of roots, gradients, retain_graph, create_graph
+        with again.paused(is_part_of_forward=creates_graph):
+            return run_backward(*arguments, **keywords)
 
     handles = (
-        register_module_forward_pre_hook(before),
-        register_module_forward_hook(after, always_call=True),
+        register_module_forward_pre_hook(again.module_begins),
+        register_module_forward_hook(again.module_ends, always_call=True),
     )
     try:
-        with patch.object(checkpoint, "_recomputation_hook", Recomputation):
+        with (
+            patch.object(checkpoint, "_recomputation_hook", Hook),
+            patch.object(torch.autograd, "_engine_run_backward", engine),
+            _around_enabled_gradients(again),
+        ):
             yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def _around_enabled_gradients(again: _Recomputation) -> Iterator[None]:
+    """Tell when a program enables gradients, in either way that torch has."""
+    with ExitStack() as parts:
+        for kind in (torch.enable_grad, torch.set_grad_enabled):
+            for name, work in (("__enter__", again.enter), ("__exit__", again.leave)):
+                original = getattr(kind, name)
+
+                def around(
+                    context: Any,
+                    *raised: Any,
+                    original: Callable[..., Any] = original,
+                    work: Callable[[], None] = work,
+                ) -> Any:
+                    result = original(context, *raised)
+                    if getattr(context, "mode", True):
+                        work()
+                    return result
+
+                parts.enter_context(patch.object(kind, name, around))
+        yield
+
+
+@contextmanager
+def _derivatives_by_parameters(
+    observer: Observer, tell: Callable[[Known], None]
+) -> Iterator[None]:
+    """Tell what a program derives by parameters for itself, and no ``.grad`` ever is.
+
+    With a graph of its own, such a derivative is a part of forward, which autograd saves if at all.
+    But a transform of torch.func always asks for a graph, and drops it.
+    """
+    derive = torch.autograd.grad
+    signature = inspect.signature(derive)
+
+    def grad(*arguments: Any, **keywords: Any) -> Any:
+        results = derive(*arguments, **keywords)
+        given = signature.bind(*arguments, **keywords).arguments
+        inputs = given["inputs"]
+        inputs = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+        parameters = {row["addr"] for row in observer.facts({})["parameters"]}
+        gradients = []
+        for result, tensor in zip(results, inputs, strict=True):
+            if result is None or (given.get("create_graph") and _plain(tensor) is tensor):
+                continue
+            if any(row["addr"] in parameters for row in memory_rows(_plain(tensor))):
+                gradients.append(_plain(result))
+        tell(Known(gradients=gradients))
+        return results
+
+    with patch.object(torch.autograd, "grad", grad):
+        yield
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with memory that transforms of torch.func have wrapped."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
+
+
+@contextmanager
+def _caches_of_transformers(tell: Callable[[Known], None]) -> Iterator[None]:
+    """Tell what every cache of transformers holds after an update without gradients.
+
+    The library is looked for whenever a module is called: a program may import it at any time.
+    """
+    with ExitStack() as parts:
+
+        def look(*_: object) -> None:
+            library = sys.modules.get("transformers.cache_utils")
+            if library is None or parts_of_library:
+                return
+            for kind in list(vars(library).values()):
+                if isinstance(kind, type) and "update" in vars(kind):
+                    parts_of_library.append(patch.object(kind, "update", _telling(kind, tell)))
+            for part in parts_of_library:
+                parts.enter_context(part)
+
+        parts_of_library: list[Any] = []
+        hook = register_module_forward_pre_hook(look)
+        parts.callback(hook.remove)
+        yield
+
+
+def _telling(kind: type, tell: Callable[[Known], None]) -> Callable[..., Any]:
+    update = kind.__dict__["update"]
+
+    @functools.wraps(update)
+    def telling(cache: Any, *arguments: Any, **keywords: Any) -> Any:
+        result = update(cache, *arguments, **keywords)
+        if not torch.is_grad_enabled():
+            tell(Known(caches=[*tensors_in(vars(cache))]))
+        return result
+
+    return telling
 
 
 # The name of what the entry itself named, in the rows of a capture's metadata.

@@ -2,10 +2,14 @@
 
 A note names parameters, gradients, states, inputs, and what autograd saved. For the rest the
 category follows from the definitions, by the phases that were marked: what forward made is an
-activation if it is there when backward begins, else temporary; what a checkpoint computes again is
-one if it is there when that forward ends, or when a backward begins that is a part of it; what
-backward and the optimizer make for themselves is temporary. Where that leaves room, the truth is
-``unknown``, and the allocation is not counted.
+activation if it is there when backward begins, else temporary; what is computed again within
+backward (by a checkpoint, a function or a hook) is one if it is there when that forward ends, or
+when a backward begins that is a part of it; what backward and the optimizer make for themselves is
+temporary, and what backward made and left behind is a gradient, as those of single samples are.
+Where that leaves room, the truth is ``unknown``, and the allocation is not counted.
+
+After a forward without a graph (embeddings that are computed without gradients, then compared), a
+graph may come about outside of modules: what its backward frees there was an activation.
 
 Autograd saves a tensor for a backward that may come. None can come any more once a module's own
 forward has freed it: the result that held the graph is gone. Then it is temporary, though it was
@@ -324,6 +328,8 @@ class _Moments:
             (forward & to_backward, Category.ACTIVATION),
             (forward & is_freed, Category.TEMPORARY),
             ((backward | step) & ends_within, Category.TEMPORARY),
+            (backward & ~self._is_part_of_forward(), Category.GRADIENT),
+            (self._is_of_later_graph(), Category.ACTIVATION),
             (other & (self.end < next_forward), Category.TEMPORARY),
             (other & is_freed & (next_forward < _NEVER), Category.INPUT),
         )
@@ -349,6 +355,25 @@ class _Moments:
             return np.zeros(len(self.alloc), np.bool_), self.alloc
         place = np.maximum(np.searchsorted(starts, self.alloc, side="right") - 1, 0)
         return (self.alloc >= starts[place]) & (self.alloc < ends[place]), ends[place]
+
+    def _is_part_of_forward(self) -> BoolColumn:
+        """Whether a forward goes on after the backward that made it: it is a derivative in a loss."""
+        end = np.minimum(self._phase_end(), len(self._phases) - 1)
+        return np.asarray(self._phases[end] == RecordedPhase.FORWARD)
+
+    def _is_of_later_graph(self) -> BoolColumn:
+        """Made right before a backward, after a forward that had no graph, and freed by that backward."""
+        begins = np.flatnonzero(np.diff(self._phases, prepend=-1))
+        run = np.maximum(np.searchsorted(begins, self.alloc, side="right") - 1, 0)
+        of_run = np.concatenate(([-1], self._phases[begins], [-1, -1]))
+        end = np.concatenate((begins, [_NEVER, _NEVER, _NEVER]))
+        return np.asarray(
+            (of_run[run] == RecordedPhase.FORWARD)
+            & (of_run[run + 1] == RecordedPhase.OTHER)
+            & (of_run[run + 2] == RecordedPhase.BACKWARD)
+            & (end[run + 1] <= self.end)
+            & (self.end < end[run + 2])
+        )
 
     def _is_found_within(self) -> BoolColumn:
         """Whether a backward that a module itself runs finds it: for a derivative that is part of forward."""
