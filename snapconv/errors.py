@@ -37,7 +37,11 @@ class TruncatedFileError(InputError):
 
 
 class SettingError(InputError):
-    """An allocator setting is not as torch reads it."""
+    """An allocator setting is not as torch reads it; ``error_type`` is what torch raises then."""
+
+    def __init__(self, message: str, error_type: type[Exception] = ValueError) -> None:
+        super().__init__(message)
+        self.error_type = error_type
 
 
 class UnsafePickleError(SnapconvError):

@@ -7,14 +7,24 @@ replay/rounding.py has them for columns.
 
 import math
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 from snapconv.errors import SettingError
-from snapconv.torch_knowledge.allocator_options import BEFORE_2_10, KINDS, LITERALS, OPTIONS
-from snapconv.torch_knowledge.backends import release_key
+from snapconv.torch_knowledge.allocator_options import (
+    KINDS,
+    LITERALS,
+    NEWEST_RELEASE,
+    OPTIONS,
+    SettingsGrammar,
+    grammar_of,
+    is_known,
+)
+from snapconv.torch_knowledge.backends import conf_of, cuda_conf_of
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -34,15 +44,19 @@ NO_ROUNDUP = (0,) * N_ROUNDUP_INTERVALS
 # The keys of the intervals in a snapshot.
 ROUNDUP_KEYS = tuple(str(1 << i) for i in range(N_ROUNDUP_INTERVALS))
 _MAX_UNSIGNED = 2**64 - 1
-_INTEGER = re.compile(r"^([+-]?)0*(\d{1,20})(?!\d)")
+_NEWEST = grammar_of(NEWEST_RELEASE)
+# Of a longer number the beginning is too large as well.
+_INTEGER = re.compile(r"\s*([+-]?)0*(\d{1,21})", re.ASCII)
+_NUMBER = re.compile(r"\s*[+-]?(?:\.?\d|nan|inf)", re.ASCII | re.IGNORECASE)
+# How a value of a kind begins; of other kinds with digits.
+_BEGINNINGS = {
+    "switch": re.compile("."),
+    "backend": re.compile("."),
+    "fraction": _NUMBER,
+    "threshold": _NUMBER,
+    "reserves": re.compile(r"\["),
+}
 _TOKEN = re.compile(r"[,:\[\]]|[^,:\[\]]+")
-# A key, a token for the colon, a value, which may be a list, and a token for the comma.
-_ENTRY = re.compile(
-    r"([,:\[\]]|[^,:\[\]]+)"
-    r"(?:(?:[,:\[\]]|[^,:\[\]]+)"
-    r"(\[[^\]]*\]?|[,:\]]|[^,:\[\]]+)?"
-    r"(?:[,:\[\]]|[^,:\[\]]+)?)?"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +68,7 @@ class AllocatorSettings:
     every request before it is rounded: 0 in torch, 32 in torch_npu. ``memory_fraction`` is the part
     of the device that the process may have; less than 1 and a ``garbage_collection_threshold``
     above 0 switch the collection of unused segments on. ``conf`` is the text that the settings come
-    from.
+    from, ``cuda_conf`` that of options of CUDA alone where it is another one.
     """
 
     max_split_size_bytes: int | None = None
@@ -66,14 +80,35 @@ class AllocatorSettings:
     memory_fraction: float = 1.0
     garbage_collection_threshold: float = 0.0
     conf: str = ""
+    cuda_conf: str | None = None
 
     @classmethod
     def from_conf(cls, conf: str) -> "AllocatorSettings":
         """Read the text of PYTORCH_ALLOC_CONF; see ``changed``."""
         return cls().changed(conf)
 
+    @classmethod
+    def from_environment(
+        cls, environment: Mapping[str, str], release: str
+    ) -> "AllocatorSettings":
+        """Read the variables as a CUDA build of a release does.
+
+        Raises SettingError where it refuses them. The allocator of cudaMallocAsync uses none.
+        """
+        grammar = grammar_of(release)
+        conf = conf_of(environment, release)
+        cuda_conf = cuda_conf_of(environment, release)
+        require_taken(conf, release, cuda_conf=cuda_conf)
+        if _is_async(cuda_conf, grammar):
+            return cls()
+        return cls(cuda_conf=cuda_conf).changed(conf, grammar=grammar)
+
     def changed(
-        self, conf: str, *, skipped: tuple[type[Exception], ...] = ()
+        self,
+        conf: str,
+        *,
+        skipped: tuple[type[Exception], ...] = (),
+        grammar: SettingsGrammar = _NEWEST,
     ) -> "AllocatorSettings":
         """Return these settings with those replaced that a text as in PYTORCH_ALLOC_CONF names.
 
@@ -81,19 +116,29 @@ class AllocatorSettings:
         refuses, unless such a value alone is to be skipped.
         """
         settings = replace(self, conf=conf)
-        pairs = split_conf(conf)
         for name, fields in _FIELDS.items():
-            for key, text in pairs:
+            for text in settings.texts(name, grammar):
                 with suppress(*skipped):
-                    if key == name:
-                        value = _read(name, text, settings)
-                        settings = replace(settings, **dict.fromkeys(fields, value))
+                    value = _read(name, text, settings, grammar)
+                    settings = replace(settings, **dict.fromkeys(fields, value))
         return settings
 
+    def texts(self, name: str, grammar: SettingsGrammar = _NEWEST) -> list[str]:
+        """Return the values of an option, as the text has them that torch reads it from."""
+        conf = self.conf
+        if self.cuda_conf is not None and OPTIONS[name].is_of_cuda:
+            conf = self.cuda_conf
+        return [text for key, text in split_conf(conf, grammar) if key == name]
+
     def conf_with(self, conf: str) -> str:
-        """Return the text of these settings with those replaced that another text names."""
-        pairs = dict(split_conf(self.conf) + split_conf(conf))
-        return ",".join(map(":".join, pairs.items()))
+        """Return the text of these settings with those replaced that another text names.
+
+        A list of divisions changes a part of those before it: these stay.
+        """
+        changes = split_conf(conf)
+        replaced = {name for name, text in changes if not text.startswith("[")}
+        kept = [pair for pair in split_conf(self.conf) if pair[0] not in replaced]
+        return ",".join(":".join(pair) for pair in kept + changes)
 
     def round_size(self, n_bytes: int) -> int:
         """Round a request up to a block size (round_size in CUDACachingAllocator.cpp)."""
@@ -156,9 +201,8 @@ class AllocatorSettings:
             "max_round_threshold": -1,
             "max_cached_size": -1,
         }
-        for name, text in split_conf(self.conf):
-            option = OPTIONS.get(name)
-            if option and option.shown:
+        for name, option in OPTIONS.items():
+            for text in self.texts(name) if option.shown else ():
                 value = _read(name, text, self)
                 values[option.shown] = _signed(value) if option.kind == "size" else value
         return values
@@ -174,31 +218,76 @@ def round_up(n_bytes: int, granule: int) -> int:
     return -(-n_bytes // granule) * granule
 
 
-def split_conf(conf: str) -> list[tuple[str, str]]:
-    """Split a text into keys and values as ConfigTokenizer of torch 2.10 and newer does.
+def split_conf(conf: str, grammar: SettingsGrammar = _NEWEST) -> list[tuple[str, str]]:
+    """Split a text into keys and values, as ConfigTokenizer of torch 2.10 and newer by default.
 
     It leaves out all spaces, even in a word, and takes anything for the colon and the comma.
     """
-    return _ENTRY.findall("".join(conf.split()))
+    return grammar.entry.findall(_without_spaces(conf, grammar))
 
 
-def require_taken(conf: str, release: str) -> None:
-    """Raise SettingError where a release of torch refuses a text for CUDA."""
-    settings = AllocatorSettings.from_conf(conf)
-    if release_key(release) < (2, 10) and not BEFORE_2_10.fullmatch(conf.replace(" ", "")):
+def _without_spaces(conf: str, grammar: SettingsGrammar) -> str:
+    return conf.translate(dict.fromkeys(map(ord, grammar.spaces)))
+
+
+def require_taken(conf: str, release: str, *, cuda_conf: str | None = None) -> None:
+    """Raise SettingError where a release of torch refuses a text for CUDA.
+
+    ``cuda_conf`` is the text of options of CUDA alone where it is another one. As in torch, the
+    size of large segments is read first, then what is of all devices, then what is of CUDA. The
+    allocator of cudaMallocAsync reads nothing.
+    """
+    grammar = grammar_of(release)
+    if cuda_conf is None:
+        cuda_conf = conf
+    if _is_async(cuda_conf, grammar):
+        return
+    settings = AllocatorSettings()
+    for name, value in split_conf(conf, grammar):
+        if name == "large_segment_size_mb" and is_known(name, release):
+            size = _read(name, value, settings, grammar)
+            settings = replace(settings, large_segment_bytes=size)
+    for is_of_cuda, text in ((False, conf), (True, cuda_conf)):
+        for name, value in _known_pairs(text, release, grammar):
+            is_open = value.startswith("[") and not value.endswith("]")
+            if OPTIONS[name].is_of_cuda == is_of_cuda or is_open or not value:
+                _read(name, value, settings, grammar)
+
+
+def _known_pairs(
+    conf: str, release: str, grammar: SettingsGrammar
+) -> Iterator[tuple[str, str]]:
+    """Yield the keys and values of a text up to one that a release does not have, which raises."""
+    if not grammar.whole.fullmatch(_without_spaces(conf, grammar)):
         raise SettingError(
             f"allocator settings: torch {release} refuses {conf!r}: before 2.10 it takes "
-            "key:value pairs with commas between them, sizes above 20 MiB and integers below 2^31"
+            "key:value pairs with commas between them"
         )
-    for name, text in split_conf(conf):
-        if name not in OPTIONS or release_key(release) < release_key(OPTIONS[name].since):
+    for name, value in split_conf(conf, grammar):
+        if not is_known(name, release):
             raise SettingError(
                 f"allocator settings: torch {release} has no option {name!r}"
             )
-        _read(name, text, settings)
+        yield name, value
 
 
-def _read(name: str, text: str, settings: AllocatorSettings) -> Any:
+def _is_async(conf: str, grammar: SettingsGrammar) -> bool:
+    """Return whether torch takes the allocator of cudaMallocAsync when it is loaded.
+
+    The first backend decides, before torch 2.10 the first that it knows, in a grammar of its own.
+    """
+    if not grammar.is_strict:
+        backends = [value for name, value in split_conf(conf) if name == "backend"]
+    else:
+        words = [re.split(":+", word) for word in re.split(r"[ \t\n\v\f\r,]+", conf)]
+        backends = [word[1] for word in words if word[0] == "backend" and word[1:]]
+        backends = [name for name in backends if name in ("native", "cudaMallocAsync")]
+    return backends[:1] == ["cudaMallocAsync"]
+
+
+def _read(
+    name: str, text: str, settings: AllocatorSettings, grammar: SettingsGrammar = _NEWEST
+) -> Any:
     """Read one value as torch does, beside settings that are read already."""
     kind = OPTIONS[name].kind
     pattern, expected = KINDS[kind]
@@ -206,58 +295,76 @@ def _read(name: str, text: str, settings: AllocatorSettings) -> Any:
     if value is None:
         raise _refused(name, expected, text)
     if kind in _READERS:
-        return _READERS[kind](name, value[1], settings)
+        return _READERS[kind](name, value[1], settings, grammar)
     return LITERALS.get(value[1], value[1])
 
 
 def _refused(name: str, expected: str, text: object) -> SettingError:
-    return SettingError(f"allocator settings: {name} must be {expected}, got {text!r}")
+    message = f"allocator settings: {name} must be {expected}, got {text!r}"
+    begins = _BEGINNINGS.get(OPTIONS[name].kind, _INTEGER)
+    # Where no value of the kind begins, a conversion or an assertion of torch's fails.
+    is_value = not isinstance(text, str) or begins.match(text)
+    return SettingError(message, ValueError if is_value else RuntimeError)
 
 
-def _size(name: str, text: str, settings: AllocatorSettings) -> int:
-    minimum = OPTIONS[name].minimum or settings.large_segment_bytes // MIB
-    megabytes = _integer(name, text)
+def _size(
+    name: str, text: str, settings: AllocatorSettings, grammar: SettingsGrammar
+) -> int:
+    minimum = OPTIONS[name].minimum
+    minimum = minimum or settings.large_segment_bytes // MIB + grammar.extra_mib
+    megabytes = _integer(name, text, grammar.max_integer)
     if megabytes < minimum:
         raise _refused(name, f"{minimum} or more", megabytes)
     return min(megabytes, _MAX_UNSIGNED // MIB) * MIB
 
 
-def _integer(name: str, text: str) -> int:
+def _integer(name: str, text: str, most: int = _MAX_UNSIGNED) -> int:
     """Read the integer at the start of a text; a negative one becomes 64 unsigned bits (stoull)."""
     digits = _INTEGER.match(text)
-    number = int(f"{digits[1]}{digits[2]}") if digits else _MAX_UNSIGNED + 1
-    if abs(number) > _MAX_UNSIGNED:
-        raise _refused(name, "an integer", text)
+    number = int(f"{digits[1]}{digits[2]}") if digits else most + 1
+    if abs(number) > most:
+        error = _refused(name, "an integer", text)
+        raise SettingError(str(error), IndexError) if digits else error
     return number & _MAX_UNSIGNED
 
 
-def _fraction(name: str, text: str, _settings: AllocatorSettings) -> float:
+def _fraction(
+    name: str, text: str, _settings: AllocatorSettings, _grammar: SettingsGrammar
+) -> float:
     try:
         number = float.fromhex(text) if "x" in text.lower() else float(text)
     except OverflowError:
         number = math.inf
+    # stod refuses what is too small to be exact.
+    if number < sys.float_info.min and "x" not in text.lower() and Decimal(text) != number:
+        raise SettingError(str(_refused(name, "a larger number", text)), IndexError)
     kind = OPTIONS[name].kind
     if not (0 < number < 1 or (number in (0, 1) and kind == "fraction")):
         raise _refused(name, KINDS[kind][1], number)
     return number
 
 
-def _divisions(name: str, text: str, settings: AllocatorSettings) -> tuple[int, ...]:
+def _divisions(
+    name: str, text: str, settings: AllocatorSettings, grammar: SettingsGrammar
+) -> tuple[int, ...]:
     """Read one number for all intervals, or ``[256:1,512:2,>:8]`` (parseRoundUpPower2Divisions).
 
     As in torch, the first entry also applies to all smaller sizes, ``>`` applies to all sizes above
     the last one named (that one included before torch 2.10), and other sizes keep what they have.
     """
     if not text.startswith("["):
-        return (_power_of_2(name, text, minimum=1),) * N_ROUNDUP_INTERVALS
+        count = _power_of_2(name, text, minimum=1, most=grammar.max_integer)
+        return (count,) * N_ROUNDUP_INTERVALS
     tokens = _TOKEN.findall(text)[1:]
     divisions = list(settings.roundup_power2_divisions)
     start = last = 0
-    # Any token stands for the colon and the comma, and a comma may follow the last entry.
+    # A comma may follow the last entry, and from torch 2.10 any token stands for it and the colon.
     for i in range(0, len(tokens) - 1, 4):
-        bound, _, value, *_ = (*tokens[i : i + 4], "", "")
-        count = _power_of_2(name, value)
-        begin, end = last + 1, N_ROUNDUP_INTERVALS
+        bound, colon, value, comma, *_ = (*tokens[i : i + 4], "", "")
+        if grammar.is_strict and (colon != ":" or comma not in (",", "]")):
+            raise _refused(name, KINDS["divisions"][1], text)
+        count = _power_of_2(name, value, most=grammar.max_integer)
+        begin, end = last + (not grammar.is_rest_inclusive), N_ROUNDUP_INTERVALS
         if bound != ">":
             end = min(_power_of_2(name, bound, minimum=1).bit_length(), end)
             last = end - 1
@@ -266,8 +373,10 @@ def _divisions(name: str, text: str, settings: AllocatorSettings) -> tuple[int, 
     return tuple(divisions)
 
 
-def _power_of_2(name: str, text: str, *, minimum: int = 0) -> int:
-    number = _integer(name, text)
+def _power_of_2(
+    name: str, text: str, *, minimum: int = 0, most: int = _MAX_UNSIGNED
+) -> int:
+    number = _integer(name, text, most)
     if number < minimum or number & (number - 1):
         raise _refused(name, f"{minimum}, or a larger power of 2", number)
     return number
@@ -275,7 +384,7 @@ def _power_of_2(name: str, text: str, *, minimum: int = 0) -> int:
 
 # --- the readers of a text
 
-_READERS: dict[str, Callable[[str, str, AllocatorSettings], Any]] = {
+_READERS: dict[str, Callable[[str, str, AllocatorSettings, SettingsGrammar], Any]] = {
     "size": _size,
     "fraction": _fraction,
     "threshold": _fraction,

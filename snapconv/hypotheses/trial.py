@@ -21,7 +21,7 @@ from snapconv.units import counted
 
 _CALLS_PER_STEP = 1 << 16
 # Settings that put no block elsewhere, as long as memory does not run out.
-_MOVES_NOTHING = ("memory_fraction", "garbage_collection_threshold", "conf")
+_MOVES_NOTHING = ("memory_fraction", "garbage_collection_threshold", "conf", "cuda_conf")
 # Above every device address, so that new segments collide with none of the file.
 _FIRST_ADDR = 1 << 50
 

@@ -24,8 +24,11 @@ from snapconv.notes import Note
 from snapconv.simulation.history import EventRings
 from snapconv.simulation.memory_stats import Statistics
 from snapconv.simulation.stacks import Stacks
-from snapconv.torch_knowledge.allocator_options import NEWEST_RELEASE
-from snapconv.torch_knowledge.backends import conf_of
+from snapconv.torch_knowledge.allocator_options import (
+    NEWEST_RELEASE,
+    grammar_of,
+    release_key,
+)
 from snapconv.units import counted
 
 # What --cublas-workspace models, by the name that a capture has for it.
@@ -77,18 +80,24 @@ _FIRST_ADDR = 0x7F00_0000_0000
 _ADDRS_PER_DEVICE = 1 << 40
 
 
-def _settings(conf: str | None = None) -> AllocatorSettings:
-    """Read settings of the allocator; without a text the environment's.
+def _release() -> str:
+    return str(getattr(sys.modules.get("torch"), "__version__", NEWEST_RELEASE))
 
-    Raises ValueError, as torch does, for a text of the program's that this torch refuses for CUDA.
-    """
-    release = getattr(sys.modules.get("torch"), "__version__", NEWEST_RELEASE)
-    text = conf_of(os.environ, release) if conf is None else conf
+
+def _settings() -> AllocatorSettings:
+    """Read the settings of the allocator in the environment."""
     try:
-        require_taken(text, release)
+        return AllocatorSettings.from_environment(os.environ, _release())
     except SettingError as error:
-        raise (RecorderError if conf is None else ValueError)(str(error)) from error
-    return AllocatorSettings.from_conf(text)
+        raise RecorderError(str(error)) from error
+
+
+def torch_error(error: SettingError, release: str) -> Exception:
+    """Return the error that a release of torch raises for a text of settings."""
+    # torch 2.10 told errors of values from others, and 2.15 numbers that are too large.
+    since = (2, 15) if error.error_type is IndexError else (2, 10)
+    is_told = release_key(release) >= since
+    return error.error_type(str(error)) if is_told else RuntimeError(str(error))
 
 
 @dataclass(slots=True)
@@ -312,14 +321,21 @@ class Machine:
     def set_settings(self, conf: str | None = None) -> None:
         """Replace the allocator's settings from here on."""
         self._reads_environment = False
-        settings = _settings(conf)
-        if conf is not None:
-            # torch gives only these their defaults, where the text does not name them.
-            reset = {name: getattr(settings, name) for name in _RESET}
-            settings = replace(self.settings.changed(conf), **reset)
-        self.settings = settings
+        self.settings = _settings() if conf is None else self._changed_settings(conf)
         for device in self.devices:
             device.allocator.settings = self.settings
+
+    def _changed_settings(self, conf: str) -> AllocatorSettings:
+        """Return the settings after a text of the program's; raises the error that torch raises."""
+        release = _release()
+        # torch gives only these their defaults, where the text does not name them.
+        defaults = {name: getattr(AllocatorSettings(), name) for name in _RESET}
+        settings = replace(self.settings, cuda_conf=None, **defaults)
+        try:
+            require_taken(conf, release)
+            return settings.changed(conf, grammar=grammar_of(release))
+        except SettingError as error:
+            raise torch_error(error, release) from error
 
     def set_fraction(self, fraction: float, index: int | None) -> None:
         """Let a device run out at a part of its memory (set_per_process_memory_fraction)."""

@@ -22,7 +22,8 @@ from snapconv.notes import Note
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockTable, Memory, SegmentTable
 from snapconv.snapshot.stack_table import Collected, StackTable
-from snapconv.torch_knowledge.backends import BACKENDS, release_key
+from snapconv.torch_knowledge.allocator_options import release_key
+from snapconv.torch_knowledge.backends import BACKENDS
 
 # The other backends follow later and write fewer keys (torch/csrc/xpu/Module.cpp; torch_npu has no
 # times), so with them a missing key proves nothing. torch_npu takes keys over into later releases

@@ -72,12 +72,8 @@ from snapconv.snapshot.stack_table import (
     bound_stacks,
 )
 from snapconv.stop_signals import stage
-from snapconv.torch_knowledge.backends import (
-    NO_ALLOCATOR,
-    Backend,
-    backend_of_kind,
-    release_key,
-)
+from snapconv.torch_knowledge.allocator_options import release_key
+from snapconv.torch_knowledge.backends import NO_ALLOCATOR, Backend, backend_of_kind
 from snapconv.units import HOST, Device, counted, device_name
 
 _ANNOTATIONS = "external_annotations"

@@ -8,7 +8,7 @@ torch/xpu/memory.py of 2.13, and the keys that it writes as settings. The others
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from snapconv.torch_knowledge.allocator_options import OPTIONS, VARIABLES
+from snapconv.torch_knowledge.allocator_options import OPTIONS, VARIABLES, release_key
 
 # The kind in a file that torch.profiler wrote and no allocator.
 NO_ALLOCATOR = "profiler"
@@ -170,14 +170,20 @@ _PROFILED = Backend(
 )
 
 
-def release_key(release: str) -> tuple[int, ...]:
-    """Return the first two numbers of a release, such as ``2.13.0+cu128``, for sorting."""
-    return tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())
-
-
 def conf_of(environment: Mapping[str, str], release: str) -> str:
     """Return the settings that a release of torch reads for CUDA: the first set variable's text."""
-    names = VARIABLES if release_key(release) >= (2, 10) else VARIABLES[:1]
+    return _first_text(environment, release, VARIABLES)
+
+
+def cuda_conf_of(environment: Mapping[str, str], release: str) -> str:
+    """Return the settings from which a CUDA build reads the options of CUDA alone."""
+    return _first_text(environment, release, (VARIABLES[0], VARIABLES[2]))
+
+
+def _first_text(
+    environment: Mapping[str, str], release: str, variables: tuple[str, ...]
+) -> str:
+    names = variables if release_key(release) >= (2, 10) else variables[:1]
     return next((environment[name] for name in names if name in environment), "")
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from snapconv.allocator.allocator_settings import (
     MODELLED_SETTINGS,
     AllocatorSettings,
+    require_taken,
     split_conf,
 )
 from snapconv.analysis import DeviceAnalysis
@@ -457,7 +458,14 @@ def why_refused(snapshot: Snapshot, conf: str, settings: AllocatorSettings) -> s
     }
     enabled = [name for name, is_set in is_on.items() if is_set]
     names = dict(split_conf(conf))
-    return snapshot.backend.refusal(names, enabled, release=snapshot.earliest_release)
+    release = snapshot.earliest_release
+    reason = snapshot.backend.refusal(names, enabled, release=release)
+    if not reason and snapshot.backend.kind == "cuda":
+        try:
+            require_taken(conf, release)
+        except SettingError:
+            reason = f"torch {release} refuses this value"
+    return reason
 
 
 def candidates(

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from snapconv.errors import RecorderError  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.torch_knowledge.allocator_options import release_key  # noqa: E402
 from tests.recorder.simulation.support import (  # noqa: E402
     MIB,
     Transformer,
@@ -264,6 +265,24 @@ def test_settings_of_the_program_leave_what_they_do_not_name_as_torch_does(monke
     assert found["expandable_segments"] is True
     assert (found["max_split_size"], found["garbage_collection_threshold"]) == (-1, 0.0)
     assert found["roundup_power2_divisions"]["1"] == 4
+
+
+@pytest.mark.parametrize(
+    ("conf", "error"),
+    [
+        ("expandable_segments:true", ValueError),
+        ("max_split_size_mb:", RuntimeError),
+        ("max_split_size_mb:few", RuntimeError),
+    ],
+)
+def test_a_text_of_the_program_is_refused_with_the_error_of_torch(conf, error):
+    """As the tables of torch's own answers have it (settings_of_torch.tsv)."""
+    if release_key(torch.__version__) < (2, 10):
+        error = RuntimeError
+    refused = pytest.raises((ValueError, RuntimeError))
+    with simulated(SimulationOptions(compute=False)) as simulation, refused as caught:
+        simulation.machine.set_settings(conf)
+    assert type(caught.value) is error
 
 
 def test_an_empty_variable_of_cuda_hides_the_general_one(monkeypatch):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
+from snapconv.allocator.allocator_settings import MIB, AllocatorSettings, require_taken
 from snapconv.errors import SettingError
 from snapconv.snapshot.readers.containers import read_raw
 
@@ -94,9 +94,30 @@ def test_the_space_that_is_not_split_off_follows_the_size_of_large_segments_unle
 def test_a_change_keeps_the_own_text_and_the_last_of_two_values_counts():
     own = AllocatorSettings.from_conf("max_split_size_mb:64, pinned_use_background_threads:True")
     assert own.conf_with("max_split_size_mb:128,expandable_segments:True") == (
-        "max_split_size_mb:128,pinned_use_background_threads:True,expandable_segments:True"
+        "pinned_use_background_threads:True,max_split_size_mb:128,expandable_segments:True"
     )
     assert AllocatorSettings().conf_with("expandable_segments:True") == "expandable_segments:True"
+
+
+def test_a_changed_list_of_divisions_keeps_the_own_ones_that_it_does_not_name():
+    own = AllocatorSettings.from_conf("roundup_power2_divisions:4")
+    conf = own.conf_with("roundup_power2_divisions:[1:8]")
+    divisions = AllocatorSettings.from_conf(conf).roundup_power2_divisions
+    assert divisions == (8, *[4] * 15) == own.changed(conf).roundup_power2_divisions
+    assert own.conf_with("roundup_power2_divisions:2") == "roundup_power2_divisions:2"
+
+
+@pytest.mark.parametrize(
+    "conf", ["max_split_size_mb:\u0666\u0664", "expandable_segments:True\x1c", "\xa0"]
+)
+def test_only_what_is_a_digit_or_a_space_to_c_is_one(conf):
+    with pytest.raises(SettingError):
+        require_taken(conf, "2.15.0")
+
+
+def test_a_number_of_more_digits_than_python_converts_is_refused():
+    with pytest.raises(SettingError, match="must be an integer"):
+        AllocatorSettings.from_conf("max_split_size_mb:" + "9" * 5000)
 
 
 def test_zeros_before_a_number_are_as_many_as_somebody_likes():

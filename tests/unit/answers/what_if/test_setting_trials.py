@@ -60,6 +60,19 @@ def test_the_own_settings_come_first_and_alternatives_as_given(tried_on):
     assert found.estimated == ()
 
 
+def test_a_value_that_the_release_of_the_file_refuses_is_tried_with_a_word_about_it(tmp_path):
+    """torch before 2.10 takes sizes above 20 MiB alone (settings_of_torch.tsv)."""
+    sizes = ("max_split_size_mb:20", "max_split_size_mb:21")
+    for release, refused in (
+        ("2.9.1", {sizes[0]: "torch 2.9.1 refuses this value"}),
+        ("2.10.0", {}),
+    ):
+        recorded = metadata(torch=release)
+        session = load(two_segments().write(tmp_path / "s.pickle", snapconv=recorded))
+        (trials,) = session.what_if(Request(sizes))
+        assert trials.refused == refused
+
+
 def test_a_search_ranks_by_what_is_reserved_and_puts_what_runs_out_last(tried_on):
     found = tried_on(two_segments(), Request(is_search=True, capacity=39 * MIB))
     outcomes = [one.outcome for one in found.tried[1:]]
