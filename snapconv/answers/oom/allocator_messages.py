@@ -147,6 +147,13 @@ MPS_OTHER = (
     f"{MPS_LIMIT}"
 )
 
+# The program that shows a device's memory where a text names the device's maker, and not NVIDIA.
+OF_NVIDIA = "nvidia|geforce|rtx ?\\d|tesla|cudamalloc|cuda error|cublas"
+MONITORS = (
+    (r"rocm|hip ?error|hipmalloc|amdgpu|radeon|gfx(?:9|1[0-2])", BACKENDS["HIP"].monitor),
+    (r"level[-_ ]?zero|intel\(r\)(?:arc|data ?center gpu)|xpu", BACKENDS["XPU"].monitor),
+)
+
 
 # Where a program was when its request failed, by the last of these frames above the message: what
 # then grows or shrinks the memory that it needs.

@@ -35,12 +35,14 @@ from snapconv.answers.oom.allocator_messages import (
     LARGE_REQUEST,
     LARGER_THAN_OWN,
     LESS,
+    MONITORS,
     MOVED_AT_ONCE,
     MOVING,
     MPS_LIMIT,
     MPS_OTHER,
     NEXT_STEPS,
     NOTHING_FREED,
+    OF_NVIDIA,
     ON_WINDOWS,
     ONE_REQUEST,
     OUTSIDE_TOO,
@@ -503,6 +505,13 @@ def _explain_kind(
     backend = values.pop("backend", kind.backend)
     row = _row_by_figures(kind, values)
     next_step = _next_step(row, values, backend_of_kind(backend).monitor)
+    near = log.text[
+        max(match.start() - _MOST_OF_MESSAGE, 0) : match.start() + _MOST_OF_MESSAGE
+    ]
+    if not squeezed(OF_NVIDIA).search(near):
+        for words, monitor in MONITORS:
+            if squeezed(words).search(near):
+                next_step = next_step.replace("`nvidia-smi`", f"`{monitor}`")
     message = OomMessage(
         device=values.pop("device", None), tried_bytes=values.pop("tried", None)
     )

@@ -122,7 +122,12 @@ class MessageKind:
 # was free is that before the weights were loaded.
 _GGML_DEVICE = r"(?:cuda|rocm|hip|vulkan|sycl|musa|cann|metal|mtl)\d{0,2}"
 _OF_THE_FAILED = r"(?=.{0,4000}?(?:failed|unable) to allocate \1 buffer)"
+_LLAMA_FIT = (
+    r"projected to use <needed_vram> of device memory vs\. <before> of free device memory",
+    "need to reduce device memory by <missing>",
+)
 _LLAMA_FIGURES = (
+    *_LLAMA_FIT,
     r"(?:alloc_tensor_range|ggml\w{0,40}): failed to allocate \w{1,12} buffer of size <tried>",
     r"allocating <tried> on device <device>: \w{2,4}malloc failed",
     "failed to allocate (?:cuda|rocm|vulkan|musa|sycl)<device> buffer",
@@ -141,6 +146,8 @@ _FIRST_ATTEMPT = (
     r"(?:allocate|map) "
     r"<tried> \(free: <free>, total: <total>)?"
 )
+# TensorRT's count of its memory, the last one before an error.
+_TENSORRT_USED = r"now: cpu \d{1,9}, gpu <engine_mib> \(mib\)(?!.{0,12000}?now: cpu)"
 _SKIPPED_KERNEL = (
     "a warning: torch.compile tries several kernels, leaves out the one that needs too "
     "much, and goes on with the others"
@@ -165,6 +172,8 @@ _KINDS = (
             r"free \(according to \w{1,20}\): <free_bytes>",
             "<allocated_bytes> alre",
             "<allocated_bytes> is allocated",
+            # A text that is cut.
+            "of the allocated memory <allocated_bytes> is",
             "currently allocated: <allocated_bytes>(?: requested <tried_bytes>)?",
             # People retype it: "resrved".
             r"<reserved_bytes> re\w{4,7} in total",
@@ -563,6 +572,7 @@ _KINDS = (
             r"\[tensorrt-llm\]\S{0,120}?cuda runtime error in \S{1,120}?: out of memory",
         ),
         also=(
+            _TENSORRT_USED,
             r"could not be created: (?P<part>[\w ]{1,30}?)total gpu memory",
             r"total gpu memory \(gib\): <total_gib>",
             r"free gpu memory before component creation attempt \(gib\): <free_gib>",
@@ -732,6 +742,7 @@ _KINDS = (
         also=(
             r"requested (?:size was|amount of (?:gpu )?memory \()<tried>",
             r"insufficient memory on requested size of (?P<tried>\d{7,20})",
+            _TENSORRT_USED,
         ),
         means=(
             "TensorRT got no memory for an engine's weights, its activations or the "
@@ -1188,6 +1199,7 @@ _KINDS = (
             r"failed to allocate [\d.]{1,9}\w{1,3} \(<tried>\) from device: hip_?error",
             r"failed to allocate (?P<tried>[\d.]{1,9}[kmgt]) from device: hip_?error",
         ),
+        also=("total ?memory: <total> free ?memory: <free>",),
         means="TensorFlow requested its pool from the driver, or a larger one, and the "
         "GPU had less left, most often because other processes hold memory: it then "
         "takes a smaller pool, or stops",
@@ -1266,6 +1278,9 @@ _KINDS = (
         ),
         also=(
             r"exceeded hbm capacity by (?P<missing>\d{1,9}(?:\.\d{1,9})?[kmgt]?)",
+            r"total hbm usage >= (?P<in_all>[\d.]{1,12}[kmgt]):? reserved (?P<runtime>[\d.]{1,12}"
+            r"[kmgtb]?) program (?P<program>[\d.]{1,12}[kmgtb]?) arguments "
+            r"(?P<arguments>[\d.]{1,12}[kmgtb]?)",
             r"hbm capacity (?P<total>[\d.]{1,12}[kmgt]?)",
             r"currently allocated: (?P<allocated>[\d.]{1,12}[kmgt]?)",
             r"program requirement: (?P<needed>[\d.]{1,12}[kmgt]?)",
@@ -2536,8 +2551,14 @@ _KINDS = (
     MessageKind(
         "Ollama's runner, without a reason",
         level=1.5,
-        seen=("llama runner process has terminated: exit status",),
+        seen=(
+            "llama runner process has terminated: exit status",
+            r"llama runner process no longer running: -?\d",
+        ),
         needs=("memory|vram",),
+        also=(
+            r"memory\.available=\W{0,3}\[<available>\].{0,20}memory\.required\.full=\W{0,3}<needed>",
+        ),
         means=(
             "Ollama's runner ended, and its exit status does not say why: memory, or something else"
         ),
@@ -5280,13 +5301,30 @@ _KINDS = (
         ),
         also=(
             "vmrss:? <process>",
+            r"mem avail: <available_mib> of (?P<machine>\d{1,9}mib)\([\d.]{1,6}%\),swap free: "
+            r"<swap_mib> of (?P<all_swap>\d{1,9}mib)(?:(?!mem avail).){0,80}?(?:low memory|sending)",
             r"mem avail: \d{1,9} of (?P<machine>\d{1,9}mib)",
         ),
         means="earlyoom killed a process (by default the one with the highest OOM "
-        "score) before the machine's memory was quite used up: not the GPU's memory",
+        "score), as the machine's free memory and swap fell below its limits: not the GPU's memory",
         next_step="use less host memory: fewer processes or DataLoader workers, less "
         "data at once; or more memory or swap. earlyoom's options -m and -s set the "
         "free memory and swap at which it acts",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "nohang",
+        backend="host",
+        level=1,
+        seen=("found the victim with highest badness",),
+        also=(
+            r"vmrss: <process>",
+            r".*memavail: <available_mib>m,[\d.%|]{1,9}swapfree: <swap_mib>m,",
+        ),
+        means="nohang ended the process with the highest badness, as free memory, swap or pressure "
+        "passed its limits: the machine's memory ran low, not the GPU's",
+        next_step="use less host memory: fewer processes or DataLoader workers, less data at once; "
+        "or more memory or swap. nohang.conf has the limits at which it acts",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -5628,7 +5666,7 @@ _KINDS = (
             "due to (?:time limit|preemption)(?!.{0,4000}?(?:requeu|restart|resum).{0,2000}?"
             "(?:oom[-_]kill|killed|sigkill|137))",
         ),
-        also=("mem required = <needed>",),
+        also=("mem required = <needed>", *_LLAMA_FIT),
         means="the kernel most likely killed the process because host memory, which has to hold "
         "all that is not on the GPU, ran out: the machine's, or the limit of a container",
         next_step="a smaller or more strongly quantized model, a shorter context (-c; num_ctx in "
@@ -6003,6 +6041,7 @@ _KINDS = (
             r"(?:to allocate|allocating|allocation of|requested(?:space|size)?:?|of "
             r"size):?(?P<tried>\d{1,20}"
             r"(?:\.\d{1,9})?(?:bytes|[kmgt]i?b|b(?![a-z])))",
+            rf"alloc[a-z]{{0,6}} failed \S{{0,60}}?\((?P<tried>{_ANY_SIZE})(?:chunk)?\)",
         ),
         means="a program got no GPU memory; the text does not say what holds it",
         next_step=_STOP_OTHERS,
@@ -6045,6 +6084,17 @@ _KINDS = (
         "/etc/security/limits.conf); if it fails then too, `free -g` shows whether the machine's "
         "memory is full",
         cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "Mesa's driver of AMD's GPUs",
+        backend="GPU",
+        level=2,
+        seen=(r"(?:radv/)?amdgpu: failed to allocate a buffer:",),
+        also=(r"amdgpu: size: <tried>",),
+        means="the driver found no room for one buffer of the size in the text, in the GPU's memory "
+        "or in the host's that it may use (domains: 4 and 2)",
+        next_step="a smaller context, batch or model, or fewer layers on the GPU; with memory that "
+        "CPU and GPU share, a larger part for the GPU (the firmware's setting, or ttm.pages_limit)",
     ),
     MessageKind(
         "an allocation that failed",

@@ -4422,8 +4422,89 @@ TEXTS = (
         "VmRSS 7609 MiB",
         "earlyoom",
         HOST,
-        {"the machine's memory": 13855 * MIB, "process": 7609 * MIB},
+        {
+            "the machine's memory": 13855 * MIB,
+            "process": 7609 * MIB,
+            "available": 1524 * MIB,
+            "swap free": 0,
+            "all swap": 0,
+        },
         "use less host memory",
+    ),
+    (
+        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. "
+        "Used 21.95G of 15.48G hbm. Exceeded hbm capacity by 6.47G.\n\nTotal hbm usage >= 22.47G:\n"
+        "    reserved        530.00M\n    program          21.95G\n    arguments            0B\n",
+        "XLA on a TPU",
+        FULL,
+        {
+            "needed": gib(21.95),
+            "total": gib(15.48),
+            "missing": gib(6.47),
+            "all together": gib(22.47),
+            "kept by the runtime": 530 * MIB,
+            "the compiled program": gib(21.95),
+            "arguments": 0,
+        },
+        "a smaller batch per core",
+    ),
+    (
+        'msg="offload to cpu" layers.model=57 layers.offload=0 memory.available="[7.5 GiB]" '
+        'memory.required.full="13.5 GiB" memory.required.partial="0 B"\nlevel=ERROR msg="error '
+        'loading llama server" error="llama runner process no longer running: -1 "',
+        "Ollama's runner, without a reason",
+        UNKNOWN,
+        {"available": gib(7.5), "needed": gib(13.5)},
+        "look for the first error above",
+    ),
+    (
+        "llama_params_fit_impl: projected to use 38404 MiB of device memory vs. 6368 MiB of free device "
+        "memory\nllama_params_fit_impl: cannot meet free memory target of 1024 MiB, need to reduce "
+        "device memory by 33060 MiB\nload_tensors: offloaded 12/48 layers to GPU\nsignal: killed",
+        "a killed process of llama.cpp",
+        HOST,
+        {
+            "needed on the GPU": 38404 * MIB,
+            "free before": 6368 * MIB,
+            "missing": 33060 * MIB,
+        },
+        "a smaller or more strongly quantized model",
+    ),
+    (
+        "PSI mem some avg10:  12.50 | MemAvail:  900 M,  9.0 % | SwapFree: 700 M,  70.0 %\n"
+        "PSI mem some avg10:  61.20 | MemAvail:   12 M,  0.1 % | SwapFree: 384 M,  52.5 %\n"
+        "avg (61.20) > sigterm_psi (60.0)\nFound the victim with highest badness:\n"
+        "  Name:    python3\n  VmSize:  9719 MiB\n  VmRSS:   8624 MiB (Anon: 8618 MiB)\n"
+        "Implement corrective action: SIGTERM\n",
+        "nohang",
+        HOST,
+        {"process": 8624 * MIB, "available": 12 * MIB, "swap free": 384 * MIB},
+        "use less host memory",
+    ),
+    (
+        "radv/amdgpu: Failed to allocate a buffer:\nradv/amdgpu:    size      : 4269813760 bytes\n"
+        "radv/amdgpu:    alignment : 262144 bytes\nradv/amdgpu:    domains   : 2\n",
+        "Mesa's driver of AMD's GPUs",
+        FULL,
+        {"tried": 4269813760},
+        "a smaller context",
+    ),
+    (
+        "ROCm: the arena alloc failed for tensor-span:7 (1792.00 MiB chunk): out of memory",
+        "a program on the GPU",
+        FULL,
+        {"tried": 1792 * MIB},
+        "stop the other processes that `amd-smi` shows",
+    ),
+    (
+        "[TensorRT-LLM][INFO] [MemUsageChange] Init cuBLAS: CPU +0, GPU +8, now: CPU 90, GPU 400 (MiB)"
+        "\n[TensorRT-LLM][INFO] [MemUsageChange] TensorRT-managed allocation in IExecutionContext "
+        "creation: CPU +0, GPU +0, now: CPU 0, GPU 12569 (MiB)\n[TensorRT-LLM][ERROR] CUDA runtime "
+        "error in ::cudaMallocAsync(ptr, n, mCudaStream->get()): out of memory (/app/x.h:112)",
+        "TensorRT-LLM",
+        FULL,
+        {"held by TensorRT's engines": 12569 * MIB},
+        "lower free_gpu_memory_fraction",
     ),
     (
         "distributed.nanny - WARNING - Worker exceeded 95% memory budget. Restarting",
