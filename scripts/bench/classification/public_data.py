@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 
 _N_WORDS, _N_LETTERS = 40_000, 60_000
+# minGPT samples from "O God, O God!".
+_LETTERS = "abcdefghij klmnopqrst\nOG,!"
 # x-transformers splits its bytes at 90 million.
 _N_BYTES = 95_000_000
 _N_PAPERS, _N_TOPICS, _N_TERMS, _N_CITATIONS = 600, 7, 300, 1500
@@ -32,7 +34,7 @@ def _words(path: Path) -> None:
 def _letters(path: Path) -> None:
     chosen = random.Random(0)
     path.write_text(
-        "".join(chosen.choices("abcdefghij klmnopqrst\n", k=_N_LETTERS)), encoding="utf-8"
+        "".join(chosen.choices(_LETTERS, k=_N_LETTERS)), encoding="utf-8"
     )
 
 

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from io import StringIO
 from multiprocessing import get_context
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -164,7 +165,11 @@ def _stand_ins() -> Iterator[None]:
 
     with ExitStack() as parts:
         parts.enter_context(patch.object(DataLoader, "__init__", without_workers))
-        parts.enter_context(patch.dict(sys.modules, {name: MagicMock() for name in _LOGGERS}))
+        loggers = {name: MagicMock() for name in _LOGGERS}
+        loggers["torch.utils.tensorboard"].SummaryWriter().log_dir = "."
+        parts.enter_context(patch.dict(sys.modules, loggers))
+        # pytorch-cifar asks stty how wide the terminal is.
+        parts.enter_context(patch.object(os, "popen", lambda *_: StringIO("24 80")))
         declare_torchvision()
         from torchvision import datasets
 
