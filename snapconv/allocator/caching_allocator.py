@@ -44,16 +44,23 @@ class ModelOutOfMemory(RecorderError):
     free_bytes: int
     allocated_bytes: int
     reserved_bytes: int
+    allowed_bytes: int | None = None
 
     def __str__(self) -> str:
-        """Write the message as malloc in CUDACachingAllocator.cpp does (2.13)."""
+        """Write the message as malloc in CUDACachingAllocator.cpp does (2.13).
+
+        ``allowed_bytes`` are those of a memory fraction; None: there is none.
+        """
         in_use = self.capacity - self.free_bytes
         unallocated = self.reserved_bytes - self.allocated_bytes
+        allowed = ""
+        if self.allowed_bytes is not None:
+            allowed = f"{_format(self.allowed_bytes)} allowed; "
         return (
             f"CUDA out of memory. Tried to allocate {_format(self.segment_bytes)}. "
             f"GPU {self.device} has a total capacity of {_format(self.capacity)} of which "
             f"{_format(self.free_bytes)} is free. "
-            f"Process {os.getpid()} has {_format(in_use)} memory in use. "
+            f"Process {os.getpid()} has {_format(in_use)} memory in use. {allowed}"
             f"Of the allocated memory {_format(self.allocated_bytes)} is allocated by PyTorch, and "
             f"{_format(unallocated)} is reserved by PyTorch but unallocated. "
             "If reserved but unallocated memory is large try setting "
@@ -97,6 +104,8 @@ class CachingAllocator:
         self.device = device
         self.settings = settings or AllocatorSettings()
         self.limit = limit
+        # All memory of the device, where a fraction of it is the ledger's capacity.
+        self.total_bytes: int | None = None
         self.ledger = Ledger(clock or (lambda: 0), listener, capacity)
         self._addresses = addresses or AddressSpace()
         self._expandable = ExpandableMemory(self.settings, self.ledger, self._addresses)
@@ -381,7 +390,8 @@ class CachingAllocator:
         self, pool: BlockPool, stream: int, size: int, frames: Frames | None
     ) -> ModelOutOfMemory:
         """Record the ``oom`` event, whose size is the rounded request, and build the error."""
-        capacity = self.ledger.capacity or 0
+        allowed_bytes = self.ledger.capacity or 0
+        capacity = allowed_bytes if self.total_bytes is None else self.total_bytes
         free_bytes = max(capacity - self.ledger.reserved_bytes, 0)
         self.ledger.record(
             "oom", addr=free_bytes, size=size, stream=stream, pool=pool.id, frames=frames
@@ -393,6 +403,7 @@ class CachingAllocator:
             free_bytes=free_bytes,
             allocated_bytes=self.ledger.allocated_bytes,
             reserved_bytes=self.ledger.reserved_bytes,
+            allowed_bytes=allowed_bytes if allowed_bytes < capacity else None,
         )
 
     def _record_segment(self, action: str, block: Block, frames: Frames | None) -> None:

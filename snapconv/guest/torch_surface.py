@@ -1,7 +1,8 @@
 """Everything of torch's insides that the recorder touches, compared with the installed torch.
 
 What is replaced and what is private stands in SURFACE and nowhere else, but for what the simulation
-adds where a build without CUDA lacks it (``torch._C._cuda_*``). A feature of which something is
+adds where a build without CUDA lacks it (``torch._C._cuda_*``), and for members of torch.cuda that
+it refuses (simulation/not_modelled.py). A feature of which something is
 missing is left out, with a note that names it; one that is ESSENTIAL ends the recording. Imports no
 torch.
 """
@@ -255,9 +256,13 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
                 "_exchange_device",
                 "_maybe_exchange_device",
                 "_get_device_properties",
+                "device_memory_used",
+                "list_gpu_processes",
             ),
         ),
         Attributes("torch.cuda.nvtx", optional=("_nvtx",)),
+        Attributes("torch.cuda.nccl", optional=("is_available",)),
+        Attributes("torch.cuda.gds", optional=("is_available",)),
         Attributes("torch.cuda.graphs", optional=("_cuda_isCurrentStreamCapturing",)),
         Attributes("torch.accelerator", optional=("is_available", "device_count")),
         Attributes("torch.backends.cuda", ("is_built",)),
@@ -281,6 +286,9 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
             optional=(
                 "_has_cuda",
                 "_scatter",
+                "_broadcast",
+                "_broadcast_coalesced",
+                "_gather",
                 "_get_accelerator",
                 "_group_tensors_by_device_and_dtype",
             ),
@@ -307,6 +315,7 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
             ("CUDAGraph", "graph", "make_graphed_callables"),
             optional=("_graph_pool_handle",),
         ),
+        Attributes("torch.accelerator", optional=("Graph",)),
         Attributes("torch._C", optional=("_host_emptyCache",)),
     ),
     Feature.SIMULATED_GROUPS: (
@@ -330,7 +339,10 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
         Attributes("torch", ("save", "load", "from_file")),
     ),
     Feature.SIMULATED_WRAPPERS: (Attributes("torch.Tensor", ("_make_wrapper_subclass",)),),
-    Feature.SIMULATED_TYPES: (Attributes("torch", ("set_default_tensor_type",)),),
+    Feature.SIMULATED_TYPES: (
+        Attributes("torch", ("set_default_tensor_type",)),
+        Attributes("torch.cuda.FloatStorage", ("_dtype",)),
+    ),
     Feature.SIMULATED_COMPILATION: (
         Attributes("torch._dynamo.eval_frame", ("_TorchDynamoContext",)),
         Attributes("torch._dynamo.eval_frame._TorchDynamoContext", ("__call__",)),

@@ -5,8 +5,9 @@ memory comes from the model of the caching allocator, and the tensors are comput
 not at all. Nothing else of the recorder need know. Importing this imports no torch.
 
 ``Simulation.patched`` replaces what every simulation needs, ``_patch_features`` what it can do
-without; both name the module that does it: ``cuda`` torch.cuda and torch._C, ``tensors`` methods
-and places of tensors, ``kernels`` what only a GPU computes, ``same_device`` the errors of tensors
+without; both name the module that does it: ``cuda`` torch.cuda and torch._C, ``not_modelled`` what
+they have no answer for, ``tensors`` methods and places of tensors, ``legacy_types`` types such as
+torch.cuda.FloatTensor, ``kernels`` what only a GPU computes, ``same_device`` the errors of tensors
 on two devices, ``process_groups`` torch.distributed, ``compilation`` torch.compile,
 ``unwritten_files`` what saves.
 """
@@ -83,6 +84,7 @@ class Simulation:
         from snapconv.simulation import (
             cuda,
             kernels,
+            not_modelled,
             process_groups,
             same_device,
             tensors,
@@ -93,6 +95,7 @@ class Simulation:
         machine = self.machine
         tracker = self.tracker
         with Patches(tracker.guard) as patches:
+            not_modelled.patch_not_modelled(patches)
             cuda.patch_cuda(machine, patches)
             tensors.TensorPatches(tracker).apply(patches)
             tensors.patch_storages(tracker, patches)
@@ -126,6 +129,7 @@ class Simulation:
             compilation,
             cuda,
             kernels,
+            legacy_types,
             process_groups,
             tensors,
             unwritten_files,
@@ -142,6 +146,7 @@ class Simulation:
             (Feature.SIMULATED_ANNOTATIONS, cuda.patch_annotations, machine),
             (Feature.SIMULATED_GROUPS, process_groups.patch_process_groups, tracker),
             (Feature.SIMULATED_COMPILATION, compilation.patch_compilation, machine),
+            (Feature.SIMULATED_TYPES, legacy_types.patch_legacy_types, tracker),
         ]
         if self._files is not None:
             parts.append(
@@ -150,8 +155,6 @@ class Simulation:
         for feature, patch, subject in parts:
             if feature not in self._changed:
                 patch(subject, patches)
-        if Feature.SIMULATED_TYPES not in self._changed:
-            tensors.patch_legacy_types(patches)
 
 
 _is_running = [False]

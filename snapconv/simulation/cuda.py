@@ -17,6 +17,7 @@ import torch
 from snapconv.notes import Note
 from snapconv.simulation.kernels import group_tensors
 from snapconv.simulation.machine import Machine
+from snapconv.simulation.not_modelled import refusal
 from snapconv.simulation.patches import (
     Patches,
     answer,
@@ -37,12 +38,28 @@ _PROPERTIES = {
     "warp_size": 32,
     "max_threads_per_multi_processor": 2048,
     "regs_per_multiprocessor": 65536,
+    "max_threads_per_block": 1024,
     "shared_memory_per_block": 49152,
+    "shared_memory_per_block_optin": 232448,
+    "shared_memory_per_multiprocessor": 233472,
+    "clock_rate": 1980000,
+    "memory_clock_rate": 2619000,
+    "memory_bus_width": 5120,
     "is_integrated": 0,
     "is_multi_gpu_board": 0,
     "gcnArchName": "",
     "L2_cache_size": 50 << 20,
     "uuid": "00000000-0000-0000-0000-000000000000",
+}
+# Texts of cudaGetErrorString (driver_types.h of CUDA 12).
+_ERRORS = {
+    0: "no error",
+    1: "invalid argument",
+    2: "out of memory",
+    3: "initialization error",
+    100: "no CUDA-capable device is detected",
+    101: "invalid device ordinal",
+    700: "an illegal memory access was encountered",
 }
 # What torch.cuda.nvtx calls.
 _NVTX = (
@@ -110,12 +127,16 @@ def _device_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
     def synchronize() -> None:
         machine.synchronize()
 
+    def set_sync_debug_mode(mode: int) -> None:
+        if mode:
+            refusal("torch.cuda.set_sync_debug_mode")()
+
     return {
         "init": do_nothing,
-        "getArchFlags": do_nothing,
+        "getArchFlags": answer("sm_90"),
         "sleep": do_nothing,
         "ipc_collect": do_nothing,
-        "set_sync_debug_mode": do_nothing,
+        "set_sync_debug_mode": set_sync_debug_mode,
         "get_sync_debug_mode": answer(0),
         "getCompiledVersion": answer(0),
         "getCurrentBlasHandle": answer(1),
@@ -153,9 +174,24 @@ def _stream_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
 
 
 def _memory_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
+    def allocate(n_bytes: int, stream: int) -> int:
+        device = machine.device(None)
+        before = device.stream
+        device.stream = stream
+        try:
+            return machine.malloc(device.index, n_bytes)
+        finally:
+            device.stream = before
+
+    def enable(value: bool) -> None:  # noqa: FBT001
+        if not value:
+            refusal("torch.cuda.caching_allocator_enable(False)")()
+
     return {
         "memoryStats": machine.memory_stats,
-        "hostMemoryStats": dict,
+        "cudaCachingAllocator_raw_alloc": allocate,
+        "cudaCachingAllocator_raw_delete": machine.free_addr,
+        "cudaCachingAllocator_enable": enable,
         "resetPeakMemoryStats": machine.reset_peaks,
         "resetPeakHostMemoryStats": do_nothing,
         "resetAccumulatedMemoryStats": machine.reset_accumulated,
@@ -183,17 +219,20 @@ def _history_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         # torch.cuda.memory_snapshot() passes the two numbers of a pool and whether it wants traces
         # (torch 2.13); others pass the pool or None, and want them. The simulation has one pool.
         has_traces = request[2] if isinstance(request, tuple) and len(request) > 2 else True
-        return machine.snapshot(include_traces=has_traces)
-
-    def set_metadata(text: str) -> None:
-        history.user_metadata = text
+        result = machine.snapshot(include_traces=has_traces)
+        if torch.__version__ >= (2, 14):
+            # Pinned host memory has no model; torch has the keys also where none is recorded.
+            result |= {"host_segments": [], "host_traces": []}
+        return result
 
     return {
         "record_memory_history": machine.record_history,
         "record_memory_history_legacy": record_as_before,
         "memorySnapshot": snapshot,
-        "setMemoryMetadata": set_metadata,
-        "getMemoryMetadata": lambda: history.user_metadata,
+        "setMemoryMetadata": history.set_user_metadata,
+        "getMemoryMetadata": history.user_metadata,
+        "memoryMetadataSupported": answer_yes,
+        "annotateMemory": machine.annotate_block,
         "isHistoryEnabled": lambda: history.is_on,
     }
 
@@ -202,6 +241,7 @@ def _accelerator(machine: Machine) -> dict[str, Callable[..., Any]]:
     """List what torch._C has for the current accelerator, by name without ``_accelerator_``."""
     return {
         "getAccelerator": lambda: torch.device("cuda"),
+        "getDefaultGenerator": lambda index: torch.cuda.default_generators[index],
         "getDeviceIndex": lambda: machine.current_device,
         "setDeviceIndex": machine.exchange_device,
         "exchangeDevice": machine.exchange_device,
@@ -225,30 +265,27 @@ def _patch_module(machine: Machine, patches: Patches) -> None:
     """Replace what torch.cuda decided when it was imported without CUDA."""
     cuda = torch.cuda
     pid = os.getpid()
-    runtime = SimpleNamespace(
-        cudaMemGetInfo=machine.free_and_total,
-        cudaError=SimpleNamespace(success=0),
-        cudaGetErrorString=answer("no error"),
-        cudaProfilerStart=answer(0),
-        cudaProfilerStop=answer(0),
-    )
     properties = SimpleNamespace(**_PROPERTIES, total_memory=machine.options.total_bytes)
     answers = {
         "_initialized": True,
         "_queued_calls": [],
-        "_cudart": runtime,
+        "_cudart": _runtime(machine),
         "_is_in_bad_fork": lambda: os.getpid() != pid,
         "_exchange_device": machine.exchange_device,
         # Another function: torch.compile keeps a table of both and wants none of them twice.
         "_maybe_exchange_device": lambda index: machine.exchange_device(index),
         "device_count": machine.device_count,
         "_get_device_properties": answer(properties),
-        # They drive nothing: the CPU's generator does.
-        "default_generators": tuple(torch.Generator() for _ in machine.devices),
+        # One generator drives the CPU and all devices.
+        "default_generators": (torch.default_generator,) * machine.device_count(),
+        "device_memory_used": partial(_used_bytes, machine),
+        "list_gpu_processes": partial(_list_processes, machine),
     }
     for name, value in answers.items():
         patches.set(cuda, name, value)
-    patches.set(torch._C, "_scatter", _scatter)
+    patches.set(cuda.memory, "list_gpu_processes", cuda.list_gpu_processes)
+    for name, function in _COPIES.items():
+        patches.set(torch._C, name, function)
     patches.set(torch._C, "_has_cuda", value=True)
     patches.set_existing(torch.backends.cuda, "is_built", answer_yes)
     # cuDNN's own operations do not exist here: torch takes its native ones.
@@ -257,6 +294,42 @@ def _patch_module(machine: Machine, patches: Patches) -> None:
     nvtx_functions = dict.fromkeys(_NVTX, answer(0))
     patches.set(cuda.nvtx, "_nvtx", SimpleNamespace(**nvtx_functions))
     patches.set_existing(cuda.graphs, "_cuda_isCurrentStreamCapturing", answer_no)
+    # As with a build without NCCL: torch copies and adds instead.
+    patches.set(cuda.nccl, "is_available", answer_no)
+    patches.set_existing(cuda.gds, "is_available", answer_no)
+
+
+def _runtime(machine: Machine) -> SimpleNamespace:
+    """Make what torch.cuda.cudart() returns: functions of CUDA's runtime that torch binds."""
+
+    class CudaError(int):
+        success = 0
+
+    return SimpleNamespace(
+        cudaMemGetInfo=machine.free_and_total,
+        cudaError=CudaError,
+        cudaGetErrorString=lambda code: _ERRORS.get(int(code), "unrecognized error code"),
+        cudaProfilerStart=answer(0),
+        cudaProfilerStop=answer(0),
+        # Pinning changes nothing that is modelled.
+        cudaHostRegister=answer(0),
+        cudaHostUnregister=answer(0),
+        cudaStreamCreate=refusal("torch.cuda.cudart().cudaStreamCreate"),
+        cudaStreamDestroy=refusal("torch.cuda.cudart().cudaStreamDestroy"),
+    )
+
+
+def _used_bytes(machine: Machine, device: Any = None) -> int:
+    index = machine.ordinal("cuda" if device is None else device)
+    free_bytes, total_bytes = machine.free_and_total(index)
+    return total_bytes - free_bytes
+
+
+def _list_processes(machine: Machine, device: Any = None) -> str:
+    """Write what torch.cuda.list_gpu_processes does where this process is the only one."""
+    index = machine.ordinal("cuda" if device is None else device)
+    mebibytes = _used_bytes(machine, index) / (1 << 20)
+    return f"GPU:{index}\nprocess {os.getpid():>10d} uses {mebibytes:>12.3f} MB GPU memory"
 
 
 def _scatter(
@@ -269,6 +342,31 @@ def _scatter(
         chunks = tensor.split(chunk_sizes, dim)
     pairs = zip(chunks, devices, strict=False)
     return tuple(chunk.to(f"cuda:{index}") for chunk, index in pairs)
+
+
+def _broadcast(tensor: Any, devices: Any) -> list[Any]:
+    return [tensor.to(f"cuda:{index}") for index in devices]
+
+
+def _broadcast_coalesced(tensors: Any, devices: Any, buffer_size: int) -> list[Any]:
+    copies = [_broadcast(tensor, devices) for tensor in tensors]
+    return list(map(list, zip(*copies, strict=True)))
+
+
+def _gather(tensors: Any, dim: int, destination: int | None) -> Any:
+    """Concatenate on a device; -1 is the CPU, None the current device."""
+    index = torch.cuda.current_device() if destination is None else destination
+    device = "cpu" if index < 0 else f"cuda:{index}"
+    return torch.cat([tensor.to(device) for tensor in tensors], dim)
+
+
+# torch/csrc/cuda/comm.cpp, without buffers of its own.
+_COPIES = {
+    "_scatter": _scatter,
+    "_broadcast": _broadcast,
+    "_broadcast_coalesced": _broadcast_coalesced,
+    "_gather": _gather,
+}
 
 
 def _parse_to(real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -308,10 +406,21 @@ def patch_graphs(machine: Machine, patches: Patches) -> None:
             return super().__new__(cls)
 
         pool = answer(_POOL)
+        pools = answer([_POOL])
         capture_begin = capture_end = instantiate = replay = reset = do_nothing
         enable_debug_mode = debug_dump = do_nothing
 
+    class Graph(CUDAGraph):
+        """The graph of torch.accelerator, which captures as a context."""
+
+        __enter__ = __exit__ = do_nothing
+
     CUDAGraph.__module__ = "torch.cuda.graphs"
+    for name in vars(torch.cuda.CUDAGraph):
+        if not (name.startswith("_") or hasattr(CUDAGraph, name)):
+            setattr(CUDAGraph, name, refusal(f"torch.cuda.CUDAGraph.{name}"))
+    for owner in (torch.accelerator, getattr(torch.accelerator, "graphs", None)):
+        patches.set_existing(owner, "Graph", Graph)
 
     def make_graphed_callables(callables: Any, *args: Any, **kwargs: Any) -> Any:
         note_graphs()

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Collection
+from threading import get_ident
 from typing import Any
 
 from snapconv.allocator.allocator_trace import RecordedEvent
@@ -10,13 +11,22 @@ from snapconv.guest.own_frames import for_program
 _CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 
 
+def _thread() -> int:
+    """Return the number of the thread that would run this beside a GPU; -1: autograd's."""
+    import torch
+
+    return -1 if torch._C._current_graph_task_id() >= 0 else get_ident()
+
+
 class EventRings:
     """What is recorded of all devices, from ``_record_memory_history`` on."""
 
     def __init__(self, n_devices: int) -> None:
         self.is_on = False
         self.has_cpp = False
-        self.user_metadata = ""
+        # What each thread has set. Autograd's thread, where there is a GPU, has the key -1: here
+        # backward runs in the thread that called it.
+        self._user_metadata: dict[int, str] = {}
         self._context = 0
         self._skipped: Collection[str] = ()
         # Each event with the metadata that the user had set, and whether its frames are kept.
@@ -39,13 +49,19 @@ class EventRings:
         compile_context: bool = False,  # noqa: FBT001, FBT002
         global_record_annotations: bool = False,  # noqa: FBT001, FBT002
         skip_actions: Collection[str] = (),
-        *_: Any,
+        record_pinned_host_memory: bool = False,  # noqa: FBT001, FBT002
+        record_cuda: bool = True,  # noqa: FBT001, FBT002
     ) -> None:
         """Turn recording on or off: off forgets the trace, "state" keeps a ring of one entry.
 
-        As torch/csrc/cuda/memory_snapshot.cpp does. The arguments added in torch 2.14 request the
-        history of pinned host memory, which is not simulated.
+        As torch/csrc/cuda/memory_snapshot.cpp does. Refuses the history of pinned host memory
+        (torch 2.14), which has no model.
         """
+        if record_pinned_host_memory:
+            message = "record_pinned_host_memory is not modelled by the simulated device"
+            raise for_program(NotImplementedError(message))
+        if not record_cuda:
+            enabled = None
         takes_enabled = enabled in (None, "state", "all")
         takes_stacks = stacks in ("python", "all")
         if not (takes_enabled and takes_stacks and context in _CONTEXTS):
@@ -71,7 +87,22 @@ class EventRings:
         """Keep one event if recording is on."""
         if self.is_on and event.action not in self._skipped:
             has_frames = self._context >= _CONTEXTS["alloc"]
-            self._rings[device].append((event, self.user_metadata, has_frames))
+            self._rings[device].append((event, self.user_metadata(), has_frames))
+
+    def user_metadata(self) -> str:
+        """Return the text that the current thread has set for its events."""
+        # No thread is asked for where no text was ever set: most programs set none.
+        return self._user_metadata.get(_thread(), "") if self._user_metadata else ""
+
+    def set_user_metadata(self, text: str) -> None:
+        """Set the text of the current thread's events from here on."""
+        self._user_metadata[_thread()] = text
+
+    def annotate_block(self, device: int, event: RecordedEvent, text: str) -> None:
+        """Keep an annotation of a block that exists, with the annotation's own text."""
+        if self.is_on and event.action not in self._skipped:
+            has_frames = self._context >= _CONTEXTS["alloc"]
+            self._rings[device].append((event, text, has_frames))
 
     def annotate(self, name: str, stage: str, *, device: int, time_us: int) -> None:
         """Keep the begin or the end of a ``record_function`` range."""

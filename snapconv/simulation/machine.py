@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from snapconv.allocator.allocator_settings import AllocatorSettings, require_taken
-from snapconv.allocator.allocator_trace import Frames, RecordedEvent
+from snapconv.allocator.allocator_trace import DEFAULT_POOL, Frames, RecordedEvent
 from snapconv.allocator.blocks import AddressSpace
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.errors import RecorderError, SettingError
@@ -257,6 +257,20 @@ class Machine:
         frames = self.frames("all")
         self._alone(self.devices[index].allocator.free, addr, frames=frames)
 
+    def free_addr(self, addr: int) -> None:
+        """Free an address of whichever device has it."""
+        self.free((addr - _FIRST_ADDR) // _ADDRS_PER_DEVICE, addr)
+
+    def annotate_block(self, addr: int, text: str) -> None:
+        """Record a text about an allocation that exists, as ``_annotate_tensor`` does (2.15)."""
+        index = (addr - _FIRST_ADDR) // _ADDRS_PER_DEVICE
+        if addr and 0 <= index < len(self.devices):
+            stream = self.devices[index].stream
+            event = RecordedEvent(
+                "annotate", addr, 0, stream, DEFAULT_POOL, self.clock(), self.frames(), None
+            )
+            self._alone(self.history.annotate_block, index, event, text)
+
     def _alone(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call an allocator's function exclusively; then do the frees that had to wait."""
         with self._lock:
@@ -343,7 +357,8 @@ class Machine:
             # The environment's fraction comes first: this one replaces it.
             self._start()
         allocator = self.device(index).allocator
-        capacity = allocator.ledger.capacity = int(fraction * self.options.total_bytes)
+        total_bytes = allocator.total_bytes = self.options.total_bytes
+        capacity = allocator.ledger.capacity = int(fraction * total_bytes)
         # Only a limit below the whole device makes torch collect garbage.
         allocator.limit = capacity if fraction < 1 else None
 

@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import threading
 import time
 
 import pytest
@@ -144,6 +145,67 @@ def test_user_metadata_is_on_every_event_while_it_is_set():
     assert [entry["user_metadata"] for entry in trace] == ["epoch 3", "epoch 3", "", ""]
 
 
+@pytest.mark.skipif(
+    not hasattr(memory, "_set_memory_metadata"), reason="this torch keeps no metadata of users"
+)
+def test_user_metadata_belongs_to_the_thread_that_set_it_and_backward_is_another():
+    """As torch documents: what other threads allocate has none, autograd's among them."""
+    model = torch.nn.Linear(3, 5, bias=False).cuda()
+    x = torch.ones(2, 3, device="cuda", requires_grad=True)
+    memory._record_memory_history(**PYTHON)
+    memory._set_memory_metadata("mine")
+    y = model(x).sum()
+    y.backward()
+    others = []
+    thread = threading.Thread(target=lambda: others.append(torch.ones(7, device="cuda")))
+    thread.start()
+    thread.join()
+    assert memory._get_memory_metadata() == "mine"
+    memory._set_memory_metadata("")
+
+    trace = memory._snapshot()["device_traces"][0]
+    allocs = [entry for entry in trace if entry["action"] == "alloc"]
+    metadata = {entry["size"]: entry["user_metadata"] for entry in allocs}
+    # 2 x 5 outputs and a sum in forward; gradients of 5 x 3 weights and of 2 x 3 inputs.
+    assert (metadata[40], metadata[4]) == ("mine", "mine")
+    assert (metadata[60], metadata[24], metadata[28]) == ("", "", "")
+
+
+@pytest.mark.skipif(not hasattr(memory, "_annotate_tensor"), reason="torch has it since 2.15")
+def test_an_annotation_of_a_tensor_is_an_event_at_its_storage():
+    memory._record_memory_history(**PYTHON)
+    memory._set_memory_metadata("epoch 3")
+    x = torch.ones(200, device="cuda")
+    memory._annotate_tensor(x[100:], "rows")
+    memory._set_memory_metadata("")
+    with pytest.raises(ValueError, match="expected a CUDA tensor"):
+        memory._annotate_tensor(x.cpu(), "rows")
+
+    trace = memory._snapshot()["device_traces"][0]
+    (alloc,) = [entry for entry in trace if entry["action"] == "alloc"]
+    (annotation,) = [entry for entry in trace if entry["action"] == "annotate"]
+    assert (annotation["addr"], annotation["user_metadata"]) == (alloc["addr"], "rows")
+    assert alloc["user_metadata"] == "epoch 3"
+    assert __file__ in [frame["filename"] for frame in annotation["frames"]]
+    assert memory._memory_metadata_supported()
+
+
+def test_pinned_memory_has_empty_keys_since_torch_2_14_and_its_history_is_refused():
+    memory._record_memory_history(**PYTHON)
+    snapshot = memory._snapshot()
+    pinned = {key: snapshot.get(key) for key in ("host_segments", "host_traces")}
+    options = inspect.signature(memory._record_memory_history_impl).parameters
+    has_keys = "record_pinned_host_memory" in options
+    assert pinned == dict.fromkeys(pinned, [] if has_keys else None)
+    if has_keys:
+        with pytest.raises(NotImplementedError, match="record_pinned_host_memory is not modelled"):
+            memory._record_memory_history(**PYTHON, record_pinned_host_memory=True)
+        memory._record_memory_history(**PYTHON, record_cuda=False)
+        x = make_it_here()
+        assert memory._snapshot()["device_traces"] == [[]]
+        assert x.is_cuda
+
+
 def test_a_snapshot_is_an_event_of_the_next_one():
     memory._record_memory_history(**PYTHON)
     x = make_it_here()
@@ -199,7 +261,9 @@ def test_a_dump_is_plain_data_that_snapconv_and_torchs_own_tools_read(tmp_path):
     memory._dump_snapshot(str(path))
     raw = pickle.loads(path.read_bytes())
 
-    assert set(raw) == {"segments", "device_traces", "allocator_settings", "external_annotations"}
+    keys = {"segments", "device_traces", "allocator_settings", "external_annotations"}
+    # Since torch 2.14.
+    assert keys <= set(raw) <= keys | {"host_segments", "host_traces"}
     loaded = load_snapshot(path)
     assert len(loaded.devices[0].events) == len(raw["device_traces"][0])
     for show in (_memory_viz.trace_plot, _memory_viz.segment_plot):

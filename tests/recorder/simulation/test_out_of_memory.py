@@ -1,5 +1,7 @@
 """A device that runs out does what a GPU does: event, observers, torch's own error."""
 
+import os
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -108,3 +110,23 @@ def test_the_fraction_is_answered_as_it_is_set(monkeypatch, conf, own, expected)
             torch.cuda.set_per_process_memory_fraction(own, 1)
         assert torch._C._cuda_getMemoryFraction(1) == expected
         assert torch._C._cuda_getMemoryFraction(0) == float(conf)
+
+
+def test_an_error_within_a_fraction_has_the_devices_figures_and_what_is_allowed():
+    """As CUDACachingAllocator.cpp writes them: total and free are of the device."""
+    seen = []
+    with simulated(SimulationOptions(compute=False, capacity_bytes=100 * MIB)):
+        torch._C._cuda_attach_out_of_memory_observer(lambda *figures: seen.append(figures))
+        torch.cuda.set_per_process_memory_fraction(0.5)
+        kept = torch.empty(40 * MIB, dtype=torch.uint8, device="cuda")
+        assert torch.cuda.mem_get_info() == (60 * MIB, 100 * MIB)
+        with pytest.raises(torch.OutOfMemoryError) as error:
+            torch.empty(20 * MIB, dtype=torch.uint8, device="cuda")
+        assert kept.is_cuda
+
+    assert (
+        "GPU 0 has a total capacity of 100.00 MiB of which 60.00 MiB is free. "
+        f"Process {os.getpid()} has 40.00 MiB memory in use. 50.00 MiB allowed; "
+        "Of the allocated memory 40.00 MiB is allocated by PyTorch"
+    ) in str(error.value)
+    assert seen == [(0, 20 * MIB, 100 * MIB, 60 * MIB)]
