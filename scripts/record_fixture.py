@@ -103,7 +103,7 @@ def make_ranks(folder: Path) -> None:
         )
         for rank in range(N_RANKS):
             capture = Path(temporary) / f"train.rank{rank}.capture"
-            _make_snapshot_neutral(capture, {temporary: f"{HOME}/{RANKS}"} | _folders(RANKS))
+            _make_snapshot_neutral(capture, {temporary: f"{HOME}/{RANKS}"} | folders_of(RANKS))
             final = folder / f"rank{rank}.capture"
             final.mkdir(parents=True, exist_ok=True)
             shutil.copy(capture / SNAPSHOT, final)
@@ -111,21 +111,21 @@ def make_ranks(folder: Path) -> None:
 
 def _make_snapshot_neutral(capture: Path, folders: dict[str, str]) -> None:
     snapshot = pickle.loads((capture / SNAPSHOT).read_bytes())  # our own, a moment ago
-    _replace(snapshot, folders, seen=set())
+    replace_folders(snapshot, folders, seen=set())
     snapshot["snapconv"]["platform"] = platform.system()
     (capture / SNAPSHOT).write_bytes(pickle.dumps(snapshot, protocol=4))
 
 
 def _make_neutral(capture: Path, entry: str) -> None:
     """Write a capture's two files again with other folders in them."""
-    folders = _folders(entry)
+    folders = folders_of(entry)
     _make_snapshot_neutral(capture, folders)
     timing = json.loads((capture / TIMING).read_bytes())
-    _replace(timing, folders, seen=set())
+    replace_folders(timing, folders, seen=set())
     (capture / TIMING).write_text(json.dumps(timing, separators=(",", ":")), encoding="utf-8")
 
 
-def _folders(entry: str) -> dict[str, str]:
+def folders_of(entry: str) -> dict[str, str]:
     """Say which folder of this machine stands for which of a user's; inner ones first."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     paths = sysconfig.get_paths()
@@ -138,7 +138,7 @@ def _folders(entry: str) -> dict[str, str]:
     }
 
 
-def _replace(value: Any, folders: dict[str, str], *, seen: set[int]) -> None:
+def replace_folders(value: Any, folders: dict[str, str], *, seen: set[int]) -> None:
     """Replace the folders in every text of a container, in place: what was shared stays shared."""
     if not isinstance(value, dict | list) or id(value) in seen:
         return
@@ -147,7 +147,7 @@ def _replace(value: Any, folders: dict[str, str], *, seen: set[int]) -> None:
         if isinstance(item, str):
             value[key] = _neutral(item, folders)
         else:
-            _replace(item, folders, seen=seen)
+            replace_folders(item, folders, seen=seen)
 
 
 def _neutral(text: str, folders: dict[str, str]) -> str:

@@ -21,6 +21,7 @@ from snapconv.classification.classify import opinions as opinions_of
 from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
 from snapconv.columns import BoolColumn, Int64Column, has_code, is_among, rows_of, values_at
 from snapconv.errors import InputError
+from snapconv.naming.added_names import added_names
 from snapconv.naming.weight_table import tensor_names
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.project_lines import both_ends
@@ -162,7 +163,13 @@ def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterato
     for row, rule in opinions_of(analysis.features, rows, order):
         opinion = _opinion(analysis, rule.category, rule.evidence, rule.slug)
         opinions[row].append(opinion)
-    names = tensor_names(analysis.weights, analysis.recorded, analysis.lines)
+    names = added_names(
+        analysis.snapshot,
+        analysis.device.device,
+        analysis.allocations,
+        tensor_names(analysis.weights, analysis.recorded, analysis.lines),
+        is_recorded=analysis.recorded is not None,
+    )
     live_at_peak = analysis.live_at_peak
     for row, row_opinions in opinions.items():
         allocation = values_at(analysis.allocations, row)
@@ -179,6 +186,7 @@ def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterato
             "place": _location(analysis, allocation),
             "lifetime": _lifetime(analysis, allocation, is_live_at_peak=is_live_at_peak),
             "annotations": list(_annotations(analysis, allocation)),
+            "tensors": list(_tensors(analysis, allocation)),
             "origin": _origin(analysis, allocation, int(analysis.operation_id[row])),
             "verdict": _verdict(analysis, decision, row_opinions),
         }
@@ -267,6 +275,22 @@ def _annotations(analysis: DeviceAnalysis, allocation: Any) -> Iterator[Values]:
                 }
 
 
+def _tensors(analysis: DeviceAnalysis, allocation: Any) -> Iterator[Values]:
+    """Yield the tensors that another recorder found in an allocation."""
+    tensors = analysis.snapshot.additions.tensors_of(
+        analysis.device.device,
+        allocation.addr,
+        allocation.requested_bytes,
+        is_dumped=allocation.end_event < 0,
+    )
+    for tensor in tensors:
+        yield {
+            "operation": tensor.operation or None,
+            "shape": list(tensor.shape),
+            "dtype": tensor.dtype,
+        }
+
+
 def _location(analysis: DeviceAnalysis, allocation: Any) -> Values:
     """Find the segment of an allocation, its pool and its stream.
 
@@ -314,11 +338,13 @@ def _stack(analysis: DeviceAnalysis, stack: int) -> list[Values]:
     stacks = analysis.snapshot.stacks
     frames = stacks.frames
     project = analysis.project
+    source_line = analysis.snapshot.additions.source_line
     return [
         {
             "function": frames.names[frame],
             "file": project.relative_paths[frame],
             "line": int(frames.lines[frame]) or None,
+            "source": source_line(frames.filenames[frame], int(frames.lines[frame])),
             "is_project": bool(project.is_project[frame]),
         }
         for frame in both_ends(stacks.frames_of(stack).tolist(), _FRAMES_OF_AN_END)

@@ -48,6 +48,7 @@ from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, re
 from snapconv.snapshot.readers.first_viewer import read_first_viewer
 from snapconv.snapshot.readers.form import Form
 from snapconv.snapshot.readers.profiles import read_plot, read_timeline
+from snapconv.snapshot.recorded.additions import NO_ADDITIONS, Additions, read_additions
 from snapconv.snapshot.recorded.metadata import KEY as METADATA_KEY
 from snapconv.snapshot.recorded.metadata import (
     NOT_RECORDED,
@@ -129,7 +130,8 @@ class Snapshot:
     ``devices`` are those with memory or events, in order, pinned host memory last; a file without
     any has an empty device 0. ``settings_entries`` are the allocator's settings as the file has
     them, as text. ``metadata`` is what a recorder wrote beside it, None where the file has none
-    that can be used. ``form`` is what the file is where no allocator wrote it.
+    that can be used. ``form`` is what the file is where no allocator wrote it, ``additions`` are
+    those of other recorders.
     """
 
     path: Path
@@ -146,6 +148,7 @@ class Snapshot:
     notes: tuple[Note, ...]
     metadata: Metadata | None = None
     form: Form | None = None
+    additions: Additions = NO_ADDITIONS
 
     def __repr__(self) -> str:
         """Return a line: the file, and what each device has in it."""
@@ -235,8 +238,7 @@ def _read(
     form = collected.form
     n_bytes = container.n_unpacked_bytes
     tables = _read_tables(raw, collected, progress)
-    recorded = raw.get(METADATA_KEY)
-    metadata, recorder_notes = read_metadata(recorded, collected.stacks, n_bytes=n_bytes)
+    metadata, additions, recorder_notes = _read_recorders(raw, path, collected, n_bytes)
     stacks, stack_notes = bound_stacks(collected.stacks.table(), n_bytes)
     traits = tables.traits
     backend = NO_ALLOCATOR
@@ -245,7 +247,6 @@ def _read(
     notes = (
         *_reordered_notes(collected.n_backwards, backend),
         *recorder_notes,
-        *read_ending(path),
         *stack_notes,
         *notes_of_file(
             collected,
@@ -272,7 +273,18 @@ def _read(
         notes=notes,
         metadata=metadata,
         form=form,
+        additions=additions,
     )
+
+
+def _read_recorders(
+    raw: dict[str, object], path: Path, collected: Collected, n_bytes: int
+) -> tuple[Metadata | None, Additions, tuple[Note, ...]]:
+    """Read what recorders, ours and others, wrote beside a file of so many bytes."""
+    recorded = raw.get(METADATA_KEY)
+    metadata, notes = read_metadata(recorded, collected.stacks, n_bytes=n_bytes)
+    additions, added_notes = read_additions(raw, path, n_bytes=n_bytes)
+    return metadata, additions, (*notes, *added_notes, *read_ending(path))
 
 
 class _Tables(NamedTuple):

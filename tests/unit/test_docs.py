@@ -187,7 +187,11 @@ def flat(value, path="", *, open_at=()):
         ("check", (("growing.pickle", "--max-peak", "1GiB"),), ()),
         (
             "explain",
-            (("training_step.pickle", "#100"), ("user_metadata.pickle", "#1")),
+            (
+                ("training_step.pickle", "#100"),
+                ("user_metadata.pickle", "#1"),
+                ("additions/snapkit.pickle", "#2"),
+            ),
             (
                 *("allocations[].lifetime.free_requested", "allocations[].lifetime.free_completed"),
                 *("allocations[].origin.free_stack[]", "allocations[].verdict.others[]"),
@@ -205,6 +209,7 @@ def test_the_described_json_is_that_of_the_program(
 ):
     monkeypatch.chdir(tmp_path)
     for name in {word for run in runs for word in run if (FIXTURES / word).exists()}:
+        Path(name).parent.mkdir(exist_ok=True)
         Path(name).symlink_to(FIXTURES / name)
     steps_that_collect().trace.write(tmp_path / "garbage.pickle")
     paths = set()

@@ -91,7 +91,8 @@ export class DetailPanel implements Part {
     const shown = this.showsAll ? all : all.filter((frame) => detail.frames.origin[frame] > 0 && !isPlumbing(detail, frame));
     const items = shown.map((frame) => {
       const origin = ["native", "python", "project"][detail.frames.origin[frame]];
-      return el("li", { class: origin, text: frameText(detail, frame) });
+      const source = detail.frames.sources[detail.frames.source[frame]];
+      return el("li", { class: origin, text: source ? `${frameText(detail, frame)}: ${source}` : frameText(detail, frame) });
     });
     const box = el("div", { class: "stack" }, el("div", { class: "stack-head", text: "stack, innermost first" }));
     if (all.length !== shown.length || this.showsAll) {

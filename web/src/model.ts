@@ -94,7 +94,7 @@ export interface Page {
 }
 
 export interface Detail {
-  frames: { names: string[]; files: string[]; name: number[]; file: number[]; line: number[]; origin: number[] };
+  frames: { names: string[]; files: string[]; name: number[]; file: number[]; line: number[]; origin: number[]; sources: string[]; source: number[] };
   operations: string[];
   modules: string[];
   reasons: [string, string][];

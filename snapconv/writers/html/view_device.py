@@ -22,6 +22,7 @@ from snapconv.answers.verdict import FileVerdict, find_verdict
 from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.classification.classify import reason_of
 from snapconv.columns import Int64Column, distinct, run_starts
+from snapconv.naming.added_names import added_names
 from snapconv.naming.weight_table import tensor_names
 from snapconv.phases.annotation_spans import find_span_lanes
 from snapconv.phases.trace_phases import Phase
@@ -86,7 +87,13 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
 
 def _names_by_row(analysis: DeviceAnalysis, page_rows: Int64Column) -> dict[int, str]:
     """Return the names of tensors by their rows in the page, in order."""
-    names = tensor_names(analysis.weights, analysis.recorded, analysis.lines)
+    names = added_names(
+        analysis.snapshot,
+        analysis.device.device,
+        analysis.allocations,
+        tensor_names(analysis.weights, analysis.recorded, analysis.lines),
+        is_recorded=analysis.recorded is not None,
+    )
     return dict(sorted((int(page_rows[row]), name) for row, name in names.items()))
 
 

@@ -160,17 +160,22 @@ def _frames(
     frames = snapshot.stacks.frames
     files: dict[str, int] = {}
     names: dict[str, int] = {}
+    sources = {"": 0}
     rows = []
     for frame in frame_ids:
         path = frames.filenames[frame]
+        line = int(frames.lines[frame])
+        source = snapshot.additions.source_line(path, line) or ""
+        source_id = sources.setdefault(source, len(sources))
         origin = _PYTHON if is_python(path) else _NATIVE
         if project.is_project[frame]:
             path = project.relative_paths[frame]
             origin = _PROJECT
         file_id = files.setdefault(path, len(files))
         name_id = names.setdefault(frames.names[frame], len(names))
-        rows.append((name_id, file_id, int(frames.lines[frame]), origin))
-    name_ids, file_ids, lines, origins = zip(*rows, strict=True) if rows else [()] * 4
+        rows.append((name_id, file_id, line, origin, source_id))
+    columns = zip(*rows, strict=True) if rows else [()] * 5
+    name_ids, file_ids, lines, origins, source_ids = columns
     return {
         "names": list(names),
         "files": list(files),
@@ -178,4 +183,6 @@ def _frames(
         "file": file_ids,
         "line": lines,
         "origin": origins,
+        "sources": list(sources),
+        "source": source_ids,
     }

@@ -66,6 +66,7 @@ def _rows(explained: Values, *, whole_stack: bool) -> Iterator[_Row]:
     yield "place", [f"{segment}; {pool_shown(memory['pool'])}; stream {memory['stream']}"]
     yield from _life(explained["lifetime"])
     yield "annotations", [_annotation(row) for row in explained["annotations"]]
+    yield "tensor", [_tensor(row) for row in explained["tensors"]]
     yield from _code(explained["origin"])
     if whole_stack:
         for stack in ("stack", "free_stack"):
@@ -78,6 +79,11 @@ def _rows(explained: Values, *, whole_stack: bool) -> Iterator[_Row]:
 def _annotation(annotation: Values) -> str:
     source = "by the allocator, " if annotation["is_internal"] else ""
     return f"{annotation['text']} ({source}at event {annotation['event']})"
+
+
+def _tensor(tensor: Values) -> str:
+    operation = optional(", returned by {}", tensor["operation"])
+    return f"{tensor['shape']} of {tensor['dtype']}{operation}"
 
 
 def _segment(segment: Values | None) -> str:
@@ -148,7 +154,8 @@ def _project_frames(stack: Iterable[Values]) -> list[str]:
 def _frame(frame: Values) -> str:
     if frame["file"] in ("", "??"):  # of C++, where there is no debug information
         return str(frame["function"])
-    return f"{frame['file']}{optional(':{}', frame['line'])} in {frame['function']}"
+    source = optional(": {}", frame["source"])
+    return f"{frame['file']}{optional(':{}', frame['line'])} in {frame['function']}{source}"
 
 
 def _category(verdict: Values) -> Iterator[_Row]:
