@@ -335,7 +335,7 @@ class TestNotes:
         )
 
     def test_what_no_torch_is_known_to_write_is_left_out(self, load):
-        raw = small().event("alloc", colour=1).snapshot(source_code="print()") | {5: 1, (0, 0): 1}
+        raw = small().event("alloc", colour=1).snapshot(notebook="print()") | {5: 1, (0, 0): 1}
         raw["segments"][0]["shape"] = raw["segments"][0]["blocks"][0]["odour"] = 1
         assert slugs(load(raw)) == []
 
