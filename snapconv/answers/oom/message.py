@@ -118,6 +118,8 @@ _ROUNDING_BYTES = 16 << 20
 # A single tensor of that size is seldom what a program was meant to make.
 _LARGE_REQUEST_BYTES = 8 << 30
 _LARGE_XPU_BLOCK = 4 << 30
+# AMD's cards have up to 64 GiB, or 192 and more (MI300X); between them are APUs.
+_APU_BYTES = (65 << 30, 190 << 30)
 # By the segment that small requests share: the largest request that gets one, and a note.
 _SHARED_SEGMENTS = {
     SMALL_SEGMENT_BYTES: (
@@ -842,6 +844,11 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
         yield (
             f"torch's {format_bytes(allocated + private)} includes {format_bytes(private)} free "
             "in private pools"
+        )
+    if backend == "HIP" and _APU_BYTES[0] < (message.total_bytes or 0) < _APU_BYTES[1]:
+        yield (
+            "a device of AMD with so much memory is most likely an APU, whose memory is the host's: "
+            "what other programs have of that counts as held outside torch"
         )
     yield from _free_memory_notes(message)
     yield from _cached_memory_notes(message)

@@ -2386,6 +2386,20 @@ _KINDS = (
         next_step="a shorter context (-c), or a quantized cache (-ctk q8_0 -ctv q8_0, with -fa)",
     ),
     MessageKind(
+        "a Vulkan compute buffer of llama.cpp",
+        level=-0.5,
+        seen=(
+            r"(?<!pinned memory \()requested buffer size exceeds device (?:memory "
+            r"allocation|buffer size) limit .{0,200}?failed to allocate vulkan<device> buffer of size "
+            r"<tried>.{0,200}?failed to allocate compute",
+        ),
+        also=_LLAMA_FIGURES,
+        means="one compute buffer, which grows with the batch and, without flash attention, with "
+        "the context, is larger than Vulkan's driver allows, whatever is free",
+        next_step="a smaller batch (-ub), flash attention (-fa) or a shorter context (-c)",
+        cause=OomCause.LIMIT,
+    ),
+    MessageKind(
         "a Vulkan buffer of llama.cpp",
         seen=(
             r"(?:utilizing dxgi \+ pdh memory reporting free: <free> total: <total>.{0,400}?)?"
@@ -5770,6 +5784,7 @@ _KINDS = (
             "(?:oom[-_]kill|killed|sigkill|137))",
         ),
         also=(
+            "cpu virtual memory: used = <used>",
             "total-vm: ?<address_space>",
             "anon-rss: ?(?!0kb)<process>",
         ),

@@ -1030,6 +1030,26 @@ def test_a_fragmented_torch_is_advised_no_setting_that_its_release_does_not_have
     assert "max_split_size_mb" not in before.next_step
 
 
+def test_what_is_held_outside_a_large_device_of_hip_may_be_the_memory_of_the_host():
+    text = (
+        "HIP out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of 128.00 GiB of "
+        "which 1.00 GiB is free. Of the allocated memory 57.00 GiB is allocated by PyTorch, and 70.00 "
+        "MiB is reserved by PyTorch but unallocated."
+    )
+    assert any("most likely an APU" in note for note in explain_message(text).notes)
+    # A MI250X has 64 GiB for each of its two devices, a MI300X 192.
+    for other in ("HIP", "CUDA"), ("128.00", "63.98"), ("128.00", "191.98"):
+        assert not any("APU" in note for note in explain_message(text.replace(*other)).notes)
+
+
+def test_a_text_that_ends_within_the_words_of_what_is_allocated_has_that_figure():
+    text = (
+        "CUDA out of memory. Tried to allocate 42.00 MiB. GPU 0 has a total capacty of 39.39 GiB of "
+        "which 31.94 MiB is free. Of the allocated memory 37.21 GiB is allo"
+    )
+    assert explain_message(text).message.allocated_bytes == round(37.21 * GIB)
+
+
 def test_a_device_of_so_little_memory_is_taken_for_an_apu():
     text = (
         "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 400.00 MiB (GPU 0; 512.00 "

@@ -4471,6 +4471,31 @@ TEXTS = (
         "a smaller or more strongly quantized model",
     ),
     (
+        "ggml_vulkan: Requested buffer size exceeds device buffer size limit: ErrorOutOfDeviceMemory\n"
+        "ggml_gallocr_reserve_n_impl: failed to allocate Vulkan0 buffer of size 8753520640\n"
+        "graph_reserve: failed to allocate compute buffers\n",
+        "a Vulkan compute buffer of llama.cpp",
+        LIMITED,
+        {"tried": 8753520640, "device": 0},
+        "a smaller batch (-ub)",
+    ),
+    (
+        "[INFO] [utils.py:800:see_memory_usage] CPU Virtual Memory:  used = 60.14 GB, percent = 95.1%\n"
+        "['/usr/bin/python3', '-u', 'train.py', '--local_rank=0'] exits with return code = -9",
+        "a killed process",
+        HOST,
+        {"used": gib(60.14)},
+        "less host memory",
+    ),
+    (
+        "Total memory: 8.00GiB\nFree memory: 7.75GiB\nE tensorflow/stream_executor/rocm/rocm_driver.cc:590"
+        "] failed to allocate 8.00G from device: hipError_t(1002)",
+        "TensorFlow's start",
+        FULL,
+        {"tried": 8 * GIB, "free": gib(7.75), "total": 8 * GIB},
+        "stop the other processes that `amd-smi` shows",
+    ),
+    (
         "PSI mem some avg10:  12.50 | MemAvail:  900 M,  9.0 % | SwapFree: 700 M,  70.0 %\n"
         "PSI mem some avg10:  61.20 | MemAvail:   12 M,  0.1 % | SwapFree: 384 M,  52.5 %\n"
         "avg (61.20) > sigterm_psi (60.0)\nFound the victim with highest badness:\n"
