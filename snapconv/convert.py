@@ -79,7 +79,8 @@ def to_sqlite(
     name_report = partial(report_output, path, output, has_times=timing is not None)
     time_outputs = [] if timing is None else [name_report("time")]
     check = partial(check_outputs, force=options.force, inputs=[path])
-    if output is not None:  # with several devices the names differ; most captures have one
+    if output is not None:
+        # Before a long reading: these are the names of a capture of one device, as most are.
         check([name_report("memory"), *time_outputs])
     snapshot = load_snapshot(path, progress=progress)
     devices = chosen_devices(snapshot, options.device)
@@ -145,7 +146,8 @@ def _ordinals(
     """Return the part of each report's name that no other report of the file has.
 
     Pinned host memory has its own ending, and changes no other report's name. The only report has
-    the name that the user gives, without an ordinal.
+    the name that the user gives, without an ordinal. Where the user gives none, a device has the
+    same name whichever devices are chosen.
     """
     if is_named and len(devices) == 1:
         return [""]

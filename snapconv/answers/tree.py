@@ -20,15 +20,16 @@ from snapconv.answers.peak import sums_by_name
 from snapconv.classification.categories import Category
 from snapconv.columns import unknown_column
 from snapconv.files import most_bytes_of_part
+from snapconv.stacks.paths import UNKNOWN_FILES
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.stacks.stack_facts import WITHIN
 from snapconv.torch_knowledge.operation_catalog import UNNAMED
-from snapconv.units import Device, shortened
+from snapconv.units import Device, optional, shortened
 
-# A stack may have very many frames with long names, and many stacks the same: a tree is in
-# proportion to the file. No real file comes near this; of a node, its numbers are that large as
-# JSON.
+# Characters of a name, and modules around a module; no real file comes near.
 _MOST_OF_NAME, _MOST_OF_MODULES = 200, 64
+# The bytes of a node's numbers as JSON. A stack may have very many frames, and many stacks the
+# same: the bytes of a tree are bounded by those of its file.
 _NODE_BYTES = 250
 NO_MODULE = "no module known"
 _Path = tuple[str, ...]
@@ -65,14 +66,18 @@ class MemoryTree:
     n_cut_stacks: int = 0
 
     def largest(self, n_most: int | None) -> "MemoryTree":
-        """Return the tree with its largest nodes alone, none of them without its parent."""
+        """Return the tree with its largest nodes alone, none of them without its parent.
+
+        A parent is at least as large as a node below it, and of equal nodes the first are kept.
+        """
         if n_most is None:
             return self
-        numbers = sorted(  # equal ones in order
+        order = sorted(
             range(len(self.nodes)), key=lambda number: -self.nodes[number].block_bytes
         )
-        largest = sorted(numbers[:n_most])
-        return replace(self, nodes=tuple(self.nodes[number] for number in largest))
+        return replace(
+            self, nodes=tuple(self.nodes[number] for number in sorted(order[:n_most]))
+        )
 
 
 def find_tree(
@@ -90,9 +95,11 @@ def find_tree(
     stacks = analysis.allocations.stack_id
     groups, path_of = _levels(analysis, by, _lines(analysis, all_frames=all_frames))
     if by == "module":
+        # Its path has no lines: one sum for all its stacks is enough.
         stacks = unknown_column(len(stacks))
-    sums = sums_by_name(analysis, live, _group_and_stack, groups, stacks)
+    sums = sums_by_name(analysis, live, lambda *keys: keys, groups, stacks)
     tree = _Tree(most_bytes_of_part(analysis.snapshot.container.n_unpacked_bytes))
+    # Largest first: what finds no room has the least memory.
     for group, stack in sorted(sums, key=lambda key: -sums[key].block_bytes):
         total = sums[group, stack]
         tree.add(path_of(group, stack), total.block_bytes, total.n_allocations)
@@ -108,32 +115,31 @@ def find_tree(
     )
 
 
-def _group_and_stack(group: int, stack: int) -> tuple[int, int]:
-    return group, stack
-
-
 class _Tree:
-    """The tree, which takes new nodes as long as they have room."""
+    """The tree, which takes new nodes up to a number of bytes."""
 
     def __init__(self, n_bytes: int) -> None:
         self.root = TreeNode(-1, "")
-        self._below: dict[int, dict[str, TreeNode]] = defaultdict(
-            dict
-        )  # by the id of a node
-        self._room = n_bytes
+        # By the id() of a node, which has no hash: the nodes below it, by name.
+        self._below: dict[int, dict[str, TreeNode]] = defaultdict(dict)
+        self._remaining_bytes = n_bytes
         self.n_cut_stacks = 0
 
     def add(self, path: _Path, n_bytes: int, n_blocks: int) -> None:
-        """Count memory for every node on a path; without room, for those that there are."""
+        """Count memory for every node on a path.
+
+        Where the tree is full, it counts for the nodes that there are, and for a new node of depth
+        0: there the whole memory is.
+        """
         nodes = [self.root]
-        for name in path:
+        for depth, name in enumerate(path):
             below = self._below[id(nodes[-1])]
             if name not in below:
-                self._room -= _NODE_BYTES + len(name)
-                if self._room < 0 and len(nodes) > 1:
+                self._remaining_bytes -= _NODE_BYTES + len(name)
+                if self._remaining_bytes < 0 and depth > 0:
                     self.n_cut_stacks += 1
                     break
-                below[name] = TreeNode(len(nodes) - 1, name)
+                below[name] = TreeNode(depth, name)
             nodes.append(below[name])
         for node in nodes:
             node.block_bytes += n_bytes
@@ -192,12 +198,14 @@ def _lines(analysis: DeviceAnalysis, *, all_frames: bool) -> Callable[[int], _Pa
 
     @cache
     def line(frame: int) -> str:
-        file = project.relative_paths[frame][-_MOST_OF_NAME:]
-        number = int(frames.lines[frame])
-        if number:
-            file += f":{number}"
         function = shortened(frames.names[frame], _MOST_OF_NAME)
-        return function if file in ("", "??") else f"{file} in {function}"
+        path = project.relative_paths[frame]
+        number = int(frames.lines[frame])
+        if path in UNKNOWN_FILES and not number:
+            return function
+        # The end of a path says most.
+        file = path[-_MOST_OF_NAME:]
+        return f"{file}{optional(':{}', number or None)} in {function}"
 
     def lines(stack: int) -> _Path:
         ids = analysis.snapshot.stacks.frames_of(stack).tolist()[::-1]
@@ -210,9 +218,11 @@ def _lines(analysis: DeviceAnalysis, *, all_frames: bool) -> Callable[[int], _Pa
 def _module_path(name: str) -> _Path:
     """Return the modules around a module, and itself.
 
-    They follow from the dots of its path, or the lines of its calls.
+    They follow from the dots of its path. A module of unknown path has the lines of its calls for a
+    name.
     """
-    if ".py" in name:
+    is_of_lines = ".py" in name
+    if is_of_lines:
         modules = name.split(WITHIN)[::-1]
     else:
         modules = list(accumulate(name.split(".", _MOST_OF_MODULES), "{}.{}".format))

@@ -41,9 +41,11 @@ _MAX_BATCH, _MAX_BATCH_BYTES = 16, 32 << 20
 _MAX_WAITING = 1024
 # The share of the free memory that workers may use; the parent and other programs use some too.
 _MEMORY_SHARE = 0.8
-# Python, NumPy and snapconv in a worker, and a file: 1.1 times its size by the compiled core, else
-# up to 8.
-_WORKER_BYTES, _TIMES_SIZE, _TIMES_IN_PYTHON = 200 << 20, 2, 9
+# Python, NumPy and snapconv in a worker, before it reads anything.
+_WORKER_BYTES = 200 << 20
+# A file takes 1.1 times its size by the compiled core, else up to 8 times; these are larger, since
+# files differ.
+_TIMES_SIZE, _TIMES_IN_PYTHON = 2, 9
 # A gzip file shows only its packed size beforehand; real files shrink 5 to 40 times.
 _TIMES_PACKED = 40
 _UNKNOWN_BYTES = 1 << 30
@@ -113,6 +115,7 @@ def free_memory() -> int:
         current = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
         limits.append(limit - current)
     if sys.platform != "win32" and not limits:
+        # macOS shows only how much memory there is: half of it may be in use.
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
     return max(min(limits, default=_USUAL_MEMORY), 0)
 
@@ -125,39 +128,41 @@ def answers(
 ) -> Generator[tuple[str, str], None, None]:
     """Yield every request with its answer as soon as it is there; those ``alone`` come last.
 
-    ``requests`` have the sizes of their files. The files of ``alone`` are read one at a time.
+    ``requests`` have the sizes of their files. The files of ``alone`` are read one at a time, and
+    so are those whose worker died.
     """
-    unanswered = deque(text for text in requests if text in alone)
     sizes = {text: n_bytes for text, n_bytes in requests.items() if text not in alone}
     with _safe_imports():
+        died: deque[str] = deque()
         batches = deque(_batches(sizes, workers.n_waiting))
-        yield from _run(workers, read_rank, batches, unanswered)
-        if workers.is_elsewhere:
-            retries = unanswered
-            unanswered = deque()
-            yield from _run(replace(workers, n_waiting=1), read_alone, retries, unanswered)
-        # A file whose reading ended its worker even alone is read by this machine.
-        for text in unanswered:
+        yield from _run(workers, read_rank, batches, died)
+        if workers.is_elsewhere:  # perhaps only the workers see the files
+            retries = died
+            died = deque()
+            yield from _run(replace(workers, n_waiting=1), read_alone, retries, died)
+        for text in (*(text for text in requests if text in alone), *died):
             yield text, read_alone(text)
 
 
 def _batches(requests: Mapping[str, int | None], n_waiting: int) -> Iterator[str]:
-    """Join requests of small files, one a line.
+    """Join requests of small files, one a line; a file of unknown size may be large.
 
-    Batches are smaller towards the end, so that all workers end together.
+    A batch has at most its share of the requests that remain, of which ``n_waiting`` batches are
+    made. So batches are smaller towards the end, and all workers end together.
     """
-    room = _MAX_BATCH_BYTES
+    remaining_bytes = _MAX_BATCH_BYTES
     lines: list[str] = []
     for number, (text, n_bytes) in enumerate(requests.items()):
         size = _MAX_BATCH_BYTES if n_bytes is None else n_bytes
-        n_remaining = len(requests) - number + len(lines)
+        n_batched = number - len(lines)
+        n_remaining = len(requests) - n_batched
         max_lines = min(_MAX_BATCH, n_remaining // n_waiting)
-        if lines and (size > room or len(lines) >= max_lines):
+        if lines and (size > remaining_bytes or len(lines) >= max_lines):
             yield "\n".join(lines)
             lines = []
-            room = _MAX_BATCH_BYTES
+            remaining_bytes = _MAX_BATCH_BYTES
         lines.append(text)
-        room -= size
+        remaining_bytes -= size
     if lines:
         yield "\n".join(lines)
 
@@ -183,11 +188,11 @@ def _run(
     workers: Workers,
     read: Callable[[str], str],
     waiting: deque[str],
-    unanswered: deque[str],
+    died: deque[str],
 ) -> Iterator[tuple[str, str]]:
     """Yield answers, and replace a broken executor.
 
-    Requests whose worker died are put into ``unanswered``.
+    Requests whose worker died are put into ``died``.
     """
     submitted: dict[Any, str] = {}
     with ExitStack() as parts:
@@ -196,7 +201,9 @@ def _run(
             while waiting and len(submitted) < workers.n_waiting:
                 executor = executor or workers.make(parts)
                 try:
-                    with signals_wait():  # a pool starts its processes as they are needed
+                    # A pool starts its processes as they are needed: none that still imports its
+                    # modules may get Ctrl-C.
+                    with signals_wait():
                         future = executor.submit(read, waiting[0])
                 except BrokenExecutor:
                     executor = None
@@ -206,7 +213,7 @@ def _run(
                 texts = submitted.pop(future).split("\n")
                 answer = _result(future, workers.worker_died)
                 if answer is None:
-                    unanswered.extend(texts)
+                    died.extend(texts)
                 else:
                     yield from zip(texts, answer.split("\n"), strict=True)
 
@@ -237,15 +244,20 @@ def local_workers(n_workers: int) -> Workers:
             mp_context=multiprocessing.get_context("spawn"),
             initializer=_begin_worker,
         )
-        # Interrupted, the pool would forget its processes, and Python wait for them for ever.
-        parts.callback(signals_wait()(executor.shutdown), cancel_futures=True)
+
+        def shut_down() -> None:
+            # Interrupted, the pool would forget its processes, and Python wait for them for ever.
+            with signals_wait():
+                executor.shutdown(cancel_futures=True)
+
+        parts.callback(shut_down)
         return executor
 
     return Workers(make, _WAITING * n_workers, (BrokenExecutor,))
 
 
 def _begin_worker() -> None:
-    _end_at_once()
+    _let_ctrl_c_end_worker()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -261,8 +273,11 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _end_at_once() -> None:
-    """Let Ctrl-C, which a terminal sends to every process, end a worker without a word."""
+def _let_ctrl_c_end_worker() -> None:
+    """Let Ctrl-C, which a terminal sends to every process, end a worker without a traceback.
+
+    It was held back until the worker had started.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     let_ctrl_c_in(is_wanted=True)
 
@@ -278,7 +293,7 @@ def has_dask() -> bool:
 
 def dask_setup(_worker: object) -> None:
     """Set up a worker of this machine: Dask calls it by this name in every new process."""
-    _end_at_once()
+    _let_ctrl_c_end_worker()
 
 
 _LOCAL = {
@@ -312,7 +327,9 @@ def local_dask_workers(n_workers: int, memory_bytes: int) -> Workers:
     def make(parts: ExitStack) -> Executor:
         parts.enter_context(dask.config.set(_LOCAL))
         if sys.platform != "win32":
-            resource_tracker.ensure_running()  # begun by Dask's thread, it lets signals in there
+            # Its start lets Ctrl-C into the thread that starts it: in Dask's, which starts the
+            # workers, they would get it.
+            resource_tracker.ensure_running()
         with signals_wait():
             cluster = parts.enter_context(
                 LocalCluster(

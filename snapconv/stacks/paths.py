@@ -30,6 +30,8 @@ _LIBRARY_FOLDERS = {
     "site-packages", "dist-packages", ".triton",
     "pydev", "_pydevd_bundle", "_pydev_bundle", "debugpy", "ptvsd",
 }  # fmt: skip
+# torch writes these for a C++ frame without debug information.
+UNKNOWN_FILES = ("", "??")
 _NATIVE_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".cuh", ".o", ".s", ".so")
 
 
@@ -80,7 +82,7 @@ def is_native(filename: str) -> bool:
     A script may have no suffix at all.
     """
     name = filename.lower()
-    return name in ("", "??") or name.endswith(_NATIVE_SUFFIXES) or ".so." in name
+    return name in UNKNOWN_FILES or name.endswith(_NATIVE_SUFFIXES) or ".so." in name
 
 
 def is_notebook(filename: str) -> bool:

@@ -29,6 +29,8 @@ from snapconv.units import device_name, format_bytes, shortened
 _MOST_SPANS = 1_000_000
 _MOST_OF_NAME = 200
 
+# The format's names for a name of a process or a thread, a slice, and a counter's new value.
+_METADATA, _SLICE, _COUNTER = "M", "X", "C"
 _Event = dict[str, object]
 # A name, the first and last event, and the details that a selected slice shows.
 _Span = tuple[str, int, int, Mapping[str, str]]
@@ -52,26 +54,26 @@ def _events(analysis: DeviceAnalysis) -> Iterator[tuple[str, _Event]]:
         np.arange(len(events), dtype=np.int64) if events.time_us is None else events.time_us
     )
     process = f"{device_name(analysis.device.device)} memory"
-    yield "M", {"name": "process_name", "args": {"name": process}}
+    yield _METADATA, {"name": "process_name", "args": {"name": process}}
     tid = 0
     for track, spans in _tracks(analysis):
         if not spans:
             continue
         tid += 1
-        yield "M", {"tid": tid, "name": "thread_name", "args": {"name": track}}
+        yield _METADATA, {"tid": tid, "name": "thread_name", "args": {"name": track}}
         for text, first, last, details in spans:
             begin = int(times[first])
             length = int(times[last] - times[first])
             yield (
-                "X",
+                _SLICE,
                 {"tid": tid, "name": text, "ts": begin, "dur": length, "args": details},
             )
     for name, start, after in _curves(analysis):
         changes = rows_of(np.diff(after, prepend=start))
         first_time = int(times[0]) if len(times) else 0
-        yield "C", {"name": name, "ts": first_time, "args": {"bytes": start}}
+        yield _COUNTER, {"name": name, "ts": first_time, "args": {"bytes": start}}
         for time, n_bytes in plain_rows(times[changes], after[changes]):
-            yield "C", {"name": name, "ts": time, "args": {"bytes": n_bytes}}
+            yield _COUNTER, {"name": name, "ts": time, "args": {"bytes": n_bytes}}
 
 
 def _tracks(analysis: DeviceAnalysis) -> Iterator[tuple[str, list[_Span]]]:
@@ -89,7 +91,7 @@ def _curves(analysis: DeviceAnalysis) -> Iterator[tuple[str, int, Int64Column]]:
     yield "active bytes", replay.active.start, replay.active.after
     yield "reserved bytes", replay.reserved.start, replay.reserved.after
     table = analysis.allocations
-    # One for the start of the trace, and one for each event.
+    # The start of the trace, in which pre-existing allocations (event -1) are, and each event.
     n_moments = analysis.n_events + 1
     for category in Category:
         rows = analysis.rows(category)
@@ -121,8 +123,8 @@ def _phases(analysis: DeviceAnalysis) -> Iterator[_Span]:
     """Yield a span for every run of events in one phase; the end of an iteration ends it too."""
     phase = analysis.phases.phase
     first = run_starts(analysis.phases.iteration.astype(np.int64) * len(Phase) + phase)
-    last = np.append(first[1:], len(phase)) - 1
-    for begin, end in zip(first.tolist(), last.tolist(), strict=False):
+    last = np.append(first, len(phase))[1:] - 1
+    for begin, end in plain_rows(first, last):
         if phase[begin] != Phase.UNKNOWN:
             yield Phase(phase[begin]).name.lower(), begin, end, {}
 

@@ -53,8 +53,8 @@ def previous_kept(evidence: Evidence) -> Iterator[Detected]:
         return
     bursts = Bursts(evidence)
     live_bursts: dict[int, list[Burst]] = {}
-    finished = list(bursts.finished())
-    for burst in (*finished, *bursts.unfinished(finished)):
+    recorded = list(bursts.recorded())
+    for burst in (*recorded, *bursts.expected(recorded)):
         live_bursts.setdefault(burst.line, []).append(burst)
     for line, line_bursts in live_bursts.items():
         rows = np.concatenate([burst.rows for burst in line_bursts])
@@ -330,7 +330,7 @@ def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> Iterator[Int64Co
     phases = evidence.features.phases
     if not phases.free_sites_known or len(phases.events_of_training):
         return
-    for burst in Bursts(evidence).finished():
+    for burst in Bursts(evidence).recorded():
         if burst.is_graph and not burst.maker:
             is_new = unused & (evidence.stack_id >= 0) & (evidence.alloc >= burst.call)
             is_new &= evidence.calls.made_within(evidence.calls.path(burst.line))

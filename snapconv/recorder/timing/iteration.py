@@ -18,8 +18,8 @@ from snapconv.guest.torch_surface import Feature
 from snapconv.recorder.observe.tensors import graph_nodes, named_tensors
 from snapconv.recorder.timing.marks import Clock, StackRecorder
 
-# AccumulateGrad has this number: it runs as soon as it can, and belongs to no call.
-_FIRST = (1 << 64) - 1
+# The sequence number of every AccumulateGrad: it runs as soon as it can, and belongs to no call.
+_ACCUMULATES_GRAD = (1 << 64) - 1
 # A loop over tens of thousands of elements would otherwise fill the memory with rows and events.
 MAX_CALLS = 200_000
 
@@ -113,12 +113,10 @@ class Iteration:
         """
         if self._times.failure is not None:
             return function(*args, **kwargs)
+        call = None
         try:
-            # Not inside a call or a backward pass that is recorded already, and only where a mark
-            # can be made.
-            if self._is_busy or self._running is not None or not self._may_mark():
-                call = None
-            else:
+            is_part = self._is_busy or self._running is not None
+            if not is_part and self._may_mark():
                 stack, running_module = self._stacks.gather()
                 call = Call(name, stack, running_module if module is None else module)
                 first_node = self._next_node()
@@ -126,10 +124,10 @@ class Iteration:
                 call.begin = self._mark()
                 began = time.perf_counter_ns()
         except BaseException as failure:
-            self._is_busy = False
-            if not self._times.takes(failure):
-                raise
             call = None
+            self._is_busy = False
+            if not self._times.takes(failure):  # the program's, such as Ctrl-C
+                raise
         if call is None:
             return function(*args, **kwargs)
         try:
@@ -168,14 +166,14 @@ class Iteration:
             return
         self._n_backwards += 1
         if self._n_backwards > 1:
-            if (
-                self._running is not None and not self._running.nodes
-            ):  # what Tensor.backward calls
+            # Tensor.backward calls torch.autograd.backward, and each is an event: the pass begins
+            # with the inner one.
+            if self._running is not None and not self._running.nodes:
                 self._running.begin = self._mark()
             return
         for node in graph_nodes(roots):
             number = node._sequence_nr()
-            if number != _FIRST and number not in self._hooked:
+            if number != _ACCUMULATES_GRAD and number not in self._hooked:
                 self._hooked.add(number)
                 self._hook(node, self._maker(number) or self._left_over(node))
         self._next_section(is_before_backward=True)
@@ -192,10 +190,10 @@ class Iteration:
         running.end = self._mark()
         self._running = None
         self.backward_passes.append(running)
-        if self.sections[
-            -1
-        ].is_optimizer:  # a closure of LBFGS: the rest of the step begins here
-            self.sections[-1].begin = self._mark()
+        section = self.sections[-1]
+        if section.is_optimizer:
+            # A closure of the step called it, as for LBFGS: the rest of the step begins here.
+            section.begin = self._mark()
 
     def _maker(self, number: int) -> Call | None:
         index = bisect_right(self._first_nodes, number) - 1
@@ -226,14 +224,14 @@ class Iteration:
     # --- sections
 
     def _next_section(self, *, is_before_backward: bool = False) -> None:
+        """End a section, before a backward pass or not, and begin the next."""
         section = self.sections[-1]
         section.is_before_backward = is_before_backward
         if section.is_optimizer:
             section.end = self._mark()
-        inside = self._optimizer_depth > 0
-        self.sections.append(
-            Section(is_optimizer=inside, begin=self._mark() if inside else None)
-        )
+        is_optimizer = self._optimizer_depth > 0
+        begin = self._mark() if is_optimizer else None
+        self.sections.append(Section(is_optimizer=is_optimizer, begin=begin))
 
     def optimizer_began(self, _optimizer: object) -> None:
         """Begin an optimizer's step; one inside another belongs to that."""

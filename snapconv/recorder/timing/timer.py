@@ -6,7 +6,7 @@ docs/reference/capture.md has the schema of timing.json.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -51,21 +51,16 @@ class Columns:
 
     def add(self, number: int, ended: Iteration) -> None:
         """Read an iteration's marks; the device must have come past them."""
-        stacks = [call.stack for section in ended.sections for call in section.calls]
-        stack_ids = iter(self.stacks.ids(stacks))
+        stack_ids = self._stack_ids(ended.sections)
         spans: defaultdict[str, list[Span]] = defaultdict(list)
         for run in ended.backward_passes:
             spans[BACKWARD].append((run.begin, run.end))
             self._count(BACKWARD, len(run.nodes), run.n_waited_for)
         for section in ended.sections:
             phase = _phase(section, has_backward=bool(ended.backward_passes))
-            work = self._add_section(number, section, phase, stack_ids)
-            if phase == OPTIMIZER:
-                spans[phase].append((section.begin, section.end))
-            elif phase == FORWARD and work:
-                spans[phase].append((work[0].begin, work[-1].end))
+            spans[phase] += self._add_section(number, section, phase, stack_ids)
         for call in ended.left_over:
-            if call.tiles:
+            if call.tiles:  # its node ran
                 self._add_call(number, call, BACKWARD)
         row: dict[str, Any] = {"iteration": number}
         for phase in (FORWARD, BACKWARD, OPTIMIZER):
@@ -73,17 +68,25 @@ class Columns:
         self.iterations.append(row)
 
     def _add_section(
-        self, number: int, section: Section, phase: str, stack_ids: Iterator[int]
-    ) -> list[Call]:
-        """Add the calls of a section; return those that did the work of its phase."""
-        calls = section.calls
-        work = _forward_work(calls) if phase == FORWARD else range(len(calls))
-        for index, call in enumerate(calls):
-            is_work = index in work
-            self._add_call(number, call, phase if is_work else OTHER, next(stack_ids))
-            if is_work and phase == FORWARD:
-                self._count(FORWARD, 1, call.was_waited_for)
-        return calls[work.start : work.stop]
+        self, number: int, section: Section, phase: str, stack_ids: dict[Call, int]
+    ) -> list[Span]:
+        """Add the calls of a section; return its span of its phase, if it has one."""
+        work = _work(section.calls, phase)
+        for index, call in enumerate(section.calls):
+            call_phase = phase if index in work else OTHER
+            self._add_call(number, call, call_phase, stack_ids[call])
+        if phase == OPTIMIZER:
+            return [(section.begin, section.end)]
+        if phase != FORWARD or not work:
+            return []
+        calls = section.calls[work.start : work.stop]
+        self._count(phase, len(calls), sum(call.was_waited_for for call in calls))
+        return [(calls[0].begin, calls[-1].end)]
+
+    def _stack_ids(self, sections: list[Section]) -> dict[Call, int]:
+        calls = [call for section in sections for call in section.calls]
+        ids = self.stacks.ids([call.stack for call in calls])
+        return dict(zip(calls, ids, strict=True))
 
     def _add_call(self, number: int, call: Call, phase: str, stack_id: int = -1) -> None:
         module = None if call.module is None else self.module_path(call.module)
@@ -125,8 +128,13 @@ def _phase(section: Section, *, has_backward: bool) -> str:
     return OTHER if has_backward else FORWARD
 
 
-def _forward_work(calls: list[Call]) -> range:
-    """Return the indices from the first to the last call in a module or autograd's graph."""
+def _work(calls: list[Call], phase: str) -> range:
+    """Return the indices of the calls that did the work of their phase.
+
+    In a forward, these are from the first to the last call in a module or autograd's graph.
+    """
+    if phase != FORWARD:
+        return range(len(calls))
     work = [index for index, call in enumerate(calls) if call.is_forward_work]
     return range(work[0], work[-1] + 1) if work else range(0)
 
@@ -167,7 +175,8 @@ class Timer:
         self._run = ExitStack()
 
     def __enter__(self) -> "Timer":
-        self._modes_outside = patches.modes_now()
+        # Modes of before the user's code: the timer's goes within them, around all of the user's.
+        self._outer_modes = patches.modes_now()
         self._listen(self._run, Feature.CUSTOM_FUNCTION_TIMES, patches.patch_function_apply)
         self._listen(self._run, Feature.COMPILED_FUNCTION_TIMES, patches.compiled_functions)
         return self
@@ -175,6 +184,7 @@ class Timer:
     def _listen(
         self, parts: ExitStack, feature: Feature, listen: Callable[..., Any]
     ) -> None:
+        """Let a patch hand calls to ``_around``; a failure of ours ends its feature alone."""
         guard = self._guards.of(feature)
         guard.enter(parts, partial(listen, self._around, guard))
 
@@ -191,10 +201,10 @@ class Timer:
     def begin(self, iteration: int, is_warm_up: bool = False) -> None:  # noqa: FBT001, FBT002
         """Begin an iteration on this thread; a warm-up's times do not count.
 
-        It creates the CUDA events.
+        It creates the CUDA events, which takes longer than to record them.
         """
         self._stop()
-        if self._columns is None or self._is_warm_up:
+        if self._columns is None or self._is_warm_up:  # without the warm-up's rows
             self._columns = Columns(self._clock, StackRecorder(), self._module_path)
         self._number = iteration
         self._is_warm_up = is_warm_up
@@ -209,12 +219,10 @@ class Timer:
             Event.BACKWARD_BEGINS: partial(backward_times.run, timed.backward_begins),
             Event.BACKWARD_ENDS: partial(backward_times.finish, timed.backward_ends),
         }
-        # First: the end of a step may end the iteration.
+        # The first listeners: the recorder's own may end the iteration at the end of a step.
         self._interception.listen(listeners, is_first=True)
         listening.callback(times.finish, self._interception.leave, listeners)
-        mode = partial(
-            patches.function_mode, self._around, times, inside=self._modes_outside
-        )
+        mode = partial(patches.function_mode, self._around, times, inside=self._outer_modes)
         times.enter(listening, mode)
         self._listen(listening, Feature.OPAQUE_MODULE_TIMES, patches.opaque_modules)
 
@@ -267,6 +275,7 @@ class Timer:
     def _around(
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, *module: Any
     ) -> Any:
+        """Call a function, within an iteration as a call of it; ``module``: that is compiled."""
         if self._iteration is None:
             return function(*args, **kwargs)
         return self._iteration.call(name, function, args, kwargs, *module)

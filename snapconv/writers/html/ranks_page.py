@@ -115,8 +115,9 @@ def _legend(devices: Sequence[RankDevice]) -> str:
 
 
 def _order(category: str) -> tuple[int, str]:
-    labels = [*COLORS, category]
-    return labels.index(category), category
+    categories = list(COLORS)
+    position = categories.index(category) if category in COLORS else len(categories)
+    return position, category
 
 
 def _color(category: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from snapconv.answers.explanation import Explanation, Values, parse_question
 from snapconv.classification.categories import NO_RULE
+from snapconv.stacks.paths import UNKNOWN_FILES
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes, format_duration_us, optional
 from snapconv.writers.text.moment import pool_shown
@@ -152,7 +153,7 @@ def _project_frames(stack: Iterable[Values]) -> list[str]:
 
 
 def _frame(frame: Values) -> str:
-    if frame["file"] in ("", "??"):  # of C++, where there is no debug information
+    if frame["file"] in UNKNOWN_FILES:
         return str(frame["function"])
     source = optional(": {}", frame["source"])
     return f"{frame['file']}{optional(':{}', frame['line'])} in {frame['function']}{source}"
