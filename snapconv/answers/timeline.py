@@ -9,6 +9,7 @@ give the lifetime of each piece. A segment of the usual kind is one piece. One t
 as were mapped.
 """
 
+import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,17 +64,17 @@ def bytes_by_category(
 
     The events ascend; -1 is before the first. One row per event, one column per Category.
     """
-    n_categories = len(Category)
-    freed = allocations.freed_event
-    ends = rows_of(freed >= 0)
-    begins_at = np.searchsorted(events, allocations.alloc_event)
-    ends_at = np.searchsorted(events, freed[ends])
-    n_cells = (len(events) + 1) * n_categories
-    begin_cell = begins_at * n_categories + category
-    end_cell = ends_at * n_categories + category[ends]
+    freed_rows = rows_of(allocations.freed_event >= 0)
+    begin = np.searchsorted(events, allocations.alloc_event)
+    end = np.searchsorted(events, allocations.freed_event[freed_rows])
+    # The last row is for what happens after all of these events.
+    shape = len(events) + 1, len(Category)
+    begin_cell = np.ravel_multi_index((begin, category), shape)
+    end_cell = np.ravel_multi_index((end, category[freed_rows]), shape)
+    n_cells = math.prod(shape)
     change = sums_by(begin_cell, allocations.block_bytes, n_cells)
-    change -= sums_by(end_cell, allocations.block_bytes[ends], n_cells)
-    return np.cumsum(change.reshape(-1, n_categories), axis=0)[: len(events)]
+    change -= sums_by(end_cell, allocations.block_bytes[freed_rows], n_cells)
+    return np.cumsum(change.reshape(shape)[:-1], axis=0)
 
 
 def timeline_level(
@@ -153,11 +154,14 @@ def find_segment_lifetimes(device: DeviceSnapshot) -> "np.recarray[Any, Any]":
         if action in _ADDS:
             pieces += _take_away(reserved, addr, addr + n_bytes, event)
             continue
-        grows = action == Action.SEGMENT_UNMAP
+        # Only expandable segments are unmapped.
+        is_expandable = action == Action.SEGMENT_UNMAP
         is_small = is_small_segment(
-            n_bytes, device.large_segment_bytes, is_expandable=grows
+            n_bytes, device.large_segment_bytes, is_expandable=is_expandable
         )
-        piece = _Piece(addr, n_bytes, stream, pool, is_small, grows, end_event=event)
+        piece = _Piece(
+            addr, n_bytes, stream, pool, is_small, is_expandable, end_event=event
+        )
         insort(reserved, piece, key=_ADDR)
     # The remaining pieces were reserved before the first event.
     pieces += reserved

@@ -218,7 +218,8 @@ def _end_of(log: Path) -> bytes:
         return sys.stdin.buffer.read(_MOST_OF_LOG) if sys.stdin else b""
     try:
         with open_input(log) as opened:
-            opened.seek(max(log.stat().st_size - _MOST_OF_LOG, 0) & ~1)
+            begin = max(log.stat().st_size - _MOST_OF_LOG, 0)
+            opened.seek(begin - begin % 2)  # UTF-16 has two bytes a character
             return opened.read(_MOST_OF_LOG)
     except InputError as error:
         raise InputError(f"{log}: {error}; - is the standard input") from error
@@ -366,8 +367,13 @@ def what_if(
     if capacity is not None and card is not None:
         raise typer.BadParameter("give --capacity or --card, not both", param_hint="--card")
     scale = _read_scale(batch_scale)
-    request = _read_request(setting or [], card, search=search, one_stream=one_stream)
-    request = replace(request, capacity=size_of(capacity, "--capacity"))
+    request = _read_request(setting or [], card)
+    request = replace(
+        request,
+        is_search=search,
+        capacity=size_of(capacity, "--capacity"),
+        one_stream=one_stream,
+    )
     analysis = analysis_of(snapshot, read)
     answers: list[tuple[dict[str, object], Iterable[str]]] = []
     with progress_bar(shown=True) as progress:
@@ -392,16 +398,14 @@ def _read_scale(batch_scale: float | None) -> float:
     return batch_scale
 
 
-def _read_request(
-    settings: list[str], card: str | None, *, search: bool, one_stream: bool
-) -> "Request":
+def _read_request(settings: list[str], card: str | None) -> "Request":
     from snapconv.answers.what_if.setting_trials import Request, read_card, read_setting
 
     card_bytes, card_name = None, ""
     if card is not None:
         card_bytes, card_name = parsed(card, read_card, "--card")
     confs = tuple(parsed(text, read_setting, "--setting") for text in settings)
-    return Request(confs, search, None, card_bytes, card_name, one_stream)
+    return Request(confs, card_bytes=card_bytes, card_name=card_name)
 
 
 @question

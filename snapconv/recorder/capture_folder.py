@@ -107,7 +107,7 @@ def write_capture(
         try:
             _fill(temporary, snapshot, timing)
             n_bytes = sum(file.stat().st_size for file in temporary.iterdir())
-            _check_place(output, force=force)
+            _check_place(output, force=force)  # writing took a while
             _put_in_place(temporary, output)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -120,7 +120,7 @@ def _fill(folder: Path, snapshot: dict[str, Any], timing: dict[str, Any] | None)
     if timing is not None:
         (folder / TIMING_NAME).write_bytes(write_json(timing))
     for path in folder.iterdir():
-        sync(path, os.O_RDWR)
+        sync(path, os.O_RDWR)  # Windows refuses it for a file that is opened to read
 
 
 def _check_place(output: Path, *, force: bool) -> None:

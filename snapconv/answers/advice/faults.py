@@ -72,29 +72,33 @@ def _previous(
     calls = evidence.calls
     path = calls.path(bursts[0].line)
     line = calls.line_of(path)
-    maker = calls.line_of(bursts[0].maker or path)
-    returned = "output"
-    condition = ""
+    maker_path = bursts[0].maker
+    maker = calls.line_of(maker_path or path)
+    has_graph = any(burst.is_graph for burst in bursts)
     could_be: tuple[str, ...] = ("state",)
-    categories = distinct(evidence.category[rows]).tolist()
-    if any(burst.is_graph for burst in bursts):
+    condition = ""
+    if has_graph:
         is_over = evidence.features.is_freed[change.rows].any()
         could_be = _graph_look_alikes(evidence, rows, is_over=is_over)
-        returned = "output (and its graph)"
         if not len(evidence.features.phases.events_of_training):
             condition = "If backward is needed, "
-    elif len(categories) == 1:
-        returned = ABOUT[Category(categories[0])].returned
     return evidence.finding(
         change,
         rows,
         line,
         could_be=could_be,
-        thing=returned,
+        thing=_name_of_output(evidence, rows, has_graph=has_graph),
         when=condition,
-        held=f" ({line.place} assigns it)" if bursts[0].maker and line else "",
+        held=f" ({line.place} assigns it)" if maker_path and line else "",
         maker=maker.place if maker else "library code",
     )
+
+
+def _name_of_output(evidence: Evidence, rows: Int64Column, *, has_graph: bool) -> str:
+    if has_graph:
+        return "output (and its graph)"
+    categories = distinct(evidence.category[rows]).tolist()
+    return ABOUT[Category(categories[0])].returned if len(categories) == 1 else "output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ class _ModelCalls:
     numbers: Int64Column
 
 
-# Gradients times steps.
+# Gradients times steps; more take too long.
 _MOST_RANGES = 1 << 22
 
 
@@ -123,14 +127,18 @@ def kept_gradients(evidence: Evidence) -> Iterator[Detected]:
     found then.
     """
     phases = evidence.features.phases
+    moment = evidence.moment.event
     idle = _idle_ranges(phases)
-    begun = idle[idle[:, 0] <= evidence.moment.event]
-    if not len(begun) or evidence.moment.event > phases.run_end[begun[-1, 1]]:
+    begun = idle[idle[:, 0] <= moment]
+    if not len(begun):
         return
     step_end, backward = begun[-1].tolist()
-    # Those of before the trace may be a sum, unless they are freed before the first backward.
-    is_idle = evidence.features.is_traced | (evidence.end <= idle[0, 1])
-    rows = rows_of(is_idle & evidence.is_a(Category.GRADIENT))
+    # In the backward itself they are in use beside the new ones.
+    if moment > phases.run_end[backward]:
+        return
+    # Pre-existing ones may be a sum, unless they are freed before the first backward.
+    is_of_one_step = evidence.features.is_traced | (evidence.end <= idle[0, 1])
+    rows = rows_of(is_of_one_step & evidence.is_a(Category.GRADIENT))
     live_rows = rows[evidence.live[rows] & (evidence.alloc[rows] < step_end)]
     if not evidence.is_large(live_rows) or len(rows) * len(idle) > _MOST_RANGES:
         return
@@ -172,26 +180,27 @@ def _gradient_look_alikes(phases: Phases, *, stay: bool) -> tuple[str, ...]:
 
 
 def _idle_ranges(phases: Phases) -> Int64Column:
-    """Return the ranges in which no gradient is read.
+    """Return the ranges in which no gradient is read, one a row.
 
-    Each is from the end of a step up to the next backward. A step that allocates nothing is known
-    by the iteration that ends with it; before the trace, one may have ended.
+    Each is from the end of a step up to the first backward after it. A step that allocates nothing
+    is known by the iteration that ends with it; before the trace, one may have ended.
     """
     ends = np.append(0, phases.run_end[phases.begins_of(Phase.OPTIMIZER)] + 1)
     if phases.has_steps:
         ends = np.append(ends, rows_of(np.diff(phases.iteration)) + 1)
     backwards = phases.begins_of(Phase.BACKWARD)
-    begins = last_before(distinct(ends), backwards + 1)
-    is_after_step = begins > np.append(-1, phases.run_end[backwards])[:-1]
-    return np.asarray(np.column_stack((begins, backwards))[is_after_step], np.int64)
+    step_ends = last_before(distinct(ends), backwards + 1)
+    previous_backward_ends = np.append(-1, phases.run_end[backwards])[:-1]
+    is_first = step_ends > previous_backward_ends
+    return np.asarray(np.column_stack((step_ends, backwards))[is_first], np.int64)
 
 
 def _freed_after_steps(evidence: Evidence, rows: Int64Column, idle: Int64Column) -> Change:
     """Return the change that frees gradients at the end of each step, until the next backward.
 
-    It makes them in the order in which the first backward did. Where there is none, autograd takes
-    over what it would add to it (torch/csrc/autograd/functions/accumulate_grad.h): neither is there
-    twice.
+    That makes each again as far into its run as it was made in its own. Where a gradient is
+    missing, autograd takes over what it would add to it
+    (torch/csrc/autograd/functions/accumulate_grad.h): neither is there twice.
     """
     phases = evidence.features.phases
     alloc = evidence.alloc[rows]
@@ -202,10 +211,11 @@ def _freed_after_steps(evidence: Evidence, rows: Int64Column, idle: Int64Column)
     for step_end, backward in idle.tolist():
         is_kept = (alloc < step_end) & (evidence.end[rows] > step_end)
         kept_rows = rows[is_kept]
-        after = int(phases.run_end[backward]) + 1
-        again = backward + (position[is_kept] * (after - backward)).astype(np.int64)
-        begin, end = np.searchsorted(incoming_alloc, (backward, after))
-        again = _taken_over(evidence, kept_rows, again, incoming[begin:end])
+        backward_end = int(phases.run_end[backward]) + 1
+        n_events = backward_end - backward
+        new_begins = backward + (position[is_kept] * n_events).astype(np.int64)
+        begin, end = np.searchsorted(incoming_alloc, (backward, backward_end))
+        again = _begins_of_taken_over(evidence, kept_rows, new_begins, incoming[begin:end])
         parts.append(freed_from(evidence.analysis, kept_rows, step_end, again))
     return joined(parts)
 
@@ -217,23 +227,24 @@ def _positions_in_runs(phases: Phases, alloc: EventColumn) -> NDArray[np.float64
     return np.asarray((alloc - first) / np.maximum(last - first + 1, 1))
 
 
-def _taken_over(
-    evidence: Evidence, rows: Int64Column, again: Int64Column, incoming: Int64Column
+def _begins_of_taken_over(
+    evidence: Evidence, rows: Int64Column, new_begins: Int64Column, incoming: Int64Column
 ) -> Int64Column:
-    """Return where gradients begin if each takes over the nearest memory of its size.
+    """Return where gradients begin if each takes over other memory, if that is later.
 
-    ``incoming`` is the memory that one backward makes.
+    That is the nearest of its size in ``incoming``, which one backward makes. It is in use up to
+    its end in the trace, and from then on as the gradient.
     """
-    last = np.array(again)
+    begins = np.array(new_begins)
     sizes = evidence.sizes
     for size in distinct(sizes[rows]).tolist():
-        is_such = sizes[rows] == size
+        has_size = sizes[rows] == size
         fitting = incoming[sizes[incoming] == size]
         if len(fitting):
-            distance = np.abs(evidence.alloc[fitting] - again[is_such, None])
+            distance = np.abs(evidence.alloc[fitting] - new_begins[has_size, None])
             nearest = fitting[distance.argmin(axis=1)]
-            last[is_such] = np.maximum(again[is_such], evidence.end[nearest])
-    return last
+            begins[has_size] = np.maximum(new_begins[has_size], evidence.end[nearest])
+    return begins
 
 
 # Forwards whose graphs are in use together: two may be one forward and its replacement.
@@ -246,21 +257,21 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     calls = evidence.calls
     features = evidence.features
     unused, call_number = _unused(evidence)
-    parts = [
+    graphs = [
         *_thrown_away(evidence, unused, call_number),
         *_replaced_graphs(evidence, unused & ~features.is_cache),
     ]
-    if not parts:
+    if not graphs:
         return
-    graphs = np.concatenate(parts)
-    stacks = distinct(evidence.stack_id[graphs])
-    rows = distinct(np.concatenate([graphs, *_last_graph(evidence, unused, stacks)]))
-    live_rows = evidence.live_of(rows)
+    stacks = distinct(evidence.stack_id[np.concatenate(graphs)])
+    graphs += _last_graph(evidence, unused, stacks)
+    graph_rows = distinct(np.concatenate(graphs))
+    live_rows = evidence.live_of(graph_rows)
     if not evidence.is_large(live_rows):
         return
-    is_freed_with = is_among(calls.burst, calls.burst[rows])
-    companions = rows_of(_is_companion(evidence, unused) & is_freed_with)
-    rows = np.concatenate((rows, companions))
+    is_freed_with_graph = is_among(calls.burst, calls.burst[graph_rows])
+    companions = rows_of(_is_companion(evidence, unused) & is_freed_with_graph)
+    rows = np.concatenate((graph_rows, companions))
     callers = map(calls.model_call, stacks.tolist())
     # What the same call left before was freed without a backward.
     is_over = features.is_freed[rows].any()
@@ -316,16 +327,16 @@ def _unused(evidence: Evidence) -> tuple[BoolColumn, Int64Column]:
         # In use while two more forwards of its line began: something keeps it. For graphs see
         # kept_graphs.
         n_begun = np.searchsorted(call.begins, evidence.end[call.rows])
-        is_kept = n_begun - call.numbers >= _LEAST_GRAPHS
-        unused[call.rows] = ~is_kept & (not is_graph(evidence, call.rows[is_kept]))
+        kept_rows = call.rows[n_begun - call.numbers >= _LEAST_GRAPHS]
+        unused[call.rows if is_graph(evidence, kept_rows) else kept_rows] = False
     return unused, numbers
 
 
 def _replaced_graphs(evidence: Evidence, unused: BoolColumn) -> Iterator[Int64Column]:
     """Yield graphs that a line keeps until it has made the next one, each before that one.
 
-    One of before the trace has no stacks that show a whole graph. One that a loss kept may be a
-    list of outputs, made without a graph.
+    A graph with another maker than its line is pre-existing and was kept by a loss: no stacks show
+    that it is whole, so it may be a list of outputs, made without a graph.
     """
     phases = evidence.features.phases
     if not phases.free_sites_known or len(phases.events_of_training):
@@ -350,14 +361,15 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
             continue
         live_rows = np.concatenate(graphs[:-1])
         if evidence.is_large(live_rows):
-            rows = _add_losses(evidence, call)
-            number = _number(evidence, rows, call.begins)
-            after = np.zeros(len(call.begins) + 1, np.int64)
-            # Where several have the key, the one written last stays.
-            after[number] = evidence.alloc[rows] + 1
+            rows = _freed_with_graphs(evidence, call)
+            number = _forward_numbers(evidence, rows, call.begins)
+            # Each graph would be free after its last allocation: of several, what is written last
+            # stays.
+            free_event = np.zeros(len(call.begins) + 1, np.int64)
+            free_event[number] = evidence.alloc[rows] + 1
             is_over = not analysis.ran_out and features.is_freed[live_rows].all()
             yield evidence.finding(
-                freed_from(analysis, rows, after[number]),
+                freed_from(analysis, rows, free_event[number]),
                 live_rows,
                 evidence.calls.line_of(call.path),
                 could_be=_graph_look_alikes(evidence, live_rows, is_over=is_over),
@@ -365,26 +377,39 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
             )
 
 
-def _number(evidence: Evidence, rows: Int64Column, begins: Int64Column) -> Int64Column:
-    """Return the number of the forward that each allocation belongs to: an input to the next."""
+def _forward_numbers(
+    evidence: Evidence, rows: Int64Column, begins: Int64Column
+) -> Int64Column:
+    """Return the number of the forward that each allocation belongs to.
+
+    They are counted from 0. An input was made before its forward began.
+    """
     is_input = evidence.is_a(Category.INPUT)[rows]
     begun: Int64Column = np.searchsorted(begins, evidence.alloc[rows], side="right")
     return begun - 1 + is_input
 
 
-def _add_losses(evidence: Evidence, call: _ModelCalls) -> Int64Column:
-    """Return graphs with what was freed together with each: its inputs, and its loss's memory."""
+def _freed_with_graphs(evidence: Evidence, call: _ModelCalls) -> Int64Column:
+    """Return graphs with what was freed together with each: its inputs, and its loss's memory.
+
+    What the trace does not free belongs to a graph if the line that calls the model made it.
+    """
     features = evidence.features
-    is_part = features.is_freed.copy()
-    line = call.path[:-1]
-    if line:  # what the trace does not free has no burst: then the same line
-        is_part |= evidence.calls.made_within(line)
-    is_part &= evidence.is_computed | evidence.is_a(Category.INPUT)
-    is_part &= features.is_traced
-    candidates = rows_of(is_part | features.mask(call.rows))
-    number = _number(evidence, candidates, call.begins)
-    _, key = number_groups(number, evidence.calls.burst[candidates])
-    return candidates[np.isin(key, key[np.isin(candidates, call.rows)])]
+    may_belong = features.is_freed.copy()
+    line_path = call.path[:-1]
+    if line_path:
+        may_belong |= evidence.calls.made_within(line_path)
+    may_belong &= evidence.is_computed | evidence.is_a(Category.INPUT)
+    may_belong &= features.is_traced
+    candidates = rows_of(may_belong | features.mask(call.rows))
+    number = _forward_numbers(evidence, candidates, call.begins)
+    _, group = number_groups(number, evidence.calls.burst[candidates])
+    graph_groups = group[np.isin(candidates, call.rows)]
+    return candidates[np.isin(group, graph_groups)]
+
+
+# Lines that grow less are no finding of their own.
+_MOST_GROWING_LINES = 3
 
 
 def growing(evidence: Evidence) -> Iterator[Detected]:
@@ -394,9 +419,10 @@ def growing(evidence: Evidence) -> Iterator[Detected]:
     if not any(growth_notes(analysis, growths)):
         return
     ends = np.array([iteration.last_event for iteration in analysis.iterations], np.int64)
-    for growth in growth_by_line(growths)[:3]:
+    for growth in growth_by_line(growths)[:_MOST_GROWING_LINES]:
         rows = np.sort(growth.rows)
         if growth.fate is Fate.REPLACED:
+            # Each replaces a smaller one: as much as the smallest stays in use.
             change = removed(analysis, rows)
             change = replace(change, n_bytes=change.n_bytes - change.n_bytes.min())
         else:
@@ -418,25 +444,26 @@ def garbage(evidence: Evidence) -> Iterator[Detected]:
 
 
 def _never_used(evidence: Evidence, *, is_interrupted: bool = False) -> BoolColumn:
-    """Mark what a forward made, and no backward used before the program freed it, or nobody did.
+    """Mark what a forward made and no backward used, up to its free or to the end of the trace.
 
     Where memory ran out meanwhile, the exception may have kept it from its backward: only
     ``is_interrupted``.
     """
     features = evidence.features
+    if not features.phases.free_sites_known:
+        return np.zeros(len(evidence.table), bool)
     # autocast's cache keeps copies of weights, without a graph too.
     is_cast = features.in_forward & evidence.is_a(Category.WEIGHT)
     unused = (features.in_forward | features.preexisting_in_forward) & ~is_cast
     unused &= ~features.is_freed_by_engine
-    if not features.phases.free_sites_known:
-        return np.zeros_like(unused)
-    # A backward may come in between that is of a later forward alone.
+    # The next backward may be of a later forward alone: then all that it used was made later.
     is_used = features.in_forward & features.is_freed_by_engine
-    began = first_before(
+    first_used = first_before(
         features.next_backward, features.alloc, rows_of(is_used), features.n_events
     )
-    began[began == features.n_events] = -1
-    unused &= (features.next_backward >= features.end) | (features.alloc < began)
+    first_used[first_used == features.n_events] = -1  # what it used is not known
+    is_before_backward = features.next_backward >= features.end
+    unused &= is_before_backward | (features.alloc < first_used)
     if not is_interrupted:
         n_failed = np.searchsorted(features.phases.oom_events, features.alloc)
         unused &= n_failed == np.searchsorted(features.phases.oom_events, features.end)
@@ -451,12 +478,14 @@ def _graph_look_alikes(
 
     ``is_over``: no backward comes for them.
     """
+    has_nodes = evidence.features.freed_through(Role.RELEASE)[rows].any()
     stack = evidence.stack_id[rows]
-    is_freed_by_node = evidence.features.freed_through(Role.RELEASE)[rows]
-    is_equal = (stack[1:] == stack[:-1]) & (stack[1:] >= 0)
-    are_two = (np.diff(rows) == 1) & is_equal
+    later_stack = stack[1:]
+    is_second_result = (later_stack == stack[:-1]) & (later_stack >= 0)
+    is_second_result &= np.diff(rows) == 1  # right after the first
+    n_with_two = len(distinct(later_stack[is_second_result]))
     slugs = []
-    if not is_freed_by_node.any() and len(distinct(stack[1:][are_two])) < _LEAST_OF_TWO:
+    if not has_nodes and n_with_two < _LEAST_OF_TWO:
         slugs.append("outputs")
     if not is_over:
         slugs.append("later")
@@ -472,14 +501,13 @@ def _is_whole_graph(evidence: Evidence, rows: Int64Column) -> bool:
     features = evidence.features
     end = features.end
     has_nodes = features.freed_through(Role.RELEASE)[rows].any()
-    is_without_backward = (features.next_backward[rows] >= end[rows]).all()
-    is_of_nodes = has_nodes and is_without_backward
-    if not (is_of_nodes or is_graph(evidence, rows)):
+    is_before_backward = (features.next_backward[rows] >= end[rows]).all()
+    if not (has_nodes and is_before_backward) and not is_graph(evidence, rows):
         return False
     span = slice(rows[0], rows[-1] + 1)  # rows are in the order of their allocs
     is_left = evidence.is_of_forward[span] & (end[span] >= end[rows].min())
-    n_left = evidence.table.block_bytes[span][is_left].sum()
-    return bool(evidence.bytes_of(rows) >= NEARLY * n_left)
+    left_bytes = evidence.table.block_bytes[span][is_left].sum()
+    return bool(evidence.bytes_of(rows) >= NEARLY * left_bytes)
 
 
 def _model_calls(evidence: Evidence, is_chosen: BoolColumn) -> Iterator[_ModelCalls]:
@@ -492,4 +520,5 @@ def _model_calls(evidence: Evidence, is_chosen: BoolColumn) -> Iterator[_ModelCa
         rows = np.sort(np.concatenate(parts))
         if path and evidence.is_large(evidence.live_of(rows)):
             begins = evidence.calls.begins(path)
-            yield _ModelCalls(path, rows, begins, _number(evidence, rows, begins))
+            numbers = _forward_numbers(evidence, rows, begins)
+            yield _ModelCalls(path, rows, begins, numbers)

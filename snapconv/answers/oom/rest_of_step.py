@@ -35,9 +35,9 @@ class RestOfStep:
     """What the step of a failed request needs in all: ``begin`` is its first event.
 
     ``earlier`` is the first event of an earlier step with such a request, None where there is none;
-    ``has_inventory``: there is none, and all that weights still get is known. ``is_known``: so is
-    the most.
-    ``is_setup``: weights are being placed, before any forward. ``weight_bytes`` may be weights.
+    ``has_inventory``: there is none, and all that weights still get is known. ``is_known``: one of
+    the two shows the most. ``is_setup``: weights are being placed, before any forward.
+    ``weight_bytes`` may be weights.
     """
 
     def __init__(self, analysis: DeviceAnalysis, event: int) -> None:
@@ -52,12 +52,11 @@ class RestOfStep:
         )
         self.begin = max(analysis.iterations[phases.iteration[event]].first_event, 0)
         self.earlier = self._find_earlier()
-        is_later = (
-            self.phase in (Phase.BACKWARD, Phase.OPTIMIZER) and phases.optimizers.are_known
-        )
-        self.has_inventory = self.earlier is None and is_later
+        is_after_forward = self.phase in (Phase.BACKWARD, Phase.OPTIMIZER)
+        has_table = is_after_forward and phases.optimizers.are_known
+        self.has_inventory = self.earlier is None and has_table
         # What grows from step to step has no step that shows the most.
-        is_shown = self.earlier is not None or self.has_inventory
+        is_shown = self.earlier is not None or has_table
         self.is_known = is_shown and not any(growth_notes(analysis, find_growth(analysis)))
         category = analysis.classification.category
         is_live = table.live_at(event - 1)
@@ -89,12 +88,15 @@ class RestOfStep:
         steps = analysis.iteration[rows]
         step = analysis.phases.iteration[self.event]
         earlier = int(steps[steps < step].max(initial=-1))
-        if earlier < (0 if analysis.history.verdict is Verdict.COMPLETE else 1):
+        # Of a history that is not complete, the first step may lack its begin.
+        first_whole = 0 if analysis.history.verdict is Verdict.COMPLETE else 1
+        if earlier < first_whole:
             return None
         sizes = table.block_bytes[rows[steps == earlier]]
         number = np.count_nonzero(steps == step)
-        is_as_large = sizes[number : number + 1].sum() >= events.size[self.event]
-        return max(analysis.iterations[earlier].first_event, 0) if is_as_large else None
+        if number >= len(sizes) or sizes[number] < events.size[self.event]:
+            return None
+        return max(analysis.iterations[earlier].first_event, 0)
 
     def most_bytes(self, changes: Sequence[Change], kind: str = "") -> int:
         """Return the most bytes allocated in this step, which is known, with changes of this kind.
@@ -102,41 +104,40 @@ class RestOfStep:
         They are what stays from step to step, and the most beside it: of the earlier step with what
         else it left, or of this one until the request.
         """
-        analysis = self.analysis
-        table = analysis.allocations
+        table = self.analysis.allocations
         event = self.event
-        category = analysis.classification.category
-        # Entry e of both is before event e.
-        all_bytes = self.demand.allocated_bytes(changes)
-        passing_bytes = self.demand.allocated_bytes(
-            [removed(analysis, self._kept), *changes]
-        )
+        without_lasting = [removed(self.analysis, self._kept), *changes]
+        passing_bytes = self.demand.allocated_bytes(without_lasting)  # before each event
         if self.earlier is not None:
+            all_bytes = self.demand.allocated_bytes(changes)
+            lasting_bytes = all_bytes[event] - passing_bytes[event]
             is_recent = table.alloc_event >= self.earlier
             is_remnant = ~self._stays & table.live_at(self.begin - 1) & is_recent
-            lasting_bytes = (
-                all_bytes[event] - passing_bytes[event] + table.bytes_of(is_remnant)
-            )
-            return int(lasting_bytes + passing_bytes[self.earlier : self.begin].max())
-        total = passing_bytes[self.begin : event + 1].max() + self._most_of_weights(kind)
+            most_passing = passing_bytes[self.earlier : self.begin].max()
+            return int(lasting_bytes + table.bytes_of(is_remnant) + most_passing)
+        most_passing = passing_bytes[self.begin : event + 1].max()
         if self.phase == Phase.BACKWARD:
-            change = combined(analysis, changes)
-            n_bytes = table.block_bytes.copy()
-            n_bytes[change.rows] -= change.n_bytes
-            largest = n_bytes[is_among(category, GROWING)].max(initial=0)
-            total += _LARGEST_IN_BACKWARD * largest
-        return int(total)
+            most_passing += _LARGEST_IN_BACKWARD * self._largest_of_forward(changes)
+        return int(most_passing + self._most_of_weights(kind))
+
+    def _largest_of_forward(self, changes: Sequence[Change]) -> int:
+        """Return the bytes of the largest allocation that grows with the batch."""
+        change = combined(self.analysis, changes)
+        n_bytes = self.analysis.allocations.block_bytes.copy()
+        n_bytes[change.rows] -= change.n_bytes
+        grows = is_among(self.analysis.classification.category, GROWING)
+        return int(n_bytes[grows].max(initial=0))
 
     def _most_of_weights(self, kind: str = "") -> int:
         """Return the bytes of all weights, gradients and states, and the temporaries of a step."""
         states_range = self.analysis.phases.optimizers.states_range
         n_states = states_range[1] if states_range else _MOST_STATES
-        copies = (
-            n_states * _STATES_LEFT[kind]
-            if kind in _STATES_LEFT
-            else n_states + _TEMPORARIES
-        )
-        return int(self.weight_bytes * (2 + copies))
+        if kind in _STATES_LEFT:
+            n_of_step = n_states * _STATES_LEFT[kind]
+        else:
+            n_of_step = n_states + _TEMPORARIES
+        n_weights = n_gradients = 1
+        return int(self.weight_bytes * (n_weights + n_gradients + n_of_step))
 
     def bytes_to_come(self) -> int:
         """Return the most that weights still get.

@@ -80,9 +80,10 @@ def function_mode(around: Around, guard: Guard, *, inside: Sequence[Any]) -> Ite
 
 
 def _n_outer(modes: list[Any], outer: Sequence[Any]) -> int:
-    """Count the modes that must stay outermost: torch looks for its default device right there.
+    """Count the modes that must stay outermost: ``outer``, and that of torch's default device.
 
-    Not so the device of ``with torch.device(…)``, which ends by taking the innermost mode off.
+    Where ``torch.set_default_device`` ends it, torch takes the outermost mode for it. The mode of
+    ``with torch.device(…)`` may be anywhere: it ends by taking the innermost one off.
     """
     import torch
 
@@ -173,7 +174,8 @@ def _opaque_function(compiled: Any, around: Around, guard: Guard) -> Callable[..
     def timed(call: Callable[[], Any], *_: Any, **__: Any) -> Any:
         return around(name, _outside_mode(call), (), {}, module)
 
-    # It has the attribute, too, by which a compiled function is inlined where another one calls it.
+    # The wrapper has the attributes of what it wraps: by ``_torchdynamo_orig_callable``, dynamo
+    # inlines a compiled function into another that calls it.
     return guard.wrap_call(compiled, timed)
 
 

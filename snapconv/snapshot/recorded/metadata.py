@@ -222,7 +222,7 @@ def _read(raw: dict[object, object], stacks: Stacks, n_bytes: int) -> Metadata:
             f"{KEY}.version: expected {VERSION}, got {actual}; look for a newer snapconv"
         )
     _check_size(raw, n_bytes)
-    # Where nothing else has a stack, these would look like all the stacks that the program had.
+    # Without frames of the trace, those of parameters alone would look like the whole program's.
     parameters = _tensors(
         _rows(raw, "parameters"), 0, stacks if stacks.has_frames else None
     )
@@ -283,7 +283,7 @@ def _rows(raw: dict[object, object], key: str) -> Rows:
 
 
 def _tensors(rows: Rows, n_parameters: int, stacks: Stacks | None) -> RecordedTensors:
-    states = _names(rows, "state")
+    state_names = _names(rows, "state")
     numbers = {}
     for name, key, bounds, missing in _NUMBERS:
         numbers[name] = rows.ints(key, bounds, missing=missing)
@@ -291,7 +291,8 @@ def _tensors(rows: Rows, n_parameters: int, stacks: Stacks | None) -> RecordedTe
     table = RecordedTensors(
         **numbers,
         parameter=rows.ints("parameter", index, missing=-1),
-        names=states if any(states) else _names(rows, "name"),
+        # A row of an optimizer's state has its name under a key of its own.
+        names=state_names if any(state_names) else _names(rows, "name"),
         modules=_names(rows, "module"),
         dtypes=_names(rows, "dtype"),
         shapes=_shapes(rows),
@@ -307,10 +308,13 @@ def _tensors(rows: Rows, n_parameters: int, stacks: Stacks | None) -> RecordedTe
 
 
 def _names(rows: Rows, key: str) -> tuple[str, ...]:
-    """Return texts, empty where one is missing, and cut where they are too long to be names."""
+    """Return texts, empty where one is missing, and cut where they are too long to be names.
+
+    Many rows may share a long text: it is cut once, so that they share that too.
+    """
     values = rows.texts(key)
     cut = {value: (value or "")[:_MAX_TEXT] for value in dict.fromkeys(values)}
-    return tuple(map(cut.__getitem__, values))
+    return tuple(cut[value] for value in values)
 
 
 def _shapes(rows: Rows) -> tuple[tuple[int, ...], ...]:
@@ -319,7 +323,7 @@ def _shapes(rows: Rows) -> tuple[tuple[int, ...], ...]:
     for i, value in enumerate(rows.values("shape")):
         path = f"{rows.row_path(i)}.shape"
         sizes = () if value is None else value
-        if not isinstance(sizes, tuple):
+        if not isinstance(sizes, tuple):  # pickle has tuples, JSON lists
             expect(sizes, list, path)
         shape = tuple(expect(size, _DIMENSION, path) for size in islice(sizes, _MAX_LIST))
         expect(math.prod(shape), _VALUES, path)
