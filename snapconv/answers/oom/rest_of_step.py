@@ -106,8 +106,8 @@ class RestOfStep:
         """
         table = self.analysis.allocations
         event = self.event
-        without_lasting = [removed(self.analysis, self._kept), *changes]
-        passing_bytes = self.demand.allocated_bytes(without_lasting)  # before each event
+        passing_changes = [removed(self.analysis, self._kept), *changes]
+        passing_bytes = self.demand.allocated_bytes(passing_changes)  # before each event
         if self.earlier is not None:
             all_bytes = self.demand.allocated_bytes(changes)
             lasting_bytes = all_bytes[event] - passing_bytes[event]
