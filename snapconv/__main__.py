@@ -6,6 +6,9 @@ import signal
 import sys
 from types import TracebackType
 
+# Shells add it to the number of the signal that ended a program.
+_BY_SIGNAL = 128
+
 
 def run() -> None:
     """Run the command line and leave with its exit code."""
@@ -20,14 +23,13 @@ def run() -> None:
 
         exit_code = main()
     except KeyboardInterrupt:  # before the command line hears of it
-        exit_code = 130
-    if (
-        "snapconv.recorder" not in sys.modules
-    ):  # a program that ran here ends as it does without us
+        exit_code = _BY_SIGNAL + signal.SIGINT
+    # A program that ran here ends as it does without us.
+    if "snapconv.recorder" not in sys.modules:
         # else the interpreter looks for garbage in all that is there before it frees it
         gc.freeze()
         # Who presses Ctrl-C twice needs no traceback of the interpreter's end.
-        if exit_code > 128:
+        if exit_code > _BY_SIGNAL:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(exit_code)
 

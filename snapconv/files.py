@@ -225,9 +225,8 @@ def os_errors(path: Path) -> Iterator[None]:
     """Turn an OSError into an OutputWriteError that names the output and what to do."""
     try:
         yield
-    except (
-        BrokenPipeError
-    ):  # the display of progress raised it: an output is a regular file
+    except BrokenPipeError:
+        # The display of progress raised it: an output is a regular file.
         raise
     except OSError as error:
         reason = _REMEDIES.get(error.errno or 0) or error.strerror or str(error)

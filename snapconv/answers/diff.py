@@ -346,9 +346,8 @@ def match_lines(old: Contents, new: Contents) -> list[Match]:
     """
     renamed: tuple[Mapping[str, str], ...] = (_renamed_files(old, new), {})
     functions: dict[tuple[str, str], tuple[list[SourceLine], list[SourceLine]]]
-    functions = defaultdict(
-        lambda: ([], [])
-    )  # by file and name: the lines of either version
+    # By file and name: the lines of either version.
+    functions = defaultdict(lambda: ([], []))
     for side, lines in enumerate((old, new)):
         for line in sorted(lines):
             file = renamed[side].get(line.file_path, line.file_path)

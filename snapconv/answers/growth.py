@@ -602,7 +602,7 @@ def _record_more(analysis: DeviceAnalysis) -> str:
 
     It runs the same program, where the file names it.
     """
-    simulate = " --simulate" * analysis.snapshot.is_simulated
+    simulate = " --simulate" if analysis.snapshot.is_simulated else ""
     program = analysis.snapshot.facts.get("command") or "SCRIPT"
     n = max(_STRONG_ITERATIONS, 2 * analysis.phases.n_iterations)
     return f"snapconv record{simulate} --iterations {n} -o more.capture {program}"

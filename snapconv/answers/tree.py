@@ -176,7 +176,8 @@ def _levels(
 
     def category_path(group: int, stack: int) -> _Path:
         code, is_likely = divmod(group, 2)
-        return f"{Category(code).label}{' (likely)' * is_likely}", *lines(stack)
+        certainty = " (likely)" if is_likely else ""
+        return f"{Category(code).label}{certainty}", *lines(stack)
 
     match by:
         case "line":

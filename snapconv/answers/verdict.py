@@ -222,7 +222,8 @@ def _peak(analysis: DeviceAnalysis, reserve: str) -> _Fact:
     size = f"{format_bytes(allocated)} allocated at the dump"
     if has_trace:
         shown = curve_bytes("allocated", allocated, analysis.replay.at_least)
-        size = f"peak {'about ' * contradicts}{shown}{_trace_limit(analysis)}"
+        about = "about " if contradicts else ""
+        size = f"peak {about}{shown}{_trace_limit(analysis)}"
     remark = ""
     waiting = analysis.allocations.bytes_of(
         analysis.allocations.waiting_at(analysis.peak_event)

@@ -197,7 +197,6 @@ def error_values(error: BaseException | None) -> dict[str, object]:
             "kind": type(error).__name__,
             "message": str(error),
         }
-    message = getattr(
-        error, "format_message", error.__str__
-    )()  # typer's, of a wrong command line
+    # The error may be typer's, for a wrong command line.
+    message = getattr(error, "format_message", error.__str__)()
     return {"exit_code": 2, "kind": "UsageError", "message": message}

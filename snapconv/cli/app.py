@@ -82,7 +82,7 @@ def _run(line: list[str]) -> int:
             return _NOBODY_READS
         if hasattr(error, "format_message"):  # a wrong command line
             _print_document(line, error)
-        code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+        code = _code_of(stop)
         if code == _INTERRUPTED or code - BY_SIGNAL in STOPPING:
             print_error("stopped: no unfinished file is left behind")
         return code
@@ -95,11 +95,17 @@ def _run(line: list[str]) -> int:
     return 0
 
 
+def _code_of(stop: SystemExit) -> int:
+    """Return the exit code with which Python would end: 1 for a text."""
+    if isinstance(stop.code, int):
+        return stop.code
+    return 0 if stop.code is None else 1
+
+
 def _failed(line: list[str], error: SnapconvError) -> int:
     print_error(f"error: {error}")
-    if not isinstance(
-        error, BudgetExceeded
-    ):  # its document is the answer, which is printed
+    # A budget's document is the answer, which is printed already.
+    if not isinstance(error, BudgetExceeded):
         _print_document(line, error)
     return error.exit_code
 

@@ -422,12 +422,14 @@ def simulation_options(
         raise typer.BadParameter("it needs --no-compute", param_hint="--routing")
     from snapconv.simulation import SimulationOptions
 
-    rank = os.environ.get("LOCAL_RANK", "")  # names the device of this process by custom
-    last = device if device is not None else int(rank) if rank.isdecimal() else 0
+    if device is None:
+        # By custom, the local rank is the number of a process's device.
+        rank = os.environ.get("LOCAL_RANK", "")
+        device = int(rank) if rank.isdecimal() else 0
     return SimulationOptions(
         compute=not options.no_compute,
         is_routing_worst=options.routing == "worst",
         capacity_bytes=size_of(options.capacity, "--capacity"),
         cublas_workspace=options.cublas_workspace,
-        n_devices=last + 1,
+        n_devices=device + 1,
     )

@@ -167,9 +167,8 @@ def json_text(values: object, *, is_indented: bool = True) -> str:
     from snapconv.json_text import escape_unprintable, write_json
 
     text = escape_unprintable(f"{write_json(values, is_indented=is_indented).decode()}\n")
-    return text.replace(
-        "##[", "#\\u0023["
-    )  # the same text, which GitHub's runner does not obey
+    # The same text, which GitHub's runner does not obey.
+    return text.replace("##[", "#\\u0023[")
 
 
 @contextmanager

@@ -48,9 +48,8 @@ class _Finder(MetaPathFinder):
         if fullname != self.name:
             return None
         for finder in sys.meta_path:
-            find_spec = getattr(
-                finder, "find_spec", None
-            )  # Python 3.11 still has finders without
+            # Python 3.11 still has finders without this method.
+            find_spec = getattr(finder, "find_spec", None)
             if find_spec is None or finder is self:
                 continue
             spec: ModuleSpec | None = find_spec(fullname, path, target)

@@ -274,8 +274,8 @@ def _allocation_parts(events: EventTable, replayed: Replay) -> Iterator[_Part]:
         (requested, is_requested, CallKind.REQUEST_FREE, _ITSELF),
         (ended, has_end & ~is_direct, CallKind.COMPLETE_FREE, _AFTER),
     )
-    for event, is_such, operation, rank in kinds:
-        yield _part(event[is_such], operation, rank=rank, row=rows_of(is_such))
+    for event, has_call, operation, rank in kinds:
+        yield _part(event[has_call], operation, rank=rank, row=rows_of(has_call))
 
 
 def _find_returns(

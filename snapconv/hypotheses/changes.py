@@ -91,9 +91,8 @@ class Demand:
         self.analysis = analysis
         curve = analysis.replay.allocated
         events = analysis.device.events
-        self._after = np.concatenate(
-            ([curve.start], curve.after)
-        )  # entry e + 1 is after event e
+        # Entry e + 1 is after event e.
+        self._after = np.concatenate(([curve.start], curve.after))
         self._failed = rows_of(has_code(events.action, Action.OOM))
         self._requested = events.size[self._failed]
         self.peak = self.without(())

@@ -252,9 +252,8 @@ class _Run:
             slice(first, last)
         ):
             if operation == 0:  # MALLOC
-                if (
-                    is_check and self.is_full
-                ):  # it had as much as the trace has reserved afterwards
+                # A full device had as much as the trace has reserved after the call.
+                if is_check and self.is_full:
                     ledger.capacity = int(reserved_after[event])
                 try:
                     blocks[row] = block = take(pool, stream, sizes[row], n_bytes)

@@ -30,6 +30,8 @@ from snapconv.version import VERSION
 
 # Raised when a row has more or other figures.
 _ROW_VERSION = 2
+# Digits of a hash that tells the reports of two files of one rank apart.
+_MARK_LENGTH = 8
 # Below both, a cluster of Dask takes longer to start than the files to read.
 _MANY_FILES, _MANY_BYTES = 64, 4 << 30
 # Called with the files done, all of them, those with an error, and the seconds since the reading
@@ -82,9 +84,8 @@ def read_job(
     is_elsewhere = options.client is not None or options.scheduler is not None
     inputs = find_inputs(patterns, is_absolute=is_elsewhere)
     _refuse_reports(options.reports)
-    _placed(
-        [item.row for item in inputs], mesh
-    )  # refuses a wrong mesh before a long reading
+    # A wrong mesh is refused before a long reading.
+    _placed([item.row for item in inputs], mesh)
     rows: list[RankFile] = []
     began = time.monotonic()
     n_errors = 0
@@ -150,8 +151,9 @@ def _rows(
         if row is not None:
             yield row
             continue
-        is_only = n_files[item.row.rank, item.row.dump] == 1
-        mark = "" if is_only else _digest(item.path.encode("utf-8", "surrogatepass"))[:8]
+        mark = ""
+        if n_files[item.row.rank, item.row.dump] > 1:  # its report needs a name of its own
+            mark = _digest(item.path.encode("utf-8", "surrogatepass"))[:_MARK_LENGTH]
         text = RankRequest.text(item.row, options.analysis, options.reports, mark, job)
         requests[text] = item
     if requests:

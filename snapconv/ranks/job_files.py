@@ -31,6 +31,8 @@ _DUMP = re.compile(
     r"(?:iteration|iter|step|epoch|oom|end)[-_=.]?(\d{1,12})(_exit)?(?!\d)", re.IGNORECASE
 )
 _NUMBER = re.compile(r"\d+")
+# A longer number, such as a time, is no rank.
+_MOST_DIGITS = 9
 # Coordinates on the axes of a mesh, such as tp0_pp3.
 _COORDINATE = re.compile(r"(?<![a-z])(pp|tp|dp|cp)[-_=]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
@@ -154,9 +156,8 @@ def open_store(url: str) -> tuple[Any, str]:
         ) from error
     try:
         store, path = fsspec.core.url_to_fs(url)
-    except (
-        Exception
-    ) as error:  # stores have errors of their own; a missing package is named
+    except Exception as error:
+        # Stores have errors of their own; a missing package is named.
         raise InputError(f"{url}: {_first_line(error)}") from error
     return store, path
 
@@ -233,7 +234,8 @@ def _add_ranks(inputs: Sequence[JobInput]) -> list[JobInput]:
 def _last_number(path: str) -> int | None:
     """Return the last number in what distinguishes a path; None without one, or for a long one."""
     numbers = _NUMBER.findall(_own_name(path))
-    return int(numbers[-1]) if numbers and len(numbers[-1]) < 10 else None
+    is_rank = numbers and len(numbers[-1]) <= _MOST_DIGITS
+    return int(numbers[-1]) if is_rank else None
 
 
 def _parse_name(row: RankFile) -> RankFile:

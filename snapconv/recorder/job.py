@@ -134,6 +134,8 @@ def _mesh_size(mesh: Any) -> tuple[int, int]:
 
 
 _EVERY_S = 0.5
+# Characters of the name of a rank, which another process wrote.
+_MOST_OF_NAME = 40
 # torchrun sends SIGKILL 30 s after SIGTERM, SLURM by default too.
 _LONGEST_S = 20.0
 _FILE = ".memory-ran-out"
@@ -201,9 +203,9 @@ class SharedOom:
         with suppress(OSError):
             if self._file_time() != self._earlier_jobs_time:
                 text = self._file.read_text(encoding="utf-8", errors="replace")
-                return text.strip()[:40] or "a rank"
+                return text.strip()[:_MOST_OF_NAME] or "a rank"
         rank = self._ask_store(_stored_rank)
-        return f"rank {rank.decode('ascii', 'replace')[:20]}" if rank else ""
+        return f"rank {rank.decode('ascii', 'replace')}"[:_MOST_OF_NAME] if rank else ""
 
     def _ask_store(self, ask: Callable[[Any], Any]) -> Any:
         """Query the store of the job.

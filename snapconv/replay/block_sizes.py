@@ -121,10 +121,11 @@ def _new_walk(
     live = rows_of(blocks.is_live)
     segment_columns = (segments.addr, segments.total_bytes, segments.is_expandable)
     block_columns = (blocks.segment_id[live], blocks.addr[live])
-    inputs = [np.ascontiguousarray(column) for column in (*segment_columns, *block_columns)]
-    addresses = [address(column) for column in inputs]
+    # The core reads them at their addresses: they must live until it has.
+    segment_inputs = list(map(np.ascontiguousarray, segment_columns))
+    block_inputs = list(map(np.ascontiguousarray, block_columns))
     new_walk: int | None = compiled.snapconv_walk_new(
-        len(segments), *addresses[:3], len(live), *addresses[3:]
+        len(segments), *map(address, segment_inputs), len(live), *map(address, block_inputs)
     )
     return new_walk
 
@@ -320,9 +321,8 @@ def derive_checked_sizes(
         return sizes, _check(sizes, lifetimes, device)
     rules = infer_rules(settings, device.blocks, backend=backend)
     sizes = derive_block_sizes(device.events, device.segments, device.blocks, rules)
-    if (
-        not device.has_segments
-    ):  # the blocks' sizes were derived too: there is nothing to compare
+    # The blocks' sizes were derived too: there is nothing to compare.
+    if not device.has_segments:
         return sizes, SizeCheck(0, 0, 0)
     check = settings_check = _check(sizes, lifetimes, device)
     alternatives = _other_rules(rules, device)

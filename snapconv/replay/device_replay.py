@@ -324,9 +324,8 @@ def _block_curve(allocations: AllocationTable, n_events: int, name: str) -> Curv
         # An event begins one allocation at most, and ends one at most. What has no end (-1) is
         # subtracted from the last entry, which is no event.
         change = np.zeros(n_events + 1, np.int64)
-        np.add.at(
-            change, alloc[n_before:], n_bytes[n_before:]
-        )  # three times as fast as by index
+        # Without the pre-existing rows, slices are three times as fast as an index.
+        np.add.at(change, alloc[n_before:], n_bytes[n_before:])
         for part in chunks(len(end)):
             np.subtract.at(change, end[part], n_bytes[part])
         change[0] += start

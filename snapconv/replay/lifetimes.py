@@ -135,6 +135,7 @@ def releases(events: EventTable, blocks: BlockTable) -> BoolColumn:
     return free | requests
 
 
+_FREE_KIND = np.int8(4)
 # The columns of lifetimes in the order of _ALLOC to _ADDR; the number of frees without an alloc;
 # the number of allocations without a free, whose address is allocated again.
 _Pairs = tuple[list[NDArray[Any]], int, int]
@@ -149,10 +150,11 @@ def _pair_compiled(events: EventTable, is_release: BoolColumn) -> _Pairs | None:
     compiled = core()
     if compiled is None:
         return None
-    # The core's kinds are the codes of alloc, free_requested and free_completed, and 4 for a free.
-    # A table of codes would be turned into int64 for every event.
-    kind = events.action * (events.action <= int(Action.FREE_COMPLETED))
-    kind += np.int8(4) * has_code(events.action, Action.FREE)
+    # The core's kinds are the codes of alloc, free_requested and free_completed, 4 for a free, and
+    # 0 for all else. A table of codes would be turned into int64 for every event.
+    has_own_code = events.action <= int(Action.FREE_COMPLETED)
+    kind = events.action * has_own_code
+    kind += _FREE_KIND * has_code(events.action, Action.FREE)
     columns = [np.empty(len(kind), np.int64) for _ in range(_ADDR + 1)]
     outputs = [address(column) for column in columns]
     is_release = np.ascontiguousarray(is_release)

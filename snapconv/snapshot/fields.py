@@ -163,9 +163,8 @@ class Rows:
         if value is None and missing is not None:
             return missing
         number: int = expect(value, int, f"{self.row_path(i)}.{key}")
-        if (
-            _INT64_MAX < number < _UINT64
-        ):  # torch's own C++ pickler wraps addresses like this
+        # Torch's own C++ pickler wraps addresses like this.
+        if _INT64_MAX < number < _UINT64:
             number -= _UINT64
         if not -_INT64_MAX - 1 <= number <= _INT64_MAX:
             raise MalformedSnapshotError(

@@ -207,9 +207,8 @@ def load_snapshot(path: str | Path, *, progress: Progress | None = None) -> Snap
     path = snapshot_file(Path(path))
     with errors_of(path), collector_off():
         if compiled := core():
-            with suppress(
-                OddFile, InputError
-            ):  # the twin reads it anew, and has the errors
+            # What the core cannot read, its twin in Python reads anew, and has the errors.
+            with suppress(OddFile, InputError):
                 return _load(path, progress, compiled)
         return _load(path, progress)
 

@@ -111,9 +111,8 @@ def _bits(rules: Iterable[bool]) -> int:
     return sum(1 << number for number, is_marked in enumerate(rules) if is_marked)
 
 
-assert (
-    len(FRAME_RULES) < 64
-)  # all rules that a frame or a stack fits are the bits of one int64
+# All rules that a frame or a stack fits are the bits of one int64.
+assert len(FRAME_RULES) < 64
 _BITS = np.left_shift(1, np.arange(len(FRAME_RULES), dtype=np.int64))
 
 

@@ -112,5 +112,6 @@ def _scattered(evidence: Evidence) -> Iterator[tuple[Int64Column, tuple[int, ...
     for rows in grouped(rows_of(frame >= 0), frame):
         streams = distinct(stream[rows])
         n_runs = len(run_starts(stream[rows]))
-        if len(streams) >= (_LEAST_STREAMS if n_runs == len(streams) else _ALL_STREAMS):
+        come_back = n_runs > len(streams)
+        if len(streams) >= (_ALL_STREAMS if come_back else _LEAST_STREAMS):
             yield rows, tuple(streams.tolist())

@@ -289,8 +289,7 @@ def _originals(evidence: Evidence, copies: Int64Column, candidates: Int64Column)
     alloc = evidence.alloc
     sizes = evidence.sizes
     originals = candidates[~evidence.features.is_freed_by_engine[candidates]]
-    # How many more copies each original can have.
-    room: dict[int, int] = {}
+    n_more_copies: dict[int, int] = {}  # that each original can have
     for copy in copies.tolist():
         size = int(sizes[copy])
         is_live = (alloc[originals] < alloc[copy]) & (evidence.end[originals] > alloc[copy])
@@ -299,10 +298,10 @@ def _originals(evidence: Evidence, copies: Int64Column, candidates: Int64Column)
         # The largest first: queries, keys and values are often parts of one tensor.
         order = np.argsort(-sizes[fitting], kind="stable")
         for row in fitting[order].tolist():
-            if room.setdefault(row, int(sizes[row]) // size):
-                room[row] -= 1
+            if n_more_copies.setdefault(row, int(sizes[row]) // size):
+                n_more_copies[row] -= 1
                 break
-    return int(evidence.table.block_bytes[list(room)].sum())
+    return int(evidence.table.block_bytes[list(n_more_copies)].sum())
 
 
 def _is_near(alloc: EventColumn, targets: EventColumn) -> BoolColumn:

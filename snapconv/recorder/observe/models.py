@@ -245,9 +245,8 @@ class Models:
         if self._model is not None:
             model = self._model()
             return ([] if model is None else [model]), []
-        kind = sys.modules[
-            "torch"
-        ].nn.Module  # `buffers` of Megatron's data parallel is a list
+        # Its methods, not a module's own: `buffers` of Megatron's data parallel is a list.
+        kind = sys.modules["torch"].nn.Module
         modules = self._registrations.modules()
         children = {id(child) for module in modules for child in module._modules.values()}
         inner = set(children)

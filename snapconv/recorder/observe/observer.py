@@ -71,9 +71,8 @@ class Observer:
         )
         self._records = MemoryRecords(self._models)
         self._phases = SpanLog(_MAX_PHASES)
-        self._running: list[
-            Module
-        ] = []  # the modules whose forward runs, the innermost last
+        # The modules whose forward runs, the innermost last.
+        self._running: list[Module] = []
         self._saved_tensors = SavedTensors(
             lambda tensor: self._run(self._note_saved, tensor),
             self._guards.of(Feature.SAVED_TENSORS),

@@ -151,9 +151,8 @@ def read_compiled(
     small_pickle = ctypes.string_at(result.rest, result.n_rest_bytes)
     try:
         raw, objects = load_own_pickle(small_pickle)
-    except (
-        Exception
-    ) as error:  # a text that is no UTF-8, say: the twin has the words for it
+    except Exception as error:
+        # A text that is no UTF-8, say: the twin has the words for it.
         raise OddFile from error
     del small_pickle
     unknown = {

@@ -43,6 +43,8 @@ _LFS_POINTER = re.compile(
     rb"version https://git-lfs[^\n]*\n(?:[^\n]*\n)*?size (\d{1,15})\s"
 )
 _MAX_NAMES = 1000
+# The first byte of a pickle, and the protocols that torch and Python write with it.
+_PROTO, _PROTOCOLS = 0x80, range(2, 6)
 _SOME_KEY = {"segments", "device_traces", "host_segments", "host_traces"}
 # What begins a line of a log; torch's JSON begins with `[{` or `{`.
 _LOG_BEGINS = re.compile(
@@ -160,7 +162,7 @@ def _read_compiled(
     core: CDLL, source: io.BufferedReader, n_bytes: int, progress: Progress | None
 ) -> tuple[object, Container, CompiledEvents]:
     head = source.peek(2)
-    if len(head) < 2 or head[0] != 0x80 or not 2 <= head[1] <= 5:
+    if len(head) < 2 or head[0] != _PROTO or head[1] not in _PROTOCOLS:
         raise OddFile
 
     def fill(window: memoryview) -> int:
@@ -334,7 +336,7 @@ def _read_pickle(file: BinaryIO, n_bytes: int, head: bytes) -> tuple[object, Con
     if n_bytes < 2:
         raise TruncatedFileError("the file breaks off after its first byte")
     protocol = head[1]
-    if not 2 <= protocol <= 5:
+    if protocol not in _PROTOCOLS:
         raise NotASnapshotError(
             f"this is not a memory snapshot: pickle protocol {protocol} is unknown"
         )

@@ -45,6 +45,8 @@ _TOKENS = rb"|".join((
 _RUN = rb"(?:%b){0,4000}" % _TOKENS
 _ARGUMENTS = b"hqjrGKMJ\x80\x95"
 _LONGS = (pickle.LONG1, pickle.LONG4)
+# Of 64 bits, and a byte for the sign.
+_MOST_LONG_BYTES = 9
 # The opcodes of values that begin with a count of bytes, and the bytes of the count.
 _COUNT_BYTES = {
     pickle.SHORT_BINUNICODE: 1,
@@ -90,9 +92,8 @@ def load_plain_pickle(file: BinaryIO, n_bytes: int) -> object:
         return _unpickler(source, has_odd_tuples=checked.n_odd_tuples > 0).load()
     except (SnapconvError, MemoryError):
         raise
-    except (
-        Exception
-    ) as error:  # damaged streams raise nearly everything: one boundary for all
+    except Exception as error:
+        # Damaged streams raise nearly everything: one boundary for all.
         raise MalformedSnapshotError(
             f"the pickle is damaged ({type(error).__name__}: {str(error)[:200]}); dump it again"
         ) from error
@@ -104,9 +105,8 @@ def load_own_pickle(data: bytes) -> tuple[object, dict[int, Any]]:
     """Build the value of a pickle that the compiled core wrote; return it with the memo."""
     unpickler = _unpickler(_Source(io.BytesIO(data), len(data)), has_odd_tuples=False)
     value = unpickler.load()
-    memo: Any = (
-        unpickler.memo.copy()
-    )  # typeshed has the type of the Python twin of the unpickler
+    # Typeshed has the type of the Python twin of the unpickler.
+    memo: Any = unpickler.memo.copy()
     return value, memo
 
 
@@ -153,7 +153,7 @@ def _skip_counted(data: bytes, position: int) -> int:
     code = data[position : position + 1]
     start = position + 1 + _COUNT_BYTES[code]
     count = int.from_bytes(data[position + 1 : start], "little")
-    if code in _LONGS and count > 9 and start <= len(data):
+    if code in _LONGS and count > _MOST_LONG_BYTES and start <= len(data):
         raise MalformedSnapshotError(f"an integer of more than 64 bits at byte {position}")
     return start + count
 

@@ -236,7 +236,8 @@ def _iterations(trace: _Object) -> tuple[TimedIteration, ...]:
         row = _Object(value, f"iterations[{i}]")
         times = {
             f"{phase}_ms": row.optional(f"{phase}_ms", _MILLISECONDS)
-            for phase in PHASES[:3]
+            for phase in PHASES
+            if phase != "other"
         }
         iterations.append(TimedIteration(iteration=row.value("iteration", _COUNT), **times))
     if not iterations:
