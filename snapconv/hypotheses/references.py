@@ -153,12 +153,13 @@ def _last_reads(values: _Values, following: Int64Column, over: Int64Column) -> I
     ends[is_sum] = np.maximum(ends, over)[is_sum]
     # An expression multiplies the values of two calls; or a value has two halves, and one is read
     # later.
-    last = following[following]
-    is_result = (level[following] == level) & (depth[last] == level)
-    is_half = sizes == 2 * sizes[last]
-    is_product = (sizes == sizes[last]) & values.is_beside & values.is_beside[following]
-    is_factor = (depth > level) & is_call & is_result & (is_half | is_product)
-    ends[is_factor] = np.maximum(ends, last)[is_factor]
+    next_but_one = following[following]
+    is_result = (level[following] == level) & (depth[next_but_one] == level)
+    has_halves = sizes == 2 * sizes[next_but_one]
+    is_one_line = values.is_beside & values.is_beside[following]
+    is_product = (sizes == sizes[next_but_one]) & is_one_line
+    is_factor = (depth > level) & is_call & is_result & (has_halves | is_product)
+    ends[is_factor] = np.maximum(ends, next_but_one)[is_factor]
     return ends
 
 
@@ -174,7 +175,8 @@ def _values(calls: LineCalls, analysis: DeviceAnalysis, outputs: Int64Column) ->
     stacks, position = np.unique(stack, return_inverse=True)
     depths = [(len(calls.path(row)), len(calls.model_call(row))) for row in stacks.tolist()]
     depth, root = np.array(depths, np.int64)[position].T
-    call = np.cumsum(np.append(False, level < root)[:-1])
+    ends_call = level < root
+    n_ended_before = np.cumsum(ends_call) - ends_call
     return _Values(
         rows=rows,
         sizes=table.requested_bytes[rows],
@@ -183,7 +185,7 @@ def _values(calls: LineCalls, analysis: DeviceAnalysis, outputs: Int64Column) ->
         is_output=(is_output > 0) & (level >= root),
         depth=depth,
         root=root,
-        call=call,
+        call=n_ended_before,
     )
 
 
@@ -296,19 +298,20 @@ def _keep_joined(
     is_join = _are_joins(analysis, values)
     for joins in grouped(rows_of(is_join), values.call):
         read_bytes = sizes[joins] - sizes[joins - 1]
-        # A list that grows is read anew each time.
-        read_bytes[1:][read_bytes[1:] == sizes[joins[:-1]]] = 0
+        # A list that grows is read anew each time: that is no other value.
+        reads_previous = read_bytes[1:] == sizes[joins[:-1]]
+        read_bytes[1:][reads_previous] = 0
         if len(distinct(read_bytes[read_bytes > 0])) < _LEAST_SIZES:
             continue
-        start = int(np.searchsorted(values.call, values.call[joins[0]]))
-        span = slice(start, joins[-1])
+        call_start = int(np.searchsorted(values.call, values.call[joins[0]]))
+        span = slice(call_start, joins[-1])
         is_waiting = (is_saved & ~is_join)[span]
         is_waiting &= values.level[span] <= values.depth[joins].max()
         for join, n_bytes in plain_rows(joins[::-1], read_bytes[::-1]):
             fits = is_waiting & (sizes[span] == n_bytes)
-            earliest = rows_of(fits[: join - start])[:1]
+            earliest = rows_of(fits[: join - call_start])[:1]  # none, or one
             is_waiting[earliest] = False
-            earliest += start
+            earliest += call_start
             ends[earliest] = np.maximum(ends[earliest], over[join])
 
 

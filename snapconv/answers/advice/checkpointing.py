@@ -19,7 +19,9 @@ from snapconv.columns import Int64Column, grouped, rows_of
 from snapconv.hypotheses.changes import Change, Demand, freed_from, joined
 from snapconv.units import format_bytes
 
-_PARTS, _MOST_MODULES, _MOST_REPLAYS, _MOST_NAMES = 1000, 2000, 8, 12
+# The cost of the whole forward.
+_PARTS = 1000
+_MOST_MODULES, _MOST_REPLAYS, _MOST_NAMES = 2000, 8, 12
 # A module with a larger part of all activations has them all again in its own backward.
 _MOST_OF_MODULE = 0.3
 # A tensor is large if it is at most so many times smaller than a module's largest. Small ones may

@@ -35,8 +35,7 @@ from snapconv.torch_knowledge.frame_patterns import Role
 _NEARLY = 0.9
 # A model has so many weights, of so many sizes.
 _LEAST_WEIGHTS, _LEAST_SIZES = 8, 3
-# A checkpoint has two states for every weight, with Adam: which stay in use where no step makes
-# any.
+# With Adam, a checkpoint has two states for every weight; those of the same sizes are no copies.
 _STATES_OF_ADAM = 2
 # Equal batches of one line. Where all stay, each step might read all, as a few tables.
 _LEAST_BATCHES, _LEAST_BATCHES_KEPT = 4, 8
@@ -53,8 +52,10 @@ def loaded_weights(evidence: Evidence) -> Iterator[Detected]:
     analysis = evidence.analysis
     features = evidence.features
     n_states = 0
-    if analysis.recorded is None and not len(analysis.rows(Category.OPTIMIZER_STATE)):
-        n_states = _STATES_OF_ADAM * bool(features.has_next_backward.any())
+    n_known_states = len(analysis.rows(Category.OPTIMIZER_STATE))
+    are_states_known = analysis.recorded is not None or n_known_states > 0
+    if not are_states_known and features.has_next_backward.any():
+        n_states = _STATES_OF_ADAM
     is_loaded = features.made_through(Role.LOADED) & ~evidence.has(Trait.NO_SPARE_WEIGHT)
     for copies in _copies(evidence, rows_of(is_loaded), n_states=n_states):
         yield evidence.finding_there(removed(analysis, copies), copies)
@@ -79,7 +80,7 @@ def _copies(
 ) -> Iterator[Int64Column]:
     """Yield the rows of each line that have the size of a weight, if together they are a model.
 
-    The last are left out where a checkpoint has so many states for every weight.
+    The last are left out, where a checkpoint has ``n_states`` for every weight after its weights.
     """
     sizes = evidence.sizes
     is_weight = evidence.is_a(Category.WEIGHT) & evidence.live
@@ -104,18 +105,19 @@ def _follows_validation(evidence: Evidence) -> BoolColumn:
     phase = features.phases.certain
     forward = last_before(rows_of(has_code(phase, Phase.FORWARD)), features.alloc)
     backward = last_before(rows_of(has_code(phase, Phase.BACKWARD)), features.alloc)
-    is_first = features.next_forward <= features.next_backward
-    return (backward >= 0) & (backward < forward) & is_first
+    is_before_forward = features.next_forward <= features.next_backward
+    return (backward >= 0) & (backward < forward) & is_before_forward
 
 
 def _groups_by_line(
     evidence: Evidence, rows: Int64Column, *, n_least: int = 1
 ) -> list[Int64Column]:
-    """Group allocations by the line of the project, and by the number of forwards before them."""
+    """Group allocations by the line of the project, where no forward allocates between them."""
     alloc = evidence.alloc
     line = np.maximum(evidence.analysis.project_frame, -1).astype(np.int64)
     n_forwards = np.searchsorted(alloc[evidence.features.in_forward], alloc)
-    return grouped(rows, line * (len(alloc) + 1) + n_forwards, least=n_least)
+    line_and_forward = line * (len(alloc) + 1) + n_forwards
+    return grouped(rows, line_and_forward, least=n_least)
 
 
 def early_batches(evidence: Evidence) -> Iterator[Detected]:
@@ -142,8 +144,11 @@ def _unused_inputs(evidence: Evidence, bursts: Sequence[Int64Column]) -> Int64Co
     for burst in bursts:
         for rows in grouped(burst, evidence.sizes, least=_LEAST_BATCHES):
             latest = last_step[rows].max()
-            all_stay = last_step[rows].min() == latest and len(rows) < _LEAST_BATCHES_KEPT
-            if not all_stay and latest - first_step[rows[-1]] >= _LEAST_STEPS:
+            # A few that stay together may all be read in each step.
+            stay_together = last_step[rows].min() == latest
+            are_few = len(rows) < _LEAST_BATCHES_KEPT
+            n_steps = latest - first_step[rows[-1]]
+            if not (stay_together and are_few) and n_steps >= _LEAST_STEPS:
                 unused.append(np.delete(rows, evidence.end[rows].argmax()))
     return np.concatenate(unused)
 
@@ -165,9 +170,9 @@ def _bursts_of_inputs(evidence: Evidence) -> list[Int64Column]:
 
 
 def _steps(evidence: Evidence, event: int) -> Int64Column:
-    """Return the backwards after an event; without any the calls of the model.
+    """Return the begins of backwards; without any, of the calls of the model after an event.
 
-    A call is known by its first allocation.
+    A call is known by its first allocation, which has the same stack in each.
     """
     begins = evidence.features.phases.begins_of(Phase.BACKWARD)
     if len(begins):
@@ -229,12 +234,14 @@ def _are_read_again(evidence: Evidence, copies: Int64Column) -> bool:
     stacks = distinct(evidence.stack_id[copies])
     for path in set(map(evidence.calls.path, stacks[stacks >= 0].tolist())):
         rows = rows_of(evidence.calls.made_within(path))
-        run = np.cumsum(np.diff(rows, prepend=-2) > 1)
+        run = np.cumsum(np.diff(rows, prepend=-2) > 1)  # a number for each unbroken run
         line_copies = np.intersect1d(copies, rows)
         ends = evidence.end[line_copies]
-        last_run = run[np.searchsorted(evidence.alloc[rows], ends) - 1]
-        copy_run = run[np.searchsorted(rows, line_copies)]
-        if not np.isin(last_run, copy_run).all():
+        last_runs = run[
+            np.searchsorted(evidence.alloc[rows], ends) - 1
+        ]  # before their ends
+        copying_runs = run[np.searchsorted(rows, line_copies)]
+        if not np.isin(last_runs, copying_runs).all():
             return True
     return False
 
@@ -339,9 +346,15 @@ def _resharded(
     """
     backward = int(evidence.features.next_backward[modules[0][0]])
     outer_end, inner_end = (loss_end[backward] for loss_end in ends)
-    first = [backward, *(evidence.alloc[module[0]] for module in modules[2:]), backward]
-    last = [outer_end, *(evidence.end[module].min() for module in modules[2:]), inner_end]
-    for rows, event, again in zip(modules, first, last, strict=False):
+    # The second is freed for the third, and so on; the last has no other after it.
+    next_but_one = modules[2:]
+    frees = [backward, *(evidence.alloc[module[0]] for module in next_but_one), backward]
+    gathers = [
+        outer_end,
+        *(evidence.end[module].min() for module in next_but_one),
+        inner_end,
+    ]
+    for rows, event, again in zip(modules, frees, gathers, strict=False):
         yield freed_from(evidence.analysis, rows, event, again)
 
 

@@ -40,8 +40,9 @@ _CHUNKS = 8
 # Tensors of one operation, in use together: of a foreach step, one for each parameter.
 _LEAST_OF_LIST = 4
 FEWER = "Run a smaller batch, shorter sequences or smaller images."
-# The last four only where the batch is known to have a sample left then.
-_SHARES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.125, 0.1, 0.05)
+_SHARES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
+# These only where the batch is known to have a sample left then.
+_SMALL_SHARES = (0.2, 0.125, 0.1, 0.05)
 # Events of backward around that of a softmax.
 _NEAR = 12
 # Operations that copy queries, keys and values on their way into a product of matrices.
@@ -77,8 +78,8 @@ def batch_shares(analysis: DeviceAnalysis) -> Sequence[float]:
     """
     batch = batch_of(analysis)
     if batch <= 1:
-        return _SHARES[:-4]
-    sizes = dict.fromkeys(int(batch * share) for share in _SHARES)
+        return _SHARES
+    sizes = dict.fromkeys(int(batch * share) for share in (*_SHARES, *_SMALL_SHARES))
     return [size / batch for size in sizes if size]
 
 
@@ -122,7 +123,9 @@ def full_logits(evidence: Evidence) -> Iterator[Detected]:
     if not len(losses):
         return
     largest = int(evidence.sizes[losses].max())
-    rows = rows_of(_is_alike(evidence.sizes, largest) & evidence.is_computed)
+    rows = rows_of(
+        _has_size_in_any_precision(evidence.sizes, largest) & evidence.is_computed
+    )
     live_rows = evidence.live_of(rows)
     if evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
         yield evidence.finding(
@@ -137,7 +140,8 @@ def full_logits(evidence: Evidence) -> Iterator[Detected]:
 def _chunked(evidence: Evidence, rows: Int64Column) -> Change:
     """Return the change to chunks.
 
-    Beside the gradients of a chunk backward then has the sum of the last layer's gradients.
+    Beside the gradients of a chunk, backward then has the sum of the last layer's weight gradients,
+    which it makes next: in each step, the largest moment of the logits' gradients saves less by it.
     """
     change = smaller(evidence.analysis, rows, 1 - 1 / _CHUNKS)
     table = evidence.table
@@ -150,13 +154,13 @@ def _chunked(evidence: Evidence, rows: Int64Column) -> Change:
         sums = [table.bytes_of(rows[table.live_at(event)[rows]]) for event in events]
         largest = part[np.argmax(sums)]
         next_gradient = np.searchsorted(gradient_alloc, events.max())
-        n_gradient = at(table.block_bytes[gradients], next_gradient)
-        n_bytes[largest] -= min(n_gradient, n_bytes[largest])
+        gradient_bytes = at(table.block_bytes[gradients], next_gradient)  # 0 without one
+        n_bytes[largest] = max(n_bytes[largest] - gradient_bytes, 0)
     return replace(change, n_bytes=n_bytes)
 
 
-def _is_alike(sizes: Int64Column, size: int) -> BoolColumn:
-    """Mark the same tensor in 32 and 16 bits."""
+def _has_size_in_any_precision(sizes: Int64Column, size: int) -> BoolColumn:
+    """Mark the sizes of a tensor in its own precision, and in one of twice or half the bits."""
     return is_among(sizes, (size, size * 2, size // 2))
 
 
@@ -190,7 +194,9 @@ def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> In
     # The mask of a dropout has a byte for each score; queries, keys and values may have as many:
     # they stay.
     is_mask = (sizes == size // 4) & evidence.analysis.is_of_operation("dropout")
-    fitting = rows_of(evidence.is_computed & (_is_alike(sizes, size) | is_mask))
+    fitting = rows_of(
+        evidence.is_computed & (_has_size_in_any_precision(sizes, size) | is_mask)
+    )
     functions = {_function(evidence, stack) for stack in distinct(stack_id[rows]).tolist()}
     inner_stacks = []
     for stack in distinct(stack_id[fitting]).tolist():
