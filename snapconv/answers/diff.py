@@ -434,6 +434,10 @@ class _Path(NamedTuple):
             path = path.following
 
 
+# A line number counts less than any content that two lines share: lines above may be new.
+_SAME_NUMBER_ALONE, _SAME_NUMBER_TOO = 0.25, 0.5
+
+
 def _likeness(
     old: SourceLine, new: SourceLine, old_contents: Contents, new_contents: Contents
 ) -> float:
@@ -441,9 +445,9 @@ def _likeness(
     shared = old_contents[old] & new_contents[new]
     is_same_number = old.line_number == new.line_number
     if not shared:
-        return 0.25 * is_same_number
+        return _SAME_NUMBER_ALONE * is_same_number
     n_contents = len(old_contents[old] | new_contents[new])
-    return 1.0 + len(shared) / n_contents + 0.5 * is_same_number
+    return 1.0 + len(shared) / n_contents + _SAME_NUMBER_TOO * is_same_number
 
 
 def _matches_by_number(old: Sequence[SourceLine], new: Sequence[SourceLine]) -> list[Match]:

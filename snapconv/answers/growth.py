@@ -50,6 +50,12 @@ _STRONG_ITERATIONS = 8
 # A line that is reached by several stacks does many things: that it does one of them every time
 # needs more.
 _LEAST_OF_LINE = 6
+# Iterations that keep memory evenly differ by no more than this factor.
+_EVEN = 2
+# A line that keeps less than so many times what it frees later has a full window.
+_LEAST_KEPT = 10
+# The last iteration is complete with this part of the events of the one before.
+_NEARLY_ALL_EVENTS = 0.9
 # What is freed by the next iteration and larger there may be a longer batch: batches of random
 # lengths grow seven times in a row once in 5,040.
 _LEAST_LARGER, _LEAST_EQUALLY_LARGER = 8, 4
@@ -313,7 +319,7 @@ def find_growth(analysis: DeviceAnalysis) -> tuple[Growth, ...]:
     survivors = _survivors(analysis)
     growths: list[Growth] = []
     for key, run, group in _runs(survivors, n_iterations):
-        is_even = run.sums.min() * 2 >= run.sums.max()
+        is_even = run.sums.min() * _EVEN >= run.sums.max()
         is_strong = run.n_iterations >= _FAIR_ITERATIONS
         if is_strong or (is_even and group.is_weak_evidence.all()):
             growths.append(run.growth(key, Fate.NEVER_FREED))
@@ -333,7 +339,7 @@ def _survivors(analysis: DeviceAnalysis) -> _Survivors:
     death = at(phases.iteration, table.freed_event, phases.n_iterations)
     # Without frames it may be anyone's; where the last iteration was cut short, what it would have
     # freed is still there.
-    is_evidence = (analysis.project_frame > -2) & np.bool_(_is_last_complete(phases))
+    is_evidence = ~analysis.features.has_no_frames & np.bool_(_is_last_complete(phases))
     is_evidence &= ~is_among(
         analysis.classification.category, categories_with(Trait.MADE_ONCE)
     )
@@ -355,7 +361,7 @@ def _survivors(analysis: DeviceAnalysis) -> _Survivors:
 def _is_last_complete(phases: Phases) -> bool:
     """Return whether the last iteration is complete.
 
-    It came to its optimizer, or has nine tenths as many events as the iteration before.
+    It came to its optimizer, or has nearly as many events as the iteration before.
     """
     last = phases.n_iterations - 1
     bounds = np.searchsorted(phases.iteration, (last - 1, last, last + 1))
@@ -363,7 +369,7 @@ def _is_last_complete(phases: Phases) -> bool:
     if phases.ends_in_oom:
         return False
     has_step = bool(has_code(phases.certain[start:end], Phase.OPTIMIZER).any())
-    return has_step or end - start >= 0.9 * (start - previous_start)
+    return has_step or end - start >= _NEARLY_ALL_EVENTS * (start - previous_start)
 
 
 def _growing_lines(
@@ -398,7 +404,7 @@ def _runs(
     late_bytes = dict(plain_rows(keys, n_late))
     for key, group in _groups(take(survivors, rows_of(stays))):
         run = _longest_run(group, n_iterations)
-        if run and late_bytes.get(key, 0) * 10 <= run.sums.sum():
+        if run and late_bytes.get(key, 0) * _LEAST_KEPT <= run.sums.sum():
             yield key, run, group
 
 

@@ -73,6 +73,10 @@ def _notes(analysis: DeviceAnalysis, growth: Sequence[Growth]) -> Iterator[Note]
     yield from rule_notes(analysis.features.user_rules)
 
 
+# More unknown memory than the peak divided by this is a note.
+_MUCH_UNKNOWN = 20
+
+
 def _category_notes(analysis: DeviceAnalysis) -> Iterator[Note]:
     """Say what the categories lack, or of pinned host memory the sizes."""
     if analysis.device.is_host:
@@ -87,7 +91,7 @@ def _category_notes(analysis: DeviceAnalysis) -> Iterator[Note]:
     is_unknown = analysis.classification.category == Category.UNKNOWN
     unknown = analysis.allocations.bytes_of(analysis.live_at_peak & is_unknown)
     is_choice = LIKELY_ONLY in analysis.classification.reasons
-    if unknown > analysis.replay.allocated.peak // 20 and not is_choice:
+    if unknown > analysis.replay.allocated.peak // _MUCH_UNKNOWN and not is_choice:
         moment = "peak" if analysis.n_events else "dump"
         yield Note(
             "much-unknown",

@@ -233,8 +233,12 @@ class _Unpacked(io.RawIOBase):
             )
 
 
+# Thus zlib reads the header and the end of a gzip file too.
+_GZIP_BITS = 16 + zlib.MAX_WBITS
+
+
 def _gunzip(file: BinaryIO, n_bytes: int) -> Iterator[bytes]:
-    decompress = zlib.decompressobj(wbits=31)
+    decompress = zlib.decompressobj(wbits=_GZIP_BITS)
     try:
         # Small pieces: at every member's end zlib copies what is left of the piece.
         while packed := file.read(_PIECE_BYTES):
@@ -243,7 +247,7 @@ def _gunzip(file: BinaryIO, n_bytes: int) -> Iterator[bytes]:
                 packed = decompress.unconsumed_tail
                 if decompress.eof and decompress.unused_data.startswith(b"\x1f\x8b"):
                     packed = decompress.unused_data
-                    decompress = zlib.decompressobj(wbits=31)
+                    decompress = zlib.decompressobj(wbits=_GZIP_BITS)
             if len(decompress.unused_data) > 1:
                 break  # padding, not another member
     except zlib.error as error:

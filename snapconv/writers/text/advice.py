@@ -40,7 +40,7 @@ def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterat
     if is_cached and not (advice.are_settings_tried or advice.is_failed):
         yield f"{next_line('what-if', file)} --search  (whether allocator settings reserve less)"
     if not advice.with_trades:
-        quarter = f"{max(advice.peak.n_bytes >> 22, 1)}MiB"
+        quarter = f"{max(advice.peak.n_bytes // 4 >> 20, 1)}MiB"
         yield f"{next_line('advise', file)} --save {quarter}  (changes with a price)"
 
 
