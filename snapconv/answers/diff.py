@@ -445,9 +445,10 @@ def _likeness(
     shared = old_contents[old] & new_contents[new]
     is_same_number = old.line_number == new.line_number
     if not shared:
-        return _SAME_NUMBER_ALONE * is_same_number
+        return _SAME_NUMBER_ALONE if is_same_number else 0.0
     n_contents = len(old_contents[old] | new_contents[new])
-    return 1.0 + len(shared) / n_contents + _SAME_NUMBER_TOO * is_same_number
+    likeness = 1.0 + len(shared) / n_contents
+    return likeness + _SAME_NUMBER_TOO if is_same_number else likeness
 
 
 def _matches_by_number(old: Sequence[SourceLine], new: Sequence[SourceLine]) -> list[Match]:

@@ -571,15 +571,14 @@ def why_unknown(analysis: DeviceAnalysis) -> str:
     if not analysis.features.is_traced.any():
         return f"the trace has {counted(n_events, 'event')} and no allocation"
     if not analysis.phases.has_steps:
-        return (
-            "no optimizer step ends an iteration in this trace"
-            + "; without an optimizer, call snapconv.step() under `snapconv record`"
-            * is_recorded
-        )
+        remedy = "; without an optimizer, call snapconv.step() under `snapconv record`"
+        reason = "no optimizer step ends an iteration in this trace"
+        return f"{reason}{remedy if is_recorded else ''}"
     reason = _why_unsure(analysis)
     if not reason:
         return ""
-    return f"{reason}; record more" + f" with `{_record_more(analysis)}`" * is_recorded
+    command = f" with `{_record_more(analysis)}`" if is_recorded else ""
+    return f"{reason}; record more{command}"
 
 
 def _why_unsure(analysis: DeviceAnalysis) -> str:

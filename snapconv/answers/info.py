@@ -61,11 +61,19 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) 
     Reserved bytes need no such choice: the replay ends at the sum of the recorded segments.
     """
     events = device.events
-    is_recorded = device.has_segments
     segments = device.segments
     blocks = device.blocks
     times = events.time_us
-    live = blocks.is_live
+    active_bytes = replayed.active.end
+    n_segments = n_blocks = n_live_blocks = 0
+    if device.has_segments:
+        active_bytes = int(blocks.block_bytes[blocks.is_live].sum())
+        n_segments = len(segments)
+        n_blocks = len(blocks)
+        n_live_blocks = count_of(blocks.is_live)
+    duration_us = None
+    if times is not None and len(times):
+        duration_us = int(times[-1] - times[0])
     history = decide_history(snapshot, device, replayed)
     counts = {
         action.name.lower(): count_of(has_code(events.action, action)) for action in Action
@@ -74,19 +82,15 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) 
         "device": device.device,
         "kind": device_kind(device.device),
         "n_events": len(events),
-        "duration_us": None
-        if times is None or not len(times)
-        else int(times[-1] - times[0]),
+        "duration_us": duration_us,
         "actions": {name: count for name, count in counts.items() if count},
-        "n_segments": len(segments) * is_recorded,
-        "n_blocks": len(blocks) * is_recorded,
-        "n_live_blocks": count_of(live) * is_recorded,
+        "n_segments": n_segments,
+        "n_blocks": n_blocks,
+        "n_live_blocks": n_live_blocks,
         "n_pools": len(distinct(segments.pool_id)),
         "n_streams": len(distinct(segments.stream)),
         "reserved_bytes": replayed.reserved.end,
-        "active_bytes": int(blocks.block_bytes[live].sum())
-        if is_recorded
-        else replayed.active.end,
+        "active_bytes": active_bytes,
         "at_least": sorted(replayed.at_least),
         "n_checked_sizes": replayed.size_check.n_checked,
         "n_different_sizes": replayed.size_check.n_different,

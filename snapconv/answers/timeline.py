@@ -27,7 +27,6 @@ from snapconv.columns import (
     read_only,
     rows_of,
     sums_by,
-    unknown_column,
 )
 from snapconv.replay.device_replay import AllocationTable, Curve, Replay
 from snapconv.replay.lifetimes import real_events
@@ -190,11 +189,8 @@ def _segment_events(device: DeviceSnapshot) -> Iterator[Any]:
     """
     events = real_events(device.events)
     rows = rows_of(np.isin(events.action, (*_ADDS, *_REMOVES)))[::-1]
-    pools = events.pool_id
-    if pools is None:
-        pools = unknown_column(len(events), np.int32)
-    columns = (events.action, events.addr, events.size, events.stream, pools)
-    return plain_rows(rows, *(column[rows] for column in columns))
+    columns = (events.action, events.addr, events.size, events.stream)
+    return plain_rows(rows, *(column[rows] for column in columns), events.pools(rows))
 
 
 def _take_away(reserved: list[_Piece], addr: int, end: int, event: int) -> list[_Piece]:

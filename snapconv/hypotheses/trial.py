@@ -308,7 +308,7 @@ class _Run:
             return
         calls = self.calls
         events = calls.events
-        pool = int(events.pool_id[event]) if events.pool_id is not None else -1
+        pool = events.pool_at(event)
         pool_id = calls.pools[pool if pool >= 0 else calls.default_pool]
         size = int(events.size[event])
         block = self._take(event, -1, pool_id, int(events.stream[event]), size)

@@ -208,11 +208,8 @@ def _write_reports(
     else:
         names = [f"rank{file.rank}"]
     stem = "-".join(filter(None, (*names, file.dump, request.mark)))
-    with (
-        _own_folder(request.job)
-        if is_remote(target)
-        else nullcontext(Path(target)) as folder
-    ):
+    is_store = is_remote(target)
+    with _own_folder(request.job) if is_store else nullcontext(Path(target)) as folder:
         with suppress(OSError):  # writing has the error
             folder.mkdir(parents=True, exist_ok=True)
         paths = []
@@ -223,7 +220,7 @@ def _write_reports(
             paths.append(path)
             databases.append(memory_database(path, report, extended=True))
         write_databases(databases, force=True, token=request.job)
-        if not is_remote(target):
+        if not is_store:
             return
         store, store_folder = open_store(target)
         try:

@@ -25,7 +25,6 @@ from snapconv.columns import (
     offsets_of,
     read_only,
     rows_of,
-    unknown_column,
     values_of,
 )
 from snapconv.notes import Note
@@ -227,12 +226,8 @@ def _allocation_table(
 ) -> AllocationTable:
     events = device.events
     alloc = lifetimes.alloc_event
-    n_rows = len(alloc)
     # A value comes from the alloc, else from the final block, else from the first free.
     event = first_known(alloc, lifetimes.free_requested_event, lifetimes.end_event)
-    pool_id = unknown_column(n_rows, np.int32)
-    if events.pool_id is not None:
-        pool_id = values_of(events.pool_id, event)
     table = AllocationTable(
         alloc_event=alloc,
         free_requested_event=lifetimes.free_requested_event,
@@ -242,9 +237,9 @@ def _allocation_table(
         stream=values_of(events.stream, event),
         requested_bytes=values_of(events.size, event),
         block_bytes=values_of(sizes.event_bytes, alloc),
-        is_exact=np.ones(n_rows, bool),
-        is_pending_at_end=np.zeros(n_rows, bool),
-        pool_id=pool_id,
+        is_exact=np.ones(len(alloc), bool),
+        is_pending_at_end=np.zeros(len(alloc), bool),
+        pool_id=events.pools(event),
         stack_id=values_of(events.stack_id, alloc),
         free_stack_id=values_of(events.stack_id, lifetimes.free_requested_event),
     )

@@ -122,14 +122,9 @@ def move_segments(
     is_undone: bool,
 ) -> None:
     """Let events of segments happen one after the other, or undo them, the newest first."""
-    pools = (
-        unknown_column(len(rows), np.int32)
-        if events.pool_id is None
-        else events.pool_id[rows]
-    )
     columns = (events.action, events.addr, events.size, events.stream, events.stack_id)
     moved = [column[rows] for column in columns]
-    values = np.column_stack((*moved, pools))
+    values = np.column_stack((*moved, events.pools(rows)))
     for action, addr, size, stream, stack_id, pool_id in values.tolist():
         if (action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)) == is_undone:
             segments.take_away(addr, addr + size)

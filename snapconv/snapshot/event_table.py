@@ -13,6 +13,7 @@ import numpy as np
 
 from snapconv.columns import (
     BoolColumn,
+    EventColumn,
     Int8Column,
     Int32Column,
     Int64Column,
@@ -20,6 +21,7 @@ from snapconv.columns import (
     has_code,
     read_only,
     unknown_column,
+    values_of,
 )
 from snapconv.snapshot.fields import (
     ADDRESS,
@@ -113,6 +115,16 @@ class EventTable:
         if event < 0 or self.time_us is None:
             return None
         return int(self.time_us[event])
+
+    def pools(self, rows: Int64Column | EventColumn) -> Int32Column:
+        """Return the pools of some events; -1 for the row -1, and where the file has no pools."""
+        if self.pool_id is None:
+            return unknown_column(len(rows), np.int32)
+        return values_of(self.pool_id, rows)
+
+    def pool_at(self, event: int) -> int:
+        """Return the pool of an event; -1 where the file has no pools."""
+        return -1 if self.pool_id is None else int(self.pool_id[event])
 
 
 def read_trace(trace: list[object], path: str, collected: Collected) -> EventTable:

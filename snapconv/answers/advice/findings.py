@@ -501,6 +501,9 @@ def advise(
     is_tried = trades and replays and not unknown and analysis.n_events <= _MOST_SEARCHED
     if is_tried:
         fits_already, setting = saving_setting(analysis, capacity)
+    enough: tuple[tuple[int, ...], ...] = ()
+    if goal_bytes is not None:
+        enough = tuple(_enough(findings, goal_bytes, demand))
     failed_bytes, failed_line = _failed_request(demand)
     return Advice(
         device=analysis.device.device,
@@ -513,9 +516,7 @@ def advise(
         with_trades=trades,
         findings=tuple(findings),
         together=_peak_together(findings, peak_of),
-        enough=tuple(_enough(findings, goal_bytes, demand))
-        if goal_bytes is not None
-        else (),
+        enough=enough,
         fits_already=fits_already,
         are_settings_tried=is_tried,
         setting=setting,

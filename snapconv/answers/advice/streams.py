@@ -47,7 +47,7 @@ def late_frees(evidence: Evidence) -> Iterator[Detected]:
         minor_release = int(era.first.partition(".")[2])
         is_old = minor_release < _STREAMS_NOT_RECORDED_SINCE
     change = called_otherwise(CallChange(completed=tuple(rows_of(is_late).tolist())))
-    yield evidence.finding_there(change, waiting, nccl=_NCCL * is_old)
+    yield evidence.finding_there(change, waiting, nccl=_NCCL if is_old else "")
 
 
 def idle_caches(evidence: Evidence) -> Iterator[Detected]:

@@ -79,7 +79,7 @@ def failed_allocations(analysis: DeviceAnalysis) -> tuple[FailedAllocation, ...]
     operations = analysis.facts.operations
     requests = []
     for event in analysis.phases.oom_events.tolist():
-        pool = int(events.pool_id[event]) if events.pool_id is not None else -1
+        pool = events.pool_at(event)
         stack = int(events.stack_id[event])
         operation = operations.names[operations.name_id[stack]] if stack >= 0 else ""
         requests.append(
