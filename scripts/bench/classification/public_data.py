@@ -12,7 +12,8 @@ _N_WORDS, _N_LETTERS = 40_000, 60_000
 _LETTERS = "abcdefghij klmnopqrst\nOG,!"
 # x-transformers splits its bytes at 90 million.
 _N_BYTES = 95_000_000
-_N_PAPERS, _N_TOPICS, _N_TERMS, _N_CITATIONS = 600, 7, 300, 1500
+# gcn trains on what comes after the first 1,500 papers.
+_N_PAPERS, _N_TOPICS, _N_TERMS, _N_CITATIONS = 1700, 7, 300, 4000
 
 
 def write_data(checkouts: Path) -> None:
@@ -33,9 +34,7 @@ def _words(path: Path) -> None:
 
 def _letters(path: Path) -> None:
     chosen = random.Random(0)
-    path.write_text(
-        "".join(chosen.choices(_LETTERS, k=_N_LETTERS)), encoding="utf-8"
-    )
+    path.write_text("".join(chosen.choices(_LETTERS, k=_N_LETTERS)), encoding="utf-8")
 
 
 def _tokens(path: Path) -> None:

@@ -19,6 +19,8 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from io import StringIO
 from multiprocessing import get_context
 from pathlib import Path
@@ -45,8 +47,8 @@ from scripts.measured.worker import declare_torchvision  # noqa: E402  # the roo
 _LIST = Path(__file__).with_suffix(".tsv")
 _TORCH = str(Path(torch.__file__).parent)
 _N_IMAGES = 2048
-# Programs log to these; neither changes what is on the device.
-_LOGGERS = ("torch.utils.tensorboard", "tensorboard", "wandb")
+# Programs log to these, and download by the last; none changes what is on the device.
+_REPLACED = ("torch.utils.tensorboard", "tensorboard", "wandb", "requests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +167,19 @@ def _stand_ins() -> Iterator[None]:
 
     with ExitStack() as parts:
         parts.enter_context(patch.object(DataLoader, "__init__", without_workers))
-        loggers = {name: MagicMock() for name in _LOGGERS}
-        loggers["torch.utils.tensorboard"].SummaryWriter().log_dir = "."
-        parts.enter_context(patch.dict(sys.modules, loggers))
+        replaced = {name: MagicMock(__spec__=ModuleSpec(name, None)) for name in _REPLACED}
+        replaced["torch.utils.tensorboard"].SummaryWriter().log_dir = "."
+        parts.enter_context(patch.dict(sys.modules, replaced))
         # pytorch-cifar asks stty how wide the terminal is.
         parts.enter_context(patch.object(os, "popen", lambda *_: StringIO("24 80")))
-        declare_torchvision()
-        from torchvision import datasets
+        # gcn downloads and unpacks what ``write_data`` has put there.
+        parts.enter_context(patch("tarfile.open", MagicMock()))
+        if find_spec("torchvision"):
+            declare_torchvision()
+            from torchvision import datasets
 
-        parts.enter_context(patch.object(datasets, "MNIST", _digits(datasets)))
-        parts.enter_context(patch.object(datasets, "CIFAR10", _photographs(datasets)))
+            parts.enter_context(patch.object(datasets, "MNIST", _digits(datasets)))
+            parts.enter_context(patch.object(datasets, "CIFAR10", _photographs(datasets)))
         yield
 
 

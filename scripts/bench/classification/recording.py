@@ -348,9 +348,7 @@ def _around_enabled_gradients(again: _Recomputation) -> Iterator[None]:
 
 
 @contextmanager
-def _derivatives_by_parameters(
-    observer: Observer, tell: Callable[[Known], None]
-) -> Iterator[None]:
+def _derivatives_by_parameters(observer: Observer, tell: Callable[[Known], None]) -> Iterator[None]:
     """Tell what a program derives by parameters for itself, and no ``.grad`` ever is.
 
     With a graph of its own, such a derivative is a part of forward, which autograd saves if at all.
