@@ -48,7 +48,7 @@ from snapconv.classification.classify import REASONS
 from snapconv.classification.decisions import Fact
 from snapconv.cli.app import app_with
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule
-from snapconv.torch_knowledge.optimizers import OF_OTHERS, OF_TORCH
+from snapconv.torch_knowledge.optimizers import optimizer_rows
 
 ROOT = Path(__file__).parents[1]
 SNAPSHOT = "fixtures/training_step.pickle"
@@ -202,16 +202,9 @@ def look_alikes() -> str:
 
 
 def optimizers() -> str:
-    """Return the table of the optimizers whose states are known."""
-    rows = (
-        (_pattern(rule.name), _range(rule.least_states, rule.most_states), f"`{rule.reason}`")
-        for rule in (*OF_TORCH, *OF_OTHERS)
-    )
-    return table(("class", "states for a parameter", "these"), rows)
-
-
-def _range(least: int, most: int) -> str:
-    return str(least) if least == most else f"{least} to {most}"
+    """Return the packages whose optimizers' states are known, as a list."""
+    packages = {file.partition("/")[0].removesuffix(".py") for file in optimizer_rows()}
+    return ", ".join(f"`{package}`" for package in sorted(packages)) + "\n"
 
 
 def categories() -> str:

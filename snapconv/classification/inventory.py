@@ -13,12 +13,12 @@ benchmark: count these as seen.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
-from math import log2
-from operator import itemgetter
+from itertools import islice, product
+from math import inf, log2
+from operator import attrgetter, itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,21 @@ from snapconv.classification.parameters import (
     Source,
     bytes_of,
 )
+from snapconv.classification.predictions import (
+    Hypothesis,
+    Prediction,
+    may_have_squares,
+    predict,
+)
 from snapconv.columns import Int64Column, distinct, grouped, rows_of
+from snapconv.torch_knowledge.optimizers import (
+    SAME,
+    States,
+    Variant,
+    has_states,
+    most_same,
+    same_states,
+)
 from snapconv.units import format_bytes
 
 SLUG = "explained-by-the-job"
@@ -54,8 +68,23 @@ REASONS = {
 _HAS_ALL = (Source.WHOLE, Source.ADDED)
 # What hostile files may cost: sizes by their bytes, the largest first, and numbers of layers.
 _MOST_SIZES, _MOST_LAYERS = 600, 60
+# The states of Adam with amsgrad.
+_OF_AMSGRAD = 3
+# Several optimizers with options have no more.
+_MOST_VARIANTS = 24
+# An unknown optimizer's: of two for different parameters, preconditioners, and quantized states.
+_RARE_VARIANTS = (
+    Variant(((States(SAME, 1),), (States(SAME, 2),))),
+    Variant(((States(SAME, 2),),), squares=True),
+    Variant(((States(SAME, 1),),), squares=True),
+    Variant(((),), squares=True),
+    Variant(((States(SAME // 4, 2),), (States(SAME, 2),))),
+    Variant(((States(SAME // 2, 2),), (States(SAME, 2),))),
+)
 # Equal counts cost equally, in every hypothesis.
 _MOST_CACHED = 1 << 16
+# Hypotheses that are rarer than the best one by so many bits are not weighed: 0.1 %.
+_MOST_BITS = 10
 # Hypotheses less probable than this, beside the best ones, change no row by more (30 %: 0.4
 # points).
 _LEAST_WEIGHT = 0.003
@@ -75,10 +104,14 @@ class Bits:
     # So many states, 0 to 4, for every parameter, of an unknown optimizer: most are Adam's two
     # (2.5).
     states: tuple[float, ...] = (2.0, 3.5, 0.6, 5.0, 7.0)
+    # 5 and 6, where parameters are known.
+    many_states: tuple[float, ...] = (8.0, 9.0)
     # No state of an unknown optimizer, where only forwards were seen, that save (2.2).
     no_state_yet: float = 1.3
-    # A known optimizer may keep it, and rarely does (0.4).
-    rare_state: float = 2.5
+    # A known optimizer has other options than the default, or none of what they give (0.4).
+    rare_option: float = 2.5
+    # Adam keeps the largest squares too: a third copy is more likely one of the weights.
+    amsgrad: float = 6.5
     # What a known optimizer or known gradients contradict (0.9).
     impossible: float = 10.0
     # A second model, a teacher or an average; or states, maybe weights, in full precision beside
@@ -88,9 +121,19 @@ class Bits:
     start: float = 2.0
     # What had no gradient is trained too, by one optimizer (0.4).
     trains_all: float = 4.0
+    # Parameters of the same sizes are not trained.
+    frozen: float = 8.0
+    # Blocks of a size lie beside each other as those of several states do, or as copies do not.
+    adjacency: float = 7.0
+    # An unknown optimizer has preconditioners, or quantized states.
+    rare_variant: float = 4.0
     # Nothing is trained, by whether forward saves for a backward: not, maybe, surely (0.2).
     untrained: tuple[float, float, float] = (0.0, 4.0, 9.0)
+    # The parameters are not those by the best source.
+    second_source: float = 2.0
     # --- for a size whose blocks are not as many as the hypothesis says
+    # Its parameters are of another kind than most.
+    other_kind: float = 1.0
     # There are more blocks (0.4).
     too_many: float = 2.5
     # There are fewer blocks (0.5).
@@ -106,52 +149,6 @@ class Bits:
 
 
 BITS = Bits()
-
-
-@dataclass(frozen=True, slots=True)
-class Hypothesis:
-    """What there is for every parameter, besides its weight."""
-
-    states: int = 0
-    gradients: int = 0
-    copies: int = 0
-    # In full precision: 1, masters of the optimizer and its states; 2, masters that are weights,
-    # and states.
-    precision: int = 0
-    # What had no gradient is trained as well: sparse, or in another optimizer's turn.
-    trains_all: bool = False
-    is_trained: bool = True
-
-    @property
-    def block_counts(self) -> Counts:
-        """The number of blocks for each parameter."""
-        return 1 + self.copies, self.states, self.gradients
-
-    @property
-    def per_parameter(self) -> int:
-        """Blocks of a parameter's size for each parameter."""
-        return sum(self.block_counts) - (self.states if self.precision else 0)
-
-    def explains(self, size: int, job: Job) -> bool:
-        """Return whether parameters have this size.
-
-        Or half of it, where the optimizer works in full precision.
-        """
-        return bool(job.sizes[size] or (self.precision and job.n_of_half(size)))
-
-    def __str__(self) -> str:
-        parts = ["weights"]
-        if self.states:
-            parts.append(f"{self.states} state{'s' * (self.states > 1)}")
-        if self.gradients:
-            parts.append("gradients")
-        if self.copies:
-            parts.append("a copy of the model")
-        if self.precision:
-            parts.append("in full precision beside half")
-        if self.trains_all:
-            parts.append("also for sizes without a gradient")
-        return " + ".join(parts) + ("" if self.is_trained else " (nothing is trained)")
 
 
 # --- hypotheses and the bits of their rarity
@@ -170,21 +167,96 @@ def hypotheses(job: Job) -> Iterator[tuple[Hypothesis, float]]:
 
 def _training_hypotheses(job: Job) -> Iterator[tuple[Hypothesis, float]]:
     gradient_bits = _bits_of_gradients(job)
-    turns = job.optimizers.may_be_several or job.parameters.source is Source.BEFORE
-    trains_all_bits = 0.0 if turns else BITS.trains_all
-    precisions = (0, 1, 2) if _has_full_precision(job) else (0,)
-    states_and_bits = enumerate(_bits_of_states(job))
-    for (states, state_bits), gradients, copies in product(states_and_bits, (0, 1), (0, 1)):
-        bits = state_bits + gradient_bits[gradients] + BITS.second * copies
-        if not job.has_step and job.reserves_more is bool(states or gradients):
+    variants = list(_variants(job))
+    for (variant, variant_bits), gradients, copies in product(variants, (0, 1), (0, 1)):
+        bits = variant_bits + gradient_bits[gradients]
+        if copies:
+            bits += BITS.second + BITS.adjacency * job.states_beside_each_other
+        if not job.has_step and job.reserves_more is bool(has_states(variant) or gradients):
             bits += BITS.start
-        plain = Hypothesis(states, gradients, copies)
-        for precision in precisions:
-            if precision != 1 or states:
-                precision_bits = BITS.second * (precision > 0)
-                yield replace(plain, precision=precision), bits + precision_bits
-        if states and job.sizes:
-            yield replace(plain, trains_all=True), bits + trains_all_bits
+        plain = Hypothesis(variant, gradients, copies)
+        yield plain, bits
+        if bits < BITS.impossible:
+            for hypothesis, more_bits in _extended(plain, job):
+                yield hypothesis, bits + more_bits
+
+
+def _extended(plain: Hypothesis, job: Job) -> Iterator[tuple[Hypothesis, float]]:
+    """Yield hypotheses that say more, each with its further bits."""
+    variant = plain.variant
+    if _is_in_full_precision(variant):
+        yield replace(plain, has_masters=True), 0.0
+    elif not (variant.kinds[0] or job.sizes):
+        yield replace(plain, has_masters=True), BITS.second
+    if not job.sizes:
+        return
+    if has_states(variant) and plain.is_simple:
+        turns = job.optimizers.may_be_several or job.parameters.source is Source.BEFORE
+        yield replace(plain, trains_all=True), 0.0 if turns else BITS.trains_all
+    if not (plain.copies or variant.squares):
+        yield replace(plain, is_frozen=True), BITS.frozen
+
+
+def _is_in_full_precision(variant: Variant) -> bool:
+    """Return whether all states are twice as large as their weights."""
+    states = [states for kind in variant.kinds for states in kind]
+    return bool(states) and all(eighths == 2 * SAME for eighths, _ in states)
+
+
+def _variants(job: Job) -> Iterator[tuple[Variant, float]]:
+    """Yield the states that there may be of every parameter, each with its bits."""
+    optimizers = job.optimizers
+    if not (optimizers.variants and optimizers.are_known):
+        yield from _guessed_variants(job)
+        return
+    choices = islice(product(*optimizers.variants), _MOST_VARIANTS)
+    known_variants = dict.fromkeys(map(_combined, choices))
+    yield from _known_variants(known_variants)
+    # What keeps none by default may by options that were not measured, as momentum.
+    least_bits = BITS.impossible if any(map(has_states, known_variants)) else 0.0
+    is_to_come = not (job.has_step or optimizers.states_are_built)
+    for number, bits in enumerate(_bits_of_states(job)):
+        if same_states(number) not in known_variants:
+            may_be_none = is_to_come and not number
+            yield same_states(number), 0.0 if may_be_none else max(least_bits, bits)
+
+
+def _guessed_variants(job: Job) -> Iterator[tuple[Variant, float]]:
+    """Yield what an unknown optimizer may keep."""
+    for number, bits in enumerate(_bits_of_states(job)):
+        yield same_states(number), bits
+        # The optimizer's own weights, and its states.
+        n_states = number + bool(job.sizes)
+        if n_states and _has_full_precision(job):
+            yield same_states(n_states, 2 * SAME), bits + BITS.second
+    if job.sizes:
+        has_squares = may_have_squares(job)
+        for variant in _RARE_VARIANTS:
+            if has_squares or not variant.squares:
+                yield variant, BITS.rare_variant
+
+
+def _bits_of_states(job: Job) -> tuple[float, ...]:
+    """Return the bits of so many states of every parameter of an unknown optimizer."""
+    if job.sizes:
+        return BITS.states + BITS.many_states
+    no_state = BITS.no_state_yet if job.saves else BITS.states[0]
+    return (no_state, *BITS.states[1:])
+
+
+def _known_variants(variants: Iterable[Variant]) -> Iterator[tuple[Variant, float]]:
+    """Yield the variants of optimizers that are known, the default first."""
+    numbers = {variant: most_same(variant) for variant in variants}
+    default = next(iter(numbers.values()), 0)
+    for variant, number in numbers.items():
+        if not default:
+            # Without what options give, nothing would be kept.
+            yield variant, BITS.rare_option * (len(numbers) > 1 and not number)
+        elif variant.is_optional and number == default + 1 == _OF_AMSGRAD:
+            yield variant, BITS.amsgrad
+        else:
+            n_more = max(1, number - default)
+            yield variant, BITS.rare_option * n_more * variant.is_optional
 
 
 def _has_full_precision(job: Job) -> bool:
@@ -193,25 +265,17 @@ def _has_full_precision(job: Job) -> bool:
     return 2 * bytes_of(masters & job.counts) >= bytes_of(job.sizes)
 
 
-def _bits_of_states(job: Job) -> list[float]:
-    if not job.optimizers.states_range:
-        no_state = BITS.no_state_yet if job.saves and not job.sizes else BITS.states[0]
-        return [no_state, *BITS.states[1:]]
-    low, high = job.optimizers.states_range
-    return [_bits_in_range(job, states, low, high) for states in range(len(BITS.states))]
-
-
-def _bits_in_range(job: Job, states: int, low: int, high: int) -> float:
-    """Return the bits of so many states where the optimizer is known."""
-    if states == 0 < low and not job.has_step:
-        return 0.0  # the first step may be still to come
-    if low <= states <= high:
-        n_rare = states - low if low else int(states == 0)
-        return BITS.rare_state * n_rare
-    # Without a step nothing shows whether Adam keeps a maximum too.
-    if states == high + 1 > 2 and not job.has_step:
-        return BITS.states[states]
-    return BITS.impossible
+def _combined(variants: Iterable[Variant]) -> Variant:
+    """Combine the variants of several optimizers: each has some of the parameters."""
+    variants = list(variants)
+    kinds = dict.fromkeys(kind for variant in variants for kind in variant.kinds)
+    return Variant(
+        tuple(kinds),
+        any(variant.squares for variant in variants),
+        any(variant.is_flat for variant in variants),
+        any(variant.has_others for variant in variants),
+        any(variant.is_optional for variant in variants),
+    )
 
 
 def _bits_of_gradients(job: Job) -> tuple[float, float]:
@@ -227,22 +291,9 @@ def _bits_of_gradients(job: Job) -> tuple[float, float]:
 # --- the bits of what a hypothesis misses
 
 
-def predicted(hypothesis: Hypothesis, size: int, job: Job) -> Counts:
-    """Return how many open blocks of a size there should be."""
-    n_parameters = job.sizes[size]
-    weights, states, gradients = (n_parameters * n for n in hypothesis.block_counts)
-    if hypothesis.precision:
-        n_half = job.n_of_half(size)
-        states = n_half * (hypothesis.states + (hypothesis.precision == 1))
-        weights += n_half * (hypothesis.precision == 2)
-    if job.has_gradients:
-        gradients = 0
-    return job.open_counts(size, (weights, states, gradients))
-
-
 def blocks_without_gradient(hypothesis: Hypothesis, job: Job) -> int:
     """Return how many blocks there are for each parameter that had no gradient."""
-    n_blocks = 1 + hypothesis.copies + hypothesis.states
+    n_blocks = 1 + hypothesis.copies + hypothesis.n_states
     if job.parameters.source in (Source.ADDED, Source.BEFORE) or not job.sizes:
         n_blocks += hypothesis.gradients
     return n_blocks
@@ -258,18 +309,27 @@ def bits_of_count(n: int, n_layers: int) -> float:
     return bits
 
 
+@dataclass(frozen=True, slots=True)
+class Misses:
+    """The bits of all counts that a hypothesis misses, and the bytes that it explains."""
+
+    bits: float
+    explained_bytes: int
+
+
 def missed(
-    hypothesis: Hypothesis, job: Job, n_layers: int, sizes: list[int]
-) -> tuple[float, int]:
-    """Return the bits of all counts that a hypothesis misses, and the bytes that it explains."""
-    bits = 0.0
+    hypothesis: Hypothesis, prediction: Prediction, job: Job, n_layers: int, sizes: list[int]
+) -> Misses:
+    """Return what a hypothesis misses."""
+    bits = BITS.other_kind * prediction.n_other_kinds
     explained_bytes = 0
     total_bytes = max(1, bytes_of(job.counts))
     for size in sizes:
         n = job.counts[size]
         n_explained = 0
-        if hypothesis.explains(size, job):
-            size_bits, n_explained = _bits_of_size(hypothesis, job, size)
+        counts = prediction.counts.get(size)
+        if counts is not None:
+            size_bits, n_explained = _bits_of_size(hypothesis, counts, job, size, n_layers)
         elif not n:
             continue
         elif job.sizes:
@@ -278,10 +338,10 @@ def missed(
             size_bits, n_explained = _bits_without_parameters(
                 n, hypothesis.per_parameter, n_layers
             )
-        share = size * max(n, job.sizes[size]) / total_bytes
+        share = size * max(n, sum(counts or ())) / total_bytes
         bits += share**_SHARE_POWER * size_bits
         explained_bytes += size * n_explained
-    return bits, explained_bytes
+    return Misses(bits, explained_bytes)
 
 
 @lru_cache(_MOST_CACHED)
@@ -301,17 +361,21 @@ def _bits_without_parameters(n: int, times: int, n_layers: int) -> tuple[float, 
     return min(options)
 
 
-def _bits_of_size(hypothesis: Hypothesis, job: Job, size: int) -> tuple[float, int]:
-    """Return the bits of a size that parameters have, and how many blocks of it are explained."""
+def _bits_of_size(
+    hypothesis: Hypothesis, counts: Counts, job: Job, size: int, n_layers: int
+) -> tuple[float, int]:
+    """Return the bits of a predicted size, and how many blocks of it are explained."""
     n = job.counts[size]
-    expected = sum(predicted(hypothesis, size, job))
+    expected = sum(counts)
     if n == expected:
         return 0.0, n
     if n > expected:  # one block more, an ids tensor, spoils nothing
+        if hypothesis.is_frozen:
+            return bits_of_count(n - expected, n_layers), n
         options = [(BITS.too_many + 0.5 * log2(1 + n - expected), expected)]
     else:
         options = [(BITS.too_few + log2(1 + expected - n), 0)]
-    if not hypothesis.precision:
+    if job.sizes[size] and hypothesis.is_simple:
         options += _bits_of_other_number(hypothesis, job, size)
     return min(options)
 
@@ -322,7 +386,7 @@ def _bits_of_other_number(
     """Yield the bits of another number of parameters of a size, if that leaves no remainder."""
     n = job.counts[size]
     times = hypothesis.per_parameter
-    n_parameters, remainder = divmod(n + job.n_from_facts(size), times)
+    n_parameters, remainder = divmod(n + job.fact_total[size], times)
     if remainder:
         return
     if n_parameters > job.sizes[size]:
@@ -354,30 +418,47 @@ class Weighed:
 
     weight: float
     hypothesis: Hypothesis
+    prediction: Prediction
     job: Job
     explained: float
 
 
 def weigh(alternatives: list[Job]) -> list[Weighed]:
     """Weigh all hypotheses about some jobs, the most probable first."""
-    counts = alternatives[0].counts
     sizes = _sizes_to_weigh(alternatives)
-    total_bytes = max(1, bytes_of(counts))
-    options = []
-    for number, job in enumerate(alternatives):
-        n_layers = _possible_layers(job)
-        for hypothesis, rarity in hypotheses(job):
-            misses = [missed(hypothesis, job, n, sizes) for n in n_layers]
-            missed_bits, explained_bytes = min(misses, key=itemgetter(0))
-            # Parameters by a second source are rarer than those by the best.
-            bits = rarity + missed_bits + (number > 0)
-            options.append((bits, (hypothesis, job, explained_bytes / total_bytes)))
+    total_bytes = max(1, bytes_of(alternatives[0].counts))
+    n_layers = {id(job): _possible_layers(job) for job in alternatives}
+    options: list[tuple[float, tuple[Hypothesis, Prediction, Job, float]]] = []
+    least_bits = inf
+    for rarity, hypothesis, job in _candidates(alternatives):
+        if rarity > least_bits + _MOST_BITS and len(options) > 1:
+            break
+        prediction = predict(hypothesis, job)
+        if prediction.is_new(hypothesis, job):
+            misses = [
+                missed(hypothesis, prediction, job, n, sizes) for n in n_layers[id(job)]
+            ]
+            fewest = min(misses, key=attrgetter("bits"))
+            bits = rarity + fewest.bits
+            least_bits = min(least_bits, bits)
+            explained = fewest.explained_bytes / total_bytes
+            options.append((bits, (hypothesis, prediction, job, explained)))
     options.sort(key=itemgetter(0))
-    least_bits = options[0][0]
     weights = np.array([2.0 ** (least_bits - bits) for bits, _ in options])
     weights /= weights.sum()
     pairs = zip(weights.tolist(), options, strict=True)
     return [Weighed(weight, *explanation) for weight, (_, explanation) in pairs]
+
+
+def _candidates(alternatives: list[Job]) -> list[tuple[float, Hypothesis, Job]]:
+    """Return all hypotheses, the least rare first: each with its bits and its job."""
+    candidates = []
+    for number, job in enumerate(alternatives):
+        # Parameters by a second source are rarer than those by the best.
+        source_bits = BITS.second_source if number else 0.0
+        for hypothesis, rarity in hypotheses(job):
+            candidates.append((rarity + source_bits, hypothesis, job))
+    return sorted(candidates, key=itemgetter(0))
 
 
 def _sizes_to_weigh(alternatives: list[Job]) -> list[int]:
@@ -385,8 +466,7 @@ def _sizes_to_weigh(alternatives: list[Job]) -> list[int]:
     counts = alternatives[0].counts
     sizes = set(counts)
     for job in alternatives:
-        for size in job.sizes:
-            sizes |= {size, 2 * size}
+        sizes |= job.sizes.keys()
 
     def order(size: int) -> tuple[int, int]:
         return -size * counts[size], size
@@ -412,32 +492,49 @@ def _possible_layers(job: Job) -> list[int]:
 Layout = tuple[float, tuple[tuple[Category, int], ...]]
 
 
-def layouts(hypothesis: Hypothesis, job: Job, size: int, n: int) -> list[Layout]:
+def layouts(weighed: Weighed, size: int, n: int) -> list[Layout]:
     """Lay out the blocks of one size in order of addresses.
 
     Weights lie below states of their size in 99 % of pairs, gradients in 46 to 51 %, which shows
-    nothing.
+    nothing. The probabilities sum to the share of the blocks that the hypothesis predicts.
     """
+    hypothesis = weighed.hypothesis
+    job = weighed.job
     if not hypothesis.is_trained:
         return [(1.0, ((Category.WEIGHT, n),))]
-    if not hypothesis.explains(size, job):
-        n_parameters, remainder = divmod(n, blocks_without_gradient(hypothesis, job))
-        weights = n_parameters * (1 + hypothesis.copies) + remainder
-        states = n_parameters * hypothesis.states
-        return _ordered((weights, states, n - weights - states), job)
-    counts = predicted(hypothesis, size, job)
+    counts = weighed.prediction.counts.get(size)
+    if counts is not None:
+        return _predicted_layouts(weighed, counts, size, n)
+    n_parameters, remainder = divmod(n, blocks_without_gradient(hypothesis, job))
+    weights = n_parameters * (1 + hypothesis.copies) + remainder
+    states = n_parameters * hypothesis.n_states
+    return _ordered((weights, states, n - weights - states), job)
+
+
+def _predicted_layouts(weighed: Weighed, counts: Counts, size: int, n: int) -> list[Layout]:
+    hypothesis = weighed.hypothesis
+    job = weighed.job
     surplus = n - sum(counts)
-    whole_copies = None
-    if surplus and not hypothesis.precision:
+    limited = _ordered(_limited(counts, n), job)
+    may_be_whole = surplus and not hypothesis.is_frozen and job.sizes[size]
+    if may_be_whole and hypothesis.is_simple:
         whole_copies = _whole_copies(hypothesis, job, size, n, surplus)
-    limited = _limited(counts, n)
-    if not whole_copies:
-        return _ordered(limited, job)
-    if surplus < 0 or job.parameters.source not in _HAS_ALL:
-        return _ordered(whole_copies, job)
-    # Parameters without a gradient this time, or no parameters.
-    alternatives = _ordered(whole_copies, job) + _ordered(limited, job)
-    return [(share / 2, layout) for share, layout in alternatives]
+        if whole_copies:
+            layout = _ordered(whole_copies, job)
+            if surplus < 0 or job.parameters.source not in _HAS_ALL:
+                return layout
+            # Parameters without a gradient this time, or no parameters.
+            return [(share / 2, order) for share, order in layout + limited]
+    # States of an optimizer that is known are as many as these: what is more is weights.
+    is_weights = hypothesis.is_frozen or surplus < job.sizes[size] or job.has_known_states
+    is_said = surplus > 0 and is_weights
+    share = 1.0 if is_said else _predicted_share(sum(counts), n)
+    return [(share * part, order) for part, order in limited]
+
+
+def _predicted_share(n_expected: int, n: int) -> float:
+    """Return the share of blocks that is predicted: of what is not, nothing is said."""
+    return min(n_expected, n) / max(n_expected, n, 1)
 
 
 def _whole_copies(
@@ -445,14 +542,15 @@ def _whole_copies(
 ) -> Counts | None:
     """Count by another number of parameters of this size, if that leaves no remainder."""
     times = hypothesis.per_parameter
-    n_blocks = n + job.n_from_facts(size)
+    n_blocks = n + job.fact_total[size]
     n_parameters, remainder = divmod(n_blocks, times)
     if remainder:
         return None
     if n_parameters <= job.sizes[size] and not (times > 1 and n_blocks and surplus < 0):
         return None
+    weights, states, gradients = hypothesis.block_counts
     return job.open_counts(
-        size, (n_parameters * count for count in hypothesis.block_counts)
+        size, (n_parameters * weights, n_parameters * states, n_parameters * gradients)
     )
 
 
@@ -508,9 +606,9 @@ def _mark_size(
     hypothesis = weighed.hypothesis
     job = weighed.job
     n = len(members)
-    model = layouts(hypothesis, job, size, n)
+    model = layouts(weighed, size, n)
     trains_it = hypothesis.trains_all and n % blocks_without_gradient(hypothesis, job) == 0
-    if trains_it or hypothesis.explains(size, job):
+    if trains_it or size in weighed.prediction.counts:
         _mark(table, members, weighed.weight, model)
         return
     judged = dict(other_sizes.judge(size))

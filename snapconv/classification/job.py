@@ -1,6 +1,6 @@
 """A job as the recording shows it: open blocks, blocks that facts have named, parameters."""
 
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -9,8 +9,10 @@ import numpy as np
 from snapconv.classification.categories import Category
 from snapconv.classification.conditions import saves
 from snapconv.classification.decisions import Decided
+from snapconv.classification.features import Features
 from snapconv.classification.parameters import (
     LEAST_REPEATED,
+    SMALL_BYTES,
     Parameters,
     Sizes,
     bytes_of,
@@ -18,8 +20,21 @@ from snapconv.classification.parameters import (
     counted,
     is_training,
 )
-from snapconv.columns import Int64Column, number_groups, rows_of
+from snapconv.columns import (
+    BoolColumn,
+    Int64Column,
+    distinct,
+    has_code,
+    is_among,
+    number_groups,
+    rows_by,
+    rows_of,
+    run_starts,
+)
 from snapconv.phases.trace_phases import Optimizers, Phase
+
+# Fewer blocks show nothing of how they lie: of each parameter, and runs of equal ones.
+_LEAST_BLOCKS, _LEAST_RUNS = 3, 4
 
 # Numbers of blocks: weights, optimizer states, gradients; KINDS is their order.
 Counts = tuple[int, int, int]
@@ -43,6 +58,8 @@ class Job:
     has_step: bool
     infers: bool
     reserves_more: bool | None
+    # From -1 to 1: blocks lie as copies of a model do, or as several states of each parameter.
+    states_beside_each_other: float = 0.0
 
     @property
     def sizes(self) -> Sizes:
@@ -50,26 +67,33 @@ class Job:
         return self.parameters.sizes
 
     @cached_property
+    def has_known_states(self) -> bool:
+        """Whether all states are of known optimizers, and as large as their weights."""
+        return self.optimizers.states_range is not None
+
+    @cached_property
     def has_gradients(self) -> bool:
         """Whether facts have named most gradients, and so all: what is open is none."""
         gradients = self.fact_counts[Category.GRADIENT]
         return 2 * bytes_of(gradients & self.sizes) > bytes_of(self.sizes)
 
-    def n_from_facts(self, size: int) -> int:
-        """Weights, gradients and states of a size that facts have named."""
-        return sum(sizes[size] for sizes in self.fact_counts.values())
+    @cached_property
+    def fact_total(self) -> Sizes:
+        """Weights, gradients and states that facts have named, by size."""
+        total: Sizes = Counter()
+        for sizes in self.fact_counts.values():
+            total.update(sizes)
+        return total
 
-    def open_counts(self, size: int, counts: Iterable[int]) -> Counts:
+    def open_counts(self, size: int, counts: Counts) -> Counts:
         """Subtract what facts have named from the blocks of a size."""
-        kinds_and_counts = zip(KINDS, counts, strict=True)
+        if not self.fact_total[size]:
+            return counts
         weights, states, gradients = (
-            max(0, n - self.fact_counts[kind][size]) for kind, n in kinds_and_counts
+            max(0, n - self.fact_counts[kind][size])
+            for kind, n in zip(KINDS, counts, strict=True)
         )
         return weights, states, gradients
-
-    def n_of_half(self, size: int) -> int:
-        """Parameters of half a size."""
-        return self.sizes[size // 2] if size % 2 == 0 else 0
 
 
 def jobs(decided: Decided, rows: Int64Column) -> list[Job]:
@@ -90,7 +114,82 @@ def jobs(decided: Decided, rows: Int64Column) -> list[Job]:
         infers=not trains and bool(is_forward.any()),
         reserves_more=features.reserves_more,
     )
+    beside = states_beside_each_other(features, rows, best.sizes)
+    job = replace(job, states_beside_each_other=beside)
     return [job, *(replace(job, parameters=parameters) for parameters in alternatives)]
+
+
+def states_beside_each_other(features: Features, rows: Int64Column, sizes: Sizes) -> float:
+    """Return whether blocks lie as several states of each parameter do, or as a copy of the model.
+
+    An optimizer makes the states of a parameter one after the other, so that more blocks have one
+    of their size right above them than in the model. A copy has the model's sizes in their order.
+    From -1, for a copy, to 1.
+    """
+    rows = rows_by(
+        features.allocations.addr, rows[features.sizes[rows] >= SMALL_BYTES]
+    )
+    n_bytes = features.sizes[rows]
+    n_in_model, n_per_parameter = _numbers_of_blocks(n_bytes, sizes)
+    is_whole = has_code(n_per_parameter, _usual(n_per_parameter, n_bytes))
+    is_model = is_whole & (_ranks(n_bytes) < n_in_model)
+    model = _Neighbours(features, rows, is_model)
+    n_runs = np.count_nonzero(is_model) - model.n_equal
+    if n_runs < _LEAST_RUNS:
+        return 0.0
+    above = _Neighbours(features, rows, is_whole & ~is_model)
+    # With a copy of the model, so many have an equal one above.
+    n_with_copy = np.count_nonzero(is_whole) - 2 * np.count_nonzero(is_model) - n_runs
+    n_beside = above.n_equal - model.n_equal - n_with_copy
+    n_in_order = np.count_nonzero(is_among(above.unequal, distinct(model.unequal)))
+    n_repeated = n_in_order / max(len(model.unequal), 1) - 1
+    return min(max(n_beside / n_runs, 0.0), 1.0) - min(max(n_repeated, 0.0), 1.0)
+
+
+class _Neighbours:
+    """Marked blocks right above each other, of rows in order of addresses.
+
+    ``n_equal``: pairs of one size; ``unequal``: a number for the sizes of each other pair.
+    """
+
+    def __init__(self, features: Features, rows: Int64Column, marked: BoolColumn) -> None:
+        n_bytes = features.sizes[rows]
+        steps = np.diff(features.allocations.addr[rows])
+        is_above = steps == features.allocations.block_bytes[rows[:-1]]
+        is_above &= marked[:-1] & marked[1:]
+        is_equal = n_bytes[1:] == n_bytes[:-1]
+        pair_ids = n_bytes[:-1] * (int(n_bytes.max(initial=0)) + 1) + n_bytes[1:]
+        self.n_equal = np.count_nonzero(is_above & is_equal)
+        self.unequal = pair_ids[is_above & ~is_equal]
+
+
+def _numbers_of_blocks(n_bytes: Int64Column, sizes: Sizes) -> tuple[Int64Column, Int64Column]:
+    """Return for each block the parameters of its size, and the blocks for each of them.
+
+    0 where there are no whole number of these, or too few to lie in any way.
+    """
+    unique_sizes, inverse, counts = np.unique(n_bytes, return_inverse=True, return_counts=True)
+    parameters = np.array([sizes[size] for size in unique_sizes.tolist()], np.int64)
+    number, remainder = np.divmod(counts, np.maximum(parameters, 1))
+    number[(remainder > 0) | (parameters == 0) | (number < _LEAST_BLOCKS)] = 0
+    return parameters[inverse], number[inverse]
+
+
+def _usual(numbers: Int64Column, n_bytes: Int64Column) -> int:
+    """Return the number of most bytes, if it is not 0; else -1."""
+    unique_numbers, inverse = np.unique(numbers, return_inverse=True)
+    total_bytes = np.bincount(inverse, n_bytes) * (unique_numbers > 0)
+    return int(unique_numbers[total_bytes.argmax()]) if total_bytes.any() else -1
+
+
+def _ranks(values: Int64Column) -> Int64Column:
+    """Count for each entry the equal ones before it."""
+    order = np.argsort(values, kind="stable")
+    starts = run_starts(values[order])
+    lengths = np.diff(np.append(starts, len(values)))
+    ranks = np.empty(len(values), np.int64)
+    ranks[order] = np.arange(len(values)) - np.repeat(starts, lengths)
+    return ranks
 
 
 def _fact_counts(decided: Decided) -> dict[Category, Sizes]:

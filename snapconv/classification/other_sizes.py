@@ -57,6 +57,8 @@ class Sign(Enum):
     BESIDE_PARAMETERS = (-0.4, 0.7, -0.8, 1.8)
     THREE_AND_MORE_BESIDE_PARAMETERS = (-0.5, -0.4, -0.2, 1.4)
     BESIDE_FROZEN_MODEL = (1.9, -1.6, -0.2, 0.5)
+    # The optimizer keeps states that are not as large as weights.
+    OPTIMIZER_HAS_OTHER_SIZES = (0.0, 0.0, 0.0, 6.0)
     # A forward saves for a backward.
     FORWARD_SAVES = (2.8, 1.3, -1.0, -1.4)
 
@@ -76,6 +78,8 @@ class OtherSizes:
         self._inputs = np.unique(inputs[inputs >= _LEAST_WIDTH])[-_MOST_WIDTHS:]
         self._n_layers = job.n_layers if job.n_layers > 1 else layers_by_counts(job.counts)
         self._has_frozen = _has_frozen_model(job)
+        variants = [variant for of_one in job.optimizers.variants for variant in of_one]
+        self._has_states_of_other_sizes = any(v.squares or v.has_others for v in variants)
 
     def _signs(self, size: int) -> list[Sign]:
         """Return the signs that the blocks of one size have."""
@@ -96,6 +100,7 @@ class OtherSizes:
             (job.sizes, Sign.BESIDE_PARAMETERS),
             (job.sizes and is_repeated, Sign.THREE_AND_MORE_BESIDE_PARAMETERS),
             (self._has_frozen, Sign.BESIDE_FROZEN_MODEL),
+            (self._has_states_of_other_sizes, Sign.OPTIMIZER_HAS_OTHER_SIZES),
             (forward_saves, Sign.FORWARD_SAVES),
         )
         return [sign for holds, sign in conditions if holds]

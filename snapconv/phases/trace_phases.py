@@ -38,7 +38,14 @@ from snapconv.stacks.paths import normal
 from snapconv.stacks.stack_roles import StackRoles, marked_stacks
 from snapconv.stop_signals import stage
 from snapconv.torch_knowledge.frame_patterns import Role
-from snapconv.torch_knowledge.optimizers import OF_OTHERS, OF_TORCH, OptimizerRule
+from snapconv.torch_knowledge.optimizers import (
+    OptimizerRow,
+    Variant,
+    has_other_sizes,
+    n_same,
+    rows_of_class,
+    rows_of_file,
+)
 
 _STEP = "Optimizer.step#"
 _ZERO_GRAD = "Optimizer.zero_grad#"
@@ -49,7 +56,7 @@ _STEP_NAME = re.compile(r"^Optimizer\.step#(\w+)\.step$")
 _OPTIMIZER_FILE = re.compile(
     r"torch/(optim|amp|cuda/amp|utils/_contextlib|autograd/profiler)[/.\w]{0,255}\.py$"
 )
-_CLASS_FILE = re.compile(r"torch/optim/(?!optimizer|lr_scheduler|swa_utils)(\w+)\.py$")
+_TORCH_OPTIMIZER = re.compile(r"torch/optim/(?!optimizer|lr_scheduler|swa_utils)\w+\.py$")
 
 
 # Frees have stacks of their own where fewer than this share repeat those of their allocs.
@@ -73,18 +80,41 @@ class Phase(IntEnum):
 class Optimizers:
     """The optimizers of a file.
 
-    ``names``: their classes, if torch wrote them. ``states_range``: tensors that each keeps for
-    every one of its parameters, the least and the most; None where one is not known, or where they
-    differ. ``states_are_built``: each makes them when it is built itself, and so before the first
-    gradients. ``are_known``: none was seen that is in no table. ``may_be_several``: steps on
-    several lines; an iteration may then have the gradients of one model only.
+    ``names``: their classes, if torch wrote them. ``variants``: for each the states that it may
+    keep, by its options. ``are_known``: none was seen that is in no table. ``states_are_built``:
+    each makes them when it is built itself, and so before the first gradients. ``may_be_several``:
+    steps on several lines; an iteration may then have the gradients of one model only.
     """
 
     names: tuple[str, ...]
-    states_range: tuple[int, int] | None
+    variants: tuple[tuple[Variant, ...], ...]
     are_known: bool
     states_are_built: bool
     may_be_several: bool
+
+    @property
+    def needs_are_known(self) -> bool:
+        """Whether parameters show what each keeps: its states are no larger than some copies.
+
+        Histories of all weights together, and preconditioners, may have any size.
+        """
+        unbounded = any(
+            variant.is_flat or variant.squares or variant.has_others
+            for of_one in self.variants
+            for variant in of_one
+        )
+        return self.are_known and not unbounded
+
+    @property
+    def states_range(self) -> tuple[int, int] | None:
+        """The least and the most states of every parameter, in its size, by usual options.
+
+        None where they are not known, or where optimizers differ.
+        """
+        if not (self.variants and self.are_known):
+            return None
+        ranges = set(map(_range_of_states, self.variants))
+        return ranges.pop() if len(ranges) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -402,23 +432,38 @@ def _numbered(phase: Int8Column, ends: Int64Column) -> Int32Column:
 # --- the optimizers, by name or by file
 
 
+def _range_of_states(variants: tuple[Variant, ...]) -> tuple[int, int] | None:
+    """Return the least and the most states of an optimizer; None if one is not as large."""
+    usual = [variant for variant in variants if not variant.is_optional]
+    if not any(variant.kinds[0] for variant in usual):
+        usual = list(variants)
+    if any(map(has_other_sizes, usual)):
+        return None
+    numbers = [n_same(kind) for variant in usual for kind in variant.kinds]
+    return min(numbers), max(numbers)
+
+
 def find_optimizers(snapshot: Snapshot, roles: StackRoles) -> Optimizers:
-    """Find the optimizers, by torch's annotations, or else by the files of their frames."""
-    names = _annotated_optimizers(snapshot)
-    rules = {rule_of(name, (*OF_TORCH, *OF_OTHERS)) for name in names}
-    if not rules:
-        rules = _rules_by_files(snapshot.stacks, roles)
-    known_rules = [rule for rule in rules if rule is not None]
-    are_known = len(known_rules) == len(rules)
-    ranges = {(rule.least_states, rule.most_states) for rule in known_rules}
+    """Find the optimizers, by the files of their steps' frames and by torch's annotations."""
+    return known_optimizers(_annotated_optimizers(snapshot), roles)
+
+
+def known_optimizers(names: set[str], roles: StackRoles) -> Optimizers:
+    """Find the optimizers in the table; ``names`` are their classes, where torch wrote them."""
+    optimizers = _rows_by_files(roles, names)
+    if () not in optimizers and len(optimizers) < len(names):
+        known_names = {row.name for rows in optimizers for row in rows}
+        optimizers |= {tuple(rows_of_class(name)) for name in names - known_names}
+    known_rows = [rows for rows in optimizers if rows]
+    are_known = len(known_rows) == len(optimizers)
+    is_built = [row.is_built for rows in known_rows for row in rows]
+    variants = (dict.fromkeys(v for row in rows for v in row.variants) for rows in known_rows)
     return Optimizers(
         names=tuple(sorted(names)),
-        states_range=ranges.pop() if are_known and len(ranges) == 1 else None,
+        variants=tuple(sorted(map(tuple, variants), key=repr)),
         are_known=are_known,
-        states_are_built=bool(rules)
-        and are_known
-        and all(rule.is_built for rule in known_rules),
-        may_be_several=_n_lines_of_steps(snapshot.stacks, roles) > 1,
+        states_are_built=bool(known_rows) and are_known and all(is_built),
+        may_be_several=_n_lines_of_steps(roles.stacks, roles) > 1,
     )
 
 
@@ -433,22 +478,31 @@ def _annotated_optimizers(snapshot: Snapshot) -> set[str]:
     return names
 
 
-def _rules_by_files(stacks: StackTable, roles: StackRoles) -> set[OptimizerRule | None]:
-    """Return the rules of the optimizers whose files the stacks show; None for one in no table."""
-    is_optimizer = np.repeat(roles.has[Role.OPTIMIZER], np.diff(stacks.offsets))
-    rules = set()
-    for frame in distinct(stacks.frame_ids[is_optimizer]).tolist():
-        file = _CLASS_FILE.search(_file(stacks, frame))
-        if file:
-            rules.add(rule_of(file[1].replace("_", ""), OF_TORCH, re.IGNORECASE))
-    return rules
+def _rows_by_files(roles: StackRoles, names: set[str]) -> set[tuple[OptimizerRow, ...]]:
+    """Return the rows of the optimizers whose steps the stacks show.
 
-
-def rule_of(
-    name: str, rules: tuple[OptimizerRule, ...], flags: int = 0
-) -> OptimizerRule | None:
-    """Return the rule of an optimizer's class; None where it is not known."""
-    return next((rule for rule in rules if re.search(rule.name, name, flags)), None)
+    No row for a step that is in no table.
+    """
+    stacks = roles.stacks
+    functions = stacks.frames.names
+    rows_of_frame: dict[int, tuple[OptimizerRow, ...]] = {}
+    optimizers = set()
+    for stack in rows_of(roles.has[Role.OPTIMIZER]).tolist():
+        is_step = False
+        for frame in reversed(stacks.frames_of(stack).tolist()):
+            file = _file(stacks, frame)
+            if not (functions[frame] == "step" or _TORCH_OPTIMIZER.search(file)):
+                continue
+            if frame not in rows_of_frame:
+                rows_of_frame[frame] = tuple(rows_of_file(file, names))
+            if rows_of_frame[frame]:
+                optimizers.add(rows_of_frame[frame])
+                break
+            is_step |= not _OPTIMIZER_FILE.search(file)
+        else:
+            if is_step:
+                optimizers.add(())
+    return optimizers
 
 
 def _n_lines_of_steps(stacks: StackTable, roles: StackRoles) -> int:

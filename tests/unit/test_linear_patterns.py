@@ -23,7 +23,6 @@ from snapconv.answers.oom.message import explain_message
 from snapconv.answers.oom.message_text import squeezed
 from snapconv.errors import InputError
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES
-from snapconv.torch_knowledge.optimizers import OF_OTHERS, OF_TORCH
 from tests.drawn_inputs import ALL_INPUTS, sample
 
 try:
@@ -73,9 +72,6 @@ def patterns() -> Iterator[tuple[str, str, int, str]]:
             (f"{rule.slug} {part}", getattr(rule, part), 0, "search")
             for part in ("function", "file")
         )
-    yield from (
-        (f"{known.name} name", known.name, 0, "search") for known in (*OF_TORCH, *OF_OTHERS)
-    )
     for pattern in map(squeezed, later_patterns()):
         yield f"message {pattern.pattern[:60]}", pattern.pattern, pattern.flags, "search"
     for module, tree in modules():

@@ -53,7 +53,7 @@ class RestOfStep:
         self.begin = max(analysis.iterations[phases.iteration[event]].first_event, 0)
         self.earlier = self._find_earlier()
         is_after_forward = self.phase in (Phase.BACKWARD, Phase.OPTIMIZER)
-        has_table = is_after_forward and phases.optimizers.are_known
+        has_table = is_after_forward and phases.optimizers.needs_are_known
         self.has_inventory = self.earlier is None and has_table
         # What grows from step to step has no step that shows the most.
         is_shown = self.earlier is not None or has_table

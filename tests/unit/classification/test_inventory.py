@@ -1,11 +1,16 @@
 """One hypothesis about the whole job explains what was there before the trace; and how certain that is."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from snapconv.classification.categories import Category, Certainty
 from snapconv.classification.classify import classify
-from snapconv.classification.inventory import Hypothesis, bits_of_count
+from snapconv.classification.inventory import bits_of_count
+from snapconv.classification.job import states_beside_each_other
+from snapconv.classification.predictions import Hypothesis
+from snapconv.torch_knowledge.optimizers import same_states
 from tests.classified_jobs import (
     APPLY,
     ENGINE,
@@ -13,6 +18,7 @@ from tests.classified_jobs import (
     MAIN,
     NO_FRAMES,
     STEP,
+    TORCH,
     ZERO_GRAD,
     Job,
     categories,
@@ -23,6 +29,7 @@ from tests.classified_jobs import (
 )
 
 WEIGHT, GRADIENT, STATE = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
+OPTIMIZER_FILE = f"{TORCH}/optim/optimizer.py"
 # How many parameters of which sizes: three layers, a table and a head.
 MODEL = {4096: 6, 16384: 3, 40960: 1, 8192: 4}
 
@@ -145,6 +152,92 @@ def test_as_often_as_layers_is_less_surprising_than_any_other_number(n, n_layers
 
 
 def test_a_hypothesis_says_what_there_is_for_every_parameter():
-    assert str(Hypothesis(2, 1, 1)) == "weights + 2 states + gradients + a copy of the model"
-    assert Hypothesis(2, 1, 1).per_parameter == 5
+    hypothesis = Hypothesis(same_states(2), 1, 1)
+    assert str(hypothesis) == "weights + 2 states + gradients + a copy of the model"
+    assert hypothesis.per_parameter == 5
     assert str(Hypothesis(is_trained=False)) == "weights (nothing is trained)"
+
+
+def with_states(parameters, states):
+    """A model of matrices and states of it from before the trace, and a step of an unknown optimizer."""
+    job = Job()
+    for sizes in (parameters, states):
+        for size, n in sizes.items():
+            for _ in range(n):
+                job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    gradients = [job.alloc(ENGINE, size) for size, n in parameters.items() for _ in range(n)]
+    job.does(frames(("step", "/w/proj/own.py"), ("wrapper", OPTIMIZER_FILE)))
+    for addr in gradients:
+        job.free(addr, ZERO_GRAD)
+    job.does(FORWARD)
+    return job
+
+
+def total(*counts):
+    return {
+        size: sum(count.get(size, 0) for count in counts)
+        for size in {size for count in counts for size in count}
+    }
+
+
+# Matrices in float32, by their sides.
+MATRICES = {(32, 48): 3, (48, 96): 2, (160, 96): 1, (224, 160): 4, (224, 352): 2, (352, 96): 2}
+PARAMETERS = {4 * rows * columns: n for (rows, columns), n in MATRICES.items()}
+TWO_STATES = {size: 2 * n for size, n in PARAMETERS.items()}
+# Two squares of each side, as of SOAP: what is averaged, and its eigenvectors.
+SIDES = Counter()
+for pair, n in MATRICES.items():
+    SIDES.update(dict.fromkeys(pair, n))
+SQUARES = {4 * side**2: 2 * n for side, n in SIDES.items()}
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        # Momentum of matrices, both averages of the rest: Muon beside AdamW.
+        PARAMETERS | {4 * 160 * 96: 2, 4 * 32 * 48: 6},
+        total(TWO_STATES, SQUARES),
+        # Quantized: one byte for each element.
+        {size // 4: n for size, n in TWO_STATES.items()},
+        TWO_STATES,
+    ],
+)
+def test_states_of_any_sizes_that_a_rule_predicts_are_states(states, path):
+    features = features_of(with_states(PARAMETERS, states), path)
+    found = classify(features)
+    for size, n in total(PARAMETERS, states).items():
+        rows = ~features.is_traced & (features.sizes == size)
+        n_weights = PARAMETERS.get(size, 0)
+        assert counts(found, rows) == {WEIGHT: n_weights, STATE: n - n_weights}, size
+
+
+def test_of_more_blocks_than_a_rule_predicts_nothing_is_certain(path):
+    """Twice as many again of one size may be states of an optimizer that is not known, or weights."""
+    states = TWO_STATES | {4 * 48 * 96: 2 * 2 + 4}
+    features = features_of(with_states(PARAMETERS, states), path)
+    found = classify(features)
+    rows = ~features.is_traced & (features.sizes == 4 * 48 * 96)
+    assert not found.is_certain[rows].any()
+
+
+def test_states_lie_beside_each_other_and_a_copy_as_the_model_does(path):
+    """Three blocks more of each size: with an average of the weights, the copy lies in their order."""
+    sizes = [4096, 8192, 12288, 20480, 28672, 36864]
+    beside = {}
+    for name, order in (
+        ("states", [size for size in sizes for _ in range(3)]),
+        ("copy", sizes + [size for size in sizes for _ in range(2)]),
+    ):
+        job = Job()
+        for size in sizes + order:
+            job.older(NO_FRAMES, size)
+        job.does(FORWARD)
+        for addr in [job.alloc(ENGINE, size) for size in sizes]:
+            job.free(addr, ZERO_GRAD)
+        job.does(FORWARD)
+        features = features_of(job, path)
+        rows = np.flatnonzero(~features.is_traced)
+        beside[name] = states_beside_each_other(features, rows, Counter(sizes))
+    assert beside["states"] > 0.5
+    assert beside["copy"] < 0
