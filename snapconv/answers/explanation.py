@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from snapconv.analysis import Analysis, DeviceAnalysis
+from snapconv.answers.kept_for_backward import kept_for_backward
 from snapconv.answers.peak import job_sentence
 from snapconv.classification.categories import EVIDENCE_WORTH, Category, Certainty, Evidence
 from snapconv.classification.classify import HOST_ORDER, ORDER, reason_of
@@ -189,6 +190,7 @@ def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterato
             "tensors": list(_tensors(analysis, allocation)),
             "origin": _origin(analysis, allocation, int(analysis.operation_id[row])),
             "verdict": _verdict(analysis, decision, row_opinions),
+            "kept_for_backward": kept_for_backward(analysis, row),
         }
 
 

@@ -16,16 +16,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.classification.categories import Category, Trait, categories_with
-from snapconv.classification.features import at
+from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int64Column, columns_of, has_code, rows_of, take
 from snapconv.hypotheses.allocator_calls import (
-    MOST_BYTES,
     AllocatorCalls,
     CallChange,
     CallKind,
     find_calls,
 )
+from snapconv.hypotheses.batch_growth import GROWING, scaled_requests
 from snapconv.hypotheses.trial import Trial, block_sizes, try_out
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
@@ -370,14 +369,6 @@ def smaller(analysis: DeviceAnalysis, rows: Int64Column, share_saved: float) -> 
     return replace(removed(analysis, rows), n_bytes=saved)
 
 
-# Allocations of these in the optimizer's step do not grow.
-GROWING = categories_with(Trait.GROWS)
-GROWS_WITH_BATCH = (
-    "activations, inputs, caches of keys and values and temporaries grow with the "
-    "batch; weights, gradients and optimizer do not"
-)
-
-
 def scaled_batch(analysis: DeviceAnalysis, scale: float) -> Change:
     """Return the change to another batch, or sequence.
 
@@ -408,14 +399,3 @@ def _failed_grow(analysis: DeviceAnalysis) -> BoolColumn:
     stays |= has_code(phase, Phase.OPTIMIZER)
     stays |= has_code(phase, Phase.BACKWARD) & ~np.isin(stacks, stack_id[is_known])
     return ~stays
-
-
-def scaled_requests(analysis: DeviceAnalysis, scale: float) -> Int64Column:
-    """Estimate the requests of all allocations at ``scale`` times the batch, of 1 byte or more."""
-    sizes = analysis.features.sizes
-    phase = at(analysis.phases.phase, analysis.features.alloc)
-    is_of_step = has_code(phase, Phase.OPTIMIZER)
-    grows = np.isin(analysis.classification.category, GROWING) & ~is_of_step
-    scaled = np.ceil(np.where(grows, sizes * scale, sizes) - 1e-6)
-    limited = np.clip(scaled, 1, MOST_BYTES)
-    return np.where(sizes > 0, limited, 0).astype(np.int64)

@@ -16,7 +16,7 @@ Role = IntEnum("Role", (
     "CACHE", "COMPILED", "PINNED_BATCH", "OFFLOADED", "CACHE_UPDATE", "STATES",
     "COLLECTED", "REPLICA", "SCATTERED", "NAMED_WEIGHTS", "NAMED_CACHE", "ACCUMULATION",
     "LAYER", "SET_GRAD", "LOADED", "GATHERED", "IN_PLACE", "CAST", "UNCACHED",
-    "COLLECTOR", "CHECKPOINTED", "ADAPTED",
+    "COLLECTOR", "CHECKPOINTED", "ADAPTED", "PARAMETRIZED",
 ), start=0)  # fmt: skip
 
 
@@ -531,6 +531,14 @@ FRAME_RULES = (
         function="^_cast_input_dtype$",
         file="peft/tuners/",
         reason="peft 0.21 casts the input of an adapter to the precision of its weights",
+        seen="2.0-2.15; seen 2.13",
+    ),
+    FrameRule(
+        "parametrization",
+        Role.PARAMETRIZED,
+        function="",
+        file=r"torch/nn/utils/(parametriz(e|ations)|weight_norm|spectral_norm)\.py$",
+        reason="a weight is computed from other weights, whatever the batch is",
         seen="2.0-2.15; seen 2.13",
     ),
     FrameRule(

@@ -191,6 +191,7 @@ def flat(value, path="", *, open_at=()):
                 ("training_step.pickle", "#100"),
                 ("user_metadata.pickle", "#1"),
                 ("additions/snapkit.pickle", "#2"),
+                ("transformer.capture", "#36"),
             ),
             (
                 *("allocations[].lifetime.free_requested", "allocations[].lifetime.free_completed"),

@@ -22,8 +22,8 @@ from snapconv.columns import (
     last_before,
     rows_of,
 )
+from snapconv.hypotheses.batch_growth import GROWING, batch_of
 from snapconv.hypotheses.changes import (
-    GROWING,
     Change,
     freed_from,
     joined,
@@ -57,18 +57,6 @@ SAVED_BY_8_BITS, _LEAST_STATE_BYTES = 0.746, 16384
 _NOT_TRIED = "Checkpointing was not tried: the file has no paths of modules."
 # Bytes per second of PCIe 4 with 16 lanes and pinned memory, in one direction.
 _PCIE = 20 << 30
-
-
-def batch_of(analysis: DeviceAnalysis) -> int:
-    """Return the first dimension of all recorded inputs; 0 where it is unknown, or not of all."""
-    recorded = analysis.recorded
-    if recorded is None:
-        return 0
-    sizes = set()
-    for number in rows_of(recorded.inputs >= 0).tolist():
-        shape = recorded.metadata.inputs.shapes[number]
-        sizes.add(shape[0] if shape else 0)
-    return sizes.pop() if len(sizes) == 1 else 0
 
 
 def batch_shares(analysis: DeviceAnalysis) -> Sequence[float]:

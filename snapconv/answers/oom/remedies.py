@@ -18,12 +18,8 @@ from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memo
 from snapconv.answers.oom.rest_of_step import RestOfStep
 from snapconv.answers.what_if.setting_trials import SEARCHED, candidates, why_refused
 from snapconv.hypotheses.allocator_calls import AllocatorCalls, CallKind, find_calls
-from snapconv.hypotheses.changes import (
-    GROWS_WITH_BATCH,
-    Change,
-    changed_calls,
-    scaled_batch,
-)
+from snapconv.hypotheses.batch_growth import GROWS_WITH_BATCH
+from snapconv.hypotheses.changes import Change, changed_calls, scaled_batch
 from snapconv.hypotheses.trial import Outcome, Trial, capacity_at_oom, try_out
 from snapconv.notes import Progress
 from snapconv.units import format_bytes

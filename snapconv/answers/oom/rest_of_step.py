@@ -16,7 +16,8 @@ from snapconv.answers.advice.trades import SAVED_BY_8_BITS
 from snapconv.answers.growth import find_growth, growth_notes
 from snapconv.classification.categories import Category, Trait, categories_with
 from snapconv.columns import is_among, rows_of
-from snapconv.hypotheses.changes import GROWING, Change, Demand, combined, removed
+from snapconv.hypotheses.batch_growth import GROWING
+from snapconv.hypotheses.changes import Change, Demand, combined, removed
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.history_verdict import Verdict
 from snapconv.torch_knowledge.frame_patterns import Role

@@ -21,7 +21,8 @@ from snapconv.hypotheses.allocator_calls import (
     CallChange,
     find_calls,
 )
-from snapconv.hypotheses.changes import GROWS_WITH_BATCH, scaled_batch, scaled_requests
+from snapconv.hypotheses.batch_growth import GROWS_WITH_BATCH, scaled_requests
+from snapconv.hypotheses.changes import scaled_batch
 from snapconv.hypotheses.trial import Outcome, Trial, capacity_at_oom, try_out
 from snapconv.notes import Progress
 from snapconv.phases.trace_phases import Phase

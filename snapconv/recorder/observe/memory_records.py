@@ -167,14 +167,14 @@ class MemoryRecords:
                         "inputs", {"iteration": iteration} | shape_and_type(tensor) | row
                     )
 
-    def saved(self, iteration: int, tensor: Tensor, module: str | None) -> None:
+    def saved(self, iteration: int, tensor: Tensor, running: Module | None) -> None:
         """Note a tensor that autograd saves for backward, and whether it has a history."""
         values = {
             "iteration": iteration,
-            "module": module,
+            "module": None if running is None else self._models.path(running),
+            "layer": _layer_of(running),
             "without_history": tensor.grad_fn is None and not tensor.requires_grad,
-            "dtype": str(tensor.dtype).removeprefix("torch."),
-        }
+        } | shape_and_type(tensor)
         for row in memory_rows(tensor):
             self._add("saved", values | row)
 
@@ -241,3 +241,11 @@ def _frames(frames: Iterable[Frame]) -> list[Row]:
         {"filename": filename, "line": line, "name": name}
         for filename, line, name in frames
     ]
+
+
+def _layer_of(module: Module | None) -> str | None:
+    """Return the class of torch.nn whose forward a module has; None for forwards of other code."""
+    forward: Any = getattr(type(module), "forward", None)
+    if not getattr(forward, "__module__", "").startswith("torch.nn.modules."):
+        return None
+    return str(forward.__qualname__).partition(".")[0]

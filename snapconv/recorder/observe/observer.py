@@ -306,5 +306,5 @@ class Observer:
             self._registrations.is_changed = True
 
     def _note_saved(self, tensor: Tensor) -> None:
-        module = self._models.path(self._running[-1]) if self._running else None
-        self._records.saved(self._iteration, tensor, module)
+        running = self._running[-1] if self._running else None
+        self._records.saved(self._iteration, tensor, running)

@@ -98,9 +98,10 @@ class RecordedTensors:
     same device; ``n_bytes`` is what the tensor itself has, ``recorded_us`` a time of the trace's
     clock. ``parameter`` is a row of the parameters, -1 for none. ``names`` are those of parameters,
     of attributes, or of states of optimizers. ``modules`` are empty where none ran, or for the
-    model itself. ``without_history``: no operation that has a gradient made it; ``is_written``:
-    since it was made. ``stack_ids`` are where parameters were registered, -1 where that is not
-    known. What a kind does not have is 0, False or empty.
+    model itself; ``layers`` are the classes of torch.nn whose forward ran. ``without_history``: no
+    operation that has a gradient made it; ``is_written``: since it was made. ``stack_ids`` are
+    where parameters were registered, -1 where that is not known. What a kind does not have is 0,
+    False or empty.
     """
 
     device: Int64Column
@@ -112,6 +113,7 @@ class RecordedTensors:
     iteration: Int64Column
     names: tuple[str, ...]
     modules: tuple[str, ...]
+    layers: tuple[str, ...]
     dtypes: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     is_buffer: BoolColumn
@@ -294,6 +296,7 @@ def _tensors(rows: Rows, n_parameters: int, stacks: Stacks | None) -> RecordedTe
         # A row of an optimizer's state has its name under a key of its own.
         names=state_names if any(state_names) else _names(rows, "name"),
         modules=_names(rows, "module"),
+        layers=_names(rows, "layer"),
         dtypes=_names(rows, "dtype"),
         shapes=_shapes(rows),
         is_buffer=rows.flags("kind", value="buffer"),

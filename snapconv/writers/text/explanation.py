@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from snapconv.answers.explanation import Explanation, Values, parse_question
+from snapconv.answers.kept_for_backward import FREES
 from snapconv.classification.categories import NO_RULE
 from snapconv.stacks.paths import UNKNOWN_FILES
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
@@ -75,6 +76,17 @@ def _rows(explained: Values, *, whole_stack: bool) -> Iterator[_Row]:
             lines = [f"{' *'[frame['is_project']]} {_frame(frame)}" for frame in frames]
             yield stack.replace("_", " "), lines or ["  no frames"]
     yield from _category(explained["verdict"])
+    yield "kept by", list(_keepers(explained["kept_for_backward"]))
+
+
+def _keepers(keepers: list[Values]) -> Iterator[str]:
+    """Yield the layers that keep a block for backward, and whether freezing them frees it."""
+    for keeper in keepers:
+        operation = keeper["operation"] or keeper["layer"] or "an operation"
+        freezing = optional("; freezing this layer {} the block", keeper["freezing"])
+        yield f"{operation}{optional(' of {}', keeper['module'])}, for backward{freezing}"
+    if len(keepers) > 1 and all(keeper["freezing"] == FREES for keeper in keepers):
+        yield "freezing all of these layers frees the block; one alone does not"
 
 
 def _annotation(annotation: Values) -> str:

@@ -15,7 +15,7 @@ from snapconv.answers.what_if.setting_trials import (
     read_setting,
 )
 from snapconv.classification.categories import Category
-from snapconv.hypotheses.changes import scaled_requests
+from snapconv.hypotheses.batch_growth import scaled_requests
 from snapconv.phases.trace_phases import Phase
 from snapconv.session import load
 from tests.builders import TraceBuilder
