@@ -3,6 +3,8 @@
 The role of code is a condition too: ``made_through(...)``, ``freed_through(...)``.
 """
 
+from collections import Counter
+
 import numpy as np
 
 from snapconv.classification import parameters
@@ -36,6 +38,8 @@ from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
 _MOST_WORKSPACES, _MOST_OLD_WORKSPACES = 4, 2
 # How often a line must lengthen its result, always by the same: fewer may be any two sizes.
 _LEAST_LENGTHENED = 2
+# Gradients of single samples are so many times as large as weights of so many sizes.
+_LEAST_SIZES = 2
 # Without frames that show autocast, its casts are of so many sizes: two were seen that were none.
 _LEAST_CAST = 3
 # Where more than this share of a forward's memory is in use when memory runs out, the forward is
@@ -167,6 +171,15 @@ def ends_within_backward(features: Features) -> BoolColumn:
 
 
 @feature_condition
+def used_in_another_backward(features: Features) -> BoolColumn:
+    """In use when a backward after its own begins."""
+    begins = run_starts(features.phases.phase)
+    begins = begins[has_code(features.phases.phase[begins], Phase.BACKWARD)]
+    next_run = next_of(begins, features.alloc_run_last, features.n_events + 1)
+    return np.asarray(features.end >= next_run)
+
+
+@feature_condition
 def ends_before_next_phase(features: Features) -> BoolColumn:
     """Freed before the next forward or backward."""
     return np.asarray(
@@ -250,6 +263,19 @@ def made_in_nested_constructors(decided: Decided) -> BoolColumn:
     return is_constructor & is_nested
 
 
+@feature_condition
+def may_be_parameter(features: Features) -> BoolColumn | bool:
+    """As large as something that backward or a step makes, where they make anything.
+
+    A weight that is trained has a gradient, a state or a new value; a data set has none. Where a
+    recorder has noted parameters, all others are none.
+    """
+    if features.recorded is not None and len(features.recorded.parameters):
+        return False
+    in_training = features.by_engine | has_code(features.alloc_phase, Phase.OPTIMIZER)
+    return is_among(features.sizes, features.sizes[in_training]) | ~in_training.any()
+
+
 @shared_condition
 def workspace_size(decided: Decided) -> BoolColumn:
     """As large as cuBLAS's workspace, kept, and rare; only where no C++ frame names it."""
@@ -331,6 +357,22 @@ def size_of_weight(decided: Decided) -> BoolColumn:
     return is_among(sizes, distinct(sizes[like_weight.column(decided)]))
 
 
+@Condition
+def several_times_weights(decided: Decided) -> BoolColumn:
+    """Left behind by backward, and several times as large as weights: of some sizes, as many times."""
+    features = decided.features
+    is_left = features.is_traced & features.by_engine
+    is_left &= ~ends_within_backward.column(decided)
+    sizes = distinct(features.sizes[is_left])
+    weight_sizes = distinct(features.sizes[like_weight.column(decided)])
+    n_samples, remainders = np.divmod(sizes[:, None], weight_sizes)
+    n_samples[remainders > 0] = 1
+    n_sizes = Counter(n for row in n_samples.tolist() for n in set(row) if n > 1)
+    common = [n for n, count in n_sizes.items() if count >= _LEAST_SIZES]
+    has_common = np.isin(n_samples, common).any(axis=1)
+    return np.asarray(is_left & is_among(features.sizes, sizes[has_common]))
+
+
 _weight_of_layers = like_weight | made_through(Role.PLACEMENT) | made_in_nested_constructors
 
 
@@ -406,11 +448,11 @@ _SAVED_SHARE, _SAVED_LINES, _MAYBE_LINES = 0.4, 6, 4
 def saves(decided: Decided) -> int:
     """Return how surely forward keeps results for a backward that the trace does not have.
 
-    Caches are no such results.
+    Caches are no such results, and what is filled with zeros is none.
     """
     features = decided.features
     is_cache = features.made_through(Role.CACHE_UPDATE) | lengthened.column(decided)
-    results = features.in_forward & ~is_cache
+    results = features.in_forward & ~is_cache & ~features.made_through(Role.ZEROS)
     live = results & features.is_live_at_dump
     if not live.any():
         return NOT
@@ -444,13 +486,51 @@ def outlives_forward(decided: Decided) -> BoolColumn:
 
 
 @shared_condition
+def continued(decided: Decided) -> BoolColumn:
+    """Made in forward by one stack, in use when that makes it longer, again and again.
+
+    With every length it makes several of that size: keys and values, or those of every layer. A
+    block that joins its results to its input has one.
+    """
+    features = decided.features
+    stack = features.allocations.stack_id
+    rows = rows_by(features.alloc, rows_of(features.in_forward & features.has_stack))
+    continuing_stacks = []
+    for line_rows in grouped(rows, stack):
+        sizes = features.sizes[line_rows]
+        starts = run_starts(sizes)
+        n_equal = np.diff(starts, append=len(sizes))
+        longer = starts[1:][np.diff(sizes[starts]) > 0]
+        # The last of a length is in use when the first that is longer is made.
+        is_in_use = features.end[line_rows[longer - 1]] > features.alloc[line_rows[longer]]
+        if len(longer) >= _LEAST_LENGTHENED and n_equal.min() > 1 and is_in_use.all():
+            continuing_stacks.append(stack[line_rows[0]])
+    return features.in_forward & is_among(stack, continuing_stacks)
+
+
+@shared_condition
+def outlives_a_token(decided: Decided) -> BoolColumn:
+    """Made in forward, and in use when a cache has grown twice since."""
+    features = decided.features
+    stack = features.allocations.stack_id
+    rows = rows_by(features.alloc, rows_of(continued.column(decided)))
+    line_rows = rows[stack[rows] == stack[rows[:1]]]
+    grown = features.alloc[line_rows[run_starts(features.sizes[line_rows])]]
+    n_before = np.searchsorted(grown, features.alloc, side="right")
+    n_grown = np.searchsorted(grown, features.end) - n_before
+    return np.asarray(features.in_forward & (n_grown > 1))
+
+
+@shared_condition
 def lengthened(decided: Decided) -> BoolColumn:
     """Made anew by one stack, kept until then, and each time longer by the same."""
     features = decided.features
     stack = features.allocations.stack_id
     is_unfinished = features.is_live_at_dump & ~features.has_next_backward
     may_lengthen = features.in_forward & features.has_stack
-    may_lengthen &= outlives_forward.column(decided) | is_unfinished
+    may_lengthen &= (
+        outlives_forward.column(decided) | is_unfinished | continued.column(decided)
+    )
     rows = rows_by(features.alloc, rows_of(may_lengthen))
     lengthening_stacks = []
     for line_rows in grouped(rows, stack):
@@ -460,6 +540,17 @@ def lengthened(decided: Decided) -> BoolColumn:
         if len(increases) >= _LEAST_LENGTHENED and np.all(increases == increases[0]):
             lengthening_stacks.append(stack[line_rows[0]])
     return may_lengthen & is_among(stack, lengthening_stacks)
+
+
+@shared_condition
+def filled_alike(decided: Decided) -> BoolColumn:
+    """Made of zeros by one stack, two of a size for every layer, and kept."""
+    features = decided.features
+    rows = rows_of(features.made_through(Role.ZEROS) & features.is_live_at_dump)
+    key = np.stack((features.allocations.stack_id[rows], features.sizes[rows]))
+    _, group, counts = np.unique(key, axis=1, return_inverse=True, return_counts=True)
+    is_of_layers = (counts > 2) & (counts % 2 == 0)
+    return features.mask(rows[is_of_layers[group.reshape(-1)]])
 
 
 @shared_condition

@@ -10,12 +10,14 @@ from snapconv.classification.conditions import (
     always,
     begins_in_backward,
     cast_of_weight,
+    continued,
     ends_before_next_phase,
     ends_once_backward_may_free,
     ends_out_of_memory,
     ends_within_backward,
     ends_within_run,
     feeds_module,
+    filled_alike,
     freed_in_step,
     freed_in_zero_grad,
     has_cpp_frames,
@@ -46,7 +48,9 @@ from snapconv.classification.conditions import (
     made_outside,
     may_be_gradient,
     may_be_input,
+    may_be_parameter,
     maybe_saves,
+    outlives_a_token,
     outlives_forward,
     precedes_any_forward,
     precedes_first_backward,
@@ -55,12 +59,14 @@ from snapconv.classification.conditions import (
     preexisting_outside,
     reaches_backward,
     replaces_weights,
+    several_times_weights,
     shows_phases,
     size_of_new_state,
     size_of_weight,
     surely_saves,
     trains,
     twice_as_large,
+    used_in_another_backward,
     used_in_backward,
     used_in_forward,
     workspace_size,
@@ -101,6 +107,12 @@ _BY_BACKWARD = Reason(
     "made in forward, outside of modules before backward, or before the trace; freed by the engine",
 )
 _BEFORE_BACKWARD = Reason("freed-before-backward", "made in forward, freed before backward")
+
+_FILLED_CACHE = Reason(
+    "zeros-for-every-layer",
+    "filled with zeros by one line, two of a size for every layer, and kept while nothing is "
+    "trained: keys and values that are written in place",
+)
 
 _made_by_backward = made_by_engine & made_in_backward
 _built = made_outside & precedes_first_backward
@@ -193,6 +205,7 @@ FACTS = (
             "use in forward: a layer's weight",
         ),
         made_in_nested_constructors
+        & may_be_parameter
         & made_outside
         & precedes_any_forward
         & (is_live_at_dump | used_in_forward),
@@ -248,6 +261,18 @@ FACTS = (
         ~made_through(Role.REENTERED)
         & is_freed_by_engine
         & (~freed_through(Role.RECOMPUTE) | freed_through(Role.REENTERED)),
+    ),
+    Fact(
+        ACTIVATION,
+        Reason(
+            "kept-for-a-backward-within",
+            "computed again inside of backward, and freed by the backward that was called for it there",
+        ),
+        _made_by_backward
+        & ~made_through(Role.REENTERED)
+        & is_freed_by_engine
+        & freed_through(Role.REENTERED),
+        BY_FREE,
     ),
     Fact(
         TEMPORARY,
@@ -307,6 +332,8 @@ FACTS = (
         & ~has_next_backward
         & (
             outlives_forward
+            | continued
+            | outlives_a_token
             | (
                 infers
                 & (
@@ -326,6 +353,13 @@ FACTS = (
             "the same, and kept",
         ),
         infers & lengthened & ~maybe_saves,
+    ),
+    Fact(
+        CACHE,
+        _FILLED_CACHE,
+        infers & filled_alike & made_in_forward & outlives_forward,
+        BY_SIZES,
+        probability=0.9,
     ),
     Fact(
         ACTIVATION,
@@ -372,6 +406,20 @@ FACTS = (
 # Evaluated after the inventory of the job.
 LATER = (
     Fact(
+        GRADIENT,
+        Reason(
+            "gradient-of-every-sample",
+            "made in backward, left behind, and freed before the next forward; as many "
+            "times as large as weights of several sizes: a gradient for every sample",
+        ),
+        _made_by_backward
+        & several_times_weights
+        & is_freed
+        & ~used_in_forward
+        & ~used_in_another_backward,
+        BY_SIZES,
+    ),
+    Fact(
         STATE,
         Reason(
             "zeros-for-every-parameter",
@@ -392,6 +440,13 @@ LATER = (
     ),
     Fact(ACTIVATION, _INTO_BACKWARD, preexisting_in_forward),
     Fact(
+        CACHE,
+        _FILLED_CACHE,
+        infers & filled_alike & kept_by_program,
+        BY_SIZES,
+        probability=0.9,
+    ),
+    Fact(
         INPUT, _BATCH, _batch_still_there & (_like_batch | (is_older & ~begins_in_backward))
     ),
 )
@@ -399,6 +454,15 @@ LATER = (
 # Evaluated last: likely, as often right as stated (measured on 60 programs of the benchmark, in all
 # cuts).
 LIKELY = (
+    Fact(
+        GRADIENT,
+        Reason(
+            "likely-left-by-backward",
+            "made in backward and left behind, and as large as gradients of every sample",
+        ),
+        _made_by_backward & several_times_weights & ~used_in_another_backward,
+        probability=0.85,
+    ),
     Fact(
         TEMPORARY,
         Reason(

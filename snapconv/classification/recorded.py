@@ -10,7 +10,9 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.conditions import (
     is_copied_or_filled,
     is_freed_in_own_forward,
+    kept_by_program,
     made_outside,
+    trains,
 )
 from snapconv.classification.decisions import (
     Condition,
@@ -24,6 +26,7 @@ from snapconv.classification.decisions import (
 from snapconv.classification.facts import (
     ACTIVATION,
     AUTOCAST_COPY,
+    CACHE,
     GRADIENT,
     INPUT,
     STATE,
@@ -122,6 +125,27 @@ def _parameters(*, is_buffer: bool) -> Condition:
         return np.asarray(recorded.earlier[is_kind])
 
     return has_parameter_now | had_parameter
+
+
+@Condition
+def _written_caches(decided: Decided) -> BoolColumn | bool:
+    """Find buffers, of equal sizes, that the program writes to again and again.
+
+    A job that does not train writes keys, values and states of the tokens so far.
+    """
+    features = decided.features
+    if features.recorded is None or trains.find(decided):
+        return False
+    is_written = features.recorded.metadata.parameters.is_written
+    rows = features.recorded.parameters[is_written]
+    rows = distinct(rows[rows >= 0])
+    _, size_ids, counts = np.unique(
+        features.sizes[rows], return_inverse=True, return_counts=True
+    )
+    return features.mask(rows[counts[size_ids] > 1])
+
+
+_named_cache = made_through(Role.CACHE) | made_through(Role.NAMED_CACHE)
 
 
 @_record_condition
@@ -253,9 +277,19 @@ RECORDED = (
         _parameters(is_buffer=False),
     ),
     _recorded(
+        CACHE,
+        Reason(
+            "recorded-as-written-buffer",
+            "it was the memory of buffers of equal sizes, written to again and again without "
+            "a backward",
+        ),
+        _written_caches & ~_named_cache,
+        probability=0.95,
+    ),
+    _recorded(
         WEIGHT,
         Reason("recorded-as-buffer", "it was the memory of a buffer of the model"),
-        _parameters(is_buffer=True),
+        _parameters(is_buffer=True) & ~(_named_cache & ~trains & kept_by_program),
     ),
     _recorded(
         GRADIENT,

@@ -28,6 +28,8 @@ _KINDS = (
     "attributes",
     "copies",
 )
+# A buffer that is filled once, or loaded, is not written to again and again.
+_LEAST_WRITTEN = 2
 # The bound holds for each kind; a step of a large model has some ten thousand. A row takes about
 # half a KiB of the host.
 _MAX_ROWS = 200_000
@@ -52,6 +54,8 @@ class MemoryRecords:
         self._rows: defaultdict[str, OrderedDict[Hashable, Row]] = defaultdict(OrderedDict)
         self._numbers = count()
         self._n_on_cpu = 0
+        # The versions of buffers when their memory was first noted, by key and place.
+        self._versions: dict[tuple[Key, int, int], int] = {}
         # Tensors that get gradients and are no parameters, by identity, and the iterations
         # searched.
         self._leaves: dict[int, weakref.ref[Tensor]] = {}
@@ -88,8 +92,18 @@ class MemoryRecords:
                 self._note_move(slot.key, rows[0])
             values = picked(slot, ("name", "kind", "module", "frames"))
             values |= shape_and_type(tensor)
+            if slot.kind == "buffer":
+                values["written"] = self._is_written_again(slot.key, tensor, rows[0])
             for row in rows:
                 self._add("parameters", values | row, slot.key)
+
+    def _is_written_again(self, key: Key, tensor: Tensor, row: Row) -> bool:
+        """Return whether a buffer was written to several times since its memory was first noted."""
+        if tensor.is_inference():  # it counts no versions
+            return False
+        version = int(tensor._version)
+        first = self._versions.setdefault((key, row["device"], row["addr"]), version)
+        return bool(version - first >= _LEAST_WRITTEN)
 
     def _note_move(self, key: Key, row: Row) -> None:
         """Keep the former memory of a parameter that moved: `p.data = p.data * m`."""

@@ -261,3 +261,30 @@ def test_attributes_made_in_inference_mode_count_no_versions_and_are_noted_all_t
             model(torch.ones(4))
             observer.note_now()
         assert len(observer.facts({})["attributes"]) == 2
+
+
+class Buffered(nn.Module):
+    """A buffer that every call writes to, and one that nothing writes to."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(4, 4))
+        self.register_buffer("table", torch.ones(4))
+
+    def forward(self, x):
+        self.keys[0] = x
+        return x * self.table
+
+
+def test_buffers_are_noted_as_written_once_calls_wrote_to_them_again_and_again():
+    def written(observer):
+        observer.note_now()
+        return {row["name"]: row["written"] for row in observer.facts({})["parameters"]}
+
+    with watching() as observer, torch.no_grad():
+        model = nn.Sequential(Buffered())
+        assert written(observer) == {"0.keys": False, "0.table": False}
+        model(torch.ones(4))
+        assert not written(observer)["0.keys"]
+        model(torch.ones(4))
+        assert written(observer) == {"0.keys": True, "0.table": False}

@@ -257,6 +257,9 @@ def test_every_fact_has_a_job_that_it_decides():
         "new-value-of-a-weight",
         "zeros-for-every-parameter",
         "full-precision-of-every-parameter",
+        "kept-for-a-backward-within",
+        "gradient-of-every-sample",
+        "zeros-for-every-layer",
     }
     assert facts == {slug for _, slug, *_ in LIVES} & facts | elsewhere
 

@@ -635,3 +635,30 @@ def test_a_trace_without_allocations_has_weights_all_the_same(tmp_path, n_events
     analysis = analyse(tmp_path, builder, raw)
     assert weights_of(analysis) == [("fc.weight", 1000, 996)]
     assert analysis.weights.row.tolist() == [-1]
+
+
+def buffers(tmp_path, *phases, written=True):
+    """Two buffers of equal sizes, and another, in a job with these phases."""
+    nothing = [frame("x", "/elsewhere/y.cc")]
+    builder = TraceBuilder().segment(20 << 20)
+    for size in (1024, 1024, 2048):
+        builder.alloc(size, frames=nothing)  # 1 to 3
+    builder.alloc(700, frames=nothing)  # 4
+    builder.free()  # 5, 6
+    builder.alloc(900, frames=nothing)  # 7
+    rows = [
+        parameter(name, ADDR + place, n_bytes, at(4), kind="buffer", written=written)
+        for name, place, n_bytes in (("k", 0, 1024), ("v", 1024, 1024), ("mean", 2048, 2048))
+    ]
+    raw = metadata(parameters=rows, phases=list(phases))
+    found = decided(analyse(tmp_path, builder, raw))
+    return [(found[event][0], found[event][2]) for event in (1, 2, 3)]
+
+
+def test_buffers_of_equal_sizes_that_inference_writes_again_and_again_are_caches(tmp_path):
+    cache, weight = ("kv_cache", "recorded-as-written-buffer"), ("weight", "recorded-as-buffer")
+    inference = phase("forward", at(4), at(8))
+    assert buffers(tmp_path, inference) == [cache, cache, weight]
+    assert buffers(tmp_path, inference, written=False) == [weight] * 3
+    training = phase("forward", at(4), at(6)), phase("backward", at(7), at(8))
+    assert buffers(tmp_path, *training) == [weight] * 3

@@ -1,0 +1,204 @@
+"""Per-sample gradients, forwards within backward, caches within a forward, and data that stays."""
+
+import pytest
+
+from snapconv.classification.categories import Category, Evidence
+from tests.classified_jobs import (
+    APPLY,
+    CACHE_UPDATE,
+    ENGINE,
+    FORWARD,
+    HOOK,
+    MAIN,
+    STEP,
+    SUBJECT,
+    TORCH,
+    ZEROS,
+    Job,
+    at_line,
+    categories,
+    classified,
+    frames,
+    likely,
+)
+
+KIB = 1024
+WEIGHTS = (20 * KIB, 12 * KIB)
+N_SAMPLES = 7
+
+
+def per_sample(n_weights=2, *, kept_into_forward=False):
+    """A step whose hook makes a gradient for every sample of the first weights."""
+    job = Job()
+    for size in WEIGHTS:
+        job.alloc(APPLY, size)
+    job.does(FORWARD)
+    kept = [job.alloc(HOOK, N_SAMPLES * size) for size in WEIGHTS[:n_weights]]
+    job.does(ENGINE, MAIN)
+    if kept_into_forward:
+        job.does(FORWARD)
+    for addr in kept:
+        job.free(addr, MAIN)
+    job.does(STEP, FORWARD, ENGINE)
+    return job
+
+
+def test_gradients_of_every_sample_are_as_many_times_as_large_as_several_weights(found):
+    for size in WEIGHTS:
+        assert found(per_sample(), N_SAMPLES * size) == [
+            (Category.GRADIENT, Evidence.SIZES, "gradient-of-every-sample")
+        ]
+
+
+@pytest.mark.parametrize("job", [per_sample(1), per_sample(kept_into_forward=True)])
+def test_one_size_or_what_lasts_into_a_forward_is_no_certain_gradient(job, found):
+    assert Category.GRADIENT not in categories(found(job, N_SAMPLES * WEIGHTS[0]))
+
+
+def test_gradients_of_every_sample_that_are_not_freed_yet_are_likely(tmp_path):
+    job = Job()
+    for size in WEIGHTS:
+        job.alloc(APPLY, size)
+    job.does(FORWARD)
+    for size in WEIGHTS:
+        job.alloc(HOOK, N_SAMPLES * size)
+    job.does(MAIN, STEP)
+    for size in WEIGHTS:
+        found = likely(job, tmp_path / "s.pickle", N_SAMPLES * size)
+        assert found == [(Category.GRADIENT, 0.85)]
+
+
+def within_backward(freed_by):
+    """A hook computes again, and a backward begins within the backward that called the hook."""
+    job = Job()
+    job.alloc(APPLY)
+    job.does(FORWARD, ENGINE)
+    addr = job.alloc(HOOK, 2 * SUBJECT)
+    job.free(addr, freed_by)
+    job.does(ENGINE, STEP)
+    return job
+
+
+INNER = frames(("backward", f"{TORCH}/autograd/__init__.py")) + HOOK
+
+
+@pytest.mark.parametrize(
+    ("freed_by", "expected"),
+    [
+        (INNER, (Category.ACTIVATION, Evidence.FREE_SITE, "kept-for-a-backward-within")),
+        (HOOK, (Category.TEMPORARY, Evidence.LIFETIME, "freed-within-backward")),
+        (ENGINE, (Category.TEMPORARY, Evidence.LIFETIME, "freed-within-backward")),
+    ],
+    ids=["a backward within", "the hook itself", "the backward outside"],
+)
+def test_what_is_computed_again_for_a_backward_within_is_an_activation(freed_by, expected, found):
+    assert found(within_backward(freed_by), 2 * SUBJECT) == [expected]
+
+
+def test_what_a_backward_within_makes_and_frees_is_temporary(found):
+    job = Job()
+    job.alloc(APPLY)
+    job.does(FORWARD)
+    job.free(job.alloc(INNER, 2 * SUBJECT), INNER)
+    job.does(ENGINE, STEP)
+    assert categories(found(job, 2 * SUBJECT)) == [Category.TEMPORARY]
+
+
+LENGTHS = [20 * KIB, 24 * KIB, 28 * KIB, 32 * KIB]
+
+
+def generated_within(n_equal, *, stack=FORWARD):
+    """One forward in which a line makes blocks longer, and frees those before while it still runs."""
+    job, before = Job(), []
+    job.alloc(APPLY)
+    for size in LENGTHS:
+        longer = []
+        for place in range(n_equal):
+            longer.append(job.alloc(stack, size))
+            if before:
+                job.free(before[place], stack)
+        job.does(at_line(FORWARD, 3))
+        before = longer
+    for addr in before:
+        job.free(addr, stack)
+    job.does(MAIN)
+    return job
+
+
+def test_a_cache_may_grow_within_the_forward_of_an_outer_module(found):
+    for size in LENGTHS:
+        assert categories(found(generated_within(4), size)) == [Category.KV_CACHE] * 4
+        of_library = found(generated_within(4, stack=CACHE_UPDATE), size)
+        assert categories(of_library) == [Category.KV_CACHE] * 4
+
+
+def test_a_block_that_joins_its_results_to_its_input_is_no_cache(found):
+    for size in LENGTHS:
+        assert Category.KV_CACHE not in categories(found(generated_within(1), size))
+
+
+def test_what_a_cache_holds_beside_growing_values_is_cache_too(found):
+    """Keys and values of an encoder: made once, and there for every token."""
+    job, before = Job(), []
+    job.alloc(APPLY, WEIGHTS[0])
+    cross = at_line(CACHE_UPDATE, 9)
+    held = [job.alloc(cross), job.alloc(cross)]
+    for size in LENGTHS:
+        longer = [job.alloc(CACHE_UPDATE, size) for _ in range(4)]
+        job.free(job.alloc(cross, 2 * SUBJECT), CACHE_UPDATE)
+        for addr in before:
+            job.free(addr, CACHE_UPDATE)
+        before = longer
+    for addr in held + before:
+        job.free(addr, FORWARD)
+    job.does(MAIN)
+    assert categories(found(job)) == [Category.KV_CACHE] * 2
+    assert categories(found(job, 2 * SUBJECT)) == [Category.TEMPORARY] * len(LENGTHS)
+
+
+@pytest.mark.parametrize(("n_blocks", "is_cache"), [(4, True), (8, True), (5, False), (2, False)])
+def test_zeros_of_one_line_two_for_every_layer_are_likely_a_cache(n_blocks, is_cache, tmp_path):
+    job = Job()
+    job.alloc(APPLY, WEIGHTS[0])
+    for _ in range(n_blocks):
+        job.alloc(ZEROS)
+    job.does(FORWARD, MAIN, FORWARD, MAIN)
+    expected = [(Category.KV_CACHE, 0.9)] * n_blocks
+    assert (likely(job, tmp_path / "s.pickle") == expected) == is_cache
+
+
+def test_zeros_in_training_are_no_cache(tmp_path):
+    job = Job()
+    job.alloc(APPLY, WEIGHTS[0])
+    for _ in range(4):
+        job.alloc(ZEROS)
+    job.does(FORWARD, ENGINE, STEP, FORWARD, ENGINE)
+    found = classified(job, tmp_path / "a.pickle")
+    assert Category.KV_CACHE not in categories(found)
+    assert all(category != Category.KV_CACHE for category, _ in likely(job, tmp_path / "b.pickle"))
+
+
+BUFFER = (
+    frames(("at::_ops::zeros::call(at::Tensor const&)", "??"))
+    + frames(("__init__", "/w/proj/replay.py"), ("__init__", "/w/proj/agent.py"))
+    + MAIN
+)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "expected"), [(SUBJECT, Category.WEIGHT), (WEIGHTS[0], Category.INPUT)]
+)
+def test_what_nested_constructors_make_is_a_weight_where_backward_makes_its_gradient(
+    gradient, expected, found
+):
+    """A replay buffer is built like a layer, and has no gradient."""
+    job = Job()
+    job.alloc(APPLY, WEIGHTS[0])
+    job.alloc(BUFFER)
+    job.does(FORWARD)
+    addr = job.alloc(ENGINE, gradient)
+    job.does(STEP)
+    job.free(addr, MAIN)
+    job.does(FORWARD, ENGINE)
+    of_buffer, *_ = found(job)
+    assert of_buffer[0] == expected
