@@ -50,6 +50,7 @@ from snapconv.torch_knowledge.optimizers import (
     SAME,
     States,
     Variant,
+    has_other_sizes,
     has_states,
     most_same,
     same_states,
@@ -453,7 +454,9 @@ def weigh(alternatives: list[Job]) -> list[Weighed]:
 def _candidates(alternatives: list[Job]) -> list[tuple[float, Hypothesis, Job]]:
     """Return all hypotheses, the least rare first: each with its bits and its job."""
     candidates = []
-    for number, job in enumerate(alternatives):
+    best = alternatives[0]
+    # Lines of a step that makes states of other sizes are no parameters.
+    for number, job in enumerate([best] if best.keeps_other_sizes else alternatives):
         # Parameters by a second source are rarer than those by the best.
         source_bits = BITS.second_source if number else 0.0
         for hypothesis, rarity in hypotheses(job):
@@ -526,7 +529,8 @@ def _predicted_layouts(weighed: Weighed, counts: Counts, size: int, n: int) -> l
             # Parameters without a gradient this time, or no parameters.
             return [(share / 2, order) for share, order in layout + limited]
     # States of an optimizer that is known are as many as these: what is more is weights.
-    is_weights = hypothesis.is_frozen or surplus < job.sizes[size] or job.has_known_states
+    has_all_states = job.has_known_states and not has_other_sizes(hypothesis.variant)
+    is_weights = hypothesis.is_frozen or surplus < job.sizes[size] or has_all_states
     is_said = surplus > 0 and is_weights
     share = 1.0 if is_said else _predicted_share(sum(counts), n)
     return [(share * part, order) for part, order in limited]

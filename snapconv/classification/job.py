@@ -72,6 +72,12 @@ class Job:
         return self.optimizers.states_range is not None
 
     @cached_property
+    def keeps_other_sizes(self) -> bool:
+        """Whether a known optimizer may keep states that are not as large as their weights."""
+        variants = [variant for of_one in self.optimizers.variants for variant in of_one]
+        return any(variant.squares or variant.has_others for variant in variants)
+
+    @cached_property
     def has_gradients(self) -> bool:
         """Whether facts have named most gradients, and so all: what is open is none."""
         gradients = self.fact_counts[Category.GRADIENT]

@@ -78,8 +78,6 @@ class OtherSizes:
         self._inputs = np.unique(inputs[inputs >= _LEAST_WIDTH])[-_MOST_WIDTHS:]
         self._n_layers = job.n_layers if job.n_layers > 1 else layers_by_counts(job.counts)
         self._has_frozen = _has_frozen_model(job)
-        variants = [variant for of_one in job.optimizers.variants for variant in of_one]
-        self._has_states_of_other_sizes = any(v.squares or v.has_others for v in variants)
 
     def _signs(self, size: int) -> list[Sign]:
         """Return the signs that the blocks of one size have."""
@@ -100,7 +98,7 @@ class OtherSizes:
             (job.sizes, Sign.BESIDE_PARAMETERS),
             (job.sizes and is_repeated, Sign.THREE_AND_MORE_BESIDE_PARAMETERS),
             (self._has_frozen, Sign.BESIDE_FROZEN_MODEL),
-            (self._has_states_of_other_sizes, Sign.OPTIMIZER_HAS_OTHER_SIZES),
+            (job.keeps_other_sizes, Sign.OPTIMIZER_HAS_OTHER_SIZES),
             (forward_saves, Sign.FORWARD_SAVES),
         )
         return [sign for holds, sign in conditions if holds]
