@@ -19,6 +19,7 @@ from snapconv.torch_knowledge.backends import conf_of
 
 TABLE = Path(__file__).with_name("settings_of_torch.tsv")
 CONF, HIP, GENERAL = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+NOT_TRIED = "?"
 # The backend is taken; it is its snapshot that there is not.
 TAKEN = ("{", "RuntimeError: Calling snapshot with backend:cudaMallocAsync")
 
@@ -46,7 +47,8 @@ def read_cells() -> Iterator[Cell]:
         last = ""
         for release, text in zip(releases, texts, strict=True):
             last = last if text == "=" else text
-            yield Cell(release, json.loads(environment), last)
+            if last != NOT_TRIED:
+                yield Cell(release, json.loads(environment), last)
 
 
 CELLS = list(read_cells())
@@ -74,7 +76,7 @@ def outcome(cell: Cell) -> tuple[str, dict[str, object]]:
 
 
 def test_the_table_has_two_hundred_drawn_texts_of_four_releases_and_more():
-    assert {release.rpartition(".")[0] for release in RELEASES} >= {"2.9", "2.15"}
+    assert {release.rpartition(".")[0] for release in RELEASES} >= {"2.9", "2.12", "2.14", "2.15"}
     assert len({str(cell.environment) for cell in CELLS}) >= 500
 
 
