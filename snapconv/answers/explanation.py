@@ -6,7 +6,7 @@ The answer has the keys of the JSON: docs/reference/json.md describes them.
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -164,13 +164,7 @@ def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterato
     for row, rule in opinions_of(analysis.features, rows, order):
         opinion = _opinion(analysis, rule.category, rule.evidence, rule.slug)
         opinions[row].append(opinion)
-    names = added_names(
-        analysis.snapshot,
-        analysis.device.device,
-        analysis.allocations,
-        tensor_names(analysis.weights, analysis.recorded, analysis.lines),
-        is_recorded=analysis.recorded is not None,
-    )
+    names = _names_of_tensors(analysis)
     live_at_peak = analysis.live_at_peak
     for row, row_opinions in opinions.items():
         allocation = values_at(analysis.allocations, row)
@@ -192,6 +186,17 @@ def _explain_allocations(analysis: DeviceAnalysis, rows: Int64Column) -> Iterato
             "verdict": _verdict(analysis, decision, row_opinions),
             "kept_for_backward": kept_for_backward(analysis, row),
         }
+
+
+def _names_of_tensors(analysis: DeviceAnalysis) -> Mapping[int, str]:
+    """Return the names by row: those that another recorder added fill what ours leaves out."""
+    return added_names(
+        analysis.snapshot,
+        analysis.device.device,
+        analysis.allocations,
+        tensor_names(analysis.weights, analysis.recorded, analysis.lines),
+        is_recorded=analysis.recorded is not None,
+    )
 
 
 def _opinion(

@@ -142,6 +142,10 @@ def rows_of_file(path: str, names: Iterable[str]) -> list[OptimizerRow]:
 
 def rows_of_class(name: str) -> list[OptimizerRow]:
     """Return the rows of a class whose file is not known: torch's, if there is one."""
-    files = optimizer_rows().items()
-    rows = [row for file, of_file in files for row in of_file if (file, row.name) == (row.file, name)]
+    rows = [
+        row
+        for file, rows_of_file in optimizer_rows().items()
+        for row in rows_of_file
+        if (file, row.name) == (row.file, name)
+    ]
     return [row for row in rows if row.file.startswith(_TORCH)] or rows

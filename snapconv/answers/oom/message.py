@@ -845,11 +845,8 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
             f"torch's {format_bytes(allocated + private)} includes {format_bytes(private)} free "
             "in private pools"
         )
-    if backend == "HIP" and _APU_BYTES[0] < (message.total_bytes or 0) < _APU_BYTES[1]:
-        yield (
-            "a device of AMD with so much memory is most likely an APU, whose memory is the host's: "
-            "what other programs have of that counts as held outside torch"
-        )
+    if backend == "HIP":
+        yield from _apu_notes(message)
     yield from _free_memory_notes(message)
     yield from _cached_memory_notes(message)
     n_contexts = sum(size <= _CONTEXT_BYTES for _, size in message.other_processes)
@@ -863,6 +860,15 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
         yield (
             "torch did not recognise its own process (a container): one of those "
             "listed may be this one"
+        )
+
+
+def _apu_notes(message: OomMessage) -> Iterator[str]:
+    """Explain the size of a device that is part of a processor."""
+    if _APU_BYTES[0] < (message.total_bytes or 0) < _APU_BYTES[1]:
+        yield (
+            "a device of AMD with so much memory is most likely an APU, whose memory is the "
+            "host's: what other programs have of that counts as held outside torch"
         )
 
 

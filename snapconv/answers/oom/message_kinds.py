@@ -2390,8 +2390,8 @@ _KINDS = (
         level=-0.5,
         seen=(
             r"(?<!pinned memory \()requested buffer size exceeds device (?:memory "
-            r"allocation|buffer size) limit .{0,200}?failed to allocate vulkan<device> buffer of size "
-            r"<tried>.{0,200}?failed to allocate compute",
+            r"allocation|buffer size) limit .{0,200}?failed to allocate vulkan<device> buffer of "
+            r"size <tried>.{0,200}?failed to allocate compute",
         ),
         also=_LLAMA_FIGURES,
         means="one compute buffer, which grows with the batch and, without flash attention, with "
@@ -2571,7 +2571,8 @@ _KINDS = (
         ),
         needs=("memory|vram",),
         also=(
-            r"memory\.available=\W{0,3}\[<available>\].{0,20}memory\.required\.full=\W{0,3}<needed>",
+            r"memory\.available=\W{0,3}\[<available>\].{0,20}"
+            r"memory\.required\.full=\W{0,3}<needed>",
         ),
         means=(
             "Ollama's runner ended, and its exit status does not say why: memory, or something else"
@@ -5316,7 +5317,8 @@ _KINDS = (
         also=(
             "vmrss:? <process>",
             r"mem avail: <available_mib> of (?P<machine>\d{1,9}mib)\([\d.]{1,6}%\),swap free: "
-            r"<swap_mib> of (?P<all_swap>\d{1,9}mib)(?:(?!mem avail).){0,80}?(?:low memory|sending)",
+            r"<swap_mib> of (?P<all_swap>\d{1,9}mib)(?:(?!mem avail).){0,80}?"
+            r"(?:low memory|sending)",
             r"mem avail: \d{1,9} of (?P<machine>\d{1,9}mib)",
         ),
         means="earlyoom killed a process (by default the one with the highest OOM "
@@ -6106,8 +6108,8 @@ _KINDS = (
         level=2,
         seen=(r"(?:radv/)?amdgpu: failed to allocate a buffer:",),
         also=(r"amdgpu: size: <tried>",),
-        means="the driver found no room for one buffer of the size in the text, in the GPU's memory "
-        "or in the host's that it may use (domains: 4 and 2)",
+        means="the driver found no room for one buffer of the size in the text, in the GPU's "
+        "memory or in the host's that it may use (domains: 4 and 2)",
         next_step="a smaller context, batch or model, or fewer layers on the GPU; with memory that "
         "CPU and GPU share, a larger part for the GPU (the firmware's setting, or ttm.pages_limit)",
     ),
