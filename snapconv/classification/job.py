@@ -149,7 +149,7 @@ def states_beside_each_other(features: Features, rows: Int64Column, sizes: Sizes
     n_beside = above.n_equal - model.n_equal - n_with_copy
     n_in_order = np.count_nonzero(is_among(above.unequal, distinct(model.unequal)))
     n_repeated = n_in_order / max(len(model.unequal), 1) - 1
-    return min(max(n_beside / n_runs, 0.0), 1.0) - min(max(n_repeated, 0.0), 1.0)
+    return float(min(max(n_beside / n_runs, 0.0), 1.0) - min(max(n_repeated, 0.0), 1.0))
 
 
 class _Neighbours:

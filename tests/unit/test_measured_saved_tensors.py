@@ -26,8 +26,7 @@ CELLS = table()
 
 
 def kept(call, trained="both", precision="float32", module=""):
-    key = (module, call, trained)
-    cell = CELLS.get((*key, "all")) or CELLS[(*key, precision)]
+    cell = CELLS.get((module, call, trained, "all")) or CELLS[(module, call, trained, precision)]
     return {name: float(share) for name, share in (part.split("=") for part in cell.split())}
 
 
