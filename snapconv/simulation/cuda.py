@@ -128,8 +128,10 @@ def _device_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         machine.synchronize()
 
     def set_sync_debug_mode(mode: int) -> None:
-        if mode:
-            refusal("torch.cuda.set_sync_debug_mode")()
+        machine.sync_debug_mode = mode
+
+    def get_sync_debug_mode() -> int:
+        return machine.sync_debug_mode
 
     return {
         "init": do_nothing,
@@ -137,7 +139,7 @@ def _device_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         "sleep": do_nothing,
         "ipc_collect": do_nothing,
         "set_sync_debug_mode": set_sync_debug_mode,
-        "get_sync_debug_mode": answer(0),
+        "get_sync_debug_mode": get_sync_debug_mode,
         "getCompiledVersion": answer(0),
         "getCurrentBlasHandle": answer(1),
         "getCurrentSolverHandle": answer(1),

@@ -132,6 +132,8 @@ class Machine:
         self.stacks = Stacks()
         self.devices = [self._device(index) for index in range(options.n_devices)]
         self.current_device = 0
+        # As the program set it. Nothing is warned of: no operation of a simulated device waits.
+        self.sync_debug_mode = 0
         self.observers: list[OutOfMemoryObserver] = []
         # Called before any figure is read: transfers.py may have deferred an allocation.
         self.allocate_all_deferred: Callable[[], None] = _do_nothing

@@ -8,31 +8,58 @@ from snapconv.guest.own_frames import for_program
 from snapconv.simulation.patches import Patches
 
 # The functions and classes of each module, where torch has them; None: all that it exports.
-_MEMBERS: dict[str, str | None] = {
+_MEMBERS: dict[str, tuple[str, ...] | None] = {
     # Figures of NVML, other allocators and pools, pinned host memory, the insides of graphs.
     "torch.cuda": (
-        "utilization memory_usage temperature power_draw clock_rate "
-        "CUDAPluggableAllocator change_current_allocator caching_allocator_disabled "
-        "MemPool use_mem_pool host_memory_stats host_memory_stats_as_nested_dict "
-        "export_dot export_graph_data GreenContext"
+        "utilization",
+        "memory_usage",
+        "temperature",
+        "power_draw",
+        "clock_rate",
+        "CUDAPluggableAllocator",
+        "change_current_allocator",
+        "caching_allocator_disabled",
+        "MemPool",
+        "use_mem_pool",
+        "host_memory_stats",
+        "host_memory_stats_as_nested_dict",
+        "export_dot",
+        "export_graph_data",
+        "GreenContext",
     ),
-    "torch.cuda.gds": "gds_register_buffer gds_deregister_buffer GdsFile",
+    "torch.cuda.gds": ("gds_register_buffer", "gds_deregister_buffer", "GdsFile"),
     "torch.cuda.graphs": (
-        "register_graph_capture_start_hook register_graph_capture_end_hook "
-        "register_graph_instantiate_hook register_graph_replay_start_hook "
-        "register_graph_replay_end_hook register_graph_destroy_hook"
+        "register_graph_capture_start_hook",
+        "register_graph_capture_end_hook",
+        "register_graph_instantiate_hook",
+        "register_graph_replay_start_hook",
+        "register_graph_replay_end_hook",
+        "register_graph_destroy_hook",
     ),
     "torch.cuda.green_contexts": None,
     "torch.cuda.nccl": (
-        "all_reduce reduce broadcast all_gather reduce_scatter unique_id init_rank"
+        "all_reduce",
+        "reduce",
+        "broadcast",
+        "all_gather",
+        "reduce_scatter",
+        "unique_id",
+        "init_rank",
     ),
     # Indices and values are tracked; what they make has no storage, and so no place.
     "torch.cuda.sparse": (
-        "ByteTensor CharTensor ShortTensor IntTensor LongTensor HalfTensor FloatTensor "
-        "DoubleTensor BFloat16Tensor"
+        "ByteTensor",
+        "CharTensor",
+        "ShortTensor",
+        "IntTensor",
+        "LongTensor",
+        "HalfTensor",
+        "FloatTensor",
+        "DoubleTensor",
+        "BFloat16Tensor",
     ),
     "torch.cuda.tunable": None,
-    "torch.accelerator": "get_device_capability",
+    "torch.accelerator": ("get_device_capability",),
 }
 
 
@@ -51,7 +78,7 @@ def patch_not_modelled(patches: Patches) -> None:
     """Let every member without a model refuse, also where torch defines what it exports."""
     for module_name, listed in _MEMBERS.items():
         module = sys.modules.get(module_name)
-        names = getattr(module, "__all__", ()) if listed is None else listed.split()
+        names = getattr(module, "__all__", ()) if listed is None else listed
         for name in names:
             member = getattr(module, name, None)
             if member is None:
