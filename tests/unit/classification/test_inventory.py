@@ -221,6 +221,26 @@ def test_of_more_blocks_than_a_rule_predicts_nothing_is_certain(path):
     assert not found.is_certain[rows].any()
 
 
+def test_a_third_copy_beside_adam_is_one_of_the_weights(path):
+    """Three sizes are too few to show by their addresses whether the optimizer has a third state."""
+    adam = frames(("step", f"{TORCH}/optim/adam.py"), ("wrapper", OPTIMIZER_FILE)) + MAIN
+    sizes = [40960, 12288, 4096]
+    job = Job()
+    for size in sizes * 4:
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    gradients = [job.alloc(ENGINE, size) for size in sizes]
+    job.does(adam)
+    for addr in gradients:
+        job.free(addr, ZERO_GRAD)
+    job.does(FORWARD)
+    features = features_of(job, path)
+    found = classify(features)
+    rows = np.flatnonzero(~features.is_traced & (features.sizes == 40960))
+    assert found.category[rows].tolist() == [WEIGHT, WEIGHT, STATE, STATE]
+    assert found.is_certain[rows].all()
+
+
 def test_states_lie_beside_each_other_and_a_copy_as_the_model_does(path):
     """Three blocks more of each size: with an average of the weights, the copy lies in their order."""
     sizes = [4096, 8192, 12288, 20480, 28672, 36864]
