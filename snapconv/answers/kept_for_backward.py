@@ -24,7 +24,11 @@ def kept_for_backward(analysis: DeviceAnalysis, row: int) -> list[dict[str, Any]
     """
     recorded = analysis.recorded
     is_activation = analysis.classification.category[row] == Category.ACTIVATION
-    if recorded is None or not is_activation or not analysis.features.is_freed_by_engine[row]:
+    if (
+        recorded is None
+        or not is_activation
+        or not analysis.features.is_freed_by_engine[row]
+    ):
         return []
     saved = recorded.metadata.saved
     weight_shapes = WeightShapes(recorded)

@@ -457,7 +457,9 @@ def known_optimizers(names: set[str], roles: StackRoles) -> Optimizers:
     known_rows = [rows for rows in optimizers if rows]
     are_known = len(known_rows) == len(optimizers)
     is_built = [row.is_built for rows in known_rows for row in rows]
-    variants = (dict.fromkeys(v for row in rows for v in row.variants) for rows in known_rows)
+    variants = (
+        dict.fromkeys(v for row in rows for v in row.variants) for rows in known_rows
+    )
     return Optimizers(
         names=tuple(sorted(names)),
         variants=tuple(sorted(map(tuple, variants), key=repr)),

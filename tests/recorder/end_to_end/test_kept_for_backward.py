@@ -54,7 +54,9 @@ def kept(tmp_path):
 
 def explained(session, event):
     explanation = session.explain(f"#{event}")
-    return explanation.allocations[0]["kept_for_backward"], "\n".join(explanation_lines(explanation))
+    return explanation.allocations[0]["kept_for_backward"], "\n".join(
+        explanation_lines(explanation)
+    )
 
 
 def test_a_layer_that_keeps_its_input_only_for_its_weight_frees_it_when_frozen(kept):
@@ -62,7 +64,11 @@ def test_a_layer_that_keeps_its_input_only_for_its_weight_frees_it_when_frozen(k
     (from_convolution,) = events[FROM_CONVOLUTION]
     from_linear, from_gelu = events[FROM_LINEAR]
     ((keeper,), text) = explained(session, from_convolution)
-    assert (keeper["module"], keeper["layer"], keeper["freezing"]) == ("1", "Conv2d", "does not free")
+    assert (keeper["module"], keeper["layer"], keeper["freezing"]) == (
+        "1",
+        "Conv2d",
+        "does not free",
+    )
     assert "conv2d of 1, for backward; freezing this layer does not free the block" in text
     ((keeper,), text) = explained(session, from_gelu)
     assert (keeper["module"], keeper["layer"], keeper["freezing"]) == ("5", "Linear", "frees")
