@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from snapconv.errors import SettingError
@@ -336,12 +336,19 @@ def _fraction(
     except OverflowError:
         number = math.inf
     # stod refuses what is too small to be exact.
-    if number < sys.float_info.min and "x" not in text.lower() and Decimal(text) != number:
+    if number < sys.float_info.min and "x" not in text.lower() and not _is_exact(number, text):
         raise SettingError(str(_refused(name, "a larger number", text)), IndexError)
     kind = OPTIONS[name].kind
     if not (0 < number < 1 or (number in (0, 1) and kind == "fraction")):
         raise _refused(name, KINDS[kind][1], number)
     return number
+
+
+def _is_exact(number: float, text: str) -> bool:
+    """Return whether a decimal text is this number: one with more exponent than Decimal has is not."""
+    with suppress(InvalidOperation):
+        return Decimal(text) == number
+    return False
 
 
 def _divisions(

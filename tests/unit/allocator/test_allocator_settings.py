@@ -202,3 +202,8 @@ def test_a_threshold_of_1_is_refused_and_a_fraction_of_1_is_not():
     with pytest.raises(SettingError, match="below 1"):
         AllocatorSettings.from_conf("garbage_collection_threshold:1")
     assert AllocatorSettings.from_conf("per_process_memory_fraction:1").memory_fraction == 1
+
+
+def test_an_exponent_beyond_those_of_decimal_numbers_is_refused_as_too_small():
+    with pytest.raises(SettingError, match="must be a larger number"):
+        AllocatorSettings.from_conf("garbage_collection_threshold:1e-99999999999999999999")
