@@ -23,6 +23,7 @@ from snapconv.snapshot.fields import (
     read_json_file,
     wrong,
 )
+from snapconv.units import HOST
 
 KEYS = ("source_code", "shape_data")
 # The snapshot that stormlog writes, and its file of tensors in the same folder.
@@ -84,7 +85,7 @@ class Additions:
         """
         if is_dumped and device == self.dumped_device:
             yield from self.dumped.get(addr, ())
-        if self.tensors:
+        if self.tensors and device != HOST:
             logged = self.tensors[device if len(self.tensors) > device else 0]
             for tensor in logged.get(addr, ()):
                 if tensor.n_bytes == n_bytes:
@@ -127,7 +128,8 @@ def _read_sources(raw: dict[str, object], n_bytes: int) -> dict[str, list[str]]:
         n_remaining -= len(expect(text, str, f"{key}[{file[:_MAX_LINE]!r}]"))
         if n_remaining < 0:
             raise wrong(key, "no more text than the file has", "one text many times")
-        sources[file] = text.splitlines()
+        # A form feed, which splitlines() would split at, is no end of a line of Python.
+        sources[file] = text.split("\n")
     return sources
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import snapconv
+from snapconv.snapshot.recorded.additions import AddedTensor, Additions
+from snapconv.units import HOST
 from snapconv.writers.html.view_device import view_device
 from snapconv.writers.text.explanation import explanation_lines
 from tests.builders import ADDR, TraceBuilder, frame
@@ -98,6 +100,19 @@ def test_an_allocation_has_the_tensors_of_its_address_and_size(load):
     ]
     text = "\n".join(explanation_lines(session.explain(hex(ADDR))))
     assert "tensor      [64, 10] of torch.float32, returned by aten.ones.default" in text
+
+
+def test_a_form_feed_is_no_end_of_a_line(load):
+    session = load(a_run(6), source_code={FILE: SOURCE.replace("\n\n", "\n\f\n")})
+    (inner,) = explained(session)["origin"]["stack"]
+    assert inner["source"] == "y = x * 2  # <b>"
+
+
+def test_host_memory_has_no_tensors_of_the_last_rank():
+    logs = ({}, {ADDR: (AddedTensor("f", (4,), "torch.int8"),)})
+    additions = Additions(tensors=logs)
+    assert list(additions.tensors_of(1, ADDR, 4, is_dumped=False)) == [*logs[1][ADDR]]
+    assert list(additions.tensors_of(HOST, ADDR, 4, is_dumped=False)) == []
 
 
 def test_each_rank_has_the_shapes_of_its_own_device(load):
