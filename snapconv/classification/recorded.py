@@ -127,17 +127,23 @@ def _parameters(*, is_buffer: bool) -> Condition:
     return has_parameter_now | had_parameter
 
 
+# The samples, the heads or the tokens, and the features.
+_LEAST_CACHE_SIDES = 3
+
+
 @Condition
 def _written_caches(decided: Decided) -> BoolColumn | bool:
     """Find buffers, of equal sizes, that the program writes to again and again.
 
-    A job that does not train writes keys, values and states of the tokens so far.
+    A job that does not train writes keys, values and states of the tokens so far. Statistics and
+    counters of layers, which have fewer sides, are written as well.
     """
     features = decided.features
     if features.recorded is None or trains.find(decided):
         return False
-    is_written = features.recorded.metadata.parameters.is_written
-    rows = features.recorded.parameters[is_written]
+    buffers = features.recorded.metadata.parameters
+    has_sides = [len(shape) >= _LEAST_CACHE_SIDES for shape in buffers.shapes]
+    rows = features.recorded.parameters[buffers.is_written & np.array(has_sides, np.bool_)]
     rows = distinct(rows[rows >= 0])
     _, size_ids, counts = np.unique(
         features.sizes[rows], return_inverse=True, return_counts=True

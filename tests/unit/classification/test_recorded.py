@@ -1,5 +1,7 @@
 """What was recorded, matched with hand-made traces; event ``i`` is at START_US + i."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -637,7 +639,7 @@ def test_a_trace_without_allocations_has_weights_all_the_same(tmp_path, n_events
     assert analysis.weights.row.tolist() == [-1]
 
 
-def buffers(tmp_path, *phases, written=True):
+def buffers(tmp_path, *phases, written=True, sides=(2, 8)):
     """Two buffers of equal sizes, and another, in a job with these phases."""
     nothing = [frame("x", "/elsewhere/y.cc")]
     builder = TraceBuilder().segment(20 << 20)
@@ -648,6 +650,7 @@ def buffers(tmp_path, *phases, written=True):
     builder.alloc(900, frames=nothing)  # 7
     rows = [
         parameter(name, ADDR + place, n_bytes, at(4), kind="buffer", written=written)
+        | {"shape": [*sides, n_bytes // 4 // math.prod(sides)]}
         for name, place, n_bytes in (("k", 0, 1024), ("v", 1024, 1024), ("mean", 2048, 2048))
     ]
     raw = metadata(parameters=rows, phases=list(phases))
@@ -662,3 +665,10 @@ def test_buffers_of_equal_sizes_that_inference_writes_again_and_again_are_caches
     assert buffers(tmp_path, inference, written=False) == [weight] * 3
     training = phase("forward", at(4), at(6)), phase("backward", at(7), at(8))
     assert buffers(tmp_path, *training) == [weight] * 3
+
+
+@pytest.mark.parametrize("sides", [(), (8,)])
+def test_counters_and_statistics_that_inference_writes_are_no_caches(tmp_path, sides):
+    inference = phase("forward", at(4), at(8))
+    weight = ("weight", "recorded-as-buffer")
+    assert buffers(tmp_path, inference, sides=sides) == [weight] * 3
