@@ -21,6 +21,7 @@ from snapconv.classification.features import Features, at, first_before
 from snapconv.classification.parameters import is_training
 from snapconv.columns import (
     BoolColumn,
+    Int64Column,
     distinct,
     grouped,
     has_code,
@@ -40,6 +41,8 @@ _MOST_WORKSPACES, _MOST_OLD_WORKSPACES = 4, 2
 _LEAST_LENGTHENED = 2
 # Gradients of single samples are so many times as large as weights of so many sizes.
 _LEAST_SIZES = 2
+# Models have some tens of sizes of weights; hostile files have any number.
+_MOST_WEIGHT_SIZES = 600
 # Without frames that show autocast, its casts are of so many sizes: two were seen that were none.
 _LEAST_CAST = 3
 # Where more than this share of a forward's memory is in use when memory runs out, the forward is
@@ -365,12 +368,23 @@ def several_times_weights(decided: Decided) -> BoolColumn:
     is_left &= ~ends_within_backward.column(decided)
     sizes = distinct(features.sizes[is_left])
     weight_sizes = distinct(features.sizes[like_weight.column(decided)])
-    n_samples, remainders = np.divmod(sizes[:, None], weight_sizes)
-    n_samples[remainders > 0] = 1
-    n_sizes = Counter(n for row in n_samples.tolist() for n in set(row) if n > 1)
+    weight_sizes = weight_sizes[weight_sizes > 0][-_MOST_WEIGHT_SIZES:]
+    n_sizes: Counter[int] = Counter()
+    for weight_bytes in weight_sizes:
+        n_sizes.update(_times(sizes, weight_bytes)[1].tolist())
     common = [n for n, count in n_sizes.items() if count >= _LEAST_SIZES]
-    has_common = np.isin(n_samples, common).any(axis=1)
+    has_common = np.zeros(len(sizes), np.bool_)
+    for weight_bytes in weight_sizes:
+        multiples, n_samples = _times(sizes, weight_bytes)
+        has_common[multiples[np.isin(n_samples, common)]] = True
     return np.asarray(is_left & is_among(features.sizes, sizes[has_common]))
+
+
+def _times(sizes: Int64Column, weight_bytes: int) -> tuple[Int64Column, Int64Column]:
+    """Return the positions of sizes that are several times as large, and how many times."""
+    n_samples, remainders = np.divmod(sizes, weight_bytes)
+    positions = rows_of((remainders == 0) & (n_samples > 1))
+    return positions, n_samples[positions]
 
 
 _weight_of_layers = like_weight | made_through(Role.PLACEMENT) | made_in_nested_constructors
