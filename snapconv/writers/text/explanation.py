@@ -81,11 +81,13 @@ def _rows(explained: Values, *, whole_stack: bool) -> Iterator[_Row]:
 
 def _keepers(keepers: list[Values]) -> Iterator[str]:
     """Yield the layers that keep a block for backward, and whether freezing them frees it."""
+    is_shared = len(keepers) > 1 and all(keeper["freezing"] == FREES for keeper in keepers)
     for keeper in keepers:
         operation = keeper["operation"] or keeper["layer"] or "an operation"
-        freezing = optional("; freezing this layer {} the block", keeper["freezing"])
+        effect = None if is_shared else keeper["freezing"]
+        freezing = optional("; freezing this layer {} the block", effect)
         yield f"{operation}{optional(' of {}', keeper['module'])}, for backward{freezing}"
-    if len(keepers) > 1 and all(keeper["freezing"] == FREES for keeper in keepers):
+    if is_shared:
         yield "freezing all of these layers frees the block; one alone does not"
 
 

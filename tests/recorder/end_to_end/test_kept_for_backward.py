@@ -25,6 +25,29 @@ for _ in range(3):
     model(torch.randn(16, 3, 32, 32, device="cuda")).square().mean().backward()
     model.zero_grad()
 """
+SHARED = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Conv2d(3, 8, 3).requires_grad_(False)
+        self.conv = nn.Conv2d(8, 12, 3)
+        self.relu = nn.ReLU()
+        self.fc = nn.Linear(12 * 28 * 28, 300)
+        self.query, self.key = nn.Linear(300, 10), nn.Linear(300, 10)
+
+    def forward(self, x):
+        x = self.fc(self.relu(self.conv(self.frozen(x))).flatten(1))
+        return self.query(x) * self.key(x)
+
+model = Net().cuda()
+for _ in range(3):
+    model(torch.randn(16, 3, 32, 32, device="cuda")).square().mean().backward()
+    model.zero_grad()
+"""
+FROM_RELU = 16 * 12 * 28 * 28 * 4
 FROM_CONVOLUTION = 16 * 8 * 30 * 30 * 4
 FROM_LINEAR = FROM_GELU = 16 * 300 * 4
 
@@ -33,8 +56,8 @@ FROM_LINEAR = FROM_GELU = 16 * 300 * 4
 def kept(tmp_path):
     """Record the program with some layers frozen; return a session and its activations by size."""
 
-    def kept(*frozen):
-        (tmp_path / "job.py").write_text(PROGRAM, encoding="utf-8")
+    def kept(*frozen, program=PROGRAM):
+        (tmp_path / "job.py").write_text(program, encoding="utf-8")
         options = ["--simulate", "--no-compute", "--force", "-o", "job.capture"]
         words = [sys.executable, "-m", "snapconv", "record", *options, "job.py", *frozen]
         subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, timeout=300)
@@ -43,7 +66,7 @@ def kept(tmp_path):
         table = device.allocations
         is_last = device.features.iteration == device.phases.n_iterations - 1
         events = {}
-        for size in (FROM_CONVOLUTION, FROM_GELU):
+        for size in (FROM_CONVOLUTION, FROM_RELU, FROM_GELU):
             is_kept = is_last & device.features.in_forward & device.features.is_freed_by_engine
             is_kept &= table.requested_bytes == size
             events[size] = table.alloc_event[is_kept].tolist()
@@ -79,3 +102,24 @@ def test_a_layer_that_keeps_its_input_only_for_its_weight_frees_it_when_frozen(k
     _, events = kept("1", "5")
     assert len(events[FROM_CONVOLUTION]) == 1
     assert len(events[FROM_GELU]) == 1  # what GELU reads; its result is freed in forward
+
+
+def test_a_layer_frees_nothing_that_another_keeps_and_what_needs_no_gradient_is_not_known(kept):
+    session, events = kept(program=SHARED)
+    (from_frozen,) = events[FROM_CONVOLUTION]
+    (from_relu,) = events[FROM_RELU]
+    (from_linear,) = events[FROM_LINEAR]
+    # Conv2d keeps its input for the input's gradient as well, and this one has none.
+    ((keeper,), text) = explained(session, from_frozen)
+    assert (keeper["layer"], keeper["freezing"]) == ("Conv2d", None)
+    assert "conv2d of conv, for backward\n" in f"{text}\n"
+    ((relu, linear), text) = explained(session, from_relu)
+    assert (relu["layer"], relu["freezing"]) == ("ReLU", None)
+    assert (linear["layer"], linear["freezing"]) == ("Linear", "does not free")
+    (keepers, text) = explained(session, from_linear)
+    assert [(keeper["module"], keeper["freezing"]) for keeper in keepers] == [
+        ("query", "frees"),
+        ("key", "frees"),
+    ]
+    assert "freezing this layer" not in text
+    assert "freezing all of these layers frees the block; one alone does not" in text
