@@ -31,7 +31,7 @@ from snapconv.classification.decisions import (
     FloatColumn,
     Proposal,
 )
-from snapconv.classification.job import KINDS, Counts, Job, jobs
+from snapconv.classification.job import KINDS, Counts, Job, is_beside_equal, jobs
 from snapconv.classification.other_sizes import OtherSizes
 from snapconv.classification.parameters import (
     LEAST_REPEATED,
@@ -45,7 +45,7 @@ from snapconv.classification.predictions import (
     may_have_squares,
     predict,
 )
-from snapconv.columns import Int64Column, distinct, grouped, rows_of
+from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, is_among, rows_of
 from snapconv.torch_knowledge.optimizers import (
     SAME,
     States,
@@ -320,7 +320,11 @@ class Misses:
 
 
 def missed(
-    hypothesis: Hypothesis, prediction: Prediction, job: Job, n_layers: int, sizes: list[int]
+    hypothesis: Hypothesis,
+    prediction: Prediction,
+    job: Job,
+    n_layers: int,
+    sizes: list[int],
 ) -> Misses:
     """Return what a hypothesis misses."""
     bits = BITS.other_kind * prediction.n_other_kinds
@@ -588,6 +592,10 @@ def probabilities(
     other_sizes = {key: OtherSizes(decided, job) for key, job in likely_jobs.items()}
     sizes = features.sizes[rows]
     address_order = np.argsort(features.allocations.addr[rows], kind="stable")
+    if not weighed[0].job.is_in_order:
+        # States of one parameter lie beside each other, weights do not.
+        beside = is_beside_equal(features, rows[address_order])
+        address_order = address_order[np.argsort(beside, kind="stable")]
 
     def negative_bytes(members: Int64Column) -> int:
         return -int(sizes[members[0]]) * len(members)
@@ -669,7 +677,26 @@ def explain_by_job(decided: Decided) -> Iterator[Proposal]:
     stated = np.interp(table.max(1), _STATED, _RIGHT[bool(job.sizes)])
     if job.parameters.source is Source.BEFORE and weighed[0].explained < _MOSTLY:
         stated = np.minimum(stated, CERTAIN - 0.01)
+    if not job.is_in_order:
+        is_shown = _is_shown_by_neighbours(decided, rows, table)
+        stated = np.where(is_shown, stated, np.minimum(stated, CERTAIN - 0.01))
     yield from _likely_proposals(decided, rows, table, stated)
+
+
+def _is_shown_by_neighbours(
+    decided: Decided, rows: Int64Column, table: Probabilities
+) -> BoolColumn:
+    """Return where blocks right beside each other show what the order of addresses does not.
+
+    States are shown by an equal block beside them; weights, where all states of their size are.
+    """
+    order = np.argsort(decided.features.allocations.addr[rows])
+    is_beside = np.empty(len(rows), np.bool_)
+    is_beside[order] = is_beside_equal(decided.features, rows[order])
+    is_state = table.argmax(1) == Category.OPTIMIZER_STATE
+    sizes = decided.features.sizes[rows]
+    is_open = is_among(sizes, distinct(sizes[is_beside != is_state]))
+    return np.asarray((is_beside & is_state) | ~is_open)
 
 
 def _likely_proposals(

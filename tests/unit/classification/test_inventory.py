@@ -42,9 +42,11 @@ def path(tmp_path):
 def late(*, copies, has_step=True):
     """A model that was there before the trace, so many times, and a step of it."""
     job = Job()
-    for size, n in MODEL.items():
-        for _ in range(n * copies):
-            job.older(NO_FRAMES, size)
+    # Weights are made first.
+    for n_blocks in (1, copies - 1):
+        for size, n in MODEL.items():
+            for _ in range(n * n_blocks):
+                job.older(NO_FRAMES, size)
     job.does(FORWARD)
     gradients = [job.alloc(ENGINE, size) for size, n in MODEL.items() for _ in range(n)]
     if has_step:
@@ -239,6 +241,26 @@ def test_a_third_copy_beside_adam_is_one_of_the_weights(path):
     rows = np.flatnonzero(~features.is_traced & (features.sizes == 40960))
     assert found.category[rows].tolist() == [WEIGHT, WEIGHT, STATE, STATE]
     assert found.is_certain[rows].all()
+
+
+def test_weights_of_a_model_that_was_cast_lie_among_states(path):
+    """Two states of a parameter lie beside each other, also where they lie below the weights."""
+    order = [(12288, WEIGHT), *[(8192, STATE)] * 2, *[(4096, STATE)] * 2, (8192, WEIGHT)]
+    order += [(4096, WEIGHT), *[(12288, STATE)] * 2]
+    job = Job()
+    for size, _ in order:
+        job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    gradients = [job.alloc(ENGINE, size) for size in (12288, 8192, 4096)]
+    job.does(STEP)
+    for addr in gradients:
+        job.free(addr, ZERO_GRAD)
+    job.does(FORWARD)
+    features = features_of(job, path)
+    rows = np.flatnonzero(~features.is_traced)
+    in_order = rows[np.argsort(features.allocations.addr[rows])]
+    found = classify(features)
+    assert found.category[in_order].tolist() == [category for _, category in order]
 
 
 def test_states_lie_beside_each_other_and_a_copy_as_the_model_does(path):
