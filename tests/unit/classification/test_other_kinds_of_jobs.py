@@ -1,5 +1,7 @@
 """Per-sample gradients, forwards within backward, caches within a forward, and data that stays."""
 
+import tracemalloc
+
 import pytest
 
 from snapconv.classification.categories import Category, Evidence
@@ -48,6 +50,23 @@ def test_gradients_of_every_sample_are_as_many_times_as_large_as_several_weights
         assert found(per_sample(), N_SAMPLES * size) == [
             (Category.GRADIENT, Evidence.SIZES, "gradient-of-every-sample")
         ]
+
+
+def test_many_sizes_and_a_weight_of_no_bytes_cost_little(found):
+    job = Job()
+    for size in range(0, 4000 * 16, 16):
+        job.alloc(APPLY, size)
+    job.does(FORWARD)
+    tracemalloc.start()
+    kept = [job.alloc(HOOK, N_SAMPLES * size) for size in range(16, 4000 * 16, 16)]
+    job.does(ENGINE, MAIN)
+    for addr in kept:
+        job.free(addr, MAIN)
+    job.does(STEP, FORWARD, ENGINE)
+    assert categories(found(job, N_SAMPLES * 3999 * 16)) == [Category.GRADIENT]
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 100 << 20
 
 
 @pytest.mark.parametrize("job", [per_sample(1), per_sample(kept_into_forward=True)])
