@@ -558,7 +558,7 @@ def lengthened(decided: Decided) -> BoolColumn:
 
 @shared_condition
 def filled_alike(decided: Decided) -> BoolColumn:
-    """Made of zeros by one stack, two of a size for every layer, and kept."""
+    """Made of zeros by one stack, two pairs of a size or more, and kept."""
     features = decided.features
     rows = rows_of(features.made_through(Role.ZEROS) & features.is_live_at_dump)
     key = np.stack((features.allocations.stack_id[rows], features.sizes[rows]))

@@ -110,8 +110,8 @@ _BEFORE_BACKWARD = Reason("freed-before-backward", "made in forward, freed befor
 
 _FILLED_CACHE = Reason(
     "zeros-for-every-layer",
-    "filled with zeros by one line, two of a size for every layer, and kept while nothing is "
-    "trained: keys and values that are written in place",
+    "filled with zeros by one line, in pairs of one size, and kept while nothing is trained: keys "
+    "and values of layers, written in place",
 )
 
 _made_by_backward = made_by_engine & made_in_backward

@@ -23,7 +23,7 @@ from snapconv.torch_knowledge.frame_patterns import Role
 GROWING = categories_with(Trait.GROWS)
 GROWS_WITH_BATCH = (
     "activations, inputs, caches of keys and values and temporaries grow with the "
-    "batch; weights, what is computed from them alone, gradients and optimizer do not"
+    "batch; weights, what is computed from them alone, gradients and optimizer states do not"
 )
 # What autograd saves for a layer and has so many sides is no sum and no statistic.
 _LEAST_SIDES = 2
