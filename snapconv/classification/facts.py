@@ -410,7 +410,8 @@ LATER = (
         Reason(
             "gradient-of-every-sample",
             "made in backward, left behind, and freed before the next forward; as many "
-            "times as large as weights of several sizes: a gradient for every sample",
+            "times as large as weights of several sizes: gradients of every sample, or of more "
+            "precision than weights",
         ),
         _made_by_backward
         & several_times_weights
