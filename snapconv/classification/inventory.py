@@ -123,8 +123,9 @@ class Bits:
     start: float = 2.0
     # What had no gradient is trained too, by one optimizer (0.4).
     trains_all: float = 4.0
-    # Parameters of the same sizes are not trained.
+    # Parameters of the same sizes are not trained; and where much else may not be trained either.
     frozen: float = 8.0
+    frozen_beside_others: float = 3.75
     # Blocks of a size lie beside each other as those of several states do, or as copies do not.
     adjacency: float = 7.0
     # An unknown optimizer has preconditioners, or quantized states.
@@ -196,7 +197,10 @@ def _extended(plain: Hypothesis, job: Job) -> Iterator[tuple[Hypothesis, float]]
         turns = job.optimizers.may_be_several or job.parameters.source is Source.BEFORE
         yield replace(plain, trains_all=True), 0.0 if turns else BITS.trains_all
     if not (plain.copies or variant.squares):
-        yield replace(plain, is_frozen=True), BITS.frozen
+        may_be_frozen = not job.optimizers.variants and job.has_other_blocks
+        may_be_frozen = may_be_frozen and not may_have_squares(job)
+        bits = BITS.frozen_beside_others if may_be_frozen else BITS.frozen
+        yield replace(plain, is_frozen=True), bits
 
 
 def _is_in_full_precision(variant: Variant) -> bool:

@@ -39,6 +39,8 @@ from snapconv.phases.trace_phases import Optimizers, Phase
 _MOST_BELOW = 0.1
 # What hostile files may cost: sizes are compared in pairs, those with the most bytes.
 _MOST_COMPARED = 100
+# So much of the open bytes may be a table that is not trained.
+_OTHER_SHARE = 0.1
 # Fewer blocks show nothing of how they lie: of each parameter, and runs of equal ones.
 _LEAST_BLOCKS, _LEAST_RUNS = 3, 4
 
@@ -84,6 +86,19 @@ class Job:
         """Whether a known optimizer may keep states that are not as large as their weights."""
         variants = [variant for of_one in self.optimizers.variants for variant in of_one]
         return any(variant.squares or variant.has_others for variant in variants)
+
+    @cached_property
+    def has_other_blocks(self) -> bool:
+        """Whether much is open whose sizes follow from no parameter's, quantized or in another type."""
+        own_sizes = {
+            scaled
+            for size in self.sizes
+            for scaled in (size // 4, size // 2, size, 2 * size)
+        }
+        others = Counter(
+            {size: n for size, n in self.counts.items() if size not in own_sizes}
+        )
+        return bytes_of(others) > _OTHER_SHARE * bytes_of(self.counts)
 
     @cached_property
     def has_gradients(self) -> bool:

@@ -263,6 +263,29 @@ def test_weights_of_a_model_that_was_cast_lie_among_states(path):
     assert found.category[in_order].tolist() == [category for _, category in order]
 
 
+def test_frozen_layers_beside_a_frozen_table_may_be_as_many_as_a_second_state(path):
+    """Half of the layers and a table are frozen; the rest has one state each."""
+    layers = {262144: 4, 196608: 2, 65536: 2, 2048: 2, 1536: 2}
+    heads = {131072: 1, 98304: 1}
+    trained = layers | heads
+    job = Job()
+    for sizes in (total(layers, layers), {1024000: 1} | heads, trained):
+        for size, n in sizes.items():
+            for _ in range(n):
+                job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    for size, n in trained.items():
+        for _ in range(n):
+            job.alloc(ENGINE, size)
+    features = features_of(job, path)
+    found = classify(features)
+    for size, n in layers.items():
+        rows = np.flatnonzero(~features.is_traced & (features.sizes == size))
+        in_order = rows[np.argsort(features.allocations.addr[rows])]
+        is_weight = found.category[in_order[n : 2 * n]] == WEIGHT
+        assert (is_weight | ~found.is_certain[in_order[n : 2 * n]]).all()
+
+
 def test_states_lie_beside_each_other_and_a_copy_as_the_model_does(path):
     """Three blocks more of each size: with an average of the weights, the copy lies in their order."""
     sizes = [4096, 8192, 12288, 20480, 28672, 36864]
