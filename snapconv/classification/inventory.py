@@ -197,10 +197,14 @@ def _extended(plain: Hypothesis, job: Job) -> Iterator[tuple[Hypothesis, float]]
         turns = job.optimizers.may_be_several or job.parameters.source is Source.BEFORE
         yield replace(plain, trains_all=True), 0.0 if turns else BITS.trains_all
     if not (plain.copies or variant.squares):
-        may_be_frozen = not job.optimizers.variants and job.has_other_blocks
-        may_be_frozen = may_be_frozen and not may_have_squares(job)
-        bits = BITS.frozen_beside_others if may_be_frozen else BITS.frozen
-        yield replace(plain, is_frozen=True), bits
+        yield replace(plain, is_frozen=True), _bits_of_frozen(job)
+
+
+def _bits_of_frozen(job: Job) -> float:
+    """Return the bits of parameters of the same sizes that are not trained."""
+    if job.optimizers.variants or not job.has_other_blocks or may_have_squares(job):
+        return BITS.frozen
+    return BITS.frozen_beside_others
 
 
 def _is_in_full_precision(variant: Variant) -> bool:

@@ -95,10 +95,10 @@ class Job:
             for size in self.sizes
             for scaled in (size // 4, size // 2, size, 2 * size)
         }
-        others = Counter(
+        other_counts = Counter(
             {size: n for size, n in self.counts.items() if size not in own_sizes}
         )
-        return bytes_of(others) > _OTHER_SHARE * bytes_of(self.counts)
+        return bytes_of(other_counts) > _OTHER_SHARE * bytes_of(self.counts)
 
     @cached_property
     def has_gradients(self) -> bool:
