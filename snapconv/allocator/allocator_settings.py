@@ -47,7 +47,7 @@ _MAX_UNSIGNED = 2**64 - 1
 _NEWEST = grammar_of(NEWEST_RELEASE)
 # Of a longer number the beginning is too large as well.
 _INTEGER = re.compile(r"\s*([+-]?)0*(\d{1,21})", re.ASCII)
-_NUMBER = re.compile(r"\s*[+-]?(?:\.?\d|nan|inf)", re.ASCII | re.IGNORECASE)
+_NUMBER = re.compile(r"\A\s*[+-]?(?:\.?\d|nan|inf)", re.ASCII | re.IGNORECASE)
 # How a value of a kind begins; of other kinds with digits.
 _BEGINNINGS = {
     "switch": re.compile("."),
@@ -336,7 +336,11 @@ def _fraction(
     except OverflowError:
         number = math.inf
     # stod refuses what is too small to be exact.
-    if number < sys.float_info.min and "x" not in text.lower() and not _is_exact(number, text):
+    if (
+        number < sys.float_info.min
+        and "x" not in text.lower()
+        and not _is_exact(number, text)
+    ):
         raise SettingError(str(_refused(name, "a larger number", text)), IndexError)
     kind = OPTIONS[name].kind
     if not (0 < number < 1 or (number in (0, 1) and kind == "fraction")):
@@ -345,7 +349,7 @@ def _fraction(
 
 
 def _is_exact(number: float, text: str) -> bool:
-    """Return whether a decimal text is this number: one with more exponent than Decimal has is not."""
+    """Return whether a decimal text is this number; an exponent too long for Decimal is not."""
     with suppress(InvalidOperation):
         return Decimal(text) == number
     return False

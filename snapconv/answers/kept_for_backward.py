@@ -44,7 +44,9 @@ def kept_for_backward(analysis: DeviceAnalysis, row: int) -> list[dict[str, Any]
             "module": module or None,
             "layer": layer or None,
             "operation": None if rule is None else rule.operation,
-            "freezing": None if is_weight else _freezing(rule, needs_gradient=needs_gradient),
+            "freezing": None
+            if is_weight
+            else _freezing(rule, needs_gradient=needs_gradient),
         }
     rows = list(keepers.values())
     _limit_freezing(rows)

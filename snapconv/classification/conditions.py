@@ -362,7 +362,7 @@ def size_of_weight(decided: Decided) -> BoolColumn:
 
 @Condition
 def several_times_weights(decided: Decided) -> BoolColumn:
-    """Left behind by backward, and several times as large as weights: of some sizes, as many times."""
+    """Left behind by backward, and as large as weights of several sizes, each as many times."""
     features = decided.features
     is_left = features.is_traced & features.by_engine
     is_left &= ~ends_within_backward.column(decided)

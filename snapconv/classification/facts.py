@@ -266,7 +266,8 @@ FACTS = (
         ACTIVATION,
         Reason(
             "kept-for-a-backward-within",
-            "computed again inside of backward, and freed by the backward that was called for it there",
+            "computed again inside of backward, and freed by the backward that was called for it "
+            "there",
         ),
         _made_by_backward
         & ~made_through(Role.REENTERED)

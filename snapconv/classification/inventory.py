@@ -111,8 +111,8 @@ class Bits:
     no_state_yet: float = 1.3
     # A known optimizer has other options than the default, or none of what they give (0.4).
     rare_option: float = 2.5
-    # Adam keeps the largest squares too, which few programs ask for: a third copy is more likely one
-    # of the weights, as the targets of reinforcement learning are.
+    # Adam keeps the largest squares too, which few programs ask for: a third copy is more likely
+    # one of the weights, as the targets of reinforcement learning are.
     amsgrad: float = 9.0
     # What a known optimizer or known gradients contradict (0.9).
     impossible: float = 10.0

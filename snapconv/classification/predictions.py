@@ -71,7 +71,11 @@ class Hypothesis:
         variant = self.variant
         kinds = variant.kinds
         is_scaled = self.has_masters or variant.squares or variant.is_flat
-        return not is_scaled and len(kinds) == 1 and n_same(kinds[0]) == sum(n for _, n in kinds[0])
+        return (
+            not is_scaled
+            and len(kinds) == 1
+            and n_same(kinds[0]) == sum(n for _, n in kinds[0])
+        )
 
     def __str__(self) -> str:
         parts = ["weights", *_state_words(self.variant)]
@@ -216,7 +220,10 @@ class _States:
         n_as_large = n * n_same(kind)
         if n_left < n_as_large or (n_left > n_as_large and not self.variant.squares):
             return False
-        return all(self.n_unexplained(size * eighths // SAME) >= n * number for eighths, number in kind)
+        return all(
+            self.n_unexplained(size * eighths // SAME) >= n * number
+            for eighths, number in kind
+        )
 
     def _squares(self) -> Sizes:
         """Count the states that are as large as a side of a matrix times itself."""
@@ -228,7 +235,9 @@ class _States:
                 if n_left > 0:
                     square_blocks[side] = size, n_left
             for times in _TIMES:
-                options.append(_squares_of(self.job.sizes, square_blocks, weight_bytes, times))
+                options.append(
+                    _squares_of(self.job.sizes, square_blocks, weight_bytes, times)
+                )
         return max(options, key=bytes_of)
 
 
@@ -264,7 +273,11 @@ def _squares_of(
     options = {size: _pairs(size // weight_bytes, list(budget)) for size in sizes}
     n_sides: Sizes = Counter()
     for size in sorted(options, key=lambda size: (len(options[size]), -size)):
-        best = max(options[size], key=lambda pair: _least_left(budget, pair, sizes[size]), default=())
+        best = max(
+            options[size],
+            key=lambda pair: _least_left(budget, pair, sizes[size]),
+            default=(),
+        )
         if best and _least_left(budget, best, sizes[size]) >= 0:
             for side in best:
                 budget[side] -= sizes[size]

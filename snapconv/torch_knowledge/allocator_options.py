@@ -131,7 +131,8 @@ class SettingsGrammar:
 # A key, a token for the colon, a value, which may be a list, and a token for the comma.
 _TOKEN = r"(?:[,:\[\]]|[^,:\[\]]+)"
 _ENTRY = re.compile(rf"({_TOKEN})(?:{_TOKEN}(\[[^\]]*\]?|[,:\]]|[^,:\[\]]+)?{_TOKEN}?)?")
-_STRICT_ENTRY = r"([^,:\[\]]+):(\[[^\]]*\]|[^,:\[\]]+)(?:,|$)"
+# A name begins where a token does: inside of one, every place would be tried.
+_STRICT_ENTRY = r"(?:^|(?<=[,:\[\]]))([^,:\[\]]+):(\[[^\]]*\]|[^,:\[\]]+)(?:,|$)"
 _FROM_2_10 = SettingsGrammar(
     spaces=" \t\n\v\f\r",
     entry=_ENTRY,

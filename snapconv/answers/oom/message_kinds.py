@@ -5335,7 +5335,7 @@ _KINDS = (
         seen=("found the victim with highest badness",),
         also=(
             r"vmrss: <process>",
-            r".*memavail: <available_mib>m,[\d.%|]{1,9}swapfree: <swap_mib>m,",
+            r"\A.*memavail: <available_mib>m,[\d.%|]{1,9}swapfree: <swap_mib>m,",
         ),
         means="nohang ended the process with the highest badness, as free memory, swap or pressure "
         "passed its limits: the machine's memory ran low, not the GPU's",
