@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[4]
 FIXTURES = ROOT / "fixtures"
 REAL = ROOT.parent / "shared" / "snapshots"
 EXPECTED_TO_FAIL = FIXTURES / "bad"
+# The core leaves frames to which another recorder has added keys to the twin.
+OF_OTHER_RECORDERS = FIXTURES / "additions" / "snapkit.pickle"
 
 
 def pickles_in(folder: Path) -> list[Path]:
@@ -38,8 +40,8 @@ def read(content: bytes, *, n_at_once: int = 1 << 18):
 
 
 @pytest.mark.parametrize("path", pickles_in(FIXTURES), ids=lambda path: path.name)
-def test_no_fixture_is_odd(path):
-    assert goes_through_core(path)
+def test_only_additions_of_other_recorders_are_odd(path):
+    assert goes_through_core(path) is (path != OF_OTHER_RECORDERS)
 
 
 @pytest.mark.parametrize(
