@@ -113,10 +113,9 @@ class SettingsGrammar:
     """How releases read a text of settings.
 
     ``spaces`` are left out, even in a word. ``entry`` is a key and its value, and ``whole`` a text
-    that is read at all. ``is_strict``: a colon and a comma have to stand where they belong. A block
-    that is not split is ``extra_mib`` larger than large segments, or more, and no integer is above
-    ``max_integer``.
-    ``is_rest_inclusive``: ``>`` has the last size that was named, too.
+    that is read at all. ``is_strict``: a colon and a comma have to stand where they belong. The
+    least ``max_split_size_mb`` is ``extra_mib`` more than a large segment has, and no integer is
+    above ``max_integer``. ``is_rest_inclusive``: ``>`` has the last size that was named, too.
     """
 
     spaces: str
