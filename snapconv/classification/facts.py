@@ -460,7 +460,7 @@ LIKELY = (
         GRADIENT,
         Reason(
             "likely-left-by-backward",
-            "made in backward and left behind, and as large as gradients of every sample",
+            "made in backward and left behind, and as large as several gradients of one weight",
         ),
         _made_by_backward & several_times_weights & ~used_in_another_backward,
         probability=0.85,

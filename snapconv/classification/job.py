@@ -90,7 +90,7 @@ class Job:
 
     @cached_property
     def has_other_blocks(self) -> bool:
-        """Whether much is open whose sizes follow from no parameter's size, nor from a part of one."""
+        """Whether much is open whose sizes follow from no parameter's, nor from a part of one."""
         own_sizes = {
             scaled
             for size in self.sizes

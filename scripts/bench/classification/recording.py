@@ -326,7 +326,7 @@ def _recomputation(ranges: list[Range]) -> Iterator[None]:
 
 @contextmanager
 def _around_enabled_gradients(again: _Recomputation) -> Iterator[None]:
-    """Tell when a program enables gradients, in either way that torch has."""
+    """Report when a program enables gradients, in either way that torch has."""
     with ExitStack() as parts:
         for kind in (torch.enable_grad, torch.set_grad_enabled):
             for name, work in (("__enter__", again.enter), ("__exit__", again.leave)):
@@ -349,7 +349,7 @@ def _around_enabled_gradients(again: _Recomputation) -> Iterator[None]:
 
 @contextmanager
 def _derivatives_by_parameters(observer: Observer, tell: Callable[[Known], None]) -> Iterator[None]:
-    """Tell what a program derives by parameters for itself, and no ``.grad`` ever is.
+    """Report what a program derives by parameters for itself, and no ``.grad`` ever is.
 
     With a graph of its own, such a derivative is a part of forward, which autograd saves if at all.
     But a transform of torch.func always asks for a graph, and drops it.
@@ -386,7 +386,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _caches_of_transformers(tell: Callable[[Known], None]) -> Iterator[None]:
-    """Tell what every cache of transformers holds after an update without gradients.
+    """Report what every cache of transformers holds after an update without gradients.
 
     The library is looked for whenever a module is called: a program may import it at any time.
     """
