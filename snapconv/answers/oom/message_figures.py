@@ -133,6 +133,7 @@ FIGURES = {
     "padded": FigureName("all arrays with padding"),
     "budget": FigureName("percent of its limit allowed", "percent"),
     "heap_limit": FigureName("the heap allowed"),
+    "heap_free": FigureName("free in the heap"),
     "metaspace_limit": FigureName("the metaspace allowed"),
     "heap_mib": FigureName("the heap at the end", letter="m"),
     "process_kib": FigureName("held by the process", letter="k"),

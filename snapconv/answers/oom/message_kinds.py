@@ -118,6 +118,8 @@ class MessageKind:
     leads: bool = False
 
 
+_OF_ORT = "failed to allocate memory for requested buffer of size <tried>"
+
 # What llama.cpp logs before a buffer fails, of the device that failed where the text names it. What
 # was free is that before the weights were loaded.
 _GGML_DEVICE = r"(?:cuda|rocm|hip|vulkan|sycl|musa|cann|metal|mtl)\d{0,2}"
@@ -205,7 +207,7 @@ _KINDS = (
     MessageKind(
         "vLLM's KV cache",
         seen=(
-            "no available memory for the cache blocks",
+            "no available (?:memory for the cache|kv cache) blocks",
             "cannot auto-fit max_model_len: not enough gpu memory",
             "kv cache is needed, which is larger than the available kv cache memory",
             r"max seq len \(<length>\) is larger than the maximum number of tokens that can be "
@@ -1487,7 +1489,7 @@ _KINDS = (
     MessageKind(
         "a wrong size in ONNX Runtime",
         level=-1,
-        seen=("failed to allocate memory for requested buffer of size <tried>",),
+        seen=(_OF_ORT,),
         needs=(r"requested buffer of size \d{14,16}(?!\d)",),
         means="a node of ONNX Runtime requested more than any device has: its size was "
         "computed wrongly, because an input has a shape that the model does not "
@@ -1532,7 +1534,7 @@ _KINDS = (
     MessageKind(
         "ONNX Runtime on the CPU",
         backend="host",
-        seen=("failed to allocate memory for requested buffer of size <tried>",),
+        seen=(_OF_ORT,),
         # The layout of its kernels for CPUs.
         needs=("nchwc",),
         means="ONNX Runtime's arena got no memory of the machine for a node that runs "
@@ -1544,7 +1546,7 @@ _KINDS = (
     MessageKind(
         "ONNX Runtime, without its device",
         backend="device",
-        seen=("failed to allocate memory for requested buffer of size <tried>",),
+        seen=(_OF_ORT, "failed to allocate memory for requested buffer"),
         unless=("cuda|gpu|tensorrt|dml|directml|nvidia|rocm|migraphx|[gr]tx|tesla",),
         means=(
             "ONNX Runtime's arena got no memory: the text does not say whether of the "
@@ -1556,7 +1558,7 @@ _KINDS = (
     ),
     MessageKind(
         "ONNX Runtime",
-        seen=("failed to allocate memory for requested buffer of size <tried>",),
+        seen=(_OF_ORT, "failed to allocate memory for requested buffer"),
         means="ONNX Runtime's arena got no memory: of the GPU, where the node runs "
         "there, else of the machine",
         next_step=(
@@ -1566,7 +1568,7 @@ _KINDS = (
     MessageKind(
         "ONNX Runtime's call of CUDA",
         seen=("cuda failure 2: out of memory ; gpu=<device>",),
-        unless=("failed to allocate memory for requested buffer of size <tried>",),
+        unless=(_OF_ORT,),
         means="a call of ONNX Runtime to CUDA got no memory of the GPU: for a tensor, "
         "a stream, or a library such as cuDNN",
         next_step="fewer sessions and threads on the GPU at once, or a smaller batch or input; "
@@ -2743,7 +2745,8 @@ _KINDS = (
             "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size <tried>",
             # Where no memory can be pinned, llama.cpp tries memory that is not pinned first.
             "unable to allocate (?:cpu|(?:cuda|rocm|hip|musa|vulkan|sycl|cann)_host) buffer",
-            r"ggml_gallocr_reserve\w{0,20}: failed to allocate cpu buffer of size <tried>",
+            "failed to allocate cpu buffer of size <tried>",
+            r"llama.{0,200}?failed to allocate cpu buffer(?! of size)",
         ),
         means="the machine's memory ran out, not the GPU's",
         next_step="a smaller or more strongly quantized model, or a shorter context (-c)",
@@ -3464,7 +3467,8 @@ _KINDS = (
         ),
         needs=(_OUT_OF_MEMORY,),
         unless=(
-            r"in (?:generate\w{0,20}|gentask|forward|_?sample)(?!\w)|vllm[/\\]|sglang",
+            r"in (?:generate\w{0,20}|gentask|forward|_?sample)(?!\w)|vllm[/\\]|sglang|"
+            "stable[ _-]?diffusion",
         ),
         means="it was loading the weights, with which some loaders also allocate the "
         "cache of the context",
@@ -4724,6 +4728,20 @@ _KINDS = (
         means="the heap of a Java program is full, whatever memory the machine has",
         next_step="a larger heap (-Xmx; spark.driver.memory or spark.executor.memory "
         "in Spark), or less data at once",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "Android's heap",
+        backend="host",
+        seen=(
+            r"failed to allocate a <tried> allocation with <heap_free> free bytes and \S{1,16} "
+            "until oom",
+        ),
+        also=("growth limit <heap_limit>",),
+        means="the heap of an Android app has reached the limit that Android sets for each app, "
+        "whatever memory the device has",
+        next_step="hold fewer or smaller objects (bitmaps first): a heap dump of Android Studio "
+        'shows what holds them; android:largeHeap="true" in the manifest raises the limit',
         cause=OomCause.HOST,
     ),
     MessageKind(

@@ -222,7 +222,7 @@ _SENTENCES = {
         OomCause.UNKNOWN,
         "the device lacked memory: {segment_bytes} more were needed{left}{scattered}{in_use}",
         (
-            "the text does not say who holds {outside} of it: this program, torch's "
+            "the text does not say who holds {outside}it: this program, torch's "
             "cache or another process"
         ),
     ),
@@ -310,6 +310,11 @@ def _held_outside(shortage: Shortage) -> OomVerdict | None:
     is_known = reserved is not None
     reason = "outside" if is_known else "holder not known"
     shown = {"outside": format_bytes(outside), "usual": format_bytes(usual)}
+    if not is_known:
+        # What is not known to be free is not known to be held.
+        shown["outside"] = "the rest of " if shortage.live_bytes else ""
+        if free is not None:
+            shown["outside"] = f"{format_bytes(outside)} of "
     return _verdict(shortage, reason, is_inferred=is_known, **shown)
 
 

@@ -729,7 +729,26 @@ def test_a_message_that_was_cut_before_what_is_free_does_not_say_who_holds_the_d
         "capacity; 6.50 GiB already allocated;"
     )
     assert found.cause == "not known"
-    assert "does not say who holds 4.42 GiB" in str(found)
+    assert "does not say who holds the rest of it: " in found.verdict.reason
+    assert "4.42 GiB" not in str(found)
+
+
+def test_a_message_that_was_cut_within_what_is_allocated_does_not_say_that_the_device_is_held():
+    found = explain_message(
+        "RuntimeError: CUDA out of memory. Tried to allocate 66.00 MiB (GPU 0; 15.77 GiB total "
+        "capacity; 11."
+    )
+    assert found.cause == "not known"
+    assert found.verdict.sentence == "the device lacked memory: 66.00 MiB more were needed"
+    assert found.verdict.reason.startswith("the text does not say who holds it: ")
+
+
+def test_a_message_with_what_is_free_alone_says_how_much_of_the_device_somebody_holds():
+    found = explain_message(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total "
+        "capacity of 31.50 GiB of which 1.25 GiB is free."
+    )
+    assert "does not say who holds 30.25 GiB of it" in found.verdict.reason
 
 
 TRACEBACK = 'File "/site-packages/torch/{}", line 915, in {}\n    return f(x)\n'

@@ -28,6 +28,53 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
+        "java.lang.OutOfMemoryError: Failed to allocate a 4194316 byte allocation with 2097152 free "
+        "bytes and 2048KB until OOM, target footprint 536870912, growth limit 536870912; giving up "
+        "on allocation because <1% of heap free after GC.",
+        "Android's heap",
+        HOST,
+        {"tried": 4194316, "free in the heap": 2 * MIB, "the heap allowed": 512 * MIB},
+        "hold fewer or smaller objects",
+    ),
+    (
+        "OutOfMemoryError: Failed to allocate a 40 byte allocation with 1024 free bytes and 8MB "
+        "until OOM",
+        "Android's heap",
+        HOST,
+        {"tried": 40, "free in the heap": KIB},
+        "hold fewer or smaller objects",
+    ),
+    (
+        "RuntimeError: No available KV cache blocks",
+        "vLLM's KV cache",
+        LIMITED,
+        {},
+        "raise --gpu-memory-utilization",
+    ),
+    (
+        'main.cpp of llama.cpp ends with "failed to allocate CPU buffer" for a model of 13B',
+        "llama.cpp, on the host",
+        HOST,
+        {},
+        "a smaller or more strongly quantized model",
+    ),
+    (
+        "our worker logs bfc_arena.cc: Failed to allocate memory for requested buffer",
+        "ONNX Runtime, without its device",
+        UNKNOWN,
+        {},
+        "a smaller batch or input",
+    ),
+    (
+        "Loading weights [0f1e2d3c4b] from D:\\webui\\models\\Stable-diffusion\\v1.safetensors\n"
+        'File "D:\\webui\\modules\\initialize.py", line 99, in load_model\n'
+        "RuntimeError: CUDA error: out of memory",
+        "Stable Diffusion's web UI",
+        FULL,
+        {},
+        "a smaller image or batch",
+    ),
+    (
         "numpy.core._exceptions.MemoryError: Unable to allocate 3.00 MiB for an array with shape "
         "(1, 1024, 1024, 3) and data type uint8",
         "a small NumPy array",
