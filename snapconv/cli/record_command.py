@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from snapconv.recorder.options import RecordingOptions
     from snapconv.recorder.program.entry import Entry
     from snapconv.recorder.record import RecordOutcome
-    from snapconv.simulation import SimulationOptions
+    from snapconv.simulation import RankOfJob, SimulationOptions
 
 
 # Options that hardly any script has. Behind the script they are meant for snapconv, and a script
@@ -130,6 +130,25 @@ class Simulated:
             help="With --simulate: add the workspace that cuBLAS keeps by default.",
         ),
     ] = False
+    world_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="With --simulate: run as one rank of a job of N, which --ranks names "
+            "(default: 0), with the variables that torchrun sets.",
+            min=1,
+        ),
+    ] = None
+    nproc_per_node: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="With --world-size: the ranks of each node. Default: 8, or all of a "
+            "smaller job.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None
 
 
 def record(
@@ -233,10 +252,11 @@ def record(
     arguments = program.args or []
     _check_for_providers(user_program, arguments, batch_size)
     chosen = chosen_ranks(ranks)
+    simulation = simulation_options(simulated, device, ranks=chosen)
     _run_as_it_is_unless(chosen, user_program, arguments)
     upload = _upload(output)
-    capture = _rank_path(
-        Path(output if output and not upload else f"{user_program.stem}.capture")
+    capture = _capture_path(
+        output if output and not upload else None, user_program.stem, simulation
     )
     options = RecordingOptions(
         output=upload.folder / capture if upload else capture,
@@ -251,7 +271,7 @@ def record(
         force=force,
         stop=stop or simulated.no_compute,
         batch_size=batch_size,
-        simulation=simulation_options(simulated, device),
+        simulation=simulation,
     )
     raise _record(user_program, arguments, options, upload, quiet=quiet, ranks=chosen)
 
@@ -267,11 +287,19 @@ def _run_as_it_is_unless(ranks: frozenset[int], entry: "Entry", args: list[str])
         raise ProgramEnded(code)
 
 
-def _rank_path(path: Path) -> Path:
-    """Put the rank of one process of several into the name of its capture."""
+def _capture_path(
+    output: str | None, stem: str, simulation: "SimulationOptions | None"
+) -> Path:
+    """Return where the capture goes: a process of several has its rank in the name.
+
+    A simulated job is one process: a name that is given stays as it is.
+    """
     from snapconv.recorder.job import process_rank
 
+    path = Path(output or f"{stem}.capture")
     rank = process_rank()
+    if simulation is not None and simulation.job is not None and output is None:
+        rank = str(simulation.job.rank)
     return path.with_name(f"{path.stem}.rank{rank}{path.suffix}") if rank else path
 
 
@@ -404,7 +432,7 @@ def _say_result(recorded: "RecordOutcome", entry: "Entry") -> None:
 
 
 def simulation_options(
-    options: Simulated, device: int | None = None
+    options: Simulated, device: int | None = None, *, ranks: frozenset[int] = frozenset()
 ) -> "SimulationOptions | None":
     """Read the options of a simulation; None for a recording on a GPU, which has none of them."""
     values = {
@@ -412,6 +440,8 @@ def simulation_options(
         "--routing": options.routing != "balanced",
         "--capacity": options.capacity,
         "--cublas-workspace": options.cublas_workspace,
+        "--world-size": options.world_size,
+        "--nproc-per-node": options.nproc_per_node,
     }
     if not options.simulate:
         for name, value in values.items():
@@ -422,6 +452,7 @@ def simulation_options(
         raise typer.BadParameter("it needs --no-compute", param_hint="--routing")
     from snapconv.simulation import SimulationOptions
 
+    job = _simulated_job(options, ranks)
     if device is None:
         # By custom, the local rank is the number of a process's device.
         rank = os.environ.get("LOCAL_RANK", "")
@@ -431,5 +462,32 @@ def simulation_options(
         is_routing_worst=options.routing == "worst",
         capacity_bytes=size_of(options.capacity, "--capacity"),
         cublas_workspace=options.cublas_workspace,
-        n_devices=device + 1,
+        n_devices=max(device + 1, job.n_ranks_per_node if job else 1),
+        job=job,
     )
+
+
+def _simulated_job(options: Simulated, ranks: frozenset[int]) -> "RankOfJob | None":
+    """Read the job that is simulated; None where the process is one of the launcher's own."""
+    from snapconv.recorder.job import process_rank
+    from snapconv.simulation import RankOfJob
+
+    if options.world_size is None:
+        if options.nproc_per_node is not None:
+            raise typer.BadParameter("it needs --world-size", param_hint="--nproc-per-node")
+        return None
+    if process_rank():
+        raise typer.BadParameter(
+            "this process is a rank of a job already: start it without its launcher",
+            param_hint="--world-size",
+        )
+    if len(ranks) > 1:
+        raise typer.BadParameter(
+            "with --world-size one rank runs at a time: name one", param_hint="--ranks"
+        )
+    try:
+        return RankOfJob.create(
+            min(ranks, default=0), options.world_size, options.nproc_per_node
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--world-size") from error

@@ -76,7 +76,8 @@ def watch(
     from snapconv.recorder.record import watch as run
     from snapconv.recorder.recording import Recording
 
-    simulation = simulation_options(simulated)
+    chosen = chosen_ranks(ranks)
+    simulation = simulation_options(simulated, ranks=chosen)
     # Every capture and every warning of ours is printed when it is there: the job may hang
     # afterwards.
     log = logging.getLogger("snapconv")
@@ -90,7 +91,7 @@ def watch(
         stacks=stacks,
         max_entries=max_entries,
         max_captures=max_captures,
-        ranks=chosen_ranks(ranks),
+        ranks=chosen,
         on_other_oom=all_ranks,
     )
     with lasting_until_exit() as lifetime:

@@ -53,6 +53,7 @@ class Feature(Enum):
     SIMULATED_AUTOCAST = "casts of CUDA's autocast"
     SIMULATED_GRAPHS = "CUDA graphs"
     SIMULATED_GROUPS = "process groups"
+    SIMULATED_JOBS = "jobs of several ranks"
     SIMULATED_FILES = "checkpoints without values"
     SIMULATED_WRAPPERS = "tensors that wrap others"
     SIMULATED_TYPES = "types such as torch.cuda.FloatTensor"
@@ -258,6 +259,7 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
                 "_get_device_properties",
                 "device_memory_used",
                 "list_gpu_processes",
+                "_cached_device_count",
             ),
         ),
         Attributes("torch.cuda.nvtx", optional=("_nvtx",)),
@@ -332,6 +334,16 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
         ),
         Attributes("torch.cuda.nccl", ("version",)),
     ),
+    Feature.SIMULATED_JOBS: (
+        Attributes(
+            "torch.distributed", ("Store",), optional=("ProcessGroupGloo", "TCPStore")
+        ),
+        Attributes("torch.distributed.ProcessGroup", ("unbox",)),
+        Attributes(
+            "torch.distributed.distributed_c10d",
+            ("_resolve_process_group", "_get_default_group"),
+        ),
+    ),
     Feature.SIMULATED_FILES: (
         Attributes("torch._C.PyTorchFileReader", ("get_storage_from_record", "has_record")),
         Attributes("torch._C.PyTorchFileWriter", ("write_record",)),
@@ -363,6 +375,14 @@ def changed_notes(changed: Changed) -> tuple[Note, ...]:
     )
 
 
+def require(feature: Feature, changed: Changed) -> None:
+    """Raise RecorderError where a feature is left out that was requested."""
+    if feature in changed:
+        raise RecorderError(
+            f"{_sentence(feature, changed[feature])}; use an older torch, or a newer snapconv"
+        )
+
+
 def probe(*, is_for_simulation: bool) -> Changed:
     """Compare torch with the table.
 
@@ -381,11 +401,9 @@ def probe(*, is_for_simulation: bool) -> Changed:
         name = next(missing(rows), None)
         if name is None:
             continue
-        if feature in ESSENTIAL:
-            raise RecorderError(
-                f"{_sentence(feature, name)}; use an older torch, or a newer snapconv"
-            )
         changed[feature] = name
+        if feature in ESSENTIAL:
+            require(feature, changed)
     return changed
 
 

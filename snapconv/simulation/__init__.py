@@ -8,27 +8,29 @@ not at all. Nothing else of the recorder need know. Importing this imports no to
 without; both name the module that does it: ``cuda`` torch.cuda and torch._C, ``not_modelled`` what
 they have no answer for, ``tensors`` methods and places of tensors, ``legacy_types`` types such as
 torch.cuda.FloatTensor, ``kernels`` what only a GPU computes, ``same_device`` the errors of tensors
-on two devices, ``process_groups`` torch.distributed, ``compilation`` torch.compile,
-``unwritten_files`` what saves.
+on two devices, ``process_groups`` and ``collectives`` torch.distributed, ``compilation``
+torch.compile, ``unwritten_files`` what saves.
 """
 
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from snapconv.errors import RecorderError
 from snapconv.guest import locations
 from snapconv.guest.guard import fault_note
-from snapconv.guest.torch_surface import Changed, Feature, changed_notes, probe
+from snapconv.guest.torch_surface import Changed, Feature, changed_notes, probe, require
 from snapconv.notes import Note
 from snapconv.simulation.machine import BLAS, Machine, SimulationOptions
+from snapconv.simulation.simulated_job import RankOfJob
 
 if TYPE_CHECKING:
     from snapconv.simulation.patches import Handler, Patches
 
-__all__ = ["Simulation", "SimulationOptions", "simulated"]
+__all__ = ["RankOfJob", "Simulation", "SimulationOptions", "simulated"]
 
 
 class Simulation:
@@ -85,7 +87,6 @@ class Simulation:
             cuda,
             kernels,
             not_modelled,
-            process_groups,
             same_device,
             tensors,
             unwritten_files,
@@ -95,6 +96,8 @@ class Simulation:
         machine = self.machine
         tracker = self.tracker
         with Patches(tracker.guard) as patches:
+            if machine.options.job is not None:
+                patches.enter_context(machine.options.job.environment())
             not_modelled.patch_not_modelled(patches)
             cuda.patch_cuda(machine, patches)
             tensors.TensorPatches(tracker).apply(patches)
@@ -107,9 +110,7 @@ class Simulation:
             kernels.patch_triton(
                 tracker.evaluation.forget if self._files else None, patches
             )
-            handle: Handler = tracker.handle
-            if Feature.SIMULATED_GROUPS not in self._changed:
-                handle = process_groups.collectives_handler(handle)
+            handle = self._handler()
             patches.callback(tracker.placements.close)
             patches.set(locations, "locate", tracker.locate)
 
@@ -122,6 +123,16 @@ class Simulation:
             patch_threads(enter_modes, patches)
             patches.enter_context(enter_modes())
             yield
+
+    def _handler(self) -> "Handler":
+        """Return what does all operations of the program."""
+        from snapconv.simulation.collectives import Collectives
+        from snapconv.simulation.process_groups import has_other_processes
+
+        handle = self.tracker.handle
+        if Feature.SIMULATED_GROUPS in self._changed:
+            return handle
+        return Collectives(handle, partial(has_other_processes, self.tracker)).handle
 
     def _patch_features(self, patches: "Patches") -> None:
         """Replace what a simulation can do without, as far as this torch has it."""
@@ -175,9 +186,13 @@ def simulated(options: SimulationOptions | None = None) -> Iterator[Simulation]:
             warnings.simplefilter("ignore")
             for name in ("torch.optim", "torch._dynamo"):
                 import_module(name)
-        simulation = Simulation(
-            options or SimulationOptions(), probe(is_for_simulation=True)
-        )
+        options = options or SimulationOptions()
+        changed = probe(is_for_simulation=True)
+        if options.job is not None:
+            for feature in (Feature.SIMULATED_GROUPS, Feature.SIMULATED_JOBS):
+                require(feature, changed)
+        changed.pop(Feature.SIMULATED_JOBS, None)
+        simulation = Simulation(options, changed)
         with simulation.patched():
             yield simulation
     finally:

@@ -88,6 +88,8 @@ def patch_cuda(machine: Machine, patches: Patches) -> None:
     patches.set(torch.accelerator, "is_available", answer_yes)
     patches.set(torch.accelerator, "device_count", machine.device_count)
     _patch_module(machine, patches)
+    # It would keep the number of another simulation (torch.manual_seed counts by it).
+    patches.set_existing(torch.cuda, "_cached_device_count", None)
     patch_streams(machine, patches)
     with suppress(ValueError):  # Windows has other names
         _patch_device_guard(patches)

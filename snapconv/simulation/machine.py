@@ -23,6 +23,7 @@ from snapconv.guest.torch_surface import OutOfMemoryObserver
 from snapconv.notes import Note
 from snapconv.simulation.history import EventRings
 from snapconv.simulation.memory_stats import Statistics
+from snapconv.simulation.simulated_job import RankOfJob
 from snapconv.simulation.stacks import Stacks
 from snapconv.torch_knowledge.allocator_options import (
     NEWEST_RELEASE,
@@ -46,7 +47,8 @@ class SimulationOptions:
     there, as a GPU of that much usable memory would. ``cublas_workspace`` adds the workspace that
     cuBLAS gets at its first use per device and stream. ``n_devices`` is how many devices the script
     sees. ``is_routing_worst``: indices that are not computed are the same in most rows, and not
-    evenly spread.
+    evenly spread. ``job`` is the job of several ranks of which the process plays one, None for the
+    launcher's own.
     """
 
     compute: bool = True
@@ -54,6 +56,7 @@ class SimulationOptions:
     cublas_workspace: bool = False
     n_devices: int = 1
     is_routing_worst: bool = False
+    job: RankOfJob | None = None
 
     @property
     def total_bytes(self) -> int:

@@ -1,13 +1,13 @@
-"""torch.distributed in the one simulated process: a job of one rank, with NCCL or without.
+"""torch.distributed in the one simulated process: one rank of a job, with NCCL or without.
 
-The work of NCCL with one rank is known without it: a collective in place changes nothing, and any
-other copies its inputs to its outputs. More ranks are refused, except with gloo: then each process
-has its simulated GPU, and tensors on the CPU go to the other processes.
+The rendezvous, the store and the process groups of a simulated job wait for nobody, as no other
+process is there; ``collectives`` does the work. Without a simulated job several ranks are refused,
+except with gloo: then each process has its simulated GPU, and tensors on the CPU go to the others.
 """
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial, wraps
 from inspect import signature
@@ -18,13 +18,14 @@ import torch
 
 from snapconv.errors import RecorderError
 from snapconv.notes import Note
-from snapconv.simulation.operations import map_tensors
-from snapconv.simulation.patches import Handler, Patches
+from snapconv.simulation.patches import Patches
 from snapconv.simulation.placements import tensors_in
+from snapconv.simulation.simulated_job import RankOfJob
 from snapconv.simulation.tracker import Tracker
 
+_SLUG = "simulated-nccl"
 _ONE_RANK = Note(
-    "simulated-nccl",
+    _SLUG,
     "the process group is simulated, with this one rank: collectives are copies, and "
     "what NCCL allocates for itself is not in the capture",
 )
@@ -33,10 +34,6 @@ _NCCL_CLASSES = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy"
 # What torch.cuda.nccl.version() answers: one with all that torch requires.
 _NCCL_VERSION = (2, 27, 3)
 _NCCL_TIMEOUT = timedelta(minutes=10)
-# Those of torch.distributed._functional_collectives that return new tensors: with one rank, copies
-# of their first argument. Where this one is a list, so is the result.
-_FUNCTIONAL = ("all_", "broadcast", "reduce_scatter")
-_POINT_TO_POINT = ("c10d::send", "c10d::recv")
 
 
 def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
@@ -52,86 +49,58 @@ def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
     patches.set(
         torch.distributed, "Reducer", _reducer_class(tracker, torch.distributed.Reducer)
     )
-    _patch_nccl(distributed_c10d, patches)
+    nccl = _patch_nccl(distributed_c10d, patches)
+    if tracker.machine.options.job is not None:
+        for owner in (torch.distributed, distributed_c10d):
+            patches.set_existing(owner, "ProcessGroupGloo", nccl)
+            patches.set_existing(owner, "TCPStore", make_store)
 
 
-def collectives_handler(handle: Handler) -> Handler:
-    """Make a handler that does collectives of one rank; ``handle`` does all other operations."""
-
-    def handle_functional(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        name: str = func._schema.name.partition("::")[2]
-        if name.endswith("_") or name.startswith("wait_"):
-            return args[0]
-        if name.startswith(_FUNCTIONAL) and not name.endswith("_out"):
-            return map_tensors(args[0], partial(_copied, handle))
-        return handle(func, args, kwargs)
-
-    def handle_c10d(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        schema = func._schema
-        if schema.name.startswith(_POINT_TO_POINT) or _has_other_ranks(args):
-            return handle(func, args, kwargs)
-        outputs = list(tensors_in(args[:1]))
-        # Where the second argument has tensors too, the first receives them; else there is nobody
-        # to receive from, and it stays as it is.
-        if any("Tensor" in str(argument.type) for argument in schema.arguments[1:2]):
-            _receive(handle, outputs, tensors_in(args[1:2]))
-        n_returns = len(schema.returns)
-        if n_returns == 0:
-            return None
-        work = _completed_work(outputs)
-        return work if n_returns == 1 else (args[0], work)
-
-    handlers = {"c10d": handle_c10d, "_c10d_functional": handle_functional}
-
-    def handle_any(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        return handlers.get(func.namespace, handle)(func, args, kwargs)
-
-    return handle_any
-
-
-def _copied(handle: Handler, tensor: Any) -> Any:
-    options = {"memory_format": torch.contiguous_format}
-    return handle(torch.ops.aten.clone.default, (tensor,), options)
-
-
-def _receive(handle: Handler, outputs: list[Any], inputs: Iterable[Any]) -> None:
-    for output, tensor in zip(outputs, inputs, strict=True):
-        handle(torch.ops.aten.copy_.default, (output, tensor.view_as(output)), {})
-
-
-def _has_other_ranks(args: Any) -> bool:
-    """Return whether gloo takes the tensors to other processes: those on the CPU."""
+def has_other_processes(tracker: Tracker, args: Any) -> bool:
+    """Say whether gloo takes the tensors to other processes: those on the CPU."""
     groups = torch.distributed
-    if not groups.is_initialized() or groups.get_world_size() <= 1:
+    if tracker.machine.options.job is not None or not groups.is_initialized():
         return False
-    is_gloo = groups.get_backend() == "gloo"
+    is_gloo = groups.get_world_size() > 1 and groups.get_backend() == "gloo"
     return is_gloo and all(tensor.device.type == "cpu" for tensor in tensors_in(args))
-
-
-def _completed_work(result: list[Any]) -> Any:
-    """Make a Work, as torch calls it, that is over already."""
-    future = torch.futures.Future()
-    future.set_result(result)
-    return torch._C._distributed_c10d._create_work_from_future(future).boxed()
 
 
 def _init_process_group(
     tracker: Tracker, real: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> None:
-    arguments = signature(real).bind(*args, **kwargs).arguments
+    bound = signature(real).bind(*args, **kwargs)
+    arguments = bound.arguments
     n_ranks = _world_size(arguments)
+    job = tracker.machine.options.job
+    if job is not None:
+        if n_ranks != job.n_ranks:
+            raise RecorderError(
+                f"the program makes a process group of {n_ranks} ranks, in a simulated job of "
+                f"{job.n_ranks}: give --world-size {n_ranks}, or let it take WORLD_SIZE"
+            )
+        arguments |= {"rank": job.rank, "world_size": n_ranks, "store": make_store()}
+        arguments["init_method"] = None
     # Over gloo, several processes have a simulated GPU each.
-    if n_ranks > 1 and arguments.get("backend") != "gloo":
-        advice = "set WORLD_SIZE=1 and RANK=0"
-        if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun sets the variables itself
-            advice = "give torchrun --nproc-per-node 1"
+    elif n_ranks > 1 and arguments.get("backend") != "gloo":
+        start = " without torchrun" if "TORCHELASTIC_RUN_ID" in os.environ else ""
         raise RecorderError(
-            f"a simulation is one process, and this is a job of {n_ranks} ranks: {advice} to see "
-            "what one rank of data parallel training needs, or record on GPUs"
+            f"a simulation is one process, and this is a job of {n_ranks} ranks: start it{start} "
+            f"with --world-size {n_ranks} to record one of them, or record on GPUs"
         )
-    real(*args, **kwargs)
-    if n_ranks <= 1:
+    real(*bound.args, **bound.kwargs)
+    if job is not None and n_ranks > 1:
+        tracker.machine.note_not_modelled("NCCL", _note_of_job(job))
+    elif n_ranks <= 1:
         tracker.machine.note_not_modelled("NCCL", _ONE_RANK)
+
+
+def _note_of_job(job: RankOfJob) -> Note:
+    return Note(
+        _SLUG,
+        f"this is rank {job.rank} of {job.n_ranks}, alone in one process: each other rank is taken "
+        "to hold what this one holds, so that collectives are copies, and values are not the "
+        "job's; what NCCL allocates for itself is not in the capture",
+    )
 
 
 def _world_size(arguments: dict[str, Any]) -> int:
@@ -144,8 +113,11 @@ def _world_size(arguments: dict[str, Any]) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _patch_nccl(c10d: Any, patches: Patches) -> None:
-    """Put torch's fake process group in the place of NCCL's: it does nothing, and succeeds."""
+def _patch_nccl(c10d: Any, patches: Patches) -> type:
+    """Put torch's fake process group in the place of NCCL's: it does nothing, and succeeds.
+
+    Return the class.
+    """
     fake: Any = torch._C._distributed_c10d.FakeProcessGroup
     make = getattr(fake, "_create_internal", fake)
     _patch_splitting(fake, make, c10d, patches)
@@ -154,7 +126,7 @@ def _patch_nccl(c10d: Any, patches: Patches) -> None:
     patches.set(fake, "_get_sequence_number_for_group", lambda _: 0)
 
     class FakeType(type):
-        def __call__(cls, _store: Any, rank: int, size: int, *_: Any) -> Any:
+        def __call__(cls, _store: Any, rank: int, size: int, *_: Any, **__: Any) -> Any:
             return make(rank, size)
 
         def __instancecheck__(cls, value: Any) -> bool:
@@ -180,6 +152,7 @@ def _patch_nccl(c10d: Any, patches: Patches) -> None:
     patches.set(c10d, "_NCCL_AVAILABLE", True)
     patches.set(torch.cuda.nccl, "version", lambda: _NCCL_VERSION)
     patches.set_existing(c10d, "default_pg_nccl_timeout", _NCCL_TIMEOUT)
+    return nccl
 
 
 def _patch_splitting(
@@ -187,8 +160,12 @@ def _patch_splitting(
 ) -> None:
     """Let a process group be split into smaller ones."""
 
-    def split_group(_parent: Any = None, split_ranks: Any = (), *_: Any, **__: Any) -> Any:
-        return c10d.new_group(split_ranks[0])
+    def split_group(parent: Any = None, split_ranks: Any = (), *_: Any, **__: Any) -> Any:
+        parent = parent or c10d._get_default_group()
+        ranks = next((ranks for ranks in split_ranks if parent.rank() in ranks), None)
+        if ranks is None:
+            return None
+        return c10d.new_group([c10d.get_global_rank(parent, rank) for rank in ranks])
 
     def split(group: Any, _store: Any, ranks: Any, *_: Any, **__: Any) -> Any:
         return make(ranks.index(group.rank()), len(ranks))
@@ -200,6 +177,48 @@ def _patch_splitting(
     # say so.
     patches.set(fake, "split", split)
     patches.set(fake, "perform_nocolor_split", lambda *_: None)
+
+
+def make_store(*_: Any, **__: Any) -> Any:
+    """Make the store of a simulated job: this process has it alone, and waits for nobody."""
+
+    class Store(torch.distributed.Store):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self._values: dict[str, bytes] = {}
+
+        def set(self, key: str, value: Any) -> None:
+            self._values[key] = value.encode() if isinstance(value, str) else bytes(value)
+
+        def get(self, key: str) -> bytes:
+            return self._values.get(key, b"")
+
+        def add(self, key: str, n: int) -> int:
+            total = int(self._values.get(key, b"0")) + n
+            self._values[key] = str(total).encode()
+            return total
+
+        def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
+            if self._values.get(key, b"") == bytes(expected):
+                self.set(key, desired)
+            return self._values.get(key, bytes(expected))
+
+        def check(self, _keys: Any) -> bool:
+            return True
+
+        def wait(self, *_: Any) -> None:
+            pass
+
+        def delete_key(self, key: str) -> bool:
+            return self._values.pop(key, None) is not None
+
+        def num_keys(self) -> int:
+            return len(self._values)
+
+        def set_timeout(self, _timeout: Any) -> None:
+            pass
+
+    return Store()
 
 
 def _reducer_class(tracker: Tracker, real: type) -> type:

@@ -78,10 +78,10 @@ def test_without_a_launchers_variables_the_error_is_torchs_own(simulation, monke
 )
 def test_more_ranks_are_refused_wherever_their_number_stands(simulation, monkeypatch, arguments):
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(RecorderError, match="a job of 3 ranks: set WORLD_SIZE=1"):
+    with pytest.raises(RecorderError, match="job of 3 ranks: start it with --world-size 3 "):
         dist.init_process_group(**arguments)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    with pytest.raises(RecorderError, match="give torchrun --nproc-per-node 1 to see"):
+    with pytest.raises(RecorderError, match="start it without torchrun with --world-size 3"):
         dist.init_process_group(**arguments)
     assert simulation.notes() == ()
 

@@ -1,0 +1,322 @@
+"""One rank of a job of several, simulated in one process: its variables, its group, its collectives."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from snapconv.cli.app import main  # noqa: E402
+from snapconv.errors import RecorderError  # noqa: E402
+from snapconv.simulation import RankOfJob, SimulationOptions, simulated  # noqa: E402
+
+dist = torch.distributed
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*using the device under current context:UserWarning"),
+    pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed"),
+]
+
+# Rank 5 of 8.
+JOB = RankOfJob.create(5, 8, None)
+
+
+@pytest.fixture(autouse=True)
+def _no_group_is_left():
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def rank_of_job(job=JOB, *, compute=True):
+    return simulated(SimulationOptions(compute=compute, n_devices=job.n_ranks_per_node, job=job))
+
+
+@pytest.fixture(params=[True, False], ids=["computed", "shapes"])
+def simulation(request):
+    with rank_of_job(compute=request.param) as running:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("nccl")
+        yield running
+
+
+# --- the place, and what torchrun sets
+
+
+@pytest.mark.parametrize(
+    ("rank", "n_ranks", "n_each", "variables"),
+    [
+        (0, 1, None, {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0"}),
+        (3, 4, None, {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "1"}),
+        (21, 64, None, {"LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "2"}),
+        (7, 8, 4, {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}),
+    ],
+)
+def test_the_variables_follow_from_the_place(rank, n_ranks, n_each, variables):
+    present = RankOfJob.create(rank, n_ranks, n_each).variables()
+    expected = {**variables, "RANK": str(rank), "WORLD_SIZE": str(n_ranks)}
+    assert {name: present[name] for name in expected} == expected
+
+
+def test_torchrun_sets_these_variables_and_no_others(tmp_path):
+    script = tmp_path / "shown.py"
+    script.write_text("import json, os; print(json.dumps(dict(os.environ)))")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1"]
+    text = subprocess.run(
+        [*launcher, "--rdzv-backend", "static", "--master-port", "0", str(script)],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ).stdout
+    added = json.loads(text).keys() - os.environ.keys() - {"OMP_NUM_THREADS"}
+    # These two are about the process of torchrun, which is not there.
+    of_agent = {"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
+    assert added - of_agent == RankOfJob.create(0, 1, None).variables().keys()
+
+
+@pytest.mark.parametrize(("rank", "n_ranks", "n_each"), [(8, 8, None), (0, 12, None), (0, 8, 3)])
+def test_a_job_that_cannot_be_is_refused(rank, n_ranks, n_each):
+    with pytest.raises(ValueError, match=r"has the ranks 0 to 7|do not fill nodes"):
+        RankOfJob.create(rank, n_ranks, n_each)
+
+
+def test_the_variables_are_as_before_afterwards(monkeypatch):
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with rank_of_job():
+        assert (os.environ["RANK"], os.environ["WORLD_SIZE"]) == ("5", "8")
+    assert (os.environ["RANK"], os.environ.get("WORLD_SIZE")) == ("2", None)
+
+
+# --- the group
+
+
+def test_the_group_has_all_ranks_and_says_so(simulation):
+    assert (dist.get_backend(), dist.get_rank(), dist.get_world_size()) == ("nccl", 5, 8)
+    note = simulation.notes()[0]
+    assert (note.slug, "rank 5 of 8" in note.message) == ("simulated-nccl", True)
+
+
+@pytest.mark.parametrize("backend", ["gloo", None, "cpu:gloo,cuda:nccl"])
+def test_no_backend_waits_for_others(backend):
+    with rank_of_job():
+        dist.init_process_group(backend)
+        for device in ("cpu", "cuda") if backend != "gloo" else ("cpu",):
+            total = torch.ones(3, device=device)
+            dist.all_reduce(total)
+            assert total.tolist() == [8, 8, 8]
+        dist.barrier()
+        dist.destroy_process_group()
+        dist.init_process_group(backend)
+
+
+def test_a_torch_without_what_it_needs_is_refused_by_name(monkeypatch):
+    monkeypatch.delattr(dist.ProcessGroup, "unbox")
+    with simulated():
+        pass
+    with pytest.raises(RecorderError, match="unbox is not there"), rank_of_job():
+        pass
+
+
+def test_a_group_of_another_size_is_refused():
+    with rank_of_job(), pytest.raises(RecorderError, match="give --world-size 4"):
+        dist.init_process_group("nccl", rank=0, world_size=4)
+
+
+def test_subgroups_have_the_place_in_them(simulation):
+    assert dist.get_rank(dist.new_group([1, 5, 7])) == 1
+    assert dist.new_group([0, 1]) == dist.GroupMember.NON_GROUP_MEMBER
+    mesh = dist.device_mesh.init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"))
+    assert tuple(mesh.get_coordinate()) == (1, 1)
+    assert (mesh["dp"].size(), mesh["tp"].get_local_rank()) == (2, 1)
+
+
+def test_the_store_of_the_job_keeps_what_is_set(simulation):
+    store = dist.TCPStore("localhost", 1, 8, is_master=False)
+    store.set("key", "value")
+    store.wait(["another"])
+    assert (store.get("key"), store.add("n", 2), store.add("n", 1)) == (b"value", 2, 3)
+
+
+# --- collectives: each other rank holds what this one holds
+
+
+def _numbers(*values):
+    return torch.tensor(values, dtype=torch.int64, device="cuda")
+
+
+def test_sums_count_every_rank_and_other_reductions_one(simulation):
+    results = {}
+    for operator in ("SUM", "AVG", "MAX", "MIN"):
+        results[operator] = _numbers(3, 4)
+        dist.all_reduce(results[operator], getattr(dist.ReduceOp, operator))
+    assert {name: result.tolist() for name, result in results.items()} == {
+        "SUM": [24, 32],
+        "AVG": [3, 4],
+        "MAX": [3, 4],
+        "MIN": [3, 4],
+    }
+
+
+def test_a_gather_has_a_part_for_every_rank(simulation):
+    whole = torch.empty(16, dtype=torch.int64, device="cuda")
+    dist.all_gather_into_tensor(whole, _numbers(3, 4))
+    parts = [_numbers(0, 0) for _ in range(8)]
+    dist.all_gather(parts, _numbers(3, 4))
+    assert whole.tolist() == [3, 4] * 8
+    assert [part.tolist() for part in parts] == [[3, 4]] * 8
+
+
+def test_a_scatter_gives_the_part_of_this_rank(simulation):
+    part = _numbers(0, 0)
+    dist.reduce_scatter_tensor(part, torch.arange(16, device="cuda"))
+    assert part.tolist() == [10 * 8, 11 * 8]
+    dist.reduce_scatter(part, [_numbers(i, i) for i in range(8)], dist.ReduceOp.MAX)
+    assert part.tolist() == [5, 5]
+
+
+def test_an_exchange_gives_what_this_rank_sends_to_itself(simulation):
+    exchanged = torch.zeros(8, dtype=torch.int64, device="cuda")
+    dist.all_to_all_single(exchanged, torch.arange(8, device="cuda"))
+    assert exchanged.tolist() == [5] * 8
+    sizes = list(range(8))
+    uneven = torch.zeros(5 * 8, dtype=torch.int64, device="cuda")
+    dist.all_to_all_single(uneven, torch.arange(28, device="cuda"), [5] * 8, sizes)
+    assert uneven.tolist() == list(range(10, 15)) * 8
+
+
+def test_functional_collectives_have_the_sizes_of_their_rules(simulation):
+    from torch.distributed import _functional_collectives as functional
+
+    group = dist.group.WORLD
+    before = torch.cuda.memory_allocated()
+    results = {
+        "sum": functional.all_reduce(_numbers(1, 2), "sum", group),
+        "gathered": functional.all_gather_tensor(_numbers(1, 2), 0, group),
+        "scattered": functional.reduce_scatter_tensor(
+            torch.arange(16, device="cuda"), "avg", 0, group
+        ),
+        "exchanged": functional.all_to_all_single(
+            torch.arange(8, device="cuda"), [1] * 8, [1] * 8, group
+        ),
+        "sent": functional.broadcast(_numbers(1, 2), 0, group),
+    }
+    assert {name: result.tolist() for name, result in results.items()} == {
+        "sum": [8, 16],
+        "gathered": [1, 2] * 8,
+        "scattered": [10, 11],
+        "exchanged": [5] * 8,
+        "sent": [1, 2],
+    }
+    assert torch.cuda.memory_allocated() - before == 512 * 5
+
+
+def test_objects_of_all_ranks_are_this_ranks_own(simulation):
+    objects = [None] * 8
+    dist.all_gather_object(objects, {"rank": 5})
+    assert objects == [{"rank": 5}] * 8
+
+
+def test_messages_between_two_ranks_wait_for_nobody(simulation):
+    received = torch.ones(4, device="cuda")
+    dist.send(received, 6)
+    dist.recv(received, 4)
+    assert received.shape == (4,)
+
+
+# --- training
+
+
+WEIGHTS = 4 * (64 * 256 + 256 + 256 * 64 + 64)
+
+
+@pytest.mark.parametrize("is_view", [False, True])
+def test_buckets_of_data_parallel_training_hold_every_gradient_once(simulation, is_view):
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)).cuda()
+    weights_alone = torch.cuda.memory_allocated()
+    wrapped = nn.parallel.DistributedDataParallel(
+        model, device_ids=[5], gradient_as_bucket_view=is_view
+    )
+    for _ in range(3):
+        wrapped(torch.ones(8, 64, device="cuda")).pow(2).mean().backward()
+    held = torch.cuda.memory_allocated() - weights_alone
+    expected = WEIGHTS if is_view else 2 * WEIGHTS
+    assert expected <= held < expected + 4096  # each block is rounded to 512
+
+
+def test_gradients_that_all_ranks_have_alike_are_those_of_one():
+    def gradients(wrap):
+        torch.manual_seed(1)
+        model = wrap(nn.Linear(16, 4).cuda())
+        model(torch.ones(2, 16, device="cuda")).pow(2).mean().backward()
+        return [parameter.grad.tolist() for parameter in model.parameters()]
+
+    with rank_of_job():
+        dist.init_process_group("nccl")
+        assert gradients(nn.parallel.DistributedDataParallel) == gradients(nn.Sequential)
+
+
+# --- the command line
+
+
+SCRIPT = """
+import os
+import torch
+torch.distributed.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+model = torch.nn.Linear(64, 8).cuda()
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(4):
+    model(torch.ones(2, 64, device="cuda")).sum().backward()
+    optimizer.step()
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def record(*options):
+    return main(["record", "--simulate", "--no-compute", *options, "train.py"])
+
+
+def test_a_capture_is_of_the_rank_that_is_named(folder):
+    assert record("--world-size", "16", "--ranks", "11") == 0
+    with (folder / "train.rank11.capture" / "snapshot.pickle").open("rb") as file:
+        metadata = pickle.load(file)["snapconv"]
+    assert (metadata["rank"], metadata["world_size"]) == (11, 16)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--world-size", "8", "--ranks", "8"], "a job of 8 has the ranks 0 to 7, not 8"),
+        (["--world-size", "8", "--ranks", "0,1"], "one rank runs at a time"),
+        (["--world-size", "12"], "12 ranks do not fill nodes of 8"),
+        (["--nproc-per-node", "4"], "it needs --world-size"),
+    ],
+)
+def test_a_place_that_cannot_be_is_a_wrong_command_line(folder, capfd, options, message):
+    assert record(*options) == 2
+    assert message in capfd.readouterr().err
+
+
+def test_a_rank_of_a_real_job_simulates_no_other(folder, capfd, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert record("--world-size", "8") == 2
+    assert "a rank of a job already" in capfd.readouterr().err
