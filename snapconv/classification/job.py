@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from snapconv.columns import (
     has_code,
     is_among,
     number_groups,
+    plain_rows,
     rows_by,
     rows_of,
     run_starts,
@@ -44,6 +46,8 @@ _MOST_COMPARED = 100
 _OTHER_SHARE = 0.1
 # Fewer blocks show nothing of how they lie: of each parameter, and runs of equal ones.
 _LEAST_BLOCKS, _LEAST_RUNS = 3, 4
+# Fewer layers, or lines of layers, show no frozen ones.
+_LEAST_LAYERS, _LEAST_LINES = 2, 2
 
 # Numbers of blocks: weights, optimizer states, gradients; KINDS is their order.
 Counts = tuple[int, int, int]
@@ -61,6 +65,9 @@ class Job:
     counts: Sizes
     fact_counts: dict[Category, Sizes]
     n_layers: int
+    # Layers that keep less for backward than others, as they are not trained; and those others.
+    frozen_layers: int
+    trained_layers: int
     optimizers: Optimizers
     is_training: bool
     saves: int
@@ -68,14 +75,25 @@ class Job:
     infers: bool
     reserves_more: bool | None
     # From -1 to 1: blocks lie as copies of a model do, or as several states of each parameter.
-    states_beside_each_other: float = 0.0
+    states_beside_each_other: float
     # Weights lie below states of their size.
-    is_in_order: bool = True
+    is_in_order: bool
 
     @property
     def sizes(self) -> Sizes:
         """Parameters by size."""
         return self.parameters.sizes
+
+    @cached_property
+    def frozen_weights(self) -> Sizes:
+        """Weights of frozen layers, as many in each as in the layers that are trained."""
+        return Counter(
+            {
+                size: n // self.trained_layers * self.frozen_layers
+                for size, n in self.sizes.items()
+                if n % self.trained_layers == 0
+            }
+        )
 
     @cached_property
     def has_known_states(self) -> bool:
@@ -132,21 +150,23 @@ def jobs(decided: Decided, rows: Int64Column) -> list[Job]:
     best, *alternatives = candidates(decided, rows)
     trains = is_training(decided)
     is_forward = features.in_forward | features.preexisting_in_forward
+    frozen_layers, trained_layers = frozen_and_trained_layers(decided)
     job = Job(
         parameters=best,
         counts=counted(features.sizes[rows]),
         fact_counts=_fact_counts(decided),
         n_layers=layers_that_ran(decided),
+        frozen_layers=frozen_layers,
+        trained_layers=trained_layers,
         optimizers=features.phases.optimizers,
         is_training=trains,
         saves=decided.shared(saves),
         has_step=bool(np.any(features.phases.certain == Phase.OPTIMIZER)),
         infers=not trains and bool(is_forward.any()),
         reserves_more=features.reserves_more,
+        states_beside_each_other=states_beside_each_other(features, rows, best.sizes),
+        is_in_order=lies_in_order(features, rows, best.sizes),
     )
-    beside = states_beside_each_other(features, rows, best.sizes)
-    in_order = lies_in_order(features, rows, best.sizes)
-    job = replace(job, states_beside_each_other=beside, is_in_order=in_order)
     return [job, *(replace(job, parameters=parameters) for parameters in alternatives)]
 
 
@@ -305,13 +325,43 @@ def layers_that_ran(decided: Decided) -> int:
 
     Of the lines that do so repeatedly in a forward.
     """
+    _, line_ids = _fullest_forward(decided.features)
+    counts = np.bincount(line_ids)
+    return int(np.gcd.reduce(counts[counts >= LEAST_REPEATED], initial=0))
+
+
+def frozen_and_trained_layers(decided: Decided) -> tuple[int, int]:
+    """Return how many layers, before or after the others, keep less for backward than these.
+
+    The gradient of a weight needs the layer's input, which is not kept where it is not trained. Two
+    lines show it at least. The first layer alone may have an input without a gradient.
+    """
     features = decided.features
+    rows, line_ids = _fullest_forward(features)
+    order = np.lexsort((features.alloc[rows], line_ids))
+    line_ids = line_ids[order]
+    is_kept = features.reaches_backward[rows[order]]
+    is_change = (line_ids[1:] == line_ids[:-1]) & (is_kept[1:] != is_kept[:-1])
+    n_lines = int(line_ids.max(initial=-1)) + 1
+    n_changes = np.bincount(line_ids[1:][is_change], minlength=n_lines)
+    n_frozen = np.bincount(line_ids[~is_kept], minlength=n_lines)
+    n_trained = np.bincount(line_ids[is_kept], minlength=n_lines)
+    is_split = (n_changes == 1) & (np.minimum(n_frozen, n_trained) >= _LEAST_LAYERS)
+    lines = Counter(plain_rows(n_frozen[is_split], n_trained[is_split]))
+    layers, number = max(lines.items(), key=itemgetter(1), default=((0, 1), 0))
+    return layers if number >= _LEAST_LINES else (0, 1)
+
+
+def _fullest_forward(features: Features) -> tuple[Int64Column, Int64Column]:
+    """Return what modules allocate in the forward with most of it; and a number for each line.
+
+    A line allocates blocks of one size.
+    """
     rows = rows_of(features.by_module)
     if not len(rows):
-        return 0
+        return rows, rows
     outside = np.sort(features.alloc[features.outside])
     forward = np.searchsorted(outside, features.alloc[rows])
     rows = rows[forward == np.bincount(forward).argmax()]
-    _, group = number_groups(features.allocations.stack_id[rows], features.sizes[rows])
-    counts = np.bincount(group)
-    return int(np.gcd.reduce(counts[counts >= LEAST_REPEATED], initial=0))
+    _, line_ids = number_groups(features.allocations.stack_id[rows], features.sizes[rows])
+    return rows, line_ids

@@ -131,9 +131,8 @@ class Prediction:
         is_guessed = not job.optimizers.variants
         if is_guessed and variant.squares and self.n_squares < _LEAST_SQUARES:
             return False
-        if hypothesis.is_frozen and not any(
-            job.counts[size] > sum(counts) for size, counts in self.counts.items()
-        ):
+        has_surplus = any(job.counts[size] > sum(n) for size, n in self.counts.items())
+        if hypothesis.is_frozen and not (has_surplus or job.frozen_layers):
             return False
         return not is_guessed or len(variant.kinds) == 1 or not self.is_of_one_kind
 
@@ -143,6 +142,8 @@ def predict(hypothesis: Hypothesis, job: Job) -> Prediction:
     weights = Counter({size: n * (1 + hypothesis.copies) for size, n in job.sizes.items()})
     if hypothesis.has_masters:
         weights.update({2 * size: n for size, n in job.sizes.items()})
+    if hypothesis.is_frozen:
+        weights.update(job.frozen_weights)
     gradients: Sizes = Counter()
     if hypothesis.gradients and not job.has_gradients:
         gradients = job.sizes

@@ -10,14 +10,18 @@ from snapconv.classification.classify import classify
 from snapconv.classification.inventory import bits_of_count
 from snapconv.classification.job import states_beside_each_other
 from snapconv.classification.predictions import Hypothesis
+from snapconv.columns import is_among
 from snapconv.torch_knowledge.optimizers import same_states
 from tests.classified_jobs import (
     APPLY,
     ENGINE,
     FORWARD,
+    LAYER,
     MAIN,
     NO_FRAMES,
+    RELEASE,
     STEP,
+    SUBJECT,
     TORCH,
     ZERO_GRAD,
     Job,
@@ -284,6 +288,39 @@ def test_frozen_layers_beside_a_frozen_table_may_be_as_many_as_a_second_state(pa
         in_order = rows[np.argsort(features.allocations.addr[rows])]
         is_weight = found.category[in_order[n : 2 * n]] == WEIGHT
         assert (is_weight | ~found.is_certain[in_order[n : 2 * n]]).all()
+
+
+@pytest.mark.parametrize("kept_layers", [(2, 3), (0, 1)])
+def test_layers_that_keep_less_for_backward_are_frozen_and_no_states_of_the_others(
+    kept_layers, path
+):
+    """Four layers of two lines run, and two of them keep their inputs: the others are not trained."""
+    lines = [FORWARD, LAYER]
+    model = {16384: 4, 40960: 8}
+    trained = {size: n // 2 for size, n in model.items()} | {8192: 1}
+    job = Job()
+    for size, n in (model | {8192: 1}).items():
+        for _ in range(n):
+            job.older(NO_FRAMES, size)
+    saved = []
+    for layer in range(4):
+        results = [job.alloc(line, SUBJECT) for line in lines]
+        if layer in kept_layers:
+            saved += results
+        else:
+            for addr, line in zip(results, lines, strict=True):
+                job.free(addr, line)
+    for addr in saved:
+        job.free(addr, RELEASE)
+    gradients = [job.alloc(ENGINE, size) for size, n in trained.items() for _ in range(n)]
+    job.does(frames(("step", f"{TORCH}/optim/sgd.py"), ("wrapper", OPTIMIZER_FILE)) + MAIN)
+    for addr in gradients:
+        job.free(addr, ZERO_GRAD)
+    job.does(FORWARD)
+    features = features_of(job, path)
+    found = classify(features)
+    rows = ~features.is_traced & is_among(features.sizes, np.array(list(model)))
+    assert (found.category[rows] == WEIGHT).all()
 
 
 def test_states_lie_beside_each_other_and_a_copy_as_the_model_does(path):
