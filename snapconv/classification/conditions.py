@@ -116,6 +116,12 @@ def made_in_backward(features: Features) -> BoolColumn:
 
 
 @feature_condition
+def made_without_python(features: Features) -> BoolColumn:
+    """Made by C++ alone: no hook of the program ran."""
+    return features.lines_of(features.allocations.stack_id) < 0
+
+
+@feature_condition
 def made_in_annotated_step(features: Features) -> BoolColumn:
     """Made in a range that torch wrote around a step."""
     return np.asarray(at(features.phases.in_step, features.alloc))

@@ -46,6 +46,7 @@ from snapconv.classification.conditions import (
     made_in_step,
     made_mid_forward,
     made_outside,
+    made_without_python,
     may_be_gradient,
     may_be_input,
     may_be_parameter,
@@ -71,6 +72,7 @@ from snapconv.classification.conditions import (
     used_in_forward,
     workspace_size,
 )
+from snapconv.classification.data_sizes import has_rows_of_batches, has_rows_of_results
 from snapconv.classification.decisions import (
     Fact,
     FrameFact,
@@ -287,6 +289,19 @@ FACTS = (
     Fact(
         GRADIENT,
         Reason(
+            "made-by-accumulation",
+            "allocated where autograd gives a parameter its gradient, and kept after the backward "
+            "pass: the indices and rows of a sparse one too",
+        ),
+        _made_by_backward
+        & made_through(Role.ACCUMULATION)
+        & made_without_python
+        & ~ends_within_backward,
+        BY_FRAMES,
+    ),
+    Fact(
+        GRADIENT,
+        Reason(
             "kept-after-backward",
             "allocated by autograd's engine, kept after the backward pass, as large as a weight",
         ),
@@ -401,6 +416,29 @@ FACTS = (
             "made outside of modules, freed before the next forward or backward",
         ),
         made_outside & is_freed & ends_before_next_phase,
+    ),
+    # --- data that stays
+    Fact(
+        INPUT,
+        Reason(
+            "rows-of-batches",
+            "there throughout, as large as nothing that is trained, and as many times as large as "
+            "a batch as other data is: batches are rows of it",
+        ),
+        has_rows_of_batches,
+        BY_SIZES,
+        probability=0.98,
+    ),
+    Fact(
+        INPUT,
+        Reason(
+            "rows-of-results",
+            "there throughout, as large as nothing that is trained, and a multiple of the rows "
+            "that results of forward have: data that is used as a whole",
+        ),
+        has_rows_of_results,
+        BY_SIZES,
+        probability=0.9,
     ),
 )
 

@@ -96,6 +96,12 @@ class Job:
         )
 
     @cached_property
+    def sizes_of_gradients(self) -> Sizes:
+        """Gradients by size, where all parameters have one: those of tables are sparse."""
+        tables = self.parameters.tables
+        return Counter({size: n for size, n in self.sizes.items() if size not in tables})
+
+    @cached_property
     def has_known_states(self) -> bool:
         """Whether all states are of known optimizers, and as large as their weights."""
         return self.optimizers.states_range is not None

@@ -4,6 +4,7 @@ Sizes are counted here, and nowhere else. A ``Sizes`` counts blocks or parameter
 """
 
 from collections import Counter
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,6 +18,7 @@ from snapconv.columns import (
     Int8Column,
     Int32Column,
     Int64Column,
+    distinct,
     grouped,
     has_code,
     is_among,
@@ -46,6 +48,12 @@ _MOST_CANDIDATES, _MOST_LINES = 5, 64
 _MOST_LAYERS, _OF_LAYERS = 512, 0.8
 
 
+# Indices of sparse gradients are integers of so many bytes. Rows of fewer are narrow: most sizes
+# are multiples of them. Hostile files have any number of sizes.
+_INDEX_BYTES, _LEAST_ROW_BYTES = 8, 16
+_MOST_SPARSE, _MOST_TABLES = 20, 600
+
+
 class Source(Enum):
     """What the parameters are known by."""
 
@@ -65,6 +73,8 @@ class Parameters:
 
     sizes: Sizes
     source: Source
+    # Sizes whose gradients are not as large: sparse ones.
+    tables: frozenset[int] = frozenset()
 
 
 def counted(sizes: Int64Column) -> Sizes:
@@ -145,9 +155,9 @@ def candidates(decided: Decided, rows: Int64Column) -> list[Parameters]:
 
     The open rows have as many blocks of each size as such a line makes.
     """
-    best = find_parameters(decided)
-    source = best.source if best.sizes else Source.STATES
     counts = counted(decided.features.sizes[rows])
+    best = _including_tables(decided, find_parameters(decided), counts)
+    source = best.source if best.sizes else Source.STATES
     max_dropped = _MOST_DROPPED * bytes_of(best.sizes)
     options = {frozenset(best.sizes.items()): best}
     for line_sizes in _lines_and_union(decided.shared(_step_lines)):
@@ -158,8 +168,100 @@ def candidates(decided: Decided, rows: Int64Column) -> list[Parameters]:
         if bytes_of(_without(best.sizes, line_sizes)) <= max_dropped:
             choices.append(line_sizes)
         for sizes in choices:
-            options.setdefault(frozenset(sizes.items()), Parameters(sizes, source))
+            parameters = Parameters(sizes, source, best.tables)
+            options.setdefault(frozenset(sizes.items()), parameters)
     return list(options.values())[:_MOST_CANDIDATES]
+
+
+def _including_tables(decided: Decided, best: Parameters, counts: Sizes) -> Parameters:
+    """Count tables with sparse gradients, whose sizes no gradient has, among the parameters.
+
+    A sparse gradient is its indices, of eight bytes each, and as many rows of its table. There are
+    as many blocks of tables as tables, times what the optimizer keeps of each.
+    """
+    if best.source is Source.RECORDED:
+        return best
+    pairs = _sparse_gradients(decided, counts)
+    tables = _tables(pairs, counts.keys() - best.sizes.keys())
+    n_blocks = sum(counts[size] for size in tables)
+    times, remainder = divmod(n_blocks, max(1, len(pairs)))
+    if not tables or remainder or any(counts[size] % times for size in tables):
+        return best
+    sparse_sizes = {size for pair in pairs for size in pair}
+    dense = Counter(
+        {
+            size: n
+            for size, n in best.sizes.items()
+            if counts[size] or size not in sparse_sizes
+        }
+    )
+    table_counts = Counter({size: counts[size] // times for size in tables})
+    return Parameters(dense | table_counts, best.source, frozenset(tables))
+
+
+def _sparse_gradients(decided: Decided, counts: Sizes) -> list[tuple[int, int]]:
+    """Return the bytes of indices and of rows of each sparse gradient of an iteration.
+
+    Backward makes rows right after their indices. Of gradients from before the trace no order is
+    known, but indices are as many as those that forward is given.
+    """
+    features = decided.features
+    is_left = features.is_traced & features.by_engine
+    is_left &= features.end > features.alloc_run_last
+    rows = fullest_part(rows_of(is_left), features.iteration, features.sizes)
+    if len(rows):
+        rows = rows[np.argsort(features.alloc[rows], kind="stable")]
+        n_bytes = features.sizes[rows].tolist()
+        return list(_pairs_in_order([size for size in n_bytes if not counts[size]]))
+    return _older_sparse_gradients(decided, counts)
+
+
+def _older_sparse_gradients(decided: Decided, counts: Sizes) -> list[tuple[int, int]]:
+    features = decided.features
+    is_old = decided.has(Category.GRADIENT) & ~features.is_traced
+    old_sizes = [size for size in features.sizes[is_old].tolist() if not counts[size]]
+    is_input = decided.has(Category.INPUT) | features.outside
+    shared_sizes = set(features.sizes[is_input].tolist()).intersection(old_sizes)
+    indices = sorted(shared_sizes)[-_MOST_SPARSE:]
+    pairs = []
+    for size in old_sizes:
+        fitting = [n for n in indices if n != size and _row_bytes(n, size)]
+        if fitting:
+            pairs.append((fitting[0], size))
+    # Each has indices of its own.
+    n_pairs = Counter(size for size, _ in pairs)
+    return pairs if n_pairs <= Counter(old_sizes) else []
+
+
+def _pairs_in_order(sizes: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield indices and the rows that follow them."""
+    before = 0
+    for size in sizes:
+        if before and _row_bytes(before, size):
+            yield before, size
+            before = 0
+        else:
+            before = size
+
+
+def _row_bytes(indices: int, values: int) -> int:
+    """Return the bytes of a row of a sparse gradient; 0 where it can be none."""
+    n_rows, remainder = divmod(indices, _INDEX_BYTES)
+    return 0 if remainder or not n_rows or values % n_rows else values // n_rows
+
+
+def _tables(pairs: list[tuple[int, int]], open_sizes: Set[int]) -> list[int]:
+    """Return the sizes that may be tables: of so many rows, wide or as many as a wide one."""
+    row_bytes = sorted({_row_bytes(*pair) for pair in pairs})[-_MOST_SPARSE:]
+    sizes = sorted(size for size in open_sizes if size >= SMALL_BYTES)[-_MOST_TABLES:]
+    tables, n_rows = set(), set()
+    for n_bytes in reversed(row_bytes):
+        for size in sizes:
+            number, remainder = divmod(size, n_bytes)
+            if not remainder and (n_bytes >= _LEAST_ROW_BYTES or number in n_rows):
+                tables.add(size)
+                n_rows.add(number)
+    return sorted(tables)
 
 
 def _lines_and_union(lines: list[Sizes]) -> list[Sizes]:
@@ -180,6 +282,9 @@ def _gradient_parameters(decided: Decided) -> Parameters:
     is_gradient = decided.has(Category.GRADIENT)
     is_added = decided.has(Category.TEMPORARY) & features.by_engine
     is_added &= features.freed_through(Role.ACCUMULATION)
+    # A gradient that it may not take over is copied.
+    copied_sizes = distinct(features.sizes[features.made_through(Role.ACCUMULATION)])
+    is_added &= ~is_among(features.sizes, copied_sizes)
     gradient_rows = rows_of(is_gradient & features.by_engine)
     run_sizes = _fullest_run(features, gradient_rows)
     added_sizes = _fullest_run(features, rows_of(is_added))

@@ -146,7 +146,7 @@ def predict(hypothesis: Hypothesis, job: Job) -> Prediction:
         weights.update(job.frozen_weights)
     gradients: Sizes = Counter()
     if hypothesis.gradients and not job.has_gradients:
-        gradients = job.sizes
+        gradients = job.sizes_of_gradients
     # Gradients that facts have named are there, whatever the hypothesis says.
     explained = weights + (gradients | job.fact_counts[Category.GRADIENT])
     states = _States(hypothesis.variant, job, explained)

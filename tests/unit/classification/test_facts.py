@@ -259,6 +259,9 @@ def test_every_fact_has_a_job_that_it_decides():
         "full-precision-of-every-parameter",
         "kept-for-a-backward-within",
         "gradient-of-every-sample",
+        "made-by-accumulation",
+        "rows-of-batches",
+        "rows-of-results",
         "zeros-for-every-layer",
     }
     assert facts == {slug for _, slug, *_ in LIVES} & facts | elsewhere
