@@ -276,13 +276,16 @@ def made_in_nested_constructors(decided: Decided) -> BoolColumn:
 def may_be_parameter(features: Features) -> BoolColumn | bool:
     """As large as something that backward or a step makes, where they make anything.
 
-    A weight that is trained has a gradient, a state or a new value; a data set has none. Where a
+    A weight that is trained has a gradient, a state or a new value; a data set has none. Where
+    nothing is trained, a model that is moved to the device later has its parameters moved. Where a
     recorder has noted parameters, all others are none.
     """
     if features.recorded is not None and len(features.recorded.parameters):
         return False
     in_training = features.by_engine | has_code(features.alloc_phase, Phase.OPTIMIZER)
-    return is_among(features.sizes, features.sizes[in_training]) | ~in_training.any()
+    if not in_training.any():
+        return not features.made_through(Role.PLACEMENT).any()
+    return is_among(features.sizes, features.sizes[in_training])
 
 
 @shared_condition
@@ -571,6 +574,21 @@ def filled_alike(decided: Decided) -> BoolColumn:
     _, group, counts = np.unique(key, axis=1, return_inverse=True, return_counts=True)
     is_of_layers = (counts > 2) & (counts % 2 == 0)
     return features.mask(rows[is_of_layers[group.reshape(-1)]])
+
+
+@shared_condition
+def built_in_pairs(decided: Decided) -> BoolColumn:
+    """Put on the device by constructors of layers, two pairs of a size or more, and kept."""
+    features = decided.features
+    is_built = made_in_nested_constructors.column(decided)
+    is_built &= features.outside | features.preexisting_outside
+    is_built &= features.is_live_at_dump
+    rows = rows_of(is_built & (features.sizes >= parameters.SMALL_BYTES))
+    _, group, counts = np.unique(
+        features.sizes[rows], return_inverse=True, return_counts=True
+    )
+    is_of_layers = (counts > 2) & (counts % 2 == 0)
+    return features.mask(rows[is_of_layers[group]])
 
 
 @shared_condition

@@ -9,6 +9,7 @@ from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.conditions import (
     always,
     begins_in_backward,
+    built_in_pairs,
     cast_of_weight,
     continued,
     ends_before_next_phase,
@@ -485,6 +486,17 @@ LATER = (
         infers & filled_alike & kept_by_program,
         BY_SIZES,
         probability=0.9,
+    ),
+    Fact(
+        CACHE,
+        Reason(
+            "built-for-every-layer",
+            "put on the device by constructors of layers, in pairs of one size, while the model is "
+            "moved there later and nothing is trained: keys and values, written in place",
+        ),
+        infers & built_in_pairs & ~may_be_parameter,
+        BY_SIZES,
+        probability=0.85,
     ),
     Fact(
         INPUT, _BATCH, _batch_still_there & (_like_batch | (is_older & ~begins_in_backward))

@@ -279,8 +279,8 @@ FRAME_RULES = (
         "module-init",
         Role.PLACEMENT,
         function="^(__init__|reset_parameters|_reset_parameters)$",
-        file=r"torch/nn/modules/(?!module\.py)\w+\.py$",
-        reason="a module of torch.nn creates its parameters on the device",
+        file=r"torch/nn/modules/(?!module\.py|container\.py)\w+\.py$",
+        reason="a module of torch.nn that is no container creates its parameters on the device",
     ),
     FrameRule(
         "parameter-new",

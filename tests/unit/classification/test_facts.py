@@ -262,6 +262,7 @@ def test_every_fact_has_a_job_that_it_decides():
         "made-by-accumulation",
         "rows-of-batches",
         "rows-of-results",
+        "built-for-every-layer",
         "zeros-for-every-layer",
     }
     assert facts == {slug for _, slug, *_ in LIVES} & facts | elsewhere

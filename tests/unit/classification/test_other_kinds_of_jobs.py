@@ -12,6 +12,7 @@ from tests.classified_jobs import (
     FORWARD,
     HOOK,
     MAIN,
+    NO_FRAMES,
     STEP,
     SUBJECT,
     TORCH,
@@ -195,6 +196,78 @@ def test_zeros_in_training_are_no_cache(tmp_path):
     found = classified(job, tmp_path / "a.pickle")
     assert Category.KV_CACHE not in categories(found)
     assert all(category != Category.KV_CACHE for category, _ in likely(job, tmp_path / "b.pickle"))
+
+
+# A layer's constructor, which a model's list of layers calls.
+BUILT = (
+    frames(("__init__", "/w/proj/attention.py"), ("<genexpr>", "/w/proj/model.py"))
+    + frames(("__init__", f"{TORCH}/nn/modules/container.py"), ("__init__", "/w/proj/model.py"))
+    + MAIN
+)
+
+
+@pytest.mark.parametrize(
+    ("n_blocks", "is_moved", "expected"),
+    [
+        (6, True, [(Category.KV_CACHE, 0.85)] * 6),
+        (5, True, []),
+        (6, False, []),
+    ],
+)
+@pytest.mark.parametrize("verb", ["alloc", "older"])
+def test_what_layers_put_on_the_device_before_the_model_is_moved_is_a_cache(
+    verb, n_blocks, is_moved, expected, tmp_path
+):
+    job = Job()
+    for _ in range(n_blocks):
+        getattr(job, verb)(BUILT)
+    if is_moved:
+        getattr(job, verb)(APPLY, WEIGHTS[0])
+    job.does(FORWARD, MAIN, FORWARD, MAIN)
+    found = likely(job, tmp_path / "s.pickle")
+    assert [each for each in found if each[0] == Category.KV_CACHE] == expected
+
+
+def test_what_layers_build_on_the_device_is_weights_where_the_model_is_not_moved(found):
+    job = Job()
+    for _ in range(6):
+        job.alloc(BUILT)
+    job.does(FORWARD, MAIN, FORWARD, MAIN)
+    assert categories(found(job)) == [Category.WEIGHT] * 6
+
+
+def inferred(size, n_blocks, *, result=4096):
+    """A model of four layers of width 1024 that was there before the trace, and forwards of it."""
+    job = Job()
+    for _ in range(9):
+        job.older(NO_FRAMES, 4096)
+    for _ in range(n_blocks):
+        job.older(NO_FRAMES, size)
+    for _ in range(4):
+        job.does(MAIN)
+        for each in (4096, 4096, result):
+            job.free(job.alloc(FORWARD, each), FORWARD)
+    job.does(MAIN)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("size", "n_blocks", "result", "expected"),
+    [
+        (4096 * 1024, 8, 4096, Category.WEIGHT),
+        (4096 * 2816, 8, 11264, Category.WEIGHT),
+        (4096 * 1000, 8, 4096, Category.UNKNOWN),
+        (4096 * 2816, 8, 4096, Category.UNKNOWN),
+    ],
+    ids=["square", "as wide as a result", "1000 rows", "as wide as no result"],
+)
+def test_pairs_that_are_no_matrices_of_the_model_may_be_caches_in_inference(
+    size, n_blocks, result, expected, tmp_path
+):
+    job = inferred(size, n_blocks, result=result)
+    assert likely(job, tmp_path / "a.pickle", size) == []
+    of_size = classified(job, tmp_path / "b.pickle", size)
+    assert categories(of_size) == [expected] * n_blocks
 
 
 BUFFER = (
