@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from snapconv.classification.categories import Evidence as Evidence
     from snapconv.convert import ConvertOptions as ConvertOptions
     from snapconv.convert import to_sqlite as to_sqlite
+    from snapconv.fitting.fit import FitOptions as FitOptions
+    from snapconv.fitting.fit import fit as fit
     from snapconv.ranks.job import JobOptions as JobOptions
     from snapconv.ranks.job import read_job as read_job
     from snapconv.recorder.recording import recording as recording
@@ -32,9 +34,11 @@ _LAZY = {
     "Certainty": "snapconv.classification.categories",
     "ConvertOptions": "snapconv.convert",
     "Evidence": "snapconv.classification.categories",
+    "FitOptions": "snapconv.fitting.fit",
     "JobOptions": "snapconv.ranks.job",
     "Request": "snapconv.answers.what_if.setting_trials",
     "Session": "snapconv.session",
+    "fit": "snapconv.fitting.fit",
     "load": "snapconv.session",
     "read_job": "snapconv.ranks.job",
     "recording": "snapconv.recorder.recording",

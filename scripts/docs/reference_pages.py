@@ -290,14 +290,14 @@ def plugin() -> str:
 def library() -> str:
     """Describe the public names by their docstrings, and a session by its methods."""
     parts = []
-    for name in ("load", "to_sqlite", "read_job", "recording", "step"):
+    for name in ("load", "to_sqlite", "read_job", "fit", "recording", "step"):
         function = getattr(snapconv, name)
         parts += [
             f"### `snapconv.{name}`",
             _signature(function, f"snapconv.{name}"),
             _doc(function),
         ]
-    for name in ("ConvertOptions", "JobOptions", "Budgets", "Request"):
+    for name in ("ConvertOptions", "JobOptions", "FitOptions", "Budgets", "Request"):
         shape = getattr(snapconv, name)
         parts += [f"### `snapconv.{name}`", _signature(shape, f"snapconv.{name}"), _doc(shape)]
         if hasattr(shape, "read"):

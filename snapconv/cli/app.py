@@ -32,7 +32,7 @@ _INTERRUPTED, _NOBODY_READS = BY_SIGNAL + 2, BY_SIGNAL + 13
 # These commands run a program of the user in this process.
 _PROGRAM_COMMANDS = {"record", "watch"}
 _OUTPUTS = {"export": outputs.export, "to-sqlite": outputs.to_sqlite, "view": outputs.view}
-_LOADED_WHEN_CALLED = ("mcp", "ranks", "record", "watch")
+_LOADED_WHEN_CALLED = ("fit", "mcp", "ranks", "record", "watch")
 # Every command in the order of the help.
 COMMANDS = (*QUESTION_COMMANDS, *sorted((*_OUTPUTS, *_LOADED_WHEN_CALLED)))
 # The commands of a line that begins with a file, or with a folder of a job's files.

@@ -9,6 +9,12 @@ import re
 from dataclasses import dataclass
 
 _GIB = 1 << 30
+# A CUDA context and libraries on devices of 2016 to 2026: 0.3 to 1.5 GiB.
+USUAL_OUTSIDE_BYTES = _GIB
+# One communicator of NCCL, measured on four A100 with NVLink: 0.5 to 0.7 GiB (NVIDIA/nccl issue
+# 964); of RCCL about 1 GiB (Lumi-supercomputer/LUMI-AI-Guide issue 111). Each further one takes
+# about as much.
+USUAL_NCCL_BYTES = _GIB
 _MEMORY = re.compile(r"-\d+GB")
 
 

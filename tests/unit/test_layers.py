@@ -38,6 +38,7 @@ LAYERS = (
     {"notebook", "printed_answers", "answer_types"},
     {"session"},
     {"ranks"},
+    {"fitting"},
 )
 GROUND = LAYERS[0] | LAYERS[1]
 LIBRARY = {package for layer in LAYERS for package in layer}

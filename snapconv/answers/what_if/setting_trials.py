@@ -31,14 +31,12 @@ from snapconv.replay.history_verdict import Verdict
 from snapconv.snapshot.event_table import Action
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.torch_knowledge.cards import find_card, named_cards
+from snapconv.torch_knowledge.cards import USUAL_OUTSIDE_BYTES, find_card, named_cards
 from snapconv.units import Device, format_bytes, parse_bytes
 
 OWN = "the file's own settings"
 OWN_PLACED_ANEW = f"{OWN}, older blocks placed anew"
 ONE_STREAM = "all work on one stream"
-# A CUDA context and libraries on devices of 2016 to 2026: 0.3 to 1.5 GiB.
-_USUAL_OUTSIDE_BYTES = 1 << 30
 AS_AT_OOM = "as torch had when event"
 _PHASES = {
     Phase.FORWARD: "the forward pass",
@@ -509,7 +507,7 @@ def _outside(analysis: DeviceAnalysis) -> tuple[int, str]:
         outside = device_memory(analysis, analysis.n_events - 1).outside_bytes
         if outside is not None:
             return outside, ", as when a request failed"
-    return _USUAL_OUTSIDE_BYTES, " (estimated; --capacity is exact)"
+    return USUAL_OUTSIDE_BYTES, " (estimated; --capacity is exact)"
 
 
 def _recorded(device: DeviceSnapshot, replayed: Replay) -> dict[str, int]:

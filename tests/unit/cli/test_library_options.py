@@ -15,6 +15,7 @@ from snapconv.convert import ConvertOptions
 from snapconv.ranks.job import JobOptions, read_job
 from snapconv.recorder.recording import recording
 from snapconv.session import Session, load
+from snapconv.writers.fit_table import write_fit_table
 from snapconv.writers.sqlite.job_database import write_job_database
 
 OPTIONS = {
@@ -55,6 +56,10 @@ COUNTERPARTS = {
         (read_job, JobOptions, AnalysisOptions, write_job_database),
         {"include": "includes", "no_cache": "cache", "output": "path"},
     ),
+    "fit": Counterpart(
+        (snapconv.fit, snapconv.FitOptions, write_fit_table),
+        {"world_size": "world_sizes", "arg": "values", "csv": "path"},
+    ),
     "watch": Counterpart((recording,), {"all_ranks": "on_other_oom"}),
 }
 IN_THE_LIBRARY_AS_IT_IS = {
@@ -77,7 +82,10 @@ OF_A_NEW_PROGRAM = {
     "args": "the program that calls the library has them already",
     "is_module": "the program that calls the library runs already",
     **dict.fromkeys(
-        ("simulate", "no_compute", "routing", "capacity", "cublas_workspace"),
+        (
+            *("simulate", "no_compute", "routing", "capacity", "cublas_workspace"),
+            *("world_size", "nproc_per_node"),
+        ),
         "the simulated GPU has to be there before the program imports torch",
     ),
 }
