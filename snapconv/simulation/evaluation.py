@@ -218,7 +218,9 @@ class Evaluation:
         def empty(meta: Any) -> Any:
             return torch.empty_strided(meta.size(), meta.stride(), dtype=meta.dtype)
 
-        results = map_tensors(self._shapes(call), empty)
+        results = call.kwargs.get("out")
+        if results is None:
+            results = map_tensors(self._shapes(call), empty)
         fill(results, *call.args, **call.kwargs)
         return results
 

@@ -161,11 +161,35 @@ def cuda_only_operations() -> dict[Any, Callable[..., None]]:
     efficient = aten._scaled_dot_product_efficient_attention
     efficient_backward = aten._scaled_dot_product_efficient_attention_backward
     return {
+        **_products_of_another_type(),
         flash.default: filler(forward, 3, 4, None),
         flash_backward.default: filler(backward, 6, 11, None),
         efficient.default: filler(forward, 3, 5, 3),
         efficient_backward.default: filler(backward, 6, 10, 4),
     }
+
+
+def _products_of_another_type() -> dict[Any, Callable[..., None]]:
+    """Return functions that fill products of matrices in a wider type than their factors'.
+
+    aten/src/ATen/native/cuda/Blas.cpp, torch 2.13: the overloads with ``out_dtype`` are CUDA's
+    alone. That of baddbmm is not here: torch does not know the shape of its result without values
+    (torch/_decomp/decompositions.py takes the type for a factor).
+    """
+    fillers: dict[Any, Callable[..., None]] = {}
+    for name in ("mm", "bmm", "addmm"):
+        packet = getattr(torch.ops.aten, name)
+
+        def fill(
+            result: Any, *args: Any, packet: Any = packet, out: Any = None, **scales: Any
+        ) -> None:
+            *factors, dtype = args
+            wide = [factor.to(dtype) for factor in factors]
+            result.copy_(packet.default(*wide, **scales))
+
+        for overload in {"dtype", "dtype_out"}.intersection(packet.overloads()):
+            fillers[getattr(packet, overload)] = fill
+    return fillers
 
 
 def _copy_values(values: Any, results: Any) -> None:

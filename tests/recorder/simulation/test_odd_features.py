@@ -23,6 +23,25 @@ def test_it_runs_unmodified(run, compute):
     assert simulation.faults() == ()
 
 
+@pytest.mark.parametrize("name", ["mm", "bmm", "addmm"])
+def test_products_in_a_wider_type_are_as_a_gpu_makes_them(name):
+    """Only CUDA has them; 3 products of 0.5 and 2 in each sum, and 1 that is added."""
+    shape = (2, 3, 3) if name.startswith("b") else (3, 3)
+    is_added = "add" in name
+    with simulated():
+        halves = torch.full(shape, 0.5, dtype=torch.bfloat16, device="cuda")
+        factors = (halves, halves * 4)
+        ones = torch.ones(shape, device="cuda")
+        call = getattr(torch, name)
+        arguments = (ones, *factors) if is_added else factors
+        for out in (None, torch.empty(shape, device="cuda")):
+            result = call(*arguments, out_dtype=torch.float32, out=out)
+            assert result.dtype == torch.float32
+            assert result.is_cuda
+            assert result.unique().tolist() == [4 if is_added else 3]
+            assert out is None or out.unique().tolist() == [4 if is_added else 3]
+
+
 def test_what_a_graph_captures_runs_once_and_a_replay_does_nothing():
     with simulated() as simulation:
         x = torch.zeros(4, device="cuda")
