@@ -189,6 +189,29 @@ class Block(nn.Module):
         return x + self.mlp(x)
 
 
+class TorchsAttention(nn.Module):
+    """Layers with torch's module for attention, which return weights if it is ``eager``."""
+
+    def __init__(self, attention: str, layers: int, n_words: int) -> None:
+        super().__init__()
+        self.has_weights = attention == "eager"
+        self.n_words = n_words
+        self.norms = nn.ModuleList(nn.LayerNorm(192) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            nn.MultiheadAttention(192, 6, dropout=0.1, batch_first=True) for _ in range(layers)
+        )
+        self.out = nn.Linear(192, 192)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        words = x[:, : self.n_words] * 2
+        for norm, layer in zip(self.norms, self.layers, strict=True):
+            read = norm(x)
+            source = words if self.n_words else read
+            mixed, _ = layer(read, source, source, need_weights=self.has_weights)
+            x = x + self.out(mixed)
+        return x
+
+
 class PlainLM(nn.Module):
     """A language model without a library."""
 
@@ -245,6 +268,10 @@ class Convolutions(nn.Module):
 
 def plain(vocab: int = 8000, attention: str = "sdpa", layers: int = 4) -> nn.Module:
     return PlainLM(vocab, attention, layers).to(DEVICE)
+
+
+def torchs_attention(attention: str = "eager", layers: int = 5, n_words: int = 0) -> nn.Module:
+    return TorchsAttention(attention, layers, n_words).to(DEVICE)
 
 
 def tagger(tags: int) -> nn.Module:

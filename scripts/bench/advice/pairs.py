@@ -46,6 +46,7 @@ from models import (
     t5,
     tagger,
     timm_model,
+    torchs_attention,
     unet,
     vit,
 )
@@ -74,6 +75,10 @@ def images(batch: int = 16, size: int = 96) -> Batch:
 
 def noise(batch: int = 8, size: int = 32) -> Batch:
     return lambda: torch.randn(batch, 3, size, size, device=DEVICE)
+
+
+def states(batch: int, length: int) -> Batch:
+    return lambda: torch.randn(batch, length, 192, device=DEVICE)
 
 
 def kept(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -352,6 +357,17 @@ def chunk_loss(
         return sum(part(*chunk) for chunk in chunks) / ids.numel()
 
     train(model(), batch, loss_of if after else whole, optimizer, steps)
+
+
+def give_options(after: bool, model: Model, batch: Batch, optimizer: Callable) -> None:
+    """Train a language model by torch's loss of a last layer; afterwards it works in chunks."""
+    options = torch.nn.LinearCrossEntropyOptions() if after else None
+
+    def loss_of(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+        hidden = model.features(ids).flatten(0, 1)
+        return F.linear_cross_entropy(hidden, model.head.weight, ids.flatten(), options=options)
+
+    train(model(), batch, loss_of, optimizer)
 
 
 def fuse_attention(after: bool, model: Model, *how: object) -> None:
@@ -785,6 +801,12 @@ pairs(
     logits_tagger=(partial(tagger, 20000), ids(8, 128), tokens, "features tag", ADAM),
 )
 pairs(
+    "logits",
+    give_options,
+    logits_options=(partial(plain, 32000, layers=2), kept(ids()), SGD),
+    logits_options_adam=(partial(plain, 12000), ids(6, 256), ADAM),
+)
+pairs(
     "attention",
     fuse_attention,
     attention_plain=(partial(plain, 2000), kept(ids()), tokens, SGD, 2),
@@ -795,6 +817,8 @@ pairs(
     attention_dit=(small_dit, lambda: 4, denoised),
     attention_neox=(neox, once(ids(16, 512)), own_loss),
     attention_clip=(clip, once(images(64, 192)), pooled, ADAMW),
+    attention_torch=(torchs_attention, states(4, 320), mean, ADAMW),
+    attention_torch_words=(partial(torchs_attention, n_words=200), states(6, 300), mean),
 )
 pairs(
     "foreach",

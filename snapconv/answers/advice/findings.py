@@ -268,17 +268,11 @@ KINDS = (
         slug="logits",
         what="The loss uses {counted} as large as the logits ({where}{caller}).",
         noun="tensor",
-        how=(
-            (
-                "Compute the last layer and the loss in {chunks} chunks, each under "
-                "torch.utils.checkpoint;"
-            ),
-            "or use a fused loss, such as Liger's fused linear cross entropy.",
-        ),
-        costs="the last layer runs twice",
+        how=("{how}", "{or_how}"),
+        costs="{costs}",
         wrong_if="other tensors have the size of the logits",
         detect=full_logits,
-        estimated="every tensor of the size of the logits shrinks to the size of a chunk",
+        estimated="every tensor of the size of the logits shrinks to {chunk}",
     ),
     Kind(
         slug="attention",

@@ -47,11 +47,14 @@ _SMALL_SHARES = (0.2, 0.125, 0.1, 0.05)
 _NEAR = 12
 # Operations that copy queries, keys and values on their way into a product of matrices.
 _COPIES = ("matmul", "bmm", "einsum", "mul", "div")
+_NO_WEIGHTS = "Pass need_weights=False to torch.nn.MultiheadAttention."
 _FUSED = {
     "transformers": "Load the model with attn_implementation='sdpa'.",
     "diffusers": "Call module.set_processor(AttnProcessor2_0()) for each Attention module.",
     "timm": "Call timm.layers.set_fused_attn(True) before the model is made.",
 }
+# In torch/nn/functional.py; it makes a matrix of scores only to return them.
+_TORCHS_ATTENTION = "multi_head_attention_forward"
 # States in 8 bits save this part, with a scale for every 256 values; smaller states stay.
 SAVED_BY_8_BITS, _LEAST_STATE_BYTES = 0.746, 16384
 _NOT_TRIED = "Checkpointing was not tried: the file has no paths of modules."
@@ -120,9 +123,40 @@ def full_logits(evidence: Evidence) -> Iterator[Detected]:
             _chunked(evidence, rows),
             live_rows,
             evidence.analysis.main_line(losses),
-            chunks=_CHUNKS,
             caller=evidence.caller_of(losses),
+            **_loss_in_chunks(evidence, losses),
         )
+
+
+def _loss_in_chunks(evidence: Evidence, losses: Int64Column) -> dict[str, object]:
+    """Return how a loss is made in chunks, and what it costs.
+
+    torch/nn/functional.py, linear_cross_entropy, torch 2.13: without options it makes the logits
+    like the two calls that it stands for; with options, forward makes the gradients too
+    (measured: scripts/measured/saved_tensors.tsv).
+    """
+    if evidence.analysis.is_of_operation("linear_cross_entropy")[losses].any():
+        how = "Pass options=torch.nn.LinearCrossEntropyOptions() to linear_cross_entropy."
+        return {
+            "how": how,
+            "or_how": "It saves nothing where the last layer has more inputs than classes.",
+            "costs": "no second backward through the loss, and no torch.compile for it",
+            "chunk": "an eighth: torch often takes smaller chunks, and saves more",
+        }
+    how = (
+        f"Compute the last layer and the loss in {_CHUNKS} chunks, each under "
+        "torch.utils.checkpoint;"
+    )
+    or_how = (
+        "or use a fused loss: Liger's, or since torch 2.13 F.linear_cross_entropy with "
+        "options=torch.nn.LinearCrossEntropyOptions()."
+    )
+    return {
+        "how": how,
+        "or_how": or_how,
+        "costs": "the last layer runs twice",
+        "chunk": "the size of a chunk",
+    }
 
 
 def _chunked(evidence: Evidence, rows: Int64Column) -> Change:
@@ -154,7 +188,7 @@ def _has_size_in_any_precision(sizes: Int64Column, size: int) -> BoolColumn:
 
 def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     """Find scores of attention: outputs of a softmax in a module, and their size beside them."""
-    is_softmax = evidence.analysis.is_of_operation("softmax")
+    is_softmax = _is_made_by(evidence, "softmax")
     rows = rows_of(is_softmax & evidence.features.by_module & evidence.live)
     if not len(rows):
         return
@@ -164,6 +198,8 @@ def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     has_several = evidence.features.in_forward[live_rows].sum() >= 2
     if has_several and evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
         step = _FUSED.get(evidence.library_of(rows), "Use F.scaled_dot_product_attention.")
+        if evidence.analysis.is_of_operation(_TORCHS_ATTENTION)[rows].all():
+            step = _NO_WEIGHTS
         yield evidence.finding(
             _fused(evidence, scores, is_softmax),
             rows,
@@ -174,6 +210,18 @@ def attention_scores(evidence: Evidence) -> Iterator[Detected]:
         )
 
 
+def _is_made_by(evidence: Evidence, word: str) -> BoolColumn:
+    """Mark what an operation with a word in its name made, or one that calls such a function.
+
+    torch.nn.functional has operations that call others, such as that of MultiheadAttention.
+    """
+    frames = evidence.analysis.snapshot.stacks.frames
+    is_named = [word in name for name in frames.names]
+    frame = evidence.features.lines_of(evidence.stack_id)
+    by_function = np.array([*is_named, False])[frame]
+    return evidence.analysis.is_of_operation(word) | by_function
+
+
 def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> Int64Column:
     """Return what has the size of a softmax: in its function, and near it in backward."""
     stack_id = evidence.stack_id
@@ -181,7 +229,7 @@ def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> In
     size = int(sizes[evidence.analysis.fullest(rows, sizes)[0]])
     # The mask of a dropout has a byte for each score; queries, keys and values may have as many:
     # they stay.
-    is_mask = (sizes == size // 4) & evidence.analysis.is_of_operation("dropout")
+    is_mask = (sizes == size // 4) & _is_made_by(evidence, "dropout")
     fitting = rows_of(
         evidence.is_computed & (_has_size_in_any_precision(sizes, size) | is_mask)
     )
@@ -208,7 +256,7 @@ def merged_masks(evidence: Evidence) -> Iterator[Detected]:
     frames = evidence.analysis.snapshot.stacks.frames
     frame = features.lines_of(evidence.stack_id)
     names = [*frames.names, ""]
-    is_attention = np.array([name == "multi_head_attention_forward" for name in names])
+    is_attention = np.array([name == _TORCHS_ATTENTION for name in names])
     saved = rows_of(is_attention[frame] & features.in_forward & features.reaches_backward)
     if not len(saved):
         return
@@ -244,19 +292,29 @@ def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> C
     is_inner = evidence.is_computed & evidence.features.in_forward
     saved = scores[(is_softmax & is_inner & is_freed)[scores]]
     is_inner[scores] = False
-    is_copy = is_inner & is_freed & evidence.analysis.is_of_operation(*_COPIES)
+    analysis = evidence.analysis
+    is_of_torchs_module = analysis.is_of_operation(_TORCHS_ATTENTION)
+    is_copy = is_inner & is_freed & analysis.is_of_operation(*_COPIES)
     n_bytes = evidence.table.block_bytes.copy()
     rows = [scores]
     for softmax, part in _layers(evidence, saved, is_inner):
         copies = part[is_copy[part]]
-        rows.append(copies)
+        smaller_rows = [*copies.tolist(), softmax]
+        if is_of_torchs_module[softmax]:
+            # It scales the queries last; the kernel keeps its output instead.
+            part = part[is_of_torchs_module[part]]
+            is_before = is_freed[part] & (evidence.alloc[part] < evidence.alloc[softmax])
+            copies = part[is_before][-1:]
+            smaller_rows = [softmax]
+        else:
+            rows.append(copies)
         # The originals stay instead of the copies and the softmax: these are smaller by as much.
         n_remaining = _originals(evidence, copies, part)
-        for row in (*copies.tolist(), softmax):
+        for row in smaller_rows:
             n_covered = min(n_bytes[row], n_remaining)
             n_bytes[row] -= n_covered
             n_remaining -= n_covered
-    change = removed(evidence.analysis, np.concatenate(rows))
+    change = removed(analysis, np.concatenate(rows))
     return replace(change, n_bytes=n_bytes[change.rows])
 
 
@@ -305,15 +363,19 @@ def _is_near(alloc: EventColumn, targets: EventColumn) -> BoolColumn:
 
 
 def _function(evidence: Evidence, stack: int) -> tuple[str, str]:
-    """Return the innermost function that is not torch's, if it calls no module but a dropout."""
+    """Return the innermost function that attends, if it calls no module but a dropout.
+
+    It is no function of torch, but for that of torch.nn.MultiheadAttention.
+    """
     frames = evidence.analysis.snapshot.stacks.frames
     path = evidence.calls.path(stack)
     is_dropout = any("dropout" in frames.names[frame].lower() for frame in path)
     for frame in reversed(path):
         if evidence.calls.is_module_call(frame) and not is_dropout:
             break
-        if "/torch/" not in frames.filenames[frame]:
-            return frames.filenames[frame], frames.names[frame]
+        name = frames.names[frame]
+        if "/torch/" not in frames.filenames[frame] or name == _TORCHS_ATTENTION:
+            return frames.filenames[frame], name
     return "", str(stack)
 
 

@@ -1,0 +1,85 @@
+"""Torch's own attention that returns weights, and its loss of a last layer: what they could save."""
+
+import pytest
+
+from tests.builders import MIB, frame
+from tests.unit.answers.test_advice import CALL, ENGINE, TORCH, Loop, at
+from tests.unit.answers.test_kinds import backwards, in_functional, operation
+
+ATTENTION = "multi_head_attention_forward"
+
+
+def attend(loop: Loop, *, has_own_queries: bool) -> list[int]:
+    """Make what torch.nn.MultiheadAttention makes where it returns weights; return what is kept."""
+
+    def alloc(size, *calls):
+        functional = f"{TORCH}/nn/functional.py"
+        inner = [frame(call, functional, 10) for call in calls]
+        module = [CALL, frame("forward", f"{TORCH}/nn/modules/activation.py", 1)]
+        outer = frame(ATTENTION, functional, 6000)
+        return loop.alloc(size * MIB, at(20, *module, outer, *inner))
+
+    queries = [alloc(2, "linear")] if has_own_queries else []
+    packed = alloc(4 if has_own_queries else 6)
+    scaled = alloc(2)
+    scores = alloc(16)
+    softmax = alloc(16, "softmax")
+    loop.trace.free(scores, frames=at(20))
+    mixed = alloc(2)
+    rearranged = alloc(2)
+    for addr in (mixed, *queries):
+        loop.trace.free(addr, frames=at(20))
+    return [packed, scaled, softmax, rearranged]
+
+
+@pytest.mark.parametrize(
+    ("has_own_queries", "n_kept"),
+    [
+        # Queries, keys and values are one tensor, which either kernel keeps.
+        (False, 6 + 2 + 2),
+        # The fused kernel keeps the queries; the other freed them once they were scaled.
+        (True, 4 + 2 + 2 + 2),
+    ],
+)
+def test_weights_that_attention_returns_cost_its_scores(advice_on, has_own_queries, n_kept):
+    """The fused kernel keeps queries, keys, values and its output; the module rearranges that.
+
+    The peak without scores is that of the loss, beside what two layers keep.
+    """
+    loop = Loop()
+    for _ in range(2):
+        kept = []
+        for _ in range(2):
+            kept += attend(loop, has_own_queries=has_own_queries)
+        loop.trace.alloc(8 * MIB, frames=at(21)).free(frames=at(21))
+        for addr in reversed(kept):
+            loop.trace.free(addr, frames=ENGINE)
+    (finding,) = advice_on(loop).findings
+    assert (finding.kind, finding.sort) == ("attention", "free")
+    assert finding.how == ("Pass need_weights=False to torch.nn.MultiheadAttention.",)
+    assert finding.peak.n_bytes == (2 * n_kept + 8) * MIB
+
+
+@pytest.mark.parametrize(
+    ("function", "how", "costs"),
+    [
+        (
+            "linear_cross_entropy",
+            "Pass options=torch.nn.LinearCrossEntropyOptions() to linear_cross_entropy.",
+            "no second backward through the loss, and no torch.compile for it",
+        ),
+        (
+            "cross_entropy",
+            "Compute the last layer and the loss in 8 chunks, each under torch.utils.checkpoint;",
+            "the last layer runs twice",
+        ),
+    ],
+)
+def test_torchs_loss_of_a_last_layer_needs_its_options(advice_on, function, how, costs):
+    """Without options it keeps the logits like the two calls that it stands for."""
+    stack = in_functional(function, 3000)
+    loop = backwards((16, operation("linear", *stack)), (16, operation("log_softmax", *stack)))
+    findings = advice_on(loop, goal_bytes=MIB).findings
+    (finding,) = [finding for finding in findings if finding.kind == "logits"]
+    assert finding.how[0] == how
+    assert finding.costs == costs
