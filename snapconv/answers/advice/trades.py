@@ -136,24 +136,26 @@ def _loss_in_chunks(evidence: Evidence, losses: Int64Column) -> dict[str, object
     (measured: scripts/measured/saved_tensors.tsv).
     """
     if evidence.analysis.is_of_operation("linear_cross_entropy")[losses].any():
-        how = "Pass options=torch.nn.LinearCrossEntropyOptions() to linear_cross_entropy."
+        remedy = (
+            "Pass options=torch.nn.LinearCrossEntropyOptions() to linear_cross_entropy."
+        )
         return {
-            "how": how,
+            "how": remedy,
             "or_how": "It saves nothing where the last layer has more inputs than classes.",
             "costs": "no second backward through the loss, and no torch.compile for it",
             "chunk": "an eighth: torch often takes smaller chunks, and saves more",
         }
-    how = (
+    remedy = (
         f"Compute the last layer and the loss in {_CHUNKS} chunks, each under "
         "torch.utils.checkpoint;"
     )
-    or_how = (
+    other_remedy = (
         "or use a fused loss: Liger's, or since torch 2.13 F.linear_cross_entropy with "
         "options=torch.nn.LinearCrossEntropyOptions()."
     )
     return {
-        "how": how,
-        "or_how": or_how,
+        "how": remedy,
+        "or_how": other_remedy,
         "costs": "the last layer runs twice",
         "chunk": "the size of a chunk",
     }
@@ -218,8 +220,8 @@ def _is_made_by(evidence: Evidence, word: str) -> BoolColumn:
     frames = evidence.analysis.snapshot.stacks.frames
     is_named = [word in name for name in frames.names]
     frame = evidence.features.lines_of(evidence.stack_id)
-    by_function = np.array([*is_named, False])[frame]
-    return evidence.analysis.is_of_operation(word) | by_function
+    is_of_function = np.array([*is_named, False])[frame]
+    return evidence.analysis.is_of_operation(word) | is_of_function
 
 
 def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> Int64Column:
@@ -288,34 +290,42 @@ def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> C
 
     Without it a product of matrices keeps copies of them, and the originals are freed in forward.
     """
+    analysis = evidence.analysis
     is_freed = evidence.features.is_freed_by_engine
     is_inner = evidence.is_computed & evidence.features.in_forward
     saved = scores[(is_softmax & is_inner & is_freed)[scores]]
     is_inner[scores] = False
-    analysis = evidence.analysis
     is_of_torchs_module = analysis.is_of_operation(_TORCHS_ATTENTION)
     is_copy = is_inner & is_freed & analysis.is_of_operation(*_COPIES)
     n_bytes = evidence.table.block_bytes.copy()
     rows = [scores]
     for softmax, part in _layers(evidence, saved, is_inner):
-        copies = part[is_copy[part]]
-        smaller_rows = [*copies.tolist(), softmax]
         if is_of_torchs_module[softmax]:
-            # It scales the queries last; the kernel keeps its output instead.
-            part = part[is_of_torchs_module[part]]
-            is_before = is_freed[part] & (evidence.alloc[part] < evidence.alloc[softmax])
-            copies = part[is_before][-1:]
-            smaller_rows = [softmax]
-        else:
-            rows.append(copies)
+            inner_rows = part[is_of_torchs_module[part]]
+            n_kept = _originals(
+                evidence, _scaled_queries(evidence, softmax, inner_rows), inner_rows
+            )
+            n_bytes[softmax] -= min(n_bytes[softmax], n_kept)
+            continue
+        copies = part[is_copy[part]]
+        rows.append(copies)
         # The originals stay instead of the copies and the softmax: these are smaller by as much.
         n_remaining = _originals(evidence, copies, part)
-        for row in smaller_rows:
+        for row in (*copies.tolist(), softmax):
             n_covered = min(n_bytes[row], n_remaining)
             n_bytes[row] -= n_covered
             n_remaining -= n_covered
     change = removed(analysis, np.concatenate(rows))
     return replace(change, n_bytes=n_bytes[change.rows])
+
+
+def _scaled_queries(evidence: Evidence, softmax: int, rows: Int64Column) -> Int64Column:
+    """Return the queries that torch's module scales last before a softmax.
+
+    The fused kernel keeps its output in their place, which has their size.
+    """
+    is_before = evidence.alloc[rows] < evidence.alloc[softmax]
+    return rows[evidence.features.is_freed_by_engine[rows] & is_before][-1:]
 
 
 def _layers(
