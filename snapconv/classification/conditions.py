@@ -39,8 +39,12 @@ from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
 _MOST_WORKSPACES, _MOST_OLD_WORKSPACES = 4, 2
 # How often a line must lengthen its result, always by the same: fewer may be any two sizes.
 _LEAST_LENGTHENED = 2
+# What is there so many iterations later is no batch of its own, nor kept for its backward.
+_MOST_ITERATIONS = 2
 # Gradients of single samples are so many times as large as weights of so many sizes.
 _LEAST_SIZES = 2
+# What the program makes may be any data: so many sizes are as many times as large.
+_LEAST_JOINED = 5
 # Models have some tens of sizes of weights; hostile files have any number.
 _MOST_WEIGHT_SIZES = 600
 # Without frames that show autocast, its casts are of so many sizes: two were seen that were none.
@@ -186,6 +190,15 @@ def used_in_another_backward(features: Features) -> BoolColumn:
     begins = begins[has_code(features.phases.phase[begins], Phase.BACKWARD)]
     next_run = next_of(begins, features.alloc_run_last, features.n_events + 1)
     return np.asarray(features.end >= next_run)
+
+
+@feature_condition
+def outlives_iterations(features: Features) -> BoolColumn:
+    """In use in the second iteration after its own, and not freed by the engine."""
+    last_event = np.minimum(features.end, max(0, features.n_events - 1))
+    end_iteration = at(features.phases.iteration, last_event, -1)
+    is_old = end_iteration >= features.iteration + _MOST_ITERATIONS
+    return features.is_traced & ~features.is_freed_by_engine & is_old
 
 
 @feature_condition
@@ -375,18 +388,34 @@ def several_times_weights(decided: Decided) -> BoolColumn:
     features = decided.features
     is_left = features.is_traced & features.by_engine
     is_left &= ~ends_within_backward.column(decided)
-    sizes = distinct(features.sizes[is_left])
+    return _as_many_times_as_weights(decided, is_left, _LEAST_SIZES)
+
+
+@Condition
+def joined_from_samples(decided: Decided) -> BoolColumn:
+    """Made by the program after a backward, and as large as weights, each as many times."""
+    features = decided.features
+    follows_backward = features.alloc > features.phases.first(Phase.BACKWARD)
+    is_made = features.outside & follows_backward & ~features.is_copied_or_filled
+    return _as_many_times_as_weights(decided, is_made, _LEAST_JOINED)
+
+
+def _as_many_times_as_weights(
+    decided: Decided, rows: BoolColumn, least_sizes: int
+) -> BoolColumn:
+    features = decided.features
+    sizes = distinct(features.sizes[rows])
     weight_sizes = distinct(features.sizes[like_weight.column(decided)])
     weight_sizes = weight_sizes[weight_sizes > 0][-_MOST_WEIGHT_SIZES:]
     n_sizes: Counter[int] = Counter()
     for weight_bytes in weight_sizes:
         n_sizes.update(_times(sizes, weight_bytes)[1].tolist())
-    common = [n for n, count in n_sizes.items() if count >= _LEAST_SIZES]
+    common = [n for n, count in n_sizes.items() if count >= least_sizes]
     has_common = np.zeros(len(sizes), np.bool_)
     for weight_bytes in weight_sizes:
         multiples, n_samples = _times(sizes, weight_bytes)
         has_common[multiples[np.isin(n_samples, common)]] = True
-    return np.asarray(is_left & is_among(features.sizes, sizes[has_common]))
+    return np.asarray(rows & is_among(features.sizes, sizes[has_common]))
 
 
 def _times(sizes: Int64Column, weight_bytes: int) -> tuple[Int64Column, Int64Column]:

@@ -33,6 +33,7 @@ from snapconv.classification.conditions import (
     is_live_at_dump,
     is_older,
     is_undecided,
+    joined_from_samples,
     kept_by_program,
     lasts_throughout,
     lengthened,
@@ -54,6 +55,7 @@ from snapconv.classification.conditions import (
     maybe_saves,
     outlives_a_token,
     outlives_forward,
+    outlives_iterations,
     precedes_any_forward,
     precedes_first_backward,
     precedes_the_graph,
@@ -120,7 +122,7 @@ _FILLED_CACHE = Reason(
 _made_by_backward = made_by_engine & made_in_backward
 _built = made_outside & precedes_first_backward
 _made_between_modules = made_mid_forward & (~feeds_module | has_cpp_frames)
-_may_be_batch = may_be_input & is_freed
+_may_be_batch = may_be_input & is_freed & ~(outlives_iterations & ~is_copied_or_filled)
 _batch_still_there = (
     (may_be_input | preexisting_outside) & is_live_at_dump & ~made_in_bulk & shows_phases
 )
@@ -321,6 +323,17 @@ FACTS = (
         ),
         _made_by_backward & is_live_at_dump & ends_out_of_memory & made_in_last_run,
     ),
+    Fact(
+        GRADIENT,
+        Reason(
+            "joined-from-samples",
+            "made outside of modules after a backward, and as large as weights of several sizes, "
+            "each as many times: gradients of every sample, joined or scaled",
+        ),
+        joined_from_samples,
+        BY_SIZES,
+        probability=0.9,
+    ),
     # --- made in forward
     Fact(INPUT, _BATCH, _may_be_batch & is_copied_or_filled, BY_FRAMES),
     Fact(
@@ -337,7 +350,7 @@ FACTS = (
     Fact(
         ACTIVATION,
         _INTO_BACKWARD,
-        (made_in_forward | _made_between_modules) & reaches_backward,
+        (made_in_forward | _made_between_modules) & reaches_backward & ~outlives_iterations,
     ),
     Fact(
         CACHE,

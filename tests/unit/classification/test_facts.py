@@ -262,6 +262,7 @@ def test_every_fact_has_a_job_that_it_decides():
         "made-by-accumulation",
         "rows-of-batches",
         "rows-of-results",
+        "joined-from-samples",
         "built-for-every-layer",
         "zeros-for-every-layer",
     }

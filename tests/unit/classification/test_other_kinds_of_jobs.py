@@ -11,7 +11,9 @@ from tests.classified_jobs import (
     ENGINE,
     FORWARD,
     HOOK,
+    LOAD,
     MAIN,
+    MATMUL,
     NO_FRAMES,
     STEP,
     SUBJECT,
@@ -86,6 +88,44 @@ def test_gradients_of_every_sample_that_are_not_freed_yet_are_likely(tmp_path):
     for size in WEIGHTS:
         found = likely(job, tmp_path / "s.pickle", N_SAMPLES * size)
         assert found == [(Category.GRADIENT, 0.85)]
+
+
+MANY_WEIGHTS = tuple(size * KIB for size in (20, 12, 44, 52, 68))
+
+
+@pytest.mark.parametrize(("n_weights", "is_gradient"), [(5, True), (4, False)])
+def test_what_is_joined_after_a_backward_may_be_gradients_of_every_sample(
+    n_weights, is_gradient, tmp_path
+):
+    """Chunks of samples have a backward each, whose gradients the program puts together."""
+    job = Job()
+    for size in MANY_WEIGHTS:
+        job.alloc(APPLY, size)
+    job.does(FORWARD, ENGINE)
+    joined = [job.alloc(MATMUL, N_SAMPLES * size) for size in MANY_WEIGHTS[:n_weights]]
+    job.does(STEP, FORWARD, ENGINE)
+    for addr in joined:
+        job.free(addr, MAIN)
+    job.does(STEP)
+    found = likely(job, tmp_path / "s.pickle", N_SAMPLES * MANY_WEIGHTS[0])
+    assert found == ([(Category.GRADIENT, 0.9)] if is_gradient else [])
+
+
+@pytest.mark.parametrize(
+    ("stack", "category"), [(FORWARD, Category.ACTIVATION), (MATMUL, Category.INPUT)]
+)
+@pytest.mark.parametrize("n_iterations", [1, 3])
+def test_what_lasts_for_iterations_is_kept_for_no_single_one(stack, category, n_iterations, found):
+    """Averages of what a layer has seen, and their inverses, are no activations and no batches."""
+    job = Job()
+    job.alloc(APPLY, WEIGHTS[0])
+    job.does(LOAD)
+    addr = job.alloc(stack)
+    for _ in range(n_iterations):
+        job.does(FORWARD, ENGINE, STEP)
+    job.free(addr, MAIN)
+    job.does(FORWARD, ENGINE)
+    assert categories(found(job)) == [category if n_iterations == 1 else Category.UNKNOWN]
 
 
 def within_backward(freed_by):
