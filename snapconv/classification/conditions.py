@@ -369,9 +369,10 @@ def may_be_gradient(decided: Decided) -> BoolColumn:
 
 @Condition
 def like_weight(decided: Decided) -> BoolColumn:
-    """Known as a weight; or there throughout, and not made by the engine: it may be one."""
+    """Known as a weight; or there throughout, no workspace, and not made by the engine."""
     features = decided.features
     may_be_weight = features.lasts_throughout & ~features.made_through(Role.ENGINE)
+    may_be_weight &= ~decided.has(Category.WORKSPACE)
     return decided.has(Category.WEIGHT) | may_be_weight
 
 
@@ -432,24 +433,42 @@ _weight_of_layers = like_weight | made_through(Role.PLACEMENT) | made_in_nested_
 def cast_of_weight(decided: Decided) -> BoolColumn:
     """Cast by autocast, half as large as a weight, and no input of the operation.
 
-    By its frames; without them it comes right before a result of its line. An operation casts its
-    input last: it is the third cast, or comes after one that is no smaller, as a bias is smaller
-    than its weight.
+    By its frames; without them it comes right before a result of its line.
     """
     features = decided.features
     sizes = features.sizes
     stack = features.allocations.stack_id
     is_repeated = features.in_forward & np.append(stack[1:] == stack[:-1], False)
     may_be_cast = features.made_through(Role.CAST) if features.has_cpp else is_repeated
-    follows_cast = np.append(False, may_be_cast[1:] & (may_be_cast & is_repeated)[:-1])
-    is_last_cast = np.append(False, follows_cast[:-1] | (sizes[1:] <= sizes[:-1]))
-    is_input = follows_cast & is_last_cast
     is_half = is_among(2 * sizes, distinct(sizes[_weight_of_layers.column(decided)]))
+    is_input = _inputs_among(may_be_cast, is_repeated, is_half, features)
     casts = features.in_forward & may_be_cast & is_half & ~is_input
     if features.has_cpp or features.freed_through(Role.UNCACHED).any():
         return np.asarray(casts)
     n_sizes = len(distinct(sizes[casts]))
     return np.asarray(casts & np.bool_(n_sizes >= _LEAST_CAST))
+
+
+def _inputs_among(
+    may_be_cast: BoolColumn,
+    is_repeated: BoolColumn,
+    is_half: BoolColumn,
+    features: Features,
+) -> BoolColumn:
+    """Find the casts of an operation's input.
+
+    It is cast last: third, or after one that is no smaller, as a bias is smaller than its weight.
+    `einsum` may cast it first: then only the first is half as large as a result.
+    """
+    sizes = features.sizes
+    follows_cast = np.append(False, may_be_cast[1:] & (may_be_cast & is_repeated)[:-1])
+    is_last_cast = np.append(False, follows_cast[:-1] | (sizes[1:] <= sizes[:-1]))
+    may_be_input = is_among(2 * sizes, distinct(sizes[features.in_forward & ~may_be_cast]))
+    is_second = (
+        np.append(False, may_be_input[:-1] & (is_half & ~may_be_input)[1:]) & follows_cast
+    )
+    is_last = follows_cast & is_last_cast & ~is_second
+    return np.asarray(is_last | np.append(is_second[1:], False))
 
 
 @Condition

@@ -237,7 +237,8 @@ def _read(
     form = collected.form
     n_bytes = container.n_unpacked_bytes
     tables = _read_tables(raw, collected, progress)
-    metadata, additions, recorder_notes = _read_recorders(raw, path, collected, n_bytes)
+    recorded = _read_recorders(raw, path, collected, tables.memory, n_bytes)
+    metadata, additions, recorder_notes = recorded
     stacks, stack_notes = bound_stacks(collected.stacks.table(), n_bytes)
     traits = tables.traits
     backend = NO_ALLOCATOR
@@ -277,12 +278,12 @@ def _read(
 
 
 def _read_recorders(
-    raw: dict[str, object], path: Path, collected: Collected, n_bytes: int
+    raw: dict[str, object], path: Path, collected: Collected, memory: Memory, n_bytes: int
 ) -> tuple[Metadata | None, Additions, tuple[Note, ...]]:
     """Read what recorders, ours and others, wrote beside a file of so many bytes."""
     recorded = raw.get(METADATA_KEY)
     metadata, notes = read_metadata(recorded, collected.stacks, n_bytes=n_bytes)
-    additions, added_notes = read_additions(raw, path, n_bytes=n_bytes)
+    additions, added_notes = read_additions(raw, path, memory, n_bytes=n_bytes)
     return metadata, additions, (*notes, *added_notes, *read_ending(path))
 
 

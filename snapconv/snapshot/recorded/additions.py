@@ -2,7 +2,7 @@
 
 torch-snapkit (0.1.4) adds ``source_code`` and ``shape_data`` to the file, stormlog (0.4.3) writes
 its tensors beside it. A snapshot is good without them: what is wrong in them is a note that names
-the place, and all of that addition is left out.
+the place, and all of that addition is left out; so is a file of tensors that are not in its blocks.
 """
 
 import math
@@ -23,6 +23,7 @@ from snapconv.snapshot.fields import (
     read_json_file,
     wrong,
 )
+from snapconv.snapshot.segment_table import Memory
 from snapconv.units import HOST
 
 KEYS = ("source_code", "shape_data")
@@ -96,7 +97,7 @@ NO_ADDITIONS = Additions()
 
 
 def read_additions(
-    raw: dict[str, object], path: Path, *, n_bytes: int
+    raw: dict[str, object], path: Path, memory: Memory, *, n_bytes: int
 ) -> tuple[Additions, tuple[Note, ...]]:
     """Read what the file, of so many bytes, and the folder beside it have; never raises."""
     notes: list[Note] = []
@@ -115,7 +116,7 @@ def read_additions(
     beside = path.with_name(name) if path.name == own_name else None
     dumped: tuple[Any, Any, Any] = (None, {}, {})
     if beside is not None and beside.is_file():
-        dumped = read(name, lambda: _read_dumped(beside), dumped)
+        dumped = read(name, lambda: _read_dumped(beside, memory), dumped)
     return Additions(sources, tensors, *dumped), tuple(notes)
 
 
@@ -154,7 +155,7 @@ def _read_shapes(raw: dict[str, object], n_bytes: int) -> tuple[_Tensors, ...]:
     return tuple(ranks)
 
 
-def _read_dumped(path: Path) -> tuple[int, _Tensors, dict[int, str]]:
+def _read_dumped(path: Path, memory: Memory) -> tuple[int, _Tensors, dict[int, str]]:
     """Read the tensors that stormlog found at the dump: of one device, by address."""
     value, _ = read_json_file(path, _MOST_STORMLOG_BYTES)
     index = _dict(value, "the file")
@@ -175,7 +176,28 @@ def _read_dumped(path: Path) -> tuple[int, _Tensors, dict[int, str]]:
         if own_names:
             names[addr] = own_names[0][:_MAX_TEXT]
     device = expect(index.get("device_index"), DEVICE, "device_index")
+    _check_blocks(tensors, device, memory)
     return device, tensors, names
+
+
+def _check_blocks(tensors: _Tensors, device: int, memory: Memory) -> None:
+    """Raise InputError where the tensors are not in live blocks: the file is of another snapshot.
+
+    Few may not be so in its own: views that repeat elements, memory of no allocator.
+    """
+    blocks = memory.blocks
+    is_live = blocks.is_live & (memory.segments.device[blocks.segment_id] == device)
+    addresses, sizes = blocks.addr[is_live].tolist(), blocks.block_bytes[is_live].tolist()
+    room = dict(zip(addresses, sizes, strict=True))
+    n_held = sum(
+        all((tensor.n_bytes or 0) <= room.get(addr, -1) for tensor in rows)
+        for addr, rows in tensors.items()
+    )
+    if 2 * n_held < len(tensors):
+        raise InputError(
+            f"only {n_held} of its {len(tensors)} addresses are those of live blocks that have "
+            "room for its tensors, as of another snapshot"
+        )
 
 
 def _result(row: object, path: str) -> AddedTensor:

@@ -26,8 +26,8 @@ _TRENDS = (
     (
         Trend.WAITS,
         (
-            "activations that wait for the backward pass; the trace ends in a forward "
-            "pass: record three steps"
+            "results of the forward pass in which the trace ends, which may wait for a "
+            "backward pass: record three steps"
         ),
     ),
     (Trend.UNKNOWN, "allocated in some parts of the trace: whether it grows is unknown"),

@@ -217,11 +217,9 @@ def fragmentation_lines(fragmentation: "Fragmentation", file: str) -> Iterator[s
     yield from _pool_lines(fragmentation.pools, fragmentation.details_at)
     yield from _holder_lines(fragmentation.holders, fragmentation.details_at)
     if fragmentation.n_conflicts:
-        nouns = ("event or block contradicts", "events or blocks contradict")
-        conflicts = counted(fragmentation.n_conflicts, *nouns)
         is_dump = fragmentation.details_at == "the dump"
         shown = "only the dump is shown" if is_dump else "approximate"
-        yield f"  {conflicts} the segments: {shown}"
+        yield f"  the trace contradicts the segments: {shown}"
     if fragmentation.has_expandable:
         yield (
             "  estimated: where the pages of expandable segments lie, which "

@@ -125,6 +125,57 @@ def test_in_training_the_graph_keeps_the_copies_too_so_that_nothing_is_saved(cpp
     )
 
 
+def trained(before, sizes_of_casts):
+    """Each layer norms what it gets, casts, and multiplies; a graph keeps all up to backward."""
+    trace = TraceBuilder()
+    if before:
+        trace.segment(before, traced=False).alloc(before, traced=False, frames=[])
+    trace.segment(1 << 28)
+    for size in (10 * MIB, 8 * MIB, 12 * MIB):
+        trace.alloc(size, frames=PLACE)
+    kept = []
+    for number, casts in enumerate(sizes_of_casts):
+        stack = [frame(f"layer{number}", "/home/me/project/model.py", number + 1), CALL, MAIN]
+        norm = [frame("at::_ops::native_layer_norm::call()", "??", 0), *stack]
+        result = [frame("at::_ops::bmm::call()", "??", 0), *stack]
+        for size, frames in (
+            (8 * MIB, norm),
+            *((one, [CAST, *stack]) for one in casts),
+            (MIB, result),
+        ):
+            trace.alloc(size, frames=frames)
+            kept.append(trace.events[-1]["addr"])
+    for addr in kept:
+        trace.free(addr, frames=RELEASE)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("before", "casts", "copies"),
+    [
+        # The workspace of cuBLAS is no weight: what is half as large may be anything.
+        (32 * MIB, [(5 * MIB, 16 * MIB), (6 * MIB, 16 * MIB)], 11 * MIB),
+        # A product of several tensors casts its input first, which is as large as half a weight.
+        (0, [(4 * MIB, 5 * MIB), (4 * MIB, 6 * MIB)], 11 * MIB),
+        (0, [(5 * MIB, 4 * MIB), (6 * MIB, 4 * MIB)], 11 * MIB),
+    ],
+    ids=["workspace", "input first", "input last"],
+)
+def test_inputs_that_are_cast_are_no_copies_of_weights(before, casts, copies, tmp_path, capsys):
+    file = str(trained(before, casts).write(tmp_path / "s.pickle"))
+    (advice,) = snapconv.load(file).advise()
+    inputs = sum(map(sum, casts)) - copies
+    assert advice.contents["weight"] == 30 * MIB + copies
+    assert advice.contents["activation"] == inputs + 2 * 9 * MIB
+    assert main(["summary", file]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"weight {(30 * MIB + copies) / MIB:.2f} MiB" in text
+    assert main(["summary", file, "--json"]) == 0
+    (device,) = json.loads(capsys.readouterr().out)["devices"]
+    bytes_of = {one["category"]: one["block_bytes"] for one in device["categories"]}
+    assert (bytes_of["weight"], bytes_of["activation"]) == (30 * MIB + copies, inputs + 2 * 9 * MIB)
+
+
 @pytest.mark.parametrize(("weights", "n_bytes"), [(WEIGHTS[:2], 18 * MIB), (WEIGHTS, 45 * MIB)])
 def test_without_any_frame_of_autocast_three_sizes_of_halves_are_copies_and_two_are_none(
     weights, n_bytes, written

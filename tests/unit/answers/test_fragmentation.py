@@ -9,6 +9,7 @@ import pytest
 import snapconv
 from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
+from snapconv.writers.text.moment import fragmentation_lines
 from tests.builders import ADDR, TraceBuilder, frame
 
 REAL = Path(__file__).parents[4] / "shared" / "snapshots"
@@ -264,6 +265,10 @@ def test_where_the_trace_contradicts_the_segments_nothing_is_called_no_problem(t
     trace.event("free_completed", addr=1 << 40, size=30 * MIB)
     found = fragmentation_of(tmp_path, trace.snapshot())
     assert found.conclusion.endswith("was not in use: the trace contradicts the file's segments")
+    # A note has the number of events that do not fit: no other number stands beside it.
+    assert "  the trace contradicts the segments: only the dump is shown" in fragmentation_lines(
+        found, "s.pickle"
+    )
 
 
 def test_the_conclusion_at_a_failure_compares_what_was_free_with_the_request(tmp_path):

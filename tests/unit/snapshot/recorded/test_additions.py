@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import snapconv
+from snapconv.cli.app import main
 from snapconv.snapshot.recorded.additions import AddedTensor, Additions
 from snapconv.units import HOST
 from snapconv.writers.html.view_device import view_device
@@ -134,6 +135,49 @@ def test_what_was_freed_before_the_dump_has_no_tensor_of_the_dump(load):
     run = a_run().free()
     session = load(run, "cuda_allocator_snapshot.pickle", STORMLOG)
     assert (explained(session)["name"], explained(session)["tensors"]) == (None, [])
+
+
+def stored(addr, *shape):
+    """What the file has of one storage."""
+    tensors = [{"shape": list(shape), "dtype": "torch.float32"}]
+    return {"storage_ptr_int": addr, "names": ["old.weight"], "tensors": tensors}
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        # No block begins there; it is larger than the block; no block of the device.
+        {"attributed_storage_pointers": [stored(ADDR + 4096, 64, 10)]},
+        {"attributed_storage_pointers": [stored(ADDR, 64, 11)]},
+        {"device_index": 1},
+    ],
+)
+def test_a_file_whose_tensors_are_not_in_the_blocks_is_of_another_snapshot(index, load, capsys):
+    session = load(a_run(), "cuda_allocator_snapshot.pickle", STORMLOG | index)
+    sentence = (
+        "cuda_tensor_attribution.json of another recorder is left out: only 0 of its 1 "
+        "addresses are those of live blocks that have room for its tensors, as of another snapshot"
+    )
+    assert reasons(session) == [sentence]
+    assert (explained(session)["name"], explained(session)["tensors"]) == (None, [])
+    file = str(session.snapshot.path)
+    assert main(["info", file]) == 0
+    assert sentence in " ".join("".join(capsys.readouterr()).split())
+    assert main(["explain", file, hex(ADDR)]) == 0
+    assert "old.weight" not in capsys.readouterr().out
+    assert main(["explain", file, hex(ADDR), "--json"]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)["allocations"]
+    assert (shown["name"], shown["tensors"]) == (None, [])
+
+
+def test_one_view_that_repeats_elements_is_no_sign_of_another_snapshot(load):
+    run = a_run().alloc(4)
+    second = run.events[-1]["addr"]
+    rows = [*STORMLOG["attributed_storage_pointers"], stored(second, 1000, 1000)]
+    file = STORMLOG | {"attributed_storage_pointers": rows}
+    session = load(run, "cuda_allocator_snapshot.pickle", file)
+    assert reasons(session) == []
+    assert explained(session)["name"] == "layer.weight"
 
 
 def test_a_file_beside_another_snapshot_is_not_read(load):

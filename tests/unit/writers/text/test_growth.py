@@ -90,8 +90,8 @@ def test_without_iterations_what_was_never_freed_is_shown_by_when_it_was_made():
         "(gc.collect() frees these)",
         "      200.00 MiB  keep.py:5 in keep: 100 allocations",
         (
-            "  activations that wait for the backward pass; the trace ends in a forward pass: record "
-            "three steps"
+            "  results of the forward pass in which the trace ends, which may wait for a backward "
+            "pass: record three steps"
         ),
         "       16.00 MiB  log.py:5 in log: 3 allocations",
         "  allocated in some parts of the trace: whether it grows is unknown",
