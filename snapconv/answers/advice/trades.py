@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -128,7 +129,7 @@ def full_logits(evidence: Evidence) -> Iterator[Detected]:
         )
 
 
-def _loss_in_chunks(evidence: Evidence, losses: Int64Column) -> dict[str, object]:
+def _loss_in_chunks(evidence: Evidence, losses: Int64Column) -> dict[str, Any]:
     """Return how a loss is made in chunks, and what it costs.
 
     torch/nn/functional.py, linear_cross_entropy, torch 2.13: without options it makes the logits
@@ -220,7 +221,7 @@ def _is_made_by(evidence: Evidence, word: str) -> BoolColumn:
     frames = evidence.analysis.snapshot.stacks.frames
     is_named = [word in name for name in frames.names]
     frame = evidence.features.lines_of(evidence.stack_id)
-    is_of_function = np.array([*is_named, False])[frame]
+    is_of_function: BoolColumn = np.array([*is_named, False])[frame]
     return evidence.analysis.is_of_operation(word) | is_of_function
 
 
@@ -325,7 +326,8 @@ def _scaled_queries(evidence: Evidence, softmax: int, rows: Int64Column) -> Int6
     The fused kernel keeps its output in their place, which has their size.
     """
     is_before = evidence.alloc[rows] < evidence.alloc[softmax]
-    return rows[evidence.features.is_freed_by_engine[rows] & is_before][-1:]
+    queries: Int64Column = rows[evidence.features.is_freed_by_engine[rows] & is_before]
+    return queries[-1:]
 
 
 def _layers(
