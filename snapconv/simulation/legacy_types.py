@@ -8,7 +8,8 @@ import torch
 from snapconv.simulation.patches import Patches
 from snapconv.simulation.tracker import Tracker
 
-_TENSORS = (
+# torch.cuda.sparse has types of the same names.
+TENSOR_TYPES = (
     "ByteTensor",
     "CharTensor",
     "ShortTensor",
@@ -24,7 +25,7 @@ _TENSORS = (
 
 def patch_legacy_types(tracker: Tracker, patches: Patches) -> None:
     """Let these types make tensors and storages on the device, and recognise such tensors."""
-    for name in _TENSORS:
+    for name in TENSOR_TYPES:
         members = {"__module__": "torch.cuda", "dtype": getattr(torch, name).dtype}
         patches.set_existing(torch.cuda, name, _TensorType(name, (), members))
     patches.wrap(torch, "set_default_tensor_type", _set_default_type)

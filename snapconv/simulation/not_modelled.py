@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from snapconv.guest.own_frames import for_program
+from snapconv.simulation.legacy_types import TENSOR_TYPES
 from snapconv.simulation.patches import Patches
 
 # The functions and classes of each module, where torch has them; None: all that it exports.
@@ -47,17 +48,7 @@ _MEMBERS: dict[str, tuple[str, ...] | None] = {
         "init_rank",
     ),
     # Indices and values are tracked; what they make has no storage, and so no place.
-    "torch.cuda.sparse": (
-        "ByteTensor",
-        "CharTensor",
-        "ShortTensor",
-        "IntTensor",
-        "LongTensor",
-        "HalfTensor",
-        "FloatTensor",
-        "DoubleTensor",
-        "BFloat16Tensor",
-    ),
+    "torch.cuda.sparse": TENSOR_TYPES,
     "torch.cuda.tunable": None,
     "torch.accelerator": ("get_device_capability",),
 }
