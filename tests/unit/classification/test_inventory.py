@@ -7,7 +7,7 @@ import pytest
 
 from snapconv.classification.categories import Category, Certainty
 from snapconv.classification.classify import classify
-from snapconv.classification.inventory import bits_of_count
+from snapconv.classification.inventory import BITS, bits_of_count
 from snapconv.classification.job import states_beside_each_other
 from snapconv.classification.predictions import Hypothesis
 from snapconv.columns import is_among
@@ -288,6 +288,13 @@ def test_frozen_layers_beside_a_frozen_table_may_be_as_many_as_a_second_state(pa
         in_order = rows[np.argsort(features.allocations.addr[rows])]
         is_weight = found.category[in_order[n : 2 * n]] == WEIGHT
         assert (is_weight | ~found.is_certain[in_order[n : 2 * n]]).all()
+
+
+def test_numbers_of_states_are_as_rare_as_in_programs():
+    """Of 228 programs, 180 keep two states, 27 one and 15 none."""
+    shares = np.exp2(-np.array(BITS.states))
+    assert shares.sum() == pytest.approx(1)
+    assert shares[:3] == pytest.approx([15 / 228, 27 / 228, 180 / 228], abs=0.01)
 
 
 @pytest.mark.parametrize("kept_layers", [(2, 3), (0, 1)])
