@@ -148,8 +148,23 @@ _FIRST_ATTEMPT = (
     r"(?:allocate|map) "
     r"<tried> \(free: <free>, total: <total>)?"
 )
-# TensorRT's count of its memory, the last one before an error.
-_TENSORRT_USED = r"now: cpu \d{1,9}, gpu <engine_mib> \(mib\)(?!.{0,12000}?now: cpu)"
+# TensorRT's count of what it manages, and of what is taken on the GPU: the last before an error.
+_TENSORRT_USED = (
+    (
+        r"tensorrt-managed allocation.{1,120}?now: cpu \d{1,9}, gpu <engine_mib> \(mib\)"
+        r"(?!.{0,12000}?tensorrt-managed)"
+    ),
+    (
+        r"init \w{1,20}: cpu [+-]\d{1,9}, gpu [+-]\d{1,9}, now: cpu \d{1,9}, gpu <taken_mib> \(mib\)"
+        r"(?!.{0,12000}?init \w{1,20}: cpu)"
+    ),
+)
+# Not of an earlier run, where the job was put into the queue again, or went on from what it had
+# written, and was killed later.
+_ENDED_BY_SLURM = (
+    r"due to (?:time limit|preemption)(?!.{0,4000}?(?:requeu|restart|resum|load(?:ed|ing)"
+    r".{0,40}?checkpoint|continu(?:ed?|ing) from).{0,2000}?(?:oom[-_]kill|killed|sigkill|137))"
+)
 _SKIPPED_KERNEL = (
     "a warning: torch.compile tries several kernels, leaves out the one that needs too "
     "much, and goes on with the others"
@@ -574,7 +589,7 @@ _KINDS = (
             r"\[tensorrt-llm\]\S{0,120}?cuda runtime error in \S{1,120}?: out of memory",
         ),
         also=(
-            _TENSORRT_USED,
+            *_TENSORRT_USED,
             r"could not be created: (?P<part>[\w ]{1,30}?)total gpu memory",
             r"total gpu memory \(gib\): <total_gib>",
             r"free gpu memory before component creation attempt \(gib\): <free_gib>",
@@ -744,7 +759,7 @@ _KINDS = (
         also=(
             r"requested (?:size was|amount of (?:gpu )?memory \()<tried>",
             r"insufficient memory on requested size of (?P<tried>\d{7,20})",
-            _TENSORRT_USED,
+            *_TENSORRT_USED,
         ),
         means=(
             "TensorRT got no memory for an engine's weights, its activations or the "
@@ -5330,13 +5345,15 @@ _KINDS = (
         level=1,
         seen=(
             "low memory! at or below sig(?:term|kill) limits",
+            r"low memory! mem avail: \d",
             r"earlyoom\S{0,20}: sending sig(?:term|kill) to process \d",
         ),
         also=(
             "vmrss:? <process>",
-            r"mem avail: <available_mib> of (?P<machine>\d{1,9}mib)\([\d.]{1,6}%\),swap free: "
+            r"mem avail: <available_mib> of (?P<machine>\d{1,9}mib)\([\d.]{1,6} ?%\)"
+            r"(?:<= min [\d.]{1,6} ?%)?,swap (?:free|avail): "
             r"<swap_mib> of (?P<all_swap>\d{1,9}mib)(?:(?!mem avail).){0,80}?"
-            r"(?:low memory|sending)",
+            r"(?:low memory|sending|killing)",
             r"mem avail: \d{1,9} of (?P<machine>\d{1,9}mib)",
         ),
         means="earlyoom killed a process (by default the one with the highest OOM "
@@ -5696,10 +5713,7 @@ _KINDS = (
                 r"|\.gguf"
             ),
         ),
-        unless=(
-            "due to (?:time limit|preemption)(?!.{0,4000}?(?:requeu|restart|resum).{0,2000}?"
-            "(?:oom[-_]kill|killed|sigkill|137))",
-        ),
+        unless=(_ENDED_BY_SLURM,),
         also=("mem required = <needed>", *_LLAMA_FIT),
         means="the kernel most likely killed the process because host memory, which has to hold "
         "all that is not on the GPU, ran out: the machine's, or the limit of a container",
@@ -5798,10 +5812,7 @@ _KINDS = (
         ),
         unless=(
             r"oom[_-]kill event(?:\(s\)|s)? in step",
-            # Not of an earlier run, where the job was put into the queue again and was killed
-            # later.
-            "due to (?:time limit|preemption)(?!.{0,4000}?(?:requeu|restart|resum).{0,2000}?"
-            "(?:oom[-_]kill|killed|sigkill|137))",
+            _ENDED_BY_SLURM,
         ),
         also=(
             "cpu virtual memory: used = <used>",
@@ -5974,7 +5985,7 @@ _KINDS = (
         seen=(
             # AutoBatch of ultralytics prints the messages that it catches, without a traceback.
             (
-                r"out ?of ?memory.{0,700}?autobatch: (?:warning)?\W{0,4}(?:using batch-size|cuda "
+                r"out ?of ?memory.{0,2000}?autobatch: (?:warning)?\W{0,4}(?:using batch-size|cuda "
                 r"anomaly)"
             ),
             r"autobatch: (?:warning)?\W{0,4}error detected: .{0,300}?out ?of ?memory",

@@ -1061,6 +1061,15 @@ TEXTS = (
         "nothing, if the training starts",
     ),
     (
+        "AutoBatch: Computing optimal batch size for imgsz=320\nCUDA out of memory. "
+        + " ".join(f"Another program, number {i}, is here." for i in range(40))
+        + "\nAutoBatch: Using batch-size 9 for CUDA:0 5.00G/8.00G (60%)",
+        "a search for a batch size",
+        WARNING,
+        {},
+        "nothing, if the training starts",
+    ),
+    (
         "AutoBatch: WARNING  error detected: 'OutOfMemoryError' object has no attribute "
         "'encode',  using default batch-size 4.",
         "a search for a batch size",
@@ -4575,7 +4584,7 @@ TEXTS = (
         "error in ::cudaMallocAsync(ptr, n, mCudaStream->get()): out of memory (/app/x.h:112)",
         "TensorRT-LLM",
         FULL,
-        {"held by TensorRT's engines": 12569 * MIB},
+        {"held by TensorRT's engines": 12569 * MIB, "taken on the GPU": 400 * MIB},
         "lower free_gpu_memory_fraction",
     ),
     (
@@ -5785,6 +5794,43 @@ TEXTS = (
         HOST,
         {},
         "less host memory: fewer processes",
+    ),
+    (
+        "slurmstepd: error: *** JOB 31 ON n2 CANCELLED AT 2026-11-02T00:00:00 DUE TO TIME LIMIT "
+        "***\nLoaded the checkpoint of step 70\nstep 71\n/var/spool/slurmd/job31/slurm_script: line "
+        "4: 5151 Killed   python b.py",
+        "a killed process",
+        HOST,
+        {},
+        "less host memory: fewer processes",
+    ),
+    (
+        "earlyoom: Low memory! mem avail: 412 of 4096 MiB (10.06%) <= min 11.00%, swap free: 9 of "
+        "64 MiB (14.06%) <= min 15%\nearlyoom: Killing process 77 python",
+        "earlyoom",
+        HOST,
+        {
+            "available": 412 * MIB,
+            "the machine's memory": 4 * GIB,
+            "swap free": 9 * MIB,
+            "all swap": 64 * MIB,
+        },
+        "use less host memory",
+    ),
+    (
+        "earlyoom[9]: mem avail:   300 of  3000 MiB (10 %), swap avail:     7 of    70 MiB (10 %)\n"
+        "low memory! at or below SIGTERM limits: mem 10 %, swap 10 %\nsending SIGTERM to process "
+        '78 "python": badness 800, VmRSS 2048 MiB',
+        "earlyoom",
+        HOST,
+        {
+            "process": 2 * GIB,
+            "available": 300 * MIB,
+            "the machine's memory": 3000 * MIB,
+            "swap free": 7 * MIB,
+            "all swap": 70 * MIB,
+        },
+        "use less host memory",
     ),
     (
         "[1.5] Out of memory: Killed process 25 (python3) total-vm:5331224kB, anon-rss:3145145kB, "
