@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -54,6 +54,7 @@ class RecordCommand(Command):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse it; with ``--`` before the script, all that follows is the script's."""
         from snapconv.recorder.program.entry import refuse_launcher, strip_interpreter
+        from snapconv.recorder.program.launch_line import is_launch
 
         words = list(args)
         remaining = super().parse_args(ctx, args)
@@ -73,7 +74,9 @@ class RecordCommand(Command):
             params["entry"], params["args"] = entry, arguments
         if before[-1:] != ["--"]:
             _refuse_ours(entry, arguments)
-        refuse_launcher(entry, arguments, is_module=params["is_module"], command=command)
+        is_module = params["is_module"]
+        if not (params["simulate"] and is_launch(entry, arguments, is_module=is_module)):
+            refuse_launcher(entry, arguments, is_module=is_module, command=command)
         return remaining
 
 
@@ -248,11 +251,12 @@ def record(
     """
     from snapconv.recorder.options import MAX_ENTRIES, RecordingOptions
 
-    user_program = program.find(entry)
-    arguments = program.args or []
-    _check_for_providers(user_program, arguments, batch_size)
     chosen = chosen_ranks(ranks)
-    simulation = simulation_options(simulated, device, ranks=chosen)
+    launch = launched(entry, program, simulated, ranks=chosen)
+    user_program = launch.program.find(launch.entry)
+    arguments = launch.program.args or []
+    _check_for_providers(user_program, arguments, batch_size)
+    simulation = simulation_options(launch.simulated, device, ranks=chosen)
     _run_as_it_is_unless(chosen, user_program, arguments)
     upload = _upload(output)
     capture = _capture_path(
@@ -273,7 +277,10 @@ def record(
         batch_size=batch_size,
         simulation=simulation,
     )
-    raise _record(user_program, arguments, options, upload, quiet=quiet, ranks=chosen)
+    variables = launch.environment
+    raise _record(
+        user_program, arguments, options, upload, variables, quiet=quiet, ranks=chosen
+    )
 
 
 def _run_as_it_is_unless(ranks: frozenset[int], entry: "Entry", args: list[str]) -> None:
@@ -341,6 +348,7 @@ def _record(
     args: list[str],
     options: "RecordingOptions",
     upload: "Upload | None",
+    variables: dict[str, str],
     *,
     quiet: bool,
     ranks: frozenset[int],
@@ -352,6 +360,7 @@ def _record(
     from snapconv.recorder.driver import silent
     from snapconv.recorder.job import process_rank
     from snapconv.recorder.record import record as run
+    from snapconv.simulation import set_variables
 
     # The first of several ranks says for all how far the recording is.
     is_first = process_rank() in ("", str(min(ranks, default=0)))
@@ -364,6 +373,7 @@ def _record(
 
     finish = partial(_finish, entry=entry, upload=upload, is_first=is_first, quiet=quiet)
     with lasting_until_exit() as lifetime:
+        lifetime.enter_context(set_variables(variables))
         recorded = run(
             entry, args, options, say=tell, simulation_parts=lifetime, report=finish
         )
@@ -431,6 +441,43 @@ def _say_result(recorded: "RecordOutcome", entry: "Entry") -> None:
 # --- without a GPU, for ``watch`` too
 
 
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The program that is run, its simulated job, and the variables that a launcher sets for it."""
+
+    entry: str
+    program: ProgramOptions
+    simulated: Simulated
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def launched(
+    entry: str, program: ProgramOptions, simulated: Simulated, *, ranks: frozenset[int]
+) -> Launched:
+    """Take the program and the size of the simulated job from a launcher's line.
+
+    The size that the command line has stays. Any other program is returned as it is.
+    """
+    from snapconv.recorder.program.entry import strip_interpreter
+    from snapconv.recorder.program.launch_line import is_launch, read_launch
+
+    args = program.args or []
+    if not (simulated.simulate and is_launch(entry, args, is_module=program.is_module)):
+        return Launched(entry, program, simulated)
+    launch = read_launch(entry, args, is_module=program.is_module)
+    n_ranks = simulated.world_size or launch.n_ranks
+    per_node = simulated.nproc_per_node
+    if per_node is None and n_ranks and n_ranks % (launch.n_ranks_per_node or 1) == 0:
+        per_node = launch.n_ranks_per_node
+    simulated = replace(simulated, world_size=n_ranks, nproc_per_node=per_node)
+    job = _simulated_job(simulated, ranks)
+    name, args, is_module = launch.program, launch.args_for(job), launch.is_module
+    if not is_module:
+        name, args, is_module = strip_interpreter(name, args, ["snapconv", "record"])
+    environment = launch.environment_for(job)
+    return Launched(name, ProgramOptions(args, is_module), simulated, environment)
+
+
 def simulation_options(
     options: Simulated, device: int | None = None, *, ranks: frozenset[int] = frozenset()
 ) -> "SimulationOptions | None":
@@ -476,10 +523,13 @@ def _simulated_job(options: Simulated, ranks: frozenset[int]) -> "RankOfJob | No
         if options.nproc_per_node is not None:
             raise typer.BadParameter("it needs --world-size", param_hint="--nproc-per-node")
         return None
-    if process_rank():
-        raise typer.BadParameter(
-            "this process is a rank of a job already: start it without its launcher",
-            param_hint="--world-size",
+    own_rank = process_rank()
+    if own_rank not in ("", "0"):  # rank 0 says it for all
+        raise ProgramEnded(RecorderError.exit_code)
+    if own_rank:
+        raise RecorderError(
+            "--world-size: this process is a rank of a job already; start snapconv itself, "
+            "without the launcher or behind --"
         )
     if len(ranks) > 1:
         raise typer.BadParameter(

@@ -12,7 +12,7 @@ from snapconv.cli.arguments import (
     chosen_ranks,
 )
 from snapconv.cli.program_end import ProgramEnded, lasting_until_exit
-from snapconv.cli.record_command import Simulated, simulation_options
+from snapconv.cli.record_command import Simulated, launched, simulation_options
 from snapconv.cli.terminal import say, show_raised
 
 
@@ -75,16 +75,18 @@ def watch(
     from snapconv.recorder.options import NO_STEP
     from snapconv.recorder.record import watch as run
     from snapconv.recorder.recording import Recording
+    from snapconv.simulation import set_variables
 
     chosen = chosen_ranks(ranks)
-    simulation = simulation_options(simulated, ranks=chosen)
+    launch = launched(entry, program, simulated, ranks=chosen)
+    simulation = simulation_options(launch.simulated, ranks=chosen)
     # Every capture and every warning of ours is printed when it is there: the job may hang
     # afterwards.
     log = logging.getLogger("snapconv")
     log.setLevel(logging.INFO)
     log.propagate = False
     log.addHandler(_Stderr())
-    user_program = program.find(entry)
+    user_program = launch.program.find(launch.entry)
     recording = Recording(
         output,
         steps=NO_STEP,
@@ -95,9 +97,10 @@ def watch(
         on_other_oom=all_ranks,
     )
     with lasting_until_exit() as lifetime:
+        lifetime.enter_context(set_variables(launch.environment))
         code, error = run(
             user_program,
-            program.args or [],
+            launch.program.args or [],
             recording,
             simulation=simulation,
             simulation_parts=lifetime,

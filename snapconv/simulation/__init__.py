@@ -25,12 +25,12 @@ from snapconv.guest.guard import fault_note
 from snapconv.guest.torch_surface import Changed, Feature, changed_notes, probe, require
 from snapconv.notes import Note
 from snapconv.simulation.machine import BLAS, Machine, SimulationOptions
-from snapconv.simulation.simulated_job import RankOfJob
+from snapconv.simulation.simulated_job import RankOfJob, set_variables
 
 if TYPE_CHECKING:
     from snapconv.simulation.patches import Handler, Patches
 
-__all__ = ["RankOfJob", "Simulation", "SimulationOptions", "simulated"]
+__all__ = ["RankOfJob", "Simulation", "SimulationOptions", "set_variables", "simulated"]
 
 
 class Simulation:

@@ -4,7 +4,7 @@ Imports no torch: the command line reads the place before anything runs.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -44,12 +44,17 @@ class RankOfJob:
         """The rank within its node, which is the number of its device by custom."""
         return self.rank % self.n_ranks_per_node
 
+    @property
+    def node_rank(self) -> int:
+        """The number of its node."""
+        return self.rank // self.n_ranks_per_node
+
     def variables(self) -> dict[str, str]:
         """Return the environment variables that torchrun sets (torch/distributed/run.py)."""
         numbers = {
             "LOCAL_RANK": self.local_rank,
             "RANK": self.rank,
-            "GROUP_RANK": self.rank // self.n_ranks_per_node,
+            "GROUP_RANK": self.node_rank,
             "ROLE_RANK": self.rank,
             "LOCAL_WORLD_SIZE": self.n_ranks_per_node,
             "WORLD_SIZE": self.n_ranks,
@@ -71,13 +76,19 @@ class RankOfJob:
     @contextmanager
     def environment(self) -> Iterator[None]:
         """Set the variables within the context."""
-        variables = self.variables()
-        before = {name: os.environ.get(name) for name in variables}
-        os.environ.update(variables)
-        try:
+        with set_variables(self.variables()):
             yield
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name, None)
-                if value is not None:
-                    os.environ[name] = value
+
+
+@contextmanager
+def set_variables(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables within the context."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value

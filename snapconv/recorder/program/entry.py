@@ -58,6 +58,7 @@ _LAUNCHERS = {
     "torch.distributed.run": "-m",
     "torch.distributed.launch": "-m",
     "accelerate": "-m",
+    "accelerate-launch": "-m",
     "accelerate.commands.launch": "-m",
     "deepspeed": "--module",
 }
@@ -68,9 +69,6 @@ _IMPORTS = re.compile(
     r"^\s*import .*?\bsnapconv(?: +as +(\w+))?(?=\s*(?:$|[,;#]))", re.MULTILINE
 )
 _IMPORTS_STEP = re.compile(r"^\s*from +snapconv +import\b[^;\n]*\bstep\b", re.MULTILINE)
-_N_RANKS = re.compile(
-    r"(--(?:nproc[-_]per[-_]node|nnodes|num[-_]processes|num[-_]gpus|num[-_]nodes)[= ])\S+"
-)
 
 
 def refuse_launcher(
@@ -83,25 +81,17 @@ def refuse_launcher(
     if entry == "-m":
         raise EntryPointError(f"-m comes before --: {shlex.join([*command, '-m', *args])}")
     name = entry if is_module else Path(entry).name
-    condition = ""
     if name == "trl" and args:
         line = [*command, "-m", f"trl.scripts.{args[0]}", *args[1:]]
     elif name in _LAUNCHERS:
         options, program = _split_launch(args)
         launch = ["python", "-m", name] if is_module else [name]
-        launch += options
-        if "--simulate" in command:
-            # More ranks work over gloo alone.
-            one_rank = shlex.split(_N_RANKS.sub(r"\g<1>1", shlex.join(launch)))
-            if one_rank != launch:
-                condition = ", and a simulation has one rank"
-                launch = one_rank
-        line = [*launch, _LAUNCHERS[name], *command, *program]
+        line = [*launch, *options, _LAUNCHERS[name], *command, *program]
     else:
         return
     raise EntryPointError(
         f"{name} starts the training in processes of its own, where it must be "
-        f"recorded{condition}: {shlex.join(line)}"
+        f"recorded: {shlex.join(line)}"
     )
 
 

@@ -140,7 +140,7 @@ def test_a_provider_that_is_no_function_in_the_end_is_told(write):
 
 # --- what starts other processes, and what is installed
 
-RECORD = ["snapconv", "record", "--simulate"]
+RECORD = ["snapconv", "record", "--stop"]
 
 
 @pytest.mark.parametrize(
@@ -148,36 +148,36 @@ RECORD = ["snapconv", "record", "--simulate"]
     [
         (
             "torchrun --nproc-per-node 2 train.py --lr 1",
-            "torchrun --nproc-per-node 1 -m snapconv record --simulate train.py --lr 1",
+            "torchrun --nproc-per-node 2 -m snapconv record --stop train.py --lr 1",
         ),
         (
             "accelerate launch --num_processes=8 t.py",
-            "accelerate launch --num_processes=1 -m snapconv record --simulate t.py",
+            "accelerate launch --num_processes=8 -m snapconv record --stop t.py",
         ),
         (
             "/opt/bin/torchrun -m pkg.train x",
-            "torchrun -m snapconv record --simulate -m pkg.train x",
+            "torchrun -m snapconv record --stop -m pkg.train x",
         ),
-        ("accelerate launch t.py", "accelerate launch -m snapconv record --simulate t.py"),
+        ("accelerate launch t.py", "accelerate launch -m snapconv record --stop t.py"),
         (
             "deepspeed t.py --deepspeed",
-            "deepspeed --module snapconv record --simulate t.py --deepspeed",
+            "deepspeed --module snapconv record --stop t.py --deepspeed",
         ),
         (
             "torchrun --config=a.py train.py",
-            "torchrun --config=a.py -m snapconv record --simulate train.py",
+            "torchrun --config=a.py -m snapconv record --stop train.py",
         ),
         (
             "torchrun --config a.py train.py --config b.py",
-            "torchrun --config a.py -m snapconv record --simulate train.py --config b.py",
+            "torchrun --config a.py -m snapconv record --stop train.py --config b.py",
         ),
         (
             "accelerate launch --config_file a.py --multi_gpu t.py",
-            "accelerate launch --config_file a.py --multi_gpu -m snapconv record --simulate t.py",
+            "accelerate launch --config_file a.py --multi_gpu -m snapconv record --stop t.py",
         ),
-        ("deepspeed", "deepspeed --module snapconv record --simulate SCRIPT"),
-        ("trl sft --lr 1", "snapconv record --simulate -m trl.scripts.sft --lr 1"),
-        ("-m pkg.train x", "snapconv record --simulate -m pkg.train x"),
+        ("deepspeed", "deepspeed --module snapconv record --stop SCRIPT"),
+        ("trl sft --lr 1", "snapconv record --stop -m trl.scripts.sft --lr 1"),
+        ("-m pkg.train x", "snapconv record --stop -m pkg.train x"),
     ],
 )
 def test_a_launcher_is_refused_with_the_line_that_records(command, line):
@@ -199,7 +199,7 @@ def test_flags_of_python_that_change_nothing_of_a_program_are_left_out():
 def test_a_module_that_launches_is_refused_too():
     with pytest.raises(
         EntryPointError,
-        match=r": python -m torch.distributed.run -m snapconv record --simulate a.py",
+        match=r": python -m torch.distributed.run -m snapconv record --stop a.py",
     ):
         refuse_launcher("torch.distributed.run", ["a.py"], is_module=True, command=RECORD)
     refuse_launcher("train.py", ["torchrun"], is_module=False, command=RECORD)
