@@ -243,6 +243,7 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
             optional=("Stream", "Event"),
         ),
         Attributes("torch.serialization", ("default_restore_location",)),
+        Attributes("torch.jit._builtins", ("_find_builtin", "_get_builtin_table")),
         Attributes(
             "torch.cuda",
             (
@@ -342,6 +343,10 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
         Attributes(
             "torch.distributed.distributed_c10d",
             ("_resolve_process_group", "_get_default_group"),
+        ),
+        Attributes(
+            "torch.distributed.tensor._random.OffsetBasedRNGTracker",
+            optional=("_distribute_region",),
         ),
     ),
     Feature.SIMULATED_FILES: (

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -176,6 +176,8 @@ class Calls:
         return CallMode()
 
 
+# Runs an operation on the part of a DTensor that this rank has (torch 2.13).
+_DTENSOR_RANDOM = "run_dtensor_rng_op"
 # The namespaces of torch's own operations, in 2.13 and 2.15.
 _OF_TORCH = frozenset(
     "aten prim prims profiler c10d _c10d_functional _c10d_functional_autograd c10d_functional "
@@ -210,6 +212,19 @@ def is_of_library(func: Any) -> bool:
     return getattr(func, "namespace", "aten") not in _OF_TORCH
 
 
+def _visible_work(func: Any, args: Any, kwargs: dict[str, Any]) -> Callable[[], Any] | None:
+    """Return an operation's work where it consists of operations that are to be seen."""
+    if func.namespace == "higher_order":
+        # Behind two numbers that move the state of CUDA's generator.
+        is_random = func.name() == _DTENSOR_RANDOM
+        return partial(args[2], *args[3:], **kwargs) if is_random else None
+    if func.namespace == "fsdp":  # copies into, and views of, what it is given
+        return partial(func._op_dk, torch._C.DispatchKey.CPU, *args, **kwargs)
+    if is_of_library(func) and func._schema.name in OPDEFS:  # a torch.library.custom_op
+        return partial(OPDEFS[func._schema.name]._init_fn, *args, **kwargs)
+    return None
+
+
 def dispatch_mode(handle: Handler) -> Any:
     """Make the TorchDispatchMode that hands every operation to a function.
 
@@ -237,9 +252,10 @@ def dispatch_mode(handle: Handler) -> Any:
                 return func(*args, **kwargs)
             if any(kind.__torch_dispatch__ is not plain_dispatch for kind in types):
                 return NotImplemented  # a wrapper: it takes itself apart, and its parts come here
-            if is_of_library(func) and func._schema.name in OPDEFS:
-                with self:  # a torch.library.custom_op, whose own operations are to be seen
-                    return OPDEFS[func._schema.name]._init_fn(*args, **kwargs)
+            work = _visible_work(func, args, kwargs)
+            if work is not None:
+                with self:
+                    return work()
             if (
                 torch.is_inference_mode_enabled()
                 and getattr(func, "_can_decompose", bool)()

@@ -7,7 +7,9 @@ except with gloo: then each process has its simulated GPU, and tensors on the CP
 
 import os
 import re
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial, wraps
 from inspect import signature
@@ -17,6 +19,7 @@ from typing import Any
 import torch
 
 from snapconv.errors import RecorderError
+from snapconv.guest.import_hook import when_imported
 from snapconv.notes import Note
 from snapconv.simulation.patches import Patches
 from snapconv.simulation.placements import tensors_in
@@ -29,6 +32,7 @@ _ONE_RANK = Note(
     "the process group is simulated, with this one rank: collectives are copies, and "
     "what NCCL allocates for itself is not in the capture",
 )
+_RANDOM = "torch.distributed.tensor._random"
 # torch 2.15 has three of them, and makes the second where a script names "nccl".
 _NCCL_CLASSES = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
 # What torch.cuda.nccl.version() answers: one with all that torch requires.
@@ -49,6 +53,7 @@ def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
     patches.set(
         torch.distributed, "Reducer", _reducer_class(tracker, torch.distributed.Reducer)
     )
+    patches.enter_context(when_imported(_RANDOM, partial(_patch_random, patches)))
     nccl = _patch_nccl(distributed_c10d, patches)
     if tracker.machine.options.job is not None:
         for owner in (torch.distributed, distributed_c10d):
@@ -92,6 +97,16 @@ def _init_process_group(
         tracker.machine.note_not_modelled("NCCL", _note_of_job(job))
     elif n_ranks <= 1:
         tracker.machine.note_not_modelled("NCCL", _ONE_RANK)
+
+
+def _patch_random(patches: Patches) -> None:
+    """Leave the state of the generator alone, of which DTensor knows what CUDA's looks like."""
+
+    def distribute_region(*_: Any, **__: Any) -> Any:
+        return nullcontext()
+
+    tracker = sys.modules[_RANDOM].OffsetBasedRNGTracker
+    patches.set_existing(tracker, "_distribute_region", distribute_region)
 
 
 def _note_of_job(job: RankOfJob) -> Note:

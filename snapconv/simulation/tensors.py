@@ -11,6 +11,7 @@ from functools import partial, wraps
 from typing import Any
 
 import torch
+from torch.jit import _builtins
 from torch.overrides import (
     _get_current_function_mode_stack,
     handle_torch_function,
@@ -319,9 +320,15 @@ def patch_factories(tracker: Tracker, patches: Patches) -> None:
     # does so once, when it needs it; with ours in it, a default device has no effect on
     # torch.tensor (2.13).
     getattr(_device, "_device_constructors", tuple)()
-    patches.wrap(torch, "tensor", partial(_tensor_of_data, tracker, may_share=False))
-    for name in ("as_tensor", "asarray"):
-        patches.wrap(torch, name, partial(_tensor_of_data, tracker, may_share=True))
+    for name in ("tensor", "as_tensor", "asarray"):
+        operation = _builtins._find_builtin(getattr(torch, name))
+        may_share = name != "tensor"
+        patches.wrap(torch, name, partial(_tensor_of_data, tracker, may_share=may_share))
+        # torch.jit.script knows torch's functions by their identity.
+        table = _builtins._get_builtin_table()
+        key = id(getattr(torch, name))
+        table[key] = operation
+        patches.callback(table.pop, key)
     patches.set(torch.Tensor, "new_tensor", _new_tensor)
     patches.set(torch, "Generator", _generator_class(tracker))
     patches.wrap(
