@@ -139,6 +139,8 @@ _LLAMA_FIGURES = (
     rf"({_GGML_DEVICE}) (?:model)? buffer size = <weights>{_OF_THE_FAILED}",
     rf"{_GGML_DEVICE} (?:model)? buffer size = <weights>",
     rf"({_GGML_DEVICE}) kv buffer size = <kv>{_OF_THE_FAILED}",
+    # Of all devices: a log of several may lack that of the one that failed.
+    r"kv self size = <kv>",
     rf"{_GGML_DEVICE} kv buffer size = <kv>",
     r"\(<total>, <before> free\)",
     "capacity: <total>",
@@ -206,7 +208,7 @@ _KINDS = (
             "other allocations: <metal_bytes>",
             "this process has <process_bytes>",
             "<active_bytes> current active",
-            r"(?:gpu|npu|mlu|gcu|device) <device>(?=has|;|would|\D{0,2}$)",
+            r"(?:gpu|npu|mlu|gcu|device) <device>(?=has|;|would|[^\d%]{0,2}$)",
         ),
     ),
     MessageKind(

@@ -539,6 +539,14 @@ def test_a_figure_whose_words_are_cut_is_read(text, field):
     assert getattr(explain_message(text).message, field) is not None
 
 
+def test_a_bar_of_progress_below_a_cut_message_is_no_number_of_a_device():
+    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 48.00 MiB. GPU\n  0%|  "
+    answer = explain_message(text)
+    assert (answer.message.device, answer.message.tried_bytes) == (None, 48 * MIB)
+    assert next(message_lines(answer)) == "CUDA out of memory: torch's allocator"
+    assert b'"device":0' not in dumps(asdict(answer))
+
+
 def test_what_is_cut_off_has_no_figures_that_it_does_not_have():
     whole = compacted(from_2_1(*FIGURES)).text
     for end in range(len(whole)):

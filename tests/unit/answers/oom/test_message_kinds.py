@@ -757,6 +757,17 @@ TEXTS = (
         "fewer layers on the GPU",
     ),
     (
+        "llama_kv_cache_init: CUDA5 KV buffer size = 64.00 MiB\nllama_kv_cache_init: CUDA6 KV buffer "
+        "size = 32.00 MiB\nllama_new_context_with_model: KV self size = 512.00 MiB, K (f16): 256.00 "
+        "MiB\nggml_backend_cuda_buffer_type_alloc_buffer: allocating 700.00 MiB on device 0: "
+        "cudaMalloc failed: out of memory\nggml_gallocr_reserve_n: failed to allocate CUDA0 buffer "
+        "of size 734003200",
+        "llama.cpp's compute buffers",
+        FULL,
+        {"device": 0, "tried": 700 * MIB, "the KV cache": 512 * MIB},
+        "fewer layers on the GPU",
+    ),
+    (
         'a comment: "failed to allocate CUDA0 buffer" means that the VRAM is too small',
         "llama.cpp",
         FULL,
