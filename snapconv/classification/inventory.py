@@ -102,8 +102,7 @@ _PROGRAMS_BY_STATES = (15, 27, 180, 5, 1, 0, 0)
 class Bits:
     """What speaks against a hypothesis: with every bit more it is half as probable.
 
-    In brackets: 30 % more or less changes a mean of 42 recordings, late or ended early, by so many
-    points.
+    ``scripts/bench/classification/constants.py`` measures by how much each moves the figures.
     """
 
     # --- once for a hypothesis
@@ -113,21 +112,21 @@ class Bits:
         log2((sum(_PROGRAMS_BY_STATES) + 0.5 * len(_PROGRAMS_BY_STATES)) / (n + 0.5))
         for n in _PROGRAMS_BY_STATES
     )
-    # No state of an unknown optimizer, where only forwards were seen, that save (2.2).
+    # No state of an unknown optimizer, where only forwards were seen, that save.
     no_state_yet: float = 1.3
-    # A known optimizer has other options than the default, or none of what they give (0.4).
+    # A known optimizer has other options than the default, or none of what they give.
     rare_option: float = 2.5
     # Adam keeps the largest squares too, which few programs ask for: a third copy is more likely
     # one of the weights, as the targets of reinforcement learning are.
     amsgrad: float = 9.0
-    # What a known optimizer or known gradients contradict (0.9).
+    # What a known optimizer or known gradients contradict.
     impossible: float = 10.0
     # A second model, a teacher or an average; or states, maybe weights, in full precision beside
-    # half (2.6).
+    # half.
     second: float = 3.0
-    # States or gradients where a first step reserves; neither, where none does (2.6).
+    # States or gradients where a first step reserves; neither, where none does.
     start: float = 2.0
-    # What had no gradient is trained too, by one optimizer (0.4).
+    # What had no gradient is trained too, by one optimizer.
     trains_all: float = 4.0
     # Parameters of the same sizes are not trained; and where much else may not be trained either.
     frozen: float = 8.0
@@ -138,24 +137,24 @@ class Bits:
     adjacency: float = 7.0
     # An unknown optimizer has preconditioners, or quantized states.
     rare_variant: float = 4.0
-    # Nothing is trained, by whether forward saves for a backward: not, maybe, surely (0.2).
+    # Nothing is trained, by whether forward saves for a backward: not, maybe, surely.
     untrained: tuple[float, float, float] = (0.0, 4.0, 9.0)
     # The parameters are not those by the best source.
     second_source: float = 2.0
     # --- for a size whose blocks are not as many as the hypothesis says
     # Its parameters are of another kind than most.
     other_kind: float = 1.0
-    # There are more blocks (0.4).
+    # There are more blocks.
     too_many: float = 2.5
-    # There are fewer blocks (0.5).
+    # There are fewer blocks.
     too_few: float = 4.0
-    # There are more parameters of a size than are known (3.7).
+    # There are more parameters of a size than are known.
     more_parameters: float = 0.8
-    # There are fewer, or more than are known for sure (1.3).
+    # There are fewer, or more than are known for sure.
     other_number: float = 3.0
-    # The hypothesis does not divide them without a remainder (0.4).
+    # The hypothesis does not divide them without a remainder.
     no_multiple: float = 2.0
-    # For every doubling of the number in a layer; 1 in a model without layers (1.1).
+    # For every doubling of the number in a layer; 1 in a model without layers.
     per_layer: float = 0.7
 
 
