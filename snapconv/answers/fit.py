@@ -18,6 +18,7 @@ from snapconv.torch_knowledge.cards import USUAL_NCCL_BYTES, USUAL_OUTSIDE_BYTES
 from snapconv.units import HOST, counted, format_bytes
 
 NO_DEVICE = "the program used no memory of a CUDA device"
+_NO_STEP = "no training step was seen"
 
 
 class Verdict(Enum):
@@ -195,8 +196,13 @@ def _select(rows: Iterable[FitRow], verdict: Verdict) -> tuple[FitRow, ...]:
 def fill_row(row: FitRow, analysis: Analysis) -> FitRow:
     """Return a row with the figures of a capture: those of its fullest device.
 
-    The verdict stays unless memory ran out, or the program used no device.
+    The verdict stays unless memory ran out, or the program used no device. A program that fits and
+    made no step has a remark.
     """
+    metadata = analysis.snapshot.metadata
+    has_step = metadata is not None and bool((metadata.iterations.ended_us >= 0).any())
+    if row.verdict is Verdict.FITS and not has_step:
+        row = replace(row, reason=_NO_STEP)
     rows = [
         _device_row(row, device)
         for device in analysis.devices
@@ -249,6 +255,8 @@ def _best(fitting: Sequence[FitRow]) -> Iterator[str]:
     best = max(smallest_jobs, key=lambda row: row.combination.size)
     remaining = format_bytes(best.left_bytes or 0)
     yield f"fits on {best.combination.name}: {_reserved(best)}, {remaining} left"
+    if best.reason:
+        yield best.reason
     largest = max(
         fitting, key=lambda row: (row.combination.size, -row.combination.world_size)
     )

@@ -14,6 +14,7 @@ from snapconv.cli.arguments import (
     chosen_ranks,
     parsed,
 )
+from snapconv.cli.record_command import refuse_within_job
 from snapconv.cli.terminal import (
     print_error,
     print_json,
@@ -161,12 +162,20 @@ def fit(
 
 def _check(options: "FitOptions", entry: str, program: ProgramOptions) -> None:
     """Refuse a wrong card, a job that cannot be and a wrong script once, before anything runs."""
+    from snapconv.recorder.program.launch_line import is_launch
     from snapconv.simulation import RankOfJob
 
     option = "--capacity" if options.card is None else "--card"
     parsed(options.card or options.capacity, lambda _text: options.memory(), option)
     if options.nproc_per_node is not None and not options.world_sizes:
         raise typer.BadParameter("it needs --world-size", param_hint="--nproc-per-node")
+    if options.world_sizes:
+        refuse_within_job()
+    elif is_launch(entry, options.args, is_module=options.is_module):
+        raise typer.BadParameter(
+            "give the sizes to try: the line of a launcher has one",
+            param_hint="--world-size",
+        )
     for world_size in options.world_sizes:
         parsed(
             world_size,

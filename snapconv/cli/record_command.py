@@ -516,21 +516,13 @@ def simulation_options(
 
 def _simulated_job(options: Simulated, ranks: frozenset[int]) -> "RankOfJob | None":
     """Read the job that is simulated; None where the process is one of the launcher's own."""
-    from snapconv.recorder.job import process_rank
     from snapconv.simulation import RankOfJob
 
     if options.world_size is None:
         if options.nproc_per_node is not None:
             raise typer.BadParameter("it needs --world-size", param_hint="--nproc-per-node")
         return None
-    own_rank = process_rank()
-    if own_rank not in ("", "0"):  # rank 0 says it for all
-        raise ProgramEnded(RecorderError.exit_code)
-    if own_rank:
-        raise RecorderError(
-            "--world-size: this process is a rank of a job already; start snapconv itself, "
-            "without the launcher or behind --"
-        )
+    refuse_within_job()
     if len(ranks) > 1:
         raise typer.BadParameter(
             "with --world-size one rank runs at a time: name one", param_hint="--ranks"
@@ -541,3 +533,17 @@ def _simulated_job(options: Simulated, ranks: frozenset[int]) -> "RankOfJob | No
         )
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--world-size") from error
+
+
+def refuse_within_job() -> None:
+    """Refuse to simulate a job in the ranks of a real one; rank 0 says it for all."""
+    from snapconv.recorder.job import process_rank
+
+    rank = process_rank()
+    if rank not in ("", "0"):
+        raise ProgramEnded(RecorderError.exit_code)
+    if rank:
+        raise RecorderError(
+            "--world-size: this process is a rank of a job already; start snapconv without the "
+            "launcher, or the launcher behind --"
+        )

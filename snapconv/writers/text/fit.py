@@ -71,7 +71,8 @@ def _result(row: FitRow) -> str:
     """Say whether a combination fits, what is left or lacking, and the rank that decides."""
     rank = f", rank {row.rank}" if row.rank else ""
     if row.verdict is Verdict.FITS:
-        return f"fits, {format_bytes(row.left_bytes or 0)} left{rank}"
+        remark = f" ({row.reason})" if row.reason else ""
+        return f"fits, {format_bytes(row.left_bytes or 0)} left{rank}{remark}"
     if row.verdict is Verdict.TOO_LARGE:
         return f"does not fit: {shortage(row)}{rank}"
     return f"failed{rank}: {row.reason}"

@@ -111,8 +111,11 @@ def test_a_wrong_line_is_refused_once_before_anything_runs(tmp_path):
         (("--card", "A100"), "several sizes"),
         (("--card", "H100", "--arg", "rows"), "expected NAME=V,V"),
         (("--card", "H100", "--world-size", "8-16"), "expected numbers of ranks"),
+        (("--card", "H100", "--", "--nnodes", "2"), "the line of a launcher has one"),
     ):
         line = command(tmp_path, *options)
+        if "--" in options:
+            line[line.index("train.py")] = "torchrun"
         done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert done.stderr.count(part) == 1
@@ -144,5 +147,5 @@ def test_of_ranks_that_differ_the_largest_decides_and_is_named(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = json.loads(done.stdout)["combinations"]
     # Twice a weight, its gradient and its momentum.
-    assert (row["rank"], row["world_size"]) == (3, 4)
+    assert (row["rank"], row["world_size"], row["reason"]) == (3, 4, "")
     assert row["peak_bytes"] >= 2 * 3 * 4 * MIB

@@ -195,6 +195,8 @@ def test_without_one_the_device_that_reserved_most_decides(tmp_path):
     large = TraceBuilder(1).segment(40 * MIB).alloc(9 * MIB)
     row = filled(small.write(tmp_path / "x.pickle", large), 64 * MIB)
     assert (row.verdict, row.device, row.peak_bytes) == (Verdict.FITS, 1, 9 * MIB)
+    # It made no step, which the answer says.
+    assert conclude([row]).endswith("left; no training step was seen")
     assert row.left_bytes == 24 * MIB
 
 
