@@ -348,6 +348,9 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
             "torch.distributed.tensor._random.OffsetBasedRNGTracker",
             optional=("_distribute_region",),
         ),
+        Attributes(
+            "torch.distributed.checkpoint.utils._DistWrapper", optional=("__init__",)
+        ),
     ),
     Feature.SIMULATED_FILES: (
         Attributes("torch._C.PyTorchFileReader", ("get_storage_from_record", "has_record")),

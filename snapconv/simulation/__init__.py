@@ -47,11 +47,14 @@ class Simulation:
 
     def notes(self) -> tuple[Note, ...]:
         """Return what the user should know of this run, beyond what every simulation leaves out."""
+        from snapconv.simulation.process_groups import object_notes
+
         unwritten = self._files.notes() if self._files else ()
         return (
             *changed_notes(self._changed),
             *self.faults(),
             *self.machine.notes.values(),
+            *object_notes(self.machine),
             *self.tracker.values_read.notes(),
             *self.tracker.routing.notes(),
             *unwritten,

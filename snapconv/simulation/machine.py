@@ -144,6 +144,8 @@ class Machine:
         self.notes: dict[str, Note] = {}
         # The features without a model that the program used: a set in the order of first use.
         self.not_modelled: dict[str, None] = {}
+        # The lines that receive objects of other ranks: a set in the order of first use.
+        self.objects_of_others: dict[str, None] = {}
         self._lock = threading.RLock()
         self._is_busy = False
         self._late_frees: deque[tuple[int, int]] = deque()

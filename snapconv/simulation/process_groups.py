@@ -21,8 +21,10 @@ import torch
 from snapconv.errors import RecorderError
 from snapconv.guest.import_hook import when_imported
 from snapconv.notes import Note
+from snapconv.simulation.machine import Machine
 from snapconv.simulation.patches import Patches
 from snapconv.simulation.placements import tensors_in
+from snapconv.simulation.places import shown, users_place
 from snapconv.simulation.simulated_job import RankOfJob
 from snapconv.simulation.tracker import Tracker
 
@@ -33,6 +35,9 @@ _ONE_RANK = Note(
     "what NCCL allocates for itself is not in the capture",
 )
 _RANDOM = "torch.distributed.tensor._random"
+_CHECKPOINTS = "torch.distributed.checkpoint.utils"
+# Python objects that one rank sends to others.
+_OBJECTS = ("broadcast_object_list", "scatter_object_list", "recv_object_list")
 # torch 2.15 has three of them, and makes the second where a script names "nccl".
 _NCCL_CLASSES = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
 # What torch.cuda.nccl.version() answers: one with all that torch requires.
@@ -59,6 +64,10 @@ def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
         for owner in (torch.distributed, distributed_c10d):
             patches.set_existing(owner, "ProcessGroupGloo", nccl)
             patches.set_existing(owner, "TCPStore", make_store)
+            for name in _OBJECTS:
+                patches.wrap(owner, name, partial(_objects_sent, tracker))
+        patch = partial(_patch_checkpoints, patches)
+        patches.enter_context(when_imported(_CHECKPOINTS, patch))
 
 
 def has_other_processes(tracker: Tracker, args: Any) -> bool:
@@ -107,6 +116,40 @@ def _patch_random(patches: Patches) -> None:
 
     tracker = sys.modules[_RANDOM].OffsetBasedRNGTracker
     patches.set_existing(tracker, "_distribute_region", distribute_region)
+
+
+def _patch_checkpoints(patches: Patches) -> None:
+    """Let a rank plan its part of a checkpoint alone: no rank collects the plans of the others."""
+
+    def plan_alone(real: Any, plans: Any, group: Any, *_: Any, **__: Any) -> None:
+        real(plans, group, use_dist=False, coordinator_rank=0)
+
+    patches.wrap(sys.modules[_CHECKPOINTS]._DistWrapper, "__init__", plan_alone)
+
+
+def _objects_sent(tracker: Tracker, real: Any, *args: Any, **kwargs: Any) -> Any:
+    """Send objects to others; what another rank would send is what the lists have already."""
+    groups = torch.distributed
+    arguments = signature(real).bind(*args, **kwargs).arguments
+    sender = arguments.get("src") or 0
+    if arguments.get("group_src") is not None:
+        group = arguments.get("group") or groups.group.WORLD
+        sender = groups.get_global_rank(group, arguments["group_src"])
+    if sender == groups.get_rank():
+        return real(*args, **kwargs)
+    tracker.machine.objects_of_others.setdefault(users_place())
+    return sender if real.__name__ == "recv_object_list" else None
+
+
+def object_notes(machine: Machine) -> tuple[Note, ...]:
+    """Name the lines that received objects of other ranks."""
+    if not machine.objects_of_others:
+        return ()
+    message = (
+        f"at {shown(machine.objects_of_others)} another rank sends objects: those that this rank "
+        "has there were left as they were, and branches on them may differ"
+    )
+    return (Note("objects-of-other-ranks", message),)
 
 
 def _note_of_job(job: RankOfJob) -> Note:

@@ -116,7 +116,9 @@ def test_accelerates_settings_give_the_ranks_and_the_environment_of_scripts(tmp_
 def test_accelerates_options_come_before_its_settings(tmp_path):
     file = tmp_path / "fsdp.yaml"
     file.write_text(CONFIG)
-    job = accelerate("--config_file", str(file), "--num-processes", "64", "--num_machines=8", "t.py")
+    job = accelerate(
+        "--config_file", str(file), "--num-processes", "64", "--num_machines=8", "t.py"
+    )
     assert (job.n_ranks, job.n_ranks_per_node) == (64, 8)
 
 

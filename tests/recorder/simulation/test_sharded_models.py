@@ -189,6 +189,32 @@ def test_a_hybrid_mesh_shards_within_a_group_and_replicates_between():
         assert shapes == [local_shape(shape, 1, 4) for shape in SHAPES] * 3
 
 
+@pytest.mark.parametrize("rank", [0, 5])
+def test_a_checkpoint_of_shards_is_saved_and_loaded_and_leaves_no_file(rank, tmp_path):
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    folder = tmp_path / "saved"
+    with start(rank):
+        begin()
+        model = fully_sharded(blocks().cuda())
+        optimizer = torch.optim.AdamW(model.parameters())
+        train(model, optimizer)
+        before = torch.cuda.memory_allocated()
+        states = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+        checkpoint.save(states, checkpoint_id=folder)
+        checkpoint.load(states, checkpoint_id=folder)
+        set_state_dict(
+            model,
+            optimizer,
+            model_state_dict=states["model"],
+            optim_state_dict=states["optimizer"],
+        )
+        del states
+        assert torch.cuda.memory_allocated() == before
+    assert [path for path in folder.rglob("*") if path.suffix == ".distcp"] == []
+
+
 # --- FSDP1, ZeRO 1, tensor parallelism
 
 

@@ -226,6 +226,19 @@ def test_objects_of_all_ranks_are_this_ranks_own(simulation):
     assert objects == [{"rank": 5}] * 8
 
 
+def test_objects_that_another_rank_sends_are_this_ranks_own_and_noted(simulation):
+    objects = ["own"]
+    dist.broadcast_object_list(objects, src=0)
+    parts = [None]
+    dist.scatter_object_list(parts, None, src=3)
+    assert (objects, parts) == (["own"], [None])
+    note = next(note for note in simulation.notes() if note.slug == "objects-of-other-ranks")
+    assert "test_simulated_job.py" in note.message
+    dist.broadcast_object_list(objects, src=5)
+    dist.scatter_object_list(parts, list("abcdefgh"), src=5)
+    assert (objects, parts) == (["own"], ["f"])
+
+
 def test_messages_between_two_ranks_wait_for_nobody(simulation):
     received = torch.ones(4, device="cuda")
     dist.send(received, 6)
