@@ -348,6 +348,7 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
             "torch.distributed.tensor._random.OffsetBasedRNGTracker",
             optional=("_distribute_region",),
         ),
+        Attributes("torch.distributed.pipelining.stage", optional=("_PipelineStageBase",)),
         Attributes(
             "torch.distributed.checkpoint.utils._DistWrapper", optional=("__init__",)
         ),

@@ -36,6 +36,7 @@ _ONE_RANK = Note(
 )
 _RANDOM = "torch.distributed.tensor._random"
 _CHECKPOINTS = "torch.distributed.checkpoint.utils"
+_PIPELINES = "torch.distributed.pipelining.stage"
 # Python objects that one rank sends to others.
 _OBJECTS = ("broadcast_object_list", "scatter_object_list", "recv_object_list")
 # torch 2.15 has three of them, and makes the second where a script names "nccl".
@@ -68,6 +69,8 @@ def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
                 patches.wrap(owner, name, partial(_objects_sent, tracker))
         patch = partial(_patch_checkpoints, patches)
         patches.enter_context(when_imported(_CHECKPOINTS, patch))
+        patch = partial(_patch_pipelines, patches)
+        patches.enter_context(when_imported(_PIPELINES, patch))
 
 
 def has_other_processes(tracker: Tracker, args: Any) -> bool:
@@ -125,6 +128,19 @@ def _patch_checkpoints(patches: Patches) -> None:
         real(plans, group, use_dist=False, coordinator_rank=0)
 
     patches.wrap(sys.modules[_CHECKPOINTS]._DistWrapper, "__init__", plan_alone)
+
+
+def _patch_pipelines(patches: Patches) -> None:
+    """Refuse stages of a pipeline: they take their shapes from what their neighbours send."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RecorderError(
+            "stages of torch.distributed.pipelining take shapes from their neighbours, and a "
+            "simulated job is one rank alone: record a stage's model without the pipeline, or on "
+            "GPUs"
+        )
+
+    patches.set_existing(sys.modules[_PIPELINES]._PipelineStageBase, "__init__", refuse)
 
 
 def _objects_sent(tracker: Tracker, real: Any, *args: Any, **kwargs: Any) -> Any:

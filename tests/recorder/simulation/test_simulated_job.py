@@ -239,6 +239,13 @@ def test_objects_that_another_rank_sends_are_this_ranks_own_and_noted(simulation
     assert (objects, parts) == (["own"], ["f"])
 
 
+def test_stages_of_a_pipeline_are_refused(simulation):
+    from torch.distributed.pipelining import PipelineStage
+
+    with pytest.raises(RecorderError, match="take shapes from their neighbours"):
+        PipelineStage(nn.Linear(4, 4), 0, 8, torch.device("cuda", 5))
+
+
 def test_messages_between_two_ranks_wait_for_nobody(simulation):
     received = torch.ones(4, device="cuda")
     dist.send(received, 6)
