@@ -4,8 +4,9 @@
     corpus.py FOLDER                                 classify what was recorded
 
 public_programs.tsv lists them: their repository and commit, the folder within it that they run in,
-the command, and how many steps of optimizers an iteration has. CHECKOUTS has a folder OWNER+NAME of
-each repository at its commit.
+the command, and how many steps of optimizers an iteration has, or "4 calls" of modules that no
+other module calls, where nothing is trained. CHECKOUTS has a folder OWNER+NAME of each repository
+at its commit.
 
 Nothing can be downloaded: data sets of torchvision are noise, and the files that programs read are
 written by ``public_data``. What a program copies to the device outside of modules is its input.
@@ -36,6 +37,10 @@ from programs import OnEnd, Script
 from public_data import write_data
 from recording import OFFLINE, record
 from setups import Known, Setup
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
@@ -48,7 +53,13 @@ _LIST = Path(__file__).with_suffix(".tsv")
 _TORCH = str(Path(torch.__file__).parent)
 _N_IMAGES = 2048
 # Programs log to these, and download by the last; none changes what is on the device.
-_REPLACED = ("torch.utils.tensorboard", "tensorboard", "wandb", "requests")
+_REPLACED = (
+    "torch.utils.tensorboard",
+    "tensorboard",
+    "tensorboard_logger",
+    "wandb",
+    "requests",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +67,15 @@ class PublicProgram(Script):
     """A program as its repository has it.
 
     ``arguments`` follow its name on the command line; it runs in ``folder``. An iteration ends with
-    every ``n_optimizer_steps``-th step of an optimizer.
+    every ``n_parts``-th step of an optimizer, or, if it ``only_infers``, call of a module.
     """
 
     name: str
     group: str
     folder: Path
     arguments: tuple[str, ...]
-    n_optimizer_steps: int
+    n_parts: int
+    only_infers: bool
     import_path: Path
 
     def run(
@@ -86,11 +98,34 @@ class PublicProgram(Script):
             parts.enter_context(patch.dict(sys.modules, {"__main__": module}))
             parts.enter_context(_stand_ins())
             parts.enter_context(_inputs(on_told))
-            parts.enter_context(_iterations(self.n_optimizer_steps, n_steps, on_end))
+            parts.enter_context(self._iterations(n_steps, on_end))
             try:
                 call(_execute, code, vars(module))
             except _EnoughSteps:
                 return
+
+    @contextmanager
+    def _iterations(self, n_steps: int, on_end: OnEnd) -> Iterator[None]:
+        """Count parts of iterations; their results are all that is left of one when it is counted."""
+        n_done = 0
+
+        def ended(*_: object) -> None:
+            nonlocal n_done
+            n_done += 1
+            if n_done % self.n_parts == 0:
+                on_end(Known())
+                if n_done == n_steps * self.n_parts:
+                    raise _EnoughSteps
+
+        if self.only_infers:
+            with _outermost_calls(ended):
+                yield
+            return
+        handle = register_optimizer_step_post_hook(ended)
+        try:
+            yield
+        finally:
+            handle.remove()
 
 
 def _execute(code: CodeType, namespace: dict[str, Any]) -> None:
@@ -102,23 +137,26 @@ class _EnoughSteps(BaseException):
 
 
 @contextmanager
-def _iterations(n_optimizer_steps: int, n_steps: int, on_end: OnEnd) -> Iterator[None]:
-    """Count the steps of optimizers; their results are all that is left of one when it is counted."""
-    n_done = 0
+def _outermost_calls(ended: Callable[[], None]) -> Iterator[None]:
+    """Call a function when a module returns that no other module has called."""
+    n_running = 0
 
-    def ended(*_: object) -> None:
-        nonlocal n_done
-        n_done += 1
-        if n_done % n_optimizer_steps == 0:
-            on_end(Known())
-            if n_done == n_steps * n_optimizer_steps:
-                raise _EnoughSteps
+    def begins(*_: object) -> None:
+        nonlocal n_running
+        n_running += 1
 
-    handle = register_optimizer_step_post_hook(ended)
+    def ends(*_: object) -> None:
+        nonlocal n_running
+        n_running -= 1
+        if not n_running:
+            ended()
+
+    handles = (register_module_forward_pre_hook(begins), register_module_forward_hook(ends))
     try:
         yield
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager
@@ -172,6 +210,8 @@ def _stand_ins() -> Iterator[None]:
         parts.enter_context(patch.dict(sys.modules, replaced))
         # pytorch-cifar asks stty how wide the terminal is.
         parts.enter_context(patch.object(os, "popen", lambda *_: StringIO("24 80")))
+        if find_spec("tiktoken"):
+            parts.enter_context(patch("tiktoken.get_encoding", lambda _: _Letters()))
         # gcn downloads and unpacks what ``write_data`` has put there.
         parts.enter_context(patch("tarfile.open", MagicMock()))
         if find_spec("torchvision"):
@@ -179,8 +219,20 @@ def _stand_ins() -> Iterator[None]:
             from torchvision import datasets
 
             parts.enter_context(patch.object(datasets, "MNIST", _digits(datasets)))
-            parts.enter_context(patch.object(datasets, "CIFAR10", _photographs(datasets)))
+            for name, n_classes in (("CIFAR10", 10), ("CIFAR100", 100)):
+                photographs = _photographs(datasets, name, n_classes)
+                parts.enter_context(patch.object(datasets, name, photographs))
         yield
+
+
+class _Letters:
+    """Stands in for a tokenizer, whose vocabulary would be downloaded: a token is a letter."""
+
+    def encode(self, text: str, **_: object) -> list[int]:
+        return [ord(letter) % 50257 for letter in text]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(map(chr, tokens))
 
 
 def _digits(datasets: Any) -> type:
@@ -195,17 +247,17 @@ def _digits(datasets: Any) -> type:
     return MNIST
 
 
-def _photographs(datasets: Any) -> type:
-    class CIFAR10(datasets.CIFAR10):  # type: ignore[misc]  # torchvision counts as Any
+def _photographs(datasets: Any, name: str, n_classes: int) -> type:
+    class Photographs(getattr(datasets, name)):  # type: ignore[misc]  # torchvision counts as Any
         def __init__(self, root: Any, *, train: bool = True, **options: Any) -> None:
             options.pop("download", None)
             datasets.VisionDataset.__init__(self, root, **options)
             self.train = train
             generator = np.random.default_rng(0)
             self.data = generator.integers(0, 256, (_N_IMAGES, 32, 32, 3), dtype=np.uint8)
-            self.targets = [number % 10 for number in range(_N_IMAGES)]
+            self.targets = [number % n_classes for number in range(_N_IMAGES)]
 
-    return CIFAR10
+    return Photographs
 
 
 def programs(checkouts: Path) -> list[PublicProgram]:
@@ -217,6 +269,7 @@ def programs(checkouts: Path) -> list[PublicProgram]:
         root = checkouts / row["repository"].replace("/", "+")
         folder = root / row["folder"]
         file_name, *arguments = row["command"].split()
+        n_parts, _, of_modules = row["steps"].partition(" ")
         found.append(
             PublicProgram(
                 folder / file_name,
@@ -224,7 +277,8 @@ def programs(checkouts: Path) -> list[PublicProgram]:
                 row["group"],
                 folder,
                 tuple(arguments),
-                int(row["steps"]),
+                int(n_parts),
+                bool(of_modules),
                 root / row["path"],
             )
         )

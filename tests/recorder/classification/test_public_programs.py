@@ -28,8 +28,8 @@ CALL = """
 import json, sys
 from pathlib import Path
 import entries, public_programs, recording, setups
-folder = Path(sys.argv[1])
-program = public_programs.PublicProgram(folder / "main.py", "main", "group", folder, (), 2, folder)
+folder, infers = Path(sys.argv[1]), sys.argv[2] == "infers"
+program = public_programs.PublicProgram(folder / "main.py", "main", "group", folder, (), 2, infers, folder)
 entries.ENTRIES["main"] = program
 recorded = recording.record("main", setups.Setup(n_steps=3))
 public_programs._leave_out_our_frames(recorded.raw)
@@ -57,12 +57,34 @@ def of_bench(code, *arguments):
 def test_an_iteration_has_as_many_steps_of_optimizers_as_the_list_says(tmp_path):
     """Six steps of two optimizers are three iterations; a batch that the program copies is told."""
     (tmp_path / "main.py").write_text(PROGRAM)
-    printed = of_bench(CALL, tmp_path).splitlines()[-1]
+    printed = of_bench(CALL, tmp_path, "trains").splitlines()[-1]
     assert json.loads(printed) == {
         "n_step_ends": 3,
         "named": [[64, 256]] * 3,
         "has_our_frames": False,
         "n_weights": 2,
+    }
+
+
+INFERENCE = """
+import torch
+layers = (torch.nn.Linear(256, 256) for _ in range(2))
+model = torch.nn.Sequential(*layers, torch.nn.ReLU()).to("cuda")
+while True:
+    with torch.no_grad():
+        model(torch.rand(64, 256).cuda())
+"""
+
+
+def test_an_iteration_of_inference_has_as_many_calls_of_outermost_modules(tmp_path):
+    """Six calls of a model are three iterations, however many layers each calls."""
+    (tmp_path / "main.py").write_text(INFERENCE)
+    printed = of_bench(CALL, tmp_path, "infers").splitlines()[-1]
+    assert json.loads(printed) == {
+        "n_step_ends": 3,
+        "named": [[64, 256]] * 6,
+        "has_our_frames": False,
+        "n_weights": 4,
     }
 
 
