@@ -248,5 +248,7 @@ def test_every_command_of_a_page_is_one_with_these_options(path):
         known = {
             option for parameter in known_commands[name].params for option in parameter.opts
         } | {"--help"}
-        own = words[: words.index("train.py")] if "train.py" in words else words
+        # A program follows, or the line of its launcher.
+        end = next((i for i, word in enumerate(words) if word in ("--", "train.py")), None)
+        own = words[:end]
         assert [word for word in own if word.startswith("--") and word not in known] == [], line
