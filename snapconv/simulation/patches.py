@@ -219,7 +219,11 @@ def _visible_work(func: Any, args: Any, kwargs: dict[str, Any]) -> Callable[[], 
         is_random = func.name() == _DTENSOR_RANDOM
         return partial(args[2], *args[3:], **kwargs) if is_random else None
     if func.namespace == "fsdp":  # copies into, and views of, what it is given
-        return partial(func._op_dk, torch._C.DispatchKey.CPU, *args, **kwargs)
+        keys = torch._C.DispatchKey
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
+        # Since torch 2.15 one of them is made of others in C++, and has no kernel of the CPU.
+        key = keys.CPU if has_kernel else keys.CompositeExplicitAutograd
+        return partial(func._op_dk, key, *args, **kwargs)
     if is_of_library(func) and func._schema.name in OPDEFS:  # a torch.library.custom_op
         return partial(OPDEFS[func._schema.name]._init_fn, *args, **kwargs)
     return None

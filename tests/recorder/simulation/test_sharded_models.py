@@ -16,10 +16,15 @@ from tests.recorder.simulation.support import recorded  # noqa: E402
 dist = torch.distributed
 
 pytestmark = [
+    pytest.mark.smoke("simulation"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed"),
+    pytest.mark.skipif(
+        torch.__version__ < torch.torch_version.TorchVersion("2.13"),
+        reason="models over several ranks were tried with torch 2.13 and newer",
+    ),
 ]
 
 N_RANKS = 8
