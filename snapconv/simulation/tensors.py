@@ -349,14 +349,17 @@ def _tensor_of_data(
     if device is None:
         device = data.device if isinstance(data, torch.Tensor) else _default_device()
     index = tracker.machine.ordinal(device)
+    is_tensor = isinstance(data, torch.Tensor)
+    is_moved = index is not None or (is_tensor and tracker.placements.of(data) is not None)
+    if may_share and is_tensor and is_moved:
+        copies = bool(kwargs.get("copy"))
+        return data.to(device=device, dtype=kwargs.get("dtype"), copy=copies)
     if index is None:
         tensor = real(data, *args, **options)
         if isinstance(data, torch.UntypedStorage):
             # safetensors maps its file, and makes each tensor of a piece of it (0.4 to 0.8).
             tracker.drop_large_values(tensor)
         return tensor
-    if may_share and isinstance(data, torch.Tensor):
-        return data.to(device=device, dtype=kwargs.get("dtype"))
     requires_grad = kwargs.pop("requires_grad", False)
     tensor = real(data, *args, **kwargs, device="cpu")
     return tracker.copy(tensor.detach(), index).requires_grad_(requires_grad)

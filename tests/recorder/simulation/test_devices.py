@@ -136,3 +136,20 @@ def test_a_copy_of_one_thread_does_not_go_where_that_of_another_does():
     with choice.during(target=1), ThreadPoolExecutor(1) as other:
         assert other.submit(choice.resolve, copying, [], {}).result() == (None, {})
         assert choice.resolve(copying, [], {}) == (1, {})
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+@pytest.mark.parametrize("name", ["as_tensor", "asarray", "tensor"])
+def test_a_factory_brings_a_tensor_of_the_device_to_the_cpu(name):
+    indices = torch.arange(5, device="cuda")
+    moved = getattr(torch, name)(indices, device="cpu")
+    assert moved.device.type == "cpu"
+    # torch refuses indices of another device.
+    assert torch.zeros(5)[moved].device.type == "cpu"
+    assert getattr(torch, name)(indices).is_cuda
+
+
+def test_a_factory_shares_the_memory_of_its_device_unless_a_copy_is_requested():
+    numbers = torch.arange(5, device="cuda")
+    assert torch.as_tensor(numbers, device="cuda").data_ptr() == numbers.data_ptr()
+    assert torch.asarray(numbers, copy=True).data_ptr() != numbers.data_ptr()
