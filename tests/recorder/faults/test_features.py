@@ -24,7 +24,9 @@ from snapconv.guest.torch_surface import (  # noqa: E402
 
 PACKAGE = Path(torch_surface.__file__).parents[1]
 PARTS = [PACKAGE / name for name in ("guest", "recorder", "simulation")]
-OPTIONAL = [feature for feature in SURFACE if feature not in ESSENTIAL]
+# Jobs of several ranks are refused where one is requested, and not noted elsewhere.
+REFUSED = {*ESSENTIAL, Feature.SIMULATED_JOBS}
+OPTIONAL = [feature for feature in SURFACE if feature not in REFUSED]
 
 
 def without(monkeypatch, feature):
