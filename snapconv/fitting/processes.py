@@ -43,12 +43,12 @@ class Ended:
     n_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Running:
     number: int
     process: "subprocess.Popen[bytes]"
     began_s: float
-    is_alone: bool
+    is_alone: bool = True
 
 
 def run_all(
@@ -103,8 +103,10 @@ class _Pool:
                 env=self._environment,
                 start_new_session=True,
             )
-            is_alone = not self.running
-            self.running.append(_Running(number, process, time.monotonic(), is_alone))
+            self.running.append(_Running(number, process, time.monotonic()))
+        if len(self.running) > 1:
+            for running in self.running:
+                running.is_alone = False
 
     def take_ended(self) -> Iterator[Ended]:
         """Yield the runs that have ended, but for those to run again."""

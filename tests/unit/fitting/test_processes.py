@@ -77,6 +77,10 @@ def test_a_run_that_the_system_kills_beside_others_runs_again_alone(tmp_path):
     runs = python(tmp_path, "import time; time.sleep(1)", text)
     assert {e.number: e.exit_code for e in run_all(runs, os.environ, n_workers=2)} == {0: 0, 1: 0}
     mark.unlink()
+    # The one that was started first is beside others too.
+    runs = python(tmp_path, f"import time; time.sleep(1)\n{text}", "import time; time.sleep(3)")
+    assert {e.number: e.exit_code for e in run_all(runs, os.environ, n_workers=2)} == {0: 0, 1: 0}
+    mark.unlink()
     (alone,) = run_all(python(tmp_path, text), os.environ)
     assert alone.exit_code == -signal.SIGKILL
 
