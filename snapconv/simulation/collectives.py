@@ -97,10 +97,8 @@ class Collectives:
         group_rank, n_ranks = _rank_and_size(args)
         outputs, inputs = args[:2]
         if not isinstance(outputs, list):
-            outputs = (
-                outputs.split(args[3] or outputs.size(0) // n_ranks) if n_ranks else ()
-            )
-            inputs = inputs.split(args[4] or inputs.size(0) // n_ranks)
+            outputs = _split(outputs, args[3], n_ranks)
+            inputs = _split(inputs, args[4], n_ranks)
         for output in outputs:
             if output.numel() == inputs[group_rank].numel():
                 self._copy(output, inputs[group_rank].reshape(output.shape))
@@ -188,6 +186,10 @@ class Collectives:
 
 def _listed(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
+
+
+def _split(tensor: Any, sizes: list[int], n_ranks: int) -> Any:
+    return tensor.split(sizes or [tensor.size(0) // n_ranks] * n_ranks)
 
 
 def _rank_and_size(args: Any) -> tuple[int, int]:

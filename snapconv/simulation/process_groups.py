@@ -262,7 +262,7 @@ def make_store(*_: Any, **__: Any) -> Any:
             self._values: dict[str, bytes] = {}
 
         def set(self, key: str, value: Any) -> None:
-            self._values[key] = value.encode() if isinstance(value, str) else bytes(value)
+            self._values[key] = _encoded(value)
 
         def get(self, key: str) -> bytes:
             return self._values.get(key, b"")
@@ -273,9 +273,9 @@ def make_store(*_: Any, **__: Any) -> Any:
             return total
 
         def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
-            if self._values.get(key, b"") == bytes(expected):
+            if self._values.get(key, b"") == _encoded(expected):
                 self.set(key, desired)
-            return self._values.get(key, bytes(expected))
+            return self._values.get(key, _encoded(expected))
 
         def check(self, _keys: Any) -> bool:
             return True
@@ -293,6 +293,10 @@ def make_store(*_: Any, **__: Any) -> Any:
             pass
 
     return Store()
+
+
+def _encoded(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
 
 
 def _reducer_class(tracker: Tracker, real: type) -> type:

@@ -106,6 +106,27 @@ def test_the_group_has_all_ranks_and_says_so(simulation):
     assert (note.slug, "rank 5 of 8" in note.message) == ("simulated-nccl", True)
 
 
+def test_nothing_is_exchanged_where_there_is_nothing(simulation):
+    received = torch.empty(0, 4, device="cuda")
+    dist.all_to_all_single(received, torch.empty(0, 4, device="cuda"))
+    assert received.shape == (0, 4)
+
+
+def test_a_store_compares_texts_as_torchs_does():
+    with rank_of_job():
+        stores = dist.TCPStore("localhost", 0, 8, is_master=True), dist.HashStore()
+        answers = [
+            (
+                store.compare_set("key", "", "first"),
+                store.compare_set("key", "other", "second"),
+                store.compare_set("key", "first", "second"),
+                store.get("key"),
+            )
+            for store in stores
+        ]
+    assert answers[0] == answers[1]
+
+
 @pytest.mark.parametrize("backend", ["gloo", None, "cpu:gloo,cuda:nccl"])
 def test_no_backend_waits_for_others(backend):
     with rank_of_job():
