@@ -17,7 +17,7 @@ from snapconv.stacks.project_lines import SourceLine, line_values
 from snapconv.torch_knowledge.cards import USUAL_NCCL_BYTES, USUAL_OUTSIDE_BYTES
 from snapconv.units import HOST, counted, format_bytes
 
-NO_DEVICE = "the program used no memory of a CUDA device"
+_NO_DEVICE = "the program used no memory of a CUDA device"
 _NO_STEP = "no training step was seen"
 
 
@@ -76,14 +76,14 @@ class Combination:
     @property
     def size(self) -> tuple[float, ...]:
         """The order of the arguments: numbers by value, the first argument first."""
-        return tuple(_number(value) for _, value in self.arguments)
+        return tuple(_number(value) or 0.0 for _, value in self.arguments)
 
 
-def _number(text: str) -> float:
+def _number(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        return 0.0
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ def fill_row(row: FitRow, analysis: Analysis) -> FitRow:
         if device.device.device != HOST
     ]
     if not rows:
-        return replace(row, verdict=Verdict.FAILED, reason=row.reason or NO_DEVICE)
+        return replace(row, verdict=Verdict.FAILED, reason=row.reason or _NO_DEVICE)
     return max(rows, key=lambda device_row: device_row.order)
 
 
@@ -261,7 +261,8 @@ def _best(fitting: Sequence[FitRow]) -> Iterator[str]:
         fitting, key=lambda row: (row.combination.size, -row.combination.world_size)
     )
     if largest.combination.size > best.combination.size:
-        numbers = [pair for pair in largest.combination.arguments if _number(pair[1])]
+        arguments = largest.combination.arguments
+        numbers = [pair for pair in arguments if _number(pair[1]) is not None]
         names, values = (" and ".join(words) for words in zip(*numbers, strict=True))
         yield f"largest {names} that fits: {values}, on {largest.combination.cards}"
 

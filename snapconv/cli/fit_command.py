@@ -167,6 +167,7 @@ def _check(options: "FitOptions", entry: str, program: ProgramOptions) -> None:
 
     option = "--capacity" if options.card is None else "--card"
     parsed(options.card or options.capacity, lambda _text: options.memory(), option)
+    parsed("", lambda _text: options.combinations(), "--arg")
     if options.nproc_per_node is not None and not options.world_sizes:
         raise typer.BadParameter("it needs --world-size", param_hint="--nproc-per-node")
     if options.world_sizes:

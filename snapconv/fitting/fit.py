@@ -18,7 +18,6 @@ from pathlib import Path
 
 from snapconv.analysis import AnalysisOptions, analyze_file
 from snapconv.answers.fit import (
-    NO_DEVICE,
     CardMemory,
     Combination,
     FitReport,
@@ -37,6 +36,10 @@ WORLD_SIZE = "world-size"
 # The end of what a program prints has its error.
 _MOST_PRINTED = 1 << 16
 _MOST_OF_REASON = 300
+# A recording without memory of a device fails by itself.
+_NO_CAPTURE = "no capture was left, as where a program ends by os._exit"
+# File systems allow 255 bytes.
+_MOST_OF_NAME = 200
 _TRACEBACK = "Traceback (most recent call last):"
 _OWN_PREFIX = re.compile(r"^(snapconv: )?(error: )?")
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
@@ -75,7 +78,14 @@ class FitOptions:
         return CardMemory(int(self.capacity or 0))
 
     def combinations(self) -> tuple[Combination, ...]:
-        """Return every combination: each size of the job with each value of every argument."""
+        """Return every combination: each size of the job with each value of every argument.
+
+        Raises ValueError for an argument whose placeholder is that of the size.
+        """
+        if WORLD_SIZE in self.values:
+            raise ValueError(
+                f"{{{WORLD_SIZE}}} is the size of the job: give it as --{WORLD_SIZE}"
+            )
         combinations = []
         sizes = self.world_sizes or (1,)
         for world_size, chosen in product(sizes, product(*self.values.values())):
@@ -234,7 +244,7 @@ class _Trials:
             except SnapconvError as error:
                 row = replace(row, verdict=Verdict.FAILED, reason=str(error))
         elif ended.exit_code == 0:
-            row = replace(row, verdict=Verdict.FAILED, reason=NO_DEVICE)
+            row = replace(row, verdict=Verdict.FAILED, reason=_NO_CAPTURE)
         if captures and self._options.keep is not None:
             row = replace(row, capture=str(self._keep(trial, captures[0])))
         self._rows[combination].append(row)
@@ -247,7 +257,10 @@ class _Trials:
         if trial.combination.world_size > 1:
             words.append(f"rank{trial.rank}")
         name = _UNSAFE.sub("_", ".".join(words))
+        name = name.encode()[:_MOST_OF_NAME].decode(errors="ignore")
         target = self._options.keep / f"{name}.capture"
+        if target.exists():  # values that differ in other characters, or further on
+            target = self._options.keep / f"{name}.{trial.folder.name}.capture"
         with os_errors(target):
             shutil.move(capture, target)
         return target

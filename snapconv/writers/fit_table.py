@@ -9,12 +9,19 @@ from snapconv.files import new_files
 
 
 def write_fit_table(path: Path, report: FitReport, *, force: bool) -> None:
-    """Write a row for each combination that ran: its size, its arguments, and the figures."""
+    """Write a row for each combination that ran: its size, its arguments, and the figures.
+
+    An argument with the name of another column, such as ``rank``, is ``--rank``.
+    """
     table = io.StringIO()
     rows = []
     for row in report.rows:
-        head = {"world_size": row.combination.world_size, **dict(row.combination.arguments)}
-        rows.append(head | row.values())
+        figures = {"world_size": row.combination.world_size} | row.values()
+        arguments = {
+            f"--{name}" if name in figures else name: value
+            for name, value in row.combination.arguments
+        }
+        rows.append({"world_size": row.combination.world_size, **arguments, **figures})
     writer = csv.DictWriter(table, rows[0] if rows else ["world_size"], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

@@ -110,6 +110,7 @@ def test_a_wrong_line_is_refused_once_before_anything_runs(tmp_path):
         ((), "--card or --capacity"),
         (("--card", "A100"), "several sizes"),
         (("--card", "H100", "--arg", "rows"), "expected NAME=V,V"),
+        (("--card", "H100", "--arg", "world-size=1,2"), "give it as --world-size"),
         (("--card", "H100", "--world-size", "8-16"), "expected numbers of ranks"),
         (("--card", "H100", "--", "--nnodes", "2"), "the line of a launcher has one"),
     ):

@@ -74,6 +74,11 @@ def test_a_larger_value_that_needs_more_cards_is_named_with_the_fewest_of_them()
     assert conclude(rows).endswith("; largest batch that fits: 4, on 32 cards")
 
 
+def test_a_largest_value_may_be_zero():
+    rows = [fits(1, -1, GIB), too_large(1, 0, GIB), fits(2, 0, GIB)]
+    assert conclude(rows).endswith("; largest batch that fits: 0, on 2 cards")
+
+
 def test_where_nothing_fits_the_nearest_combination_is_named_with_its_line():
     rows = [too_large(8, 1, 5 * GIB), too_large(16, 1, 2 * GIB)]
     assert conclude(rows) == (
@@ -132,6 +137,21 @@ def test_the_csv_has_a_row_for_each_combination_with_its_arguments(tmp_path):
     assert [row["short_bytes"] for row in rows] == ["", str(GIB)]
 
 
+def test_an_argument_with_the_name_of_a_column_has_a_column_of_its_own(tmp_path):
+    report = FitReport(
+        "train.py",
+        CARD,
+        (
+            FitRow(Combination(4, (("rank", "8"),)), Verdict.FITS, GIB, rank=3, reserved_bytes=1),
+            FitRow(Combination(4, (("rank", "16"),)), Verdict.FITS, GIB, rank=0, reserved_bytes=1),
+        ),
+    )
+    write_fit_table(tmp_path / "fit.csv", report, force=False)
+    with (tmp_path / "fit.csv").open(newline="") as file:
+        rows = [(row["--rank"], row["rank"]) for row in csv.DictReader(file)]
+    assert rows == [("8", "3"), ("16", "0")]
+
+
 def test_the_described_json_is_that_of_a_report():
     report = FitReport("train.py", CARD, (fits(16, 2, GIB),), (Combination(8, (("batch", "2"),)),))
     document = json.loads(json.dumps(report.to_json()))
@@ -160,6 +180,12 @@ def test_placeholders_become_values_and_other_values_options():
     assert options.arguments(combinations[2])[2] == "16"
     expected = ["--batch=2", "--ranks", "8", "{other}", "--seq", "64"]
     assert options.arguments(combinations[1]) == expected
+
+
+def test_the_size_of_the_job_is_no_argument_of_the_program():
+    options = FitOptions(capacity="1GiB", values={"world-size": ("1", "2")})
+    with pytest.raises(ValueError, match="give it as --world-size"):
+        options.combinations()
 
 
 @pytest.mark.parametrize("values", [{}, {"card": "H100", "capacity": "1GiB"}])
