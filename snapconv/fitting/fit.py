@@ -91,7 +91,7 @@ class FitOptions:
         for world_size, chosen in product(sizes, product(*self.values.values())):
             arguments = zip(self.values, map(str, chosen), strict=True)
             combinations.append(Combination(world_size, tuple(arguments)))
-        return tuple(combinations)
+        return tuple(dict.fromkeys(combinations))
 
     def arguments(self, combination: Combination) -> list[str]:
         """Return the program's arguments: placeholders are replaced.
@@ -209,9 +209,8 @@ class _Trials:
         return Path(parts.enter_context(folder))
 
     def _ranks(self, combination: Combination) -> list[int]:
-        return [rank for rank in self._options.ranks if rank < combination.world_size] or [
-            0
-        ]
+        ranks = dict.fromkeys(self._options.ranks)
+        return [rank for rank in ranks if rank < combination.world_size] or [0]
 
     def _command(self, trial: _Trial) -> list[str]:
         world_size = trial.combination.world_size

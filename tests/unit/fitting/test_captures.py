@@ -43,3 +43,12 @@ def test_a_program_without_a_capture_is_not_said_to_use_no_device():
     options = FitOptions(capacity="1GiB", values={"data": ("nothing",)})
     (row,) = fit("train.py", options).rows
     assert "no capture was left" in row.reason
+
+
+def test_what_is_given_twice_is_recorded_once():
+    options = FitOptions(
+        capacity="1GiB", world_sizes=(4, 4), values={"data": ("a", "a")}, ranks=(3, 3)
+    )
+    report = fit("train.py", options)
+    assert len(report.rows) == 1
+    assert report.not_run == ()
