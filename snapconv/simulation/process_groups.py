@@ -44,6 +44,9 @@ _NCCL_CLASSES = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy"
 # What torch.cuda.nccl.version() answers: one with all that torch requires.
 _NCCL_VERSION = (2, 27, 3)
 _NCCL_TIMEOUT = timedelta(minutes=10)
+# Keeps the stores of simulated jobs: a process group has only the part of a store that is C++, and
+# calls methods of Python.
+_stores: list[Any] = []
 
 
 def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
@@ -62,6 +65,7 @@ def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
     patches.enter_context(when_imported(_RANDOM, partial(_patch_random, patches)))
     nccl = _patch_nccl(distributed_c10d, patches)
     if tracker.machine.options.job is not None:
+        patches.callback(_stores.clear)
         for owner in (torch.distributed, distributed_c10d):
             patches.set_existing(owner, "ProcessGroupGloo", nccl)
             patches.set_existing(owner, "TCPStore", make_store)
@@ -292,7 +296,9 @@ def make_store(*_: Any, **__: Any) -> Any:
         def set_timeout(self, _timeout: Any) -> None:
             pass
 
-    return Store()
+    store = Store()
+    _stores.append(store)
+    return store
 
 
 def _encoded(value: Any) -> bytes:

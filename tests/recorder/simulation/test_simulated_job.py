@@ -112,6 +112,14 @@ def test_nothing_is_exchanged_where_there_is_nothing(simulation):
     assert received.shape == (0, 4)
 
 
+def test_the_store_of_the_group_keeps_what_it_is_given(simulation):
+    store = dist.distributed_c10d._get_default_store()
+    store.set("key", "text")
+    assert store.get("key") == b"text"
+    assert (store.add("number", 2), store.add("number", 3)) == (2, 5)
+    store.wait(["key"])
+
+
 def test_a_store_compares_texts_as_torchs_does():
     with rank_of_job():
         stores = dist.TCPStore("localhost", 0, 8, is_master=True), dist.HashStore()
