@@ -296,6 +296,9 @@ def make_store(*_: Any, **__: Any) -> Any:
         def set_timeout(self, _timeout: Any) -> None:
             pass
 
+        # The names by which C++ code calls these two.
+        getNumKeys, deleteKey = num_keys, delete_key
+
     store = Store()
     _stores.append(store)
     return store

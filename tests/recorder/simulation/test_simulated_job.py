@@ -118,6 +118,8 @@ def test_the_store_of_the_group_keeps_what_it_is_given(simulation):
     assert store.get("key") == b"text"
     assert (store.add("number", 2), store.add("number", 3)) == (2, 5)
     store.wait(["key"])
+    n_keys = store.num_keys()
+    assert (store.delete_key("key"), store.num_keys()) == (True, n_keys - 1)
 
 
 def test_a_store_compares_texts_as_torchs_does():
