@@ -244,7 +244,10 @@ def _device_row(row: FitRow, device: DeviceAnalysis) -> FitRow:
 def conclude(rows: Sequence[FitRow], not_run: Sequence[Combination] = ()) -> str:
     """Say the fewest cards that suffice, and the largest arguments, of what ran."""
     fitting = _select(rows, Verdict.FITS)
-    sentences = list(_best(fitting)) if fitting else [_nothing_fits(rows)]
+    is_whole = not not_run and not _select(rows, Verdict.FAILED)
+    sentences = (
+        list(_best(fitting)) if fitting else [_nothing_fits(rows, is_whole=is_whole)]
+    )
     sentences += _unknown(rows, not_run, fitting)
     return "; ".join(sentences)
 
@@ -263,8 +266,10 @@ def _best(fitting: Sequence[FitRow]) -> Iterator[str]:
     if largest.combination.size > best.combination.size:
         arguments = largest.combination.arguments
         numbers = [pair for pair in arguments if _number(pair[1]) is not None]
-        names, values = (" and ".join(words) for words in zip(*numbers, strict=True))
-        yield f"largest {names} that fits: {values}, on {largest.combination.cards}"
+        # They are compared in their order: of the others nothing is the largest for itself.
+        (name, value), *next_numbers = numbers
+        suffix = "".join(f" with {name} {value}" for name, value in next_numbers)
+        yield f"largest {name} that fits: {value}{suffix}, on {largest.combination.cards}"
 
 
 def _reserved(row: FitRow) -> str:
@@ -272,15 +277,13 @@ def _reserved(row: FitRow) -> str:
     return f"{format_bytes(row.reserved_bytes or 0)} reserved of {of}"
 
 
-def _nothing_fits(rows: Sequence[FitRow]) -> str:
+def _nothing_fits(rows: Sequence[FitRow], *, is_whole: bool) -> str:
     too_large = _select(rows, Verdict.TOO_LARGE)
     if not too_large:
         return "unknown whether it fits"
     nearest = min(too_large, key=lambda row: row.short_bytes or 0)
-    return (
-        f"no combination fits: the nearest is {nearest.combination.name}, "
-        f"{shortage(nearest)}"
-    )
+    subject = "no combination" if is_whole else "none that could be judged"
+    return f"{subject} fits: the nearest is {nearest.combination.name}, {shortage(nearest)}"
 
 
 def shortage(row: FitRow) -> str:

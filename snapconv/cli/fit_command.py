@@ -111,15 +111,14 @@ def fit(
 
     Every combination is recorded as `snapconv record --simulate --no-compute --capacity` does, in a
     process of its own, up to its second step. It fits if memory never ran out. Exit code 7 if none
-    fits, 6 if one failed. Example: snapconv fit train.py --card H100 --arg micro-batch=1,2,4
+    fits, 6 if one failed. Example: snapconv fit train.py --card H100 --arg micro-batch=1,2,4 --
+    --layers 2
     """
     from snapconv.fitting.fit import FitOptions, FitStopped
     from snapconv.fitting.fit import fit as find_fit
 
     if (card is None) == (capacity is None):
-        raise typer.BadParameter(
-            "give --card or --capacity, and not both", param_hint="--card"
-        )
+        raise typer.BadParameter("give one of --card and --capacity", param_hint="--card")
     options = FitOptions(
         card=card,
         capacity=capacity,
@@ -174,7 +173,7 @@ def _check(options: "FitOptions", entry: str, program: ProgramOptions) -> None:
         refuse_within_job()
     elif is_launch(entry, options.args, is_module=options.is_module):
         raise typer.BadParameter(
-            "give the sizes to try: the line of a launcher has one",
+            "give the sizes to try, such as 8,16: the line of a launcher has one alone",
             param_hint="--world-size",
         )
     for world_size in options.world_sizes:
@@ -183,6 +182,12 @@ def _check(options: "FitOptions", entry: str, program: ProgramOptions) -> None:
             lambda n: RankOfJob.create(0, n, options.nproc_per_node),
             "--world-size",
         )
+    missing_ranks = [
+        rank for rank in options.ranks if rank >= max(options.world_sizes or (1,))
+    ]
+    if missing_ranks:
+        message = f"no job of --world-size has rank {missing_ranks[0]}"
+        raise typer.BadParameter(message, param_hint="--ranks")
     program.find(entry)
 
 

@@ -40,6 +40,8 @@ _MOST_OF_REASON = 300
 _NO_CAPTURE = "no capture was left, as where a program ends by os._exit"
 # File systems allow 255 bytes.
 _MOST_OF_NAME = 200
+# As argparse, click and others say it.
+_REFUSED_OPTION = re.compile(r"(?:[\w./-]+: )?error: ", re.IGNORECASE)
 _TRACEBACK = "Traceback (most recent call last):"
 _OWN_PREFIX = re.compile(r"^(snapconv: )?(error: )?")
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
@@ -287,6 +289,8 @@ def _reason(printed: Path, exit_code: int) -> str:
     if _TRACEBACK in lines:
         behind = lines[len(lines) - lines[::-1].index(_TRACEBACK) :]
         errors = [line for line in behind if line and not line[0].isspace()]
+        # A program that caught that exception may end by its own refusal of an option.
+        errors = list(filter(_REFUSED_OPTION.match, errors)) or errors
     else:
         errors = [line for line in reversed(lines) if line.strip()]
     if exit_code < 0:

@@ -353,7 +353,8 @@ def _tensor_of_data(
     is_moved = index is not None or (is_tensor and tracker.placements.of(data) is not None)
     if may_share and is_tensor and is_moved:
         copies = bool(kwargs.get("copy"))
-        return data.to(device=device, dtype=kwargs.get("dtype"), copy=copies)
+        moved = data.to(device=device, dtype=kwargs.get("dtype"), copy=copies)
+        return moved.requires_grad_() if kwargs.get("requires_grad") else moved
     if index is None:
         tensor = real(data, *args, **options)
         if isinstance(data, torch.UntypedStorage):

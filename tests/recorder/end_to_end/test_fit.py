@@ -107,7 +107,9 @@ def test_ctrl_c_prints_what_is_known_and_leaves_no_process_and_no_folder(tmp_pat
 
 def test_a_wrong_line_is_refused_once_before_anything_runs(tmp_path):
     for options, part in (
-        ((), "--card or --capacity"),
+        ((), "give one of --card and --capacity"),
+        (("--card", "H100", "--ranks", "5"), "has rank 5"),
+        (("--card", "H100", "--world-size", "2,4", "--ranks", "0,4"), "has rank 4"),
         (("--card", "A100"), "several sizes"),
         (("--card", "H100", "--arg", "rows"), "expected NAME=V,V"),
         (("--card", "H100", "--arg", "world-size=1,2"), "give it as --world-size"),

@@ -153,3 +153,4 @@ def test_a_factory_shares_the_memory_of_its_device_unless_a_copy_is_requested():
     numbers = torch.arange(5, device="cuda")
     assert torch.as_tensor(numbers, device="cuda").data_ptr() == numbers.data_ptr()
     assert torch.asarray(numbers, copy=True).data_ptr() != numbers.data_ptr()
+    assert torch.asarray(numbers * 0.5, requires_grad=True).requires_grad

@@ -87,6 +87,24 @@ def test_where_nothing_fits_the_nearest_combination_is_named_with_its_line():
     )
 
 
+def test_where_some_could_not_be_judged_only_the_others_do_not_fit():
+    assert conclude([too_large(8, 1, GIB), failed(16, 1)]).startswith(
+        "none that could be judged fits: the nearest is 8 cards with batch 1"
+    )
+    assert conclude([too_large(8, 1, GIB)], [Combination(16)]).startswith("none that could be")
+
+
+def test_of_several_arguments_the_largest_is_that_of_the_first_alone():
+    """8 with 512 and 4 with 8192 both fit: neither is larger than the other."""
+    rows = []
+    for cards, batch, length in ((1, 4, 8192), (2, 8, 512)):
+        combination = Combination(cards, (("mb", str(batch)), ("seq", str(length))))
+        usable = CARD.usable(cards)
+        row = FitRow(combination, Verdict.FITS, usable, peak_bytes=GIB, reserved_bytes=GIB)
+        rows.append(row)
+    assert conclude(rows).endswith("; largest mb that fits: 8 with seq 512, on 2 cards")
+
+
 def test_nothing_is_inferred_about_what_failed_or_did_not_run():
     answer = conclude([fits(16, 1, GIB), failed(8, 1)], [Combination(4), Combination(2)])
     assert answer.startswith("fits on 16 cards")

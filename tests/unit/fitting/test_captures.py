@@ -52,3 +52,20 @@ def test_what_is_given_twice_is_recorded_once():
     report = fit("train.py", options)
     assert len(report.rows) == 1
     assert report.not_run == ()
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("ValueError: odd\n", "ValueError: odd"),
+        # The program went on without the module, and then refused an option.
+        (
+            "ImportError: no flash_attn\nusage: train.py\ntrain.py: error: argument --lr: odd\n",
+            "train.py: error: argument --lr: odd",
+        ),
+    ],
+)
+def test_the_reason_of_a_failure_is_what_ended_the_program(tmp_path, printed, reason):
+    file = tmp_path / "printed.txt"
+    file.write_text(f'Traceback (most recent call last):\n  File "t.py", line 1\n{printed}')
+    assert fitting._reason(file, 2) == reason
