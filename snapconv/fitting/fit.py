@@ -41,7 +41,7 @@ _NO_CAPTURE = "no capture was left, as where a program ends by os._exit"
 # File systems allow 255 bytes.
 _MOST_OF_NAME = 200
 # As argparse, click and others say it.
-_REFUSED_OPTION = re.compile(r"(?:[\w./-]+: )?error: ", re.IGNORECASE)
+_REFUSED_OPTION = re.compile(r"\A(?:[\w./-]+: )?error: ", re.IGNORECASE)
 _TRACEBACK = "Traceback (most recent call last):"
 _OWN_PREFIX = re.compile(r"^(snapconv: )?(error: )?")
 _TEMPORARY = ("TMPDIR", "TEMP", "TMP")
