@@ -290,7 +290,8 @@ def shortage(row: FitRow) -> str:
     """Say how many bytes a combination lacks at least, and where: no packing needs less."""
     location = f" at {row.line.place}" if row.line else ""
     if not row.short_bytes:
-        return f"out of memory by fragmentation{location}"
+        # In pieces, or in blocks that wait for another stream: `oom` says which, where it is known.
+        return f"out of memory{location}, with enough free in sum"
     return f"at least {format_bytes(row.short_bytes)} short{location}"
 
 
