@@ -23,7 +23,6 @@ _USUAL_BYTES = 2 << 30
 # The share of the free memory that the processes may use.
 _MEMORY_SHARE = 0.8
 _PAUSE_S = 0.05
-_IS_POSIX = sys.platform != "win32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,21 +113,25 @@ class _Pool:
             self.running.remove(running)
             _end(running)
             exit_code = int(running.process.returncode)
-            is_killed = _IS_POSIX and exit_code == -signal.SIGKILL
-            if is_killed and not running.is_alone:
+            if _is_killed(exit_code) and not running.is_alone:
                 self._killed.append(running.number)
             else:
                 n_seconds = time.monotonic() - running.began_s
                 yield Ended(running.number, exit_code, n_seconds)
 
 
+def _is_killed(exit_code: int) -> bool:
+    """Return whether a signal that cannot be caught ended the process; Windows has none."""
+    return sys.platform != "win32" and exit_code == -signal.SIGKILL
+
+
 def _end(running: _Running) -> None:
     """End a process and what it started."""
     with suppress(OSError):
-        if _IS_POSIX:
-            os.killpg(running.process.pid, signal.SIGKILL)
-        else:
+        if sys.platform == "win32":
             running.process.kill()
+        else:
+            os.killpg(running.process.pid, signal.SIGKILL)
     running.process.wait()
 
 
@@ -151,10 +154,10 @@ class Limits:
 
 def _needed_bytes() -> int:
     """Return the memory of the largest process that has ended, or the usual one."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return _USUAL_BYTES
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    unit = 1 if sys.platform == "darwin" else 1024
-    return max(peak * unit, _USUAL_BYTES)
+    largest_bytes = 0
+    if sys.platform != "win32":
+        import resource  # which Windows does not have
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        largest_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
+    return max(largest_bytes, _USUAL_BYTES)
