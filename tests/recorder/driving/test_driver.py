@@ -1,120 +1,17 @@
 """The parts of a recording in their order, and what is kept and said where it ends early."""
 
 import json
-import pickle
+import sys
 import threading
-from contextlib import nullcontext
+import time
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from snapconv.recorder import driver as driver_module
+from snapconv.recorder import environment, memory_history
 from snapconv.recorder.driver import Driver
-from snapconv.recorder.later_peaks import Peaks
+from snapconv.recorder.observe.observer import Observer
 from snapconv.recorder.options import RecordedProgram, RecordingOptions
-from snapconv.recorder.program.script import Ended
-from snapconv.recorder.record import OneCapture
-
-
-class Log(list):
-    """What was called, in order."""
-
-    def call(self, name):
-        return lambda *arguments, **named: self.append((name, *arguments, *named.values()))
-
-
-class Observer:
-    failure = None
-
-    def __init__(self, log):
-        for name in ("start", "iteration_began", "iteration_ended", "note_now"):
-            setattr(self, name, log.call(name))
-        self.stop = log.call("stop")
-
-
-@pytest.fixture
-def log(monkeypatch):
-    log = Log()
-    monkeypatch.setattr(
-        driver_module.memory_history, "start", lambda _: log.append(("history on",))
-    )
-    monkeypatch.setattr(driver_module.memory_history, "is_on", lambda: True)
-    monkeypatch.setattr(driver_module.memory_history, "stop", log.call("history off"))
-    monkeypatch.setattr(driver_module.SpanLog, "begin", lambda *_, **__: None)
-    monkeypatch.setattr(
-        driver_module.memory_history, "out_of_memory_observer", lambda _: nullcontext()
-    )
-    monkeypatch.setattr(driver_module, "probe", lambda **_: {})
-    monkeypatch.setattr(driver_module.Interception, "listen", lambda *_: None)
-    monkeypatch.setattr(driver_module.Driver, "wait_for_cuda", lambda _: None)
-    monkeypatch.setattr(driver_module.environment, "require_history", lambda: None)
-    monkeypatch.setattr(driver_module.environment, "choose_device", lambda _: 0)
-    monkeypatch.setattr(driver_module.environment, "is_capturing_graph", lambda: False)
-    monkeypatch.setattr(driver_module.environment, "device_values", lambda: [{}])
-    monkeypatch.setattr(Peaks, "watch", lambda *_: None)
-    monkeypatch.setattr(Peaks, "look", lambda _: {})
-    monkeypatch.setattr(driver_module.Driver, "contents", lambda _: contents(log))
-    return log
-
-
-def begin(driver):
-    """Begin, and let the program start CUDA."""
-    driver.turn_on()
-    driver.cuda_starts()
-
-
-def contents(log):
-    """A snapshot whose only content is how many there were before it."""
-    log.append(("snapshot",))
-    return {
-        "n": log.count(("snapshot",)),
-        "snapconv": {"overflowed": False, "devices": [], "notes": []},
-    }
-
-
-@pytest.fixture
-def make(log, tmp_path):
-    def make():
-        asked = RecordingOptions(
-            output=tmp_path / "c",
-            project_root=tmp_path,
-            program=RecordedProgram("train.py", "script"),
-            simulation=SimpleNamespace(compute=False),
-        )
-        driver = Driver(asked, OneCapture(asked))
-        driver.observer = cast("Any", Observer(log))
-        made.append(driver)
-        return driver
-
-    made = []
-    yield make
-    for driver in made:  # which would go on to hear snapconv.step()
-        driver.close()
-
-
-def captured(folder):
-    return pickle.loads((folder / "c" / "snapshot.pickle").read_bytes())
-
-
-def test_cuda_that_starts_is_heard_once_and_anew_where_that_was_interrupted(make, log, monkeypatch):
-    """torch runs its queue once more where a call of somebody else's failed (2.13)."""
-    driver, interrupts = make(), [KeyboardInterrupt]
-
-    def start(_options):
-        if interrupts:
-            raise interrupts.pop()
-        log.append(("history on",))
-
-    monkeypatch.setattr(driver_module.memory_history, "start", start)
-    with pytest.raises(KeyboardInterrupt):
-        driver.cuda_starts()
-    driver.cuda_starts()
-    driver.cuda_starts()
-    assert log == [("history on",)]
-
-
-# Whole recordings, without stand-ins.
 
 RUNS_OUT = "torch.empty(1 << 30, device='cuda')"
 SMALL_GPU = ["--capacity", "64MiB"]
@@ -207,51 +104,73 @@ def actions(done):
     return [event["action"] for trace in done.snapshot["device_traces"] for event in trace]
 
 
+def test_cuda_that_starts_is_heard_once_and_anew_where_that_was_interrupted(tmp_path, monkeypatch):
+    """torch runs its queue once more where a queued call of the program failed (2.13).
+
+    The simulated device has started before the program begins, so the driver is called here.
+    """
+    n_started, interrupts = [], [KeyboardInterrupt]
+
+    def interrupted_once(_options):
+        if interrupts:
+            raise interrupts.pop()
+        n_started.append(1)
+
+    monkeypatch.setattr(memory_history, "start", interrupted_once)
+    monkeypatch.setattr(memory_history, "stop", lambda: None)
+    monkeypatch.setattr(environment, "require_history", lambda: None)
+    program = RecordedProgram("train.py", "script")
+    options = RecordingOptions(
+        output=tmp_path, project_root=tmp_path, program=program, on_oom=False
+    )
+    driver = Driver(options, SimpleNamespace(cuda_started=lambda _driver: True))
+    with pytest.raises(KeyboardInterrupt):
+        driver.cuda_starts()
+    driver.cuda_starts()
+    driver.cuda_starts()
+    assert len(n_started) == 1
+    assert driver.close() is None
+
+
 class TestSeveralThreads:
     """A program may train on several threads; each ends iterations when it likes."""
 
     def test_an_iteration_that_ends_while_another_thread_ends_one_is_the_same(
-        self, make, log, monkeypatch
+        self, run, monkeypatch
     ):
-        driver = make()
-        begin(driver)
-        others = []
+        iteration_ended, others = Observer.iteration_ended, []
 
-        def end_on_another_thread(*_):
-            log.append(("iteration_ended",))
-            other = threading.Thread(target=driver.iteration_ended)
-            other.start()
-            other.join(10)
-            others.append(other.is_alive())
+        def end_on_another_thread(observer, number):
+            if not others:
+                other = threading.Thread(target=sys.modules["__main__"].step)
+                others.append(other)
+                other.start()
+                other.join(10)
+            iteration_ended(observer, number)
 
-        monkeypatch.setattr(driver.observer, "iteration_ended", end_on_another_thread)
-        driver.iteration_ended()
-        assert others == [False]
-        assert log.count(("iteration_ended",)) == 1
-        assert driver.iteration == 1
-        assert driver.guard.failure is None
+        monkeypatch.setattr(Observer, "iteration_ended", end_on_another_thread)
+        done = run("train(4)")
+        assert [other.is_alive() for other in others] == [False]
+        assert [row["kind"] for row in done.metadata["iterations"]] == ["warm-up", "memory"]
+        assert done.metadata["ended"]["how"] == "complete"
 
-    def test_the_end_of_the_program_waits_until_an_iteration_has_ended(
-        self, make, log, monkeypatch, tmp_path
-    ):
-        driver = make()
-        begin(driver)
-        has_begun, may_end = threading.Event(), threading.Event()
+    def test_the_end_of_the_program_waits_until_an_iteration_has_ended(self, run, monkeypatch):
+        iteration_ended = Observer.iteration_ended
 
-        def end_slowly(*_):
-            has_begun.set()
-            may_end.wait(10)
-            log.append(("iteration_ended",))
+        def end_slowly(observer, number):
+            if number == 1:
+                sys.modules["__main__"].is_ending.set()
+                time.sleep(0.5)
+            iteration_ended(observer, number)
 
-        monkeypatch.setattr(driver.observer, "iteration_ended", end_slowly)
-        training = threading.Thread(target=driver.iteration_ended)
-        training.start()
-        assert has_begun.wait(10)
-        ending = threading.Thread(target=driver.finish, args=(Ended("finished"),))
-        ending.start()
-        assert not (tmp_path / "c").exists()
-        may_end.set()
-        training.join(10)
-        ending.join(10)
-        assert log.index(("iteration_ended",)) < log.index(("snapshot",))
-        assert captured(tmp_path)["snapconv"]["ended"]["how"] == "finished"
+        monkeypatch.setattr(Observer, "iteration_ended", end_slowly)
+        script = """
+        import threading
+        is_ending = threading.Event()
+        train(1)
+        threading.Thread(target=step, daemon=True).start()
+        is_ending.wait(10)
+        """
+        done = run(script)
+        assert done.metadata["ended"]["how"] == "finished"
+        assert all(row["ended_us"] is not None for row in done.metadata["iterations"])
