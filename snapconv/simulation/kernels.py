@@ -113,10 +113,16 @@ def _fused(
 
 
 def _is_fusable(tensors: tuple[Any, ...]) -> bool:
-    # The fused kernels broadcast neither samples nor heads (sdp_utils_cpp.h).
+    # The fused kernels broadcast neither samples nor heads (sdp_utils_cpp.h). Tensors of several
+    # types are refused by the operation itself.
     first = tensors[0]
     for tensor in tensors:
-        if tensor.dim() != 4 or tensor.numel() == 0 or tensor.stride(-1) != 1:
+        if (
+            tensor.dtype != first.dtype
+            or tensor.dim() != 4
+            or tensor.numel() == 0
+            or tensor.stride(-1) != 1
+        ):
             return False
         if tensor.shape[:2] != first.shape[:2] or tensor.size(-1) != first.size(-1):
             return False
@@ -225,6 +231,9 @@ def patch_triton(forget: Callable[[Any], None] | None, patches: Patches) -> None
     patches.enter_context(when_imported("triton.runtime", patch))
 
 
+# Run in the low precision that autocast is set to, though the CPU's autocast leaves them alone
+# (AT_FORALL_LOWER_PRECISION_FP).
+_LOW = "addmv addr mv".split()
 # Run in float32 (AT_FORALL_FP32).
 _FLOAT32 = """
     acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan
@@ -251,10 +260,24 @@ def patch_autocast(kernels: Kernels, patches: Patches) -> None:
 
     patches.wrap(torch, "set_autocast_enabled", also_cpu)
     patches.wrap(torch, "set_autocast_dtype", also_cpu)
+    for name in _LOW:
+        kernels.add(name, "AutocastCPU", _low_inputs)
     for name in _FLOAT32:
         kernels.add(name, "AutocastCPU", _float32_inputs)
     for name in _FLOAT32_RESULT:
         kernels.add(name, "AutocastCPU", _float32_result)
+
+
+def _low_inputs(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Cast every argument in float32 to the type of autocast, and run the operation without it."""
+    low = torch.get_autocast_dtype("cuda")
+
+    def cast(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dtype is torch.float32:
+            return value.to(low)
+        return value
+
+    return plain(*map(cast, args), **kwargs)
 
 
 def _float32_inputs(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

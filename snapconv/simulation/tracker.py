@@ -35,6 +35,7 @@ from snapconv.simulation.placements import (
 )
 from snapconv.simulation.routing import Routing
 from snapconv.simulation.same_device import SameDevice
+from snapconv.simulation.same_type import check_types
 from snapconv.simulation.transfers import Transfers
 
 
@@ -152,8 +153,10 @@ class Tracker:
         call.device, call.kwargs = self.choice.resolve(
             call.operation, call.inputs, call.kwargs
         )
-        if call.device is not None and call.operation.not_modelled is not None:
-            self.machine.note_not_modelled(call.operation.not_modelled)
+        if call.device is not None:
+            check_types(call)
+            if call.operation.not_modelled is not None:
+                self.machine.note_not_modelled(call.operation.not_modelled)
         result, has_values = self.evaluation.run(call)
         self._account(call, result, has_values=has_values)
         return result
