@@ -67,7 +67,15 @@ _ABSORBING = {
 }
 # Written without saying so in their schema (aten/src/ATen/native/native_functions.yaml).
 _STATISTICS = ("running_mean", "running_var")
-_SILENTLY_WRITTEN = {"native_batch_norm": _STATISTICS, "cudnn_batch_norm": _STATISTICS}
+_SILENTLY_WRITTEN = dict.fromkeys(
+    (
+        "native_batch_norm",
+        "cudnn_batch_norm",
+        "batch_norm_gather_stats",
+        "batch_norm_gather_stats_with_counts",
+    ),
+    _STATISTICS,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -211,6 +219,11 @@ class Evaluation:
         fill = self._cuda_only.get(call.func)
         if fill is None and call.device is None:
             return call.run(call.args, call.kwargs)
+        if fill is None and call.operation.is_for_gpus_alone:
+            raise RecorderError(
+                f"{users_place()}: {call.func} computes on a GPU alone; simulate with "
+                "--no-compute, or record on a GPU"
+            )
         if fill is None:
             return laid_out(call.func, call.args, self._compute_in_any_type(call))
 
@@ -251,6 +264,8 @@ class Evaluation:
         """
         operation = call.operation
         args = call.args
+        if operation.is_for_gpus_alone and call.func not in self._cuda_only:
+            return False
         if not self._is_small(call.tensors) and operation.name not in FILLING:
             return False
         if operation.kind is Kind.IN_PLACE and not operation.may_resize:
@@ -393,6 +408,11 @@ class Evaluation:
                     f"{users_place()}: {call.func} needs values, and the simulation computes none "
                     "(--no-compute); the shape of its result depends on them. Simulate with "
                     "computation, or leave this line out."
+                ) from error
+            if call.operation.is_for_gpus_alone:
+                raise RecorderError(
+                    f"{users_place()}: {call.func} is for GPUs alone, and torch does not say what "
+                    "shape its result has; record on a GPU, or leave this line out"
                 ) from error
             # torch has no meta function for it: run on the zeros that stand for its values.
             return call.run(call.args, call.kwargs)

@@ -23,6 +23,7 @@ from snapconv.guest.own_frames import for_program
 from snapconv.simulation.patches import Patches
 from snapconv.simulation.placements import Placements, first_device, tensors_in
 from snapconv.simulation.places import users_place
+from snapconv.simulation.synchronized_norms import fillers_of_norms
 
 _FLASH_MAX_HEAD_SIZE = 256
 
@@ -168,6 +169,7 @@ def cuda_only_operations() -> dict[Any, Callable[..., None]]:
     efficient_backward = aten._scaled_dot_product_efficient_attention_backward
     return {
         **_products_of_another_type(),
+        **fillers_of_norms(),
         flash.default: filler(forward, 3, 4, None),
         flash_backward.default: filler(backward, 6, 11, None),
         efficient.default: filler(forward, 3, 5, 3),

@@ -16,6 +16,7 @@ import torch
 
 from snapconv.errors import RecorderError
 from snapconv.simulation.machine import BLAS
+from snapconv.simulation.synchronized_norms import shapes_of_norms
 
 # What a GPU needs for an operation beyond the simulation, by the name that a capture has for it.
 _NOT_MODELLED = {
@@ -57,6 +58,7 @@ class Operation:
     whether a written argument may come out with more memory; ``is_out``, whether that is ``out=``.
     ``cpu_results`` are the positions of results that are on the CPU whatever the arguments are.
     ``not_modelled`` names the memory that a GPU takes besides and the simulation leaves out.
+    ``is_for_gpus_alone`` is whether torch has no kernel of the CPU for it, of any kind of tensor.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Operation:
     is_out: bool = False
     cpu_results: tuple[int, ...] = ()
     not_modelled: str | None = None
+    is_for_gpus_alone: bool = False
 
 
 # Views by behaviour whose schema does not show it (aten/src/ATen/native/native_functions.yaml).
@@ -115,7 +118,24 @@ def describe(func: Any) -> Operation:
         is_out=is_out,
         cpu_results=_CPU_RESULTS.get(name, ()),
         not_modelled=_NOT_MODELLED_BY_OPERATION.get(name),
+        is_for_gpus_alone=schema.name.startswith("aten::") and not _has_cpu_kernel(func),
     )
+
+
+# Keys of the dispatcher for tensors on the CPU. A kernel made of other operations counts for each.
+_CPU_KEYS = (
+    "CPU",
+    "SparseCPU",
+    "SparseCsrCPU",
+    "QuantizedCPU",
+    "MkldnnCPU",
+    "NestedTensorCPU",
+)
+
+
+def _has_cpu_kernel(func: Any) -> bool:
+    has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+    return any(has_kernel(func.name(), key) for key in _CPU_KEYS)
 
 
 def _is_written(argument: Any) -> bool:
@@ -306,6 +326,7 @@ def _nonzero(args: Any, _kwargs: Any, count: CountSelected) -> Any:
 
 
 _LARGEST: dict[str, Callable[[Any, Any, CountSelected], Any]] = {
+    **shapes_of_norms(),
     # torch has no meta function for it (2.15)
     "_ctc_loss_backward": _ctc_loss_backward,
     # torchvision's: every box may stay

@@ -372,3 +372,74 @@ def test_a_rank_of_a_real_job_simulates_no_other(folder, capfd, monkeypatch):
         monkeypatch.setenv("RANK", rank)
         assert record("--world-size", "8") == 6
         assert capfd.readouterr().err.count("a rank of a job already") == times
+
+
+# --- operations that torch has for GPUs alone
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_batch_norms_of_all_ranks_compute_what_one_of_all_samples_does(dtype):
+    torch.manual_seed(1)
+    samples = torch.randn(4, 3, 5, 5, dtype=dtype)
+    plain = nn.BatchNorm2d(3)
+    nn.init.uniform_(plain.weight)
+    nn.init.uniform_(plain.bias)
+    weights = {name: value.clone() for name, value in plain.state_dict().items()}
+    # The other ranks hold the same: a batch of every sample eight times.
+    batch = samples.float().repeat(8, 1, 1, 1).requires_grad_()
+    plain(batch).square().sum().backward()
+
+    with rank_of_job():
+        torch.cuda.set_device(0)
+        dist.init_process_group("nccl")
+        norm = nn.SyncBatchNorm(3)
+        norm.load_state_dict(weights)
+        norm.cuda()
+        inputs = samples.cuda().requires_grad_()
+        outputs = norm(inputs)
+        assert outputs.dtype == dtype
+        outputs.float().square().sum().backward()
+        found = {
+            "mean": norm.running_mean,
+            "variance": norm.running_var,
+            "inputs": inputs.grad.float(),
+            "weight": norm.weight.grad,
+            "bias": norm.bias.grad,
+        }
+        found = {name: tensor.cpu() for name, tensor in found.items()}
+    expected = {
+        "mean": plain.running_mean,
+        "variance": plain.running_var,
+        "inputs": batch.grad[:4],
+        # This rank's part of the sum over all.
+        "weight": plain.weight.grad / 8,
+        "bias": plain.bias.grad / 8,
+    }
+    tolerance = 1e-4 if dtype is torch.float32 else 5e-2
+    for name, tensor in expected.items():
+        torch.testing.assert_close(
+            found[name], tensor.detach(), atol=tolerance, rtol=tolerance, msg=name
+        )
+
+
+def test_batch_norms_of_all_ranks_take_the_memory_of_their_results(simulation):
+    norm = nn.SyncBatchNorm(3).cuda()
+    samples = torch.randn(4, 3, 64, 64, device="cuda", dtype=torch.bfloat16)
+    before = torch.cuda.memory_allocated()
+    outputs = norm(samples)
+    # The result of 98,304 bytes, and what backward needs: a block each for the mean, the inverse
+    # deviation and the counts of ranks.
+    assert torch.cuda.memory_allocated() - before == 98304 + 3 * 512
+    assert outputs.shape == samples.shape
+
+
+def test_an_operation_for_gpus_alone_gives_its_shapes_or_is_refused_by_name():
+    def masked(tensor):
+        return torch._masked_scale(tensor, torch.ones_like(tensor, dtype=torch.uint8), 2.0)
+
+    with rank_of_job(compute=False):
+        assert masked(torch.ones(3, device="cuda")).shape == (3,)
+        with pytest.raises(RecorderError, match=r"cudnn_affine_grid_generator.*shape"):
+            torch.cudnn_affine_grid_generator(torch.ones(1, 2, 3, device="cuda"), 1, 1, 4, 4)
+    with rank_of_job(), pytest.raises(RecorderError, match=r"_masked_scale.*--no-compute"):
+        masked(torch.ones(3, device="cuda"))
