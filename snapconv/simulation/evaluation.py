@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import empty
 
 from snapconv.errors import RecorderError
 from snapconv.simulation.branches import ValuesRead
@@ -273,9 +274,7 @@ class Evaluation:
         if self._has_sparse(call.tensors):
             return False
         if operation.name == "resize_":
-            return self._is_small(
-                [torch.empty(args[1], dtype=args[0].dtype, device="meta")]
-            )
+            return self._is_small([empty(args[1], dtype=args[0].dtype, device="meta")])
         if operation.name in RESIZING:
             return False
         if operation.name in _READS_VALUES:

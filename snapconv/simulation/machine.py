@@ -34,6 +34,8 @@ from snapconv.units import counted
 
 # What --cublas-workspace models, by the name that a capture has for it.
 BLAS = "workspaces of cuBLAS"
+# Freed blocks that another stream has not passed yet: only a GPU's times say how long they wait.
+_LAGGING_STREAMS = "freed blocks that wait for another stream"
 # The memory of the simulated device by default: an 80 GB card.
 _DEFAULT_TOTAL_BYTES = 80 << 30
 
@@ -246,6 +248,9 @@ class Machine:
     def _malloc(self, device: Device, n_bytes: int, frames: Frames | None) -> int:
         statistics = device.statistics
         n_freed = statistics.n_segments_freed
+        # All work is done at once here: streams have passed what was freed before (process_events
+        # in malloc). A GPU that lags behind reserves more.
+        device.allocator.process_events(frames)
         try:
             addr = device.allocator.malloc(n_bytes, stream=device.stream, frames=frames)
         except ModelOutOfMemory:
@@ -297,6 +302,7 @@ class Machine:
     def record_stream(self, index: int, addr: int, stream: int) -> None:
         """Let a block's free wait for a stream, if there is a block."""
         if addr:
+            self.note_not_modelled(_LAGGING_STREAMS)
             self._alone(self.devices[index].allocator.record_stream, addr, stream)
 
     def synchronize(self, index: int | None = None) -> None:

@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 
+# Before a program replaces it, as DeepSpeed's zero.Init does with what makes tensors.
+from torch import empty
+
 from snapconv.errors import RecorderError
 from snapconv.simulation.machine import BLAS
 from snapconv.simulation.synchronized_norms import shapes_of_norms
@@ -212,7 +215,7 @@ def _corrected(func: Any, args: Any, result: Any) -> Any:
     # The third argument is the reduction: by default the mean; 0 is none.
     if schema.name in _KEEP_UNREDUCED and (len(args) < 3 or args[2] != 0):
         shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
-        return torch.empty(shape, dtype=result.dtype, device="meta").resize_(())
+        return empty(shape, dtype=result.dtype, device="meta").resize_(())
     result = laid_out(func, args, result)
     for argument, value in zip(schema.arguments, args, strict=False):
         if argument.name in _MASKS and len(value) == len(result):
@@ -341,7 +344,7 @@ _LARGEST: dict[str, Callable[[Any, Any, CountSelected], Any]] = {
 
 def _meta(shape: Any, dtype: Any = None) -> Any:
     """Make a meta tensor; of indices where no type is given."""
-    return torch.empty(shape, dtype=dtype or torch.int64, device="meta")
+    return empty(shape, dtype=dtype or torch.int64, device="meta")
 
 
 _LEAST_MAPPED_BYTES = 1 << 26
@@ -383,12 +386,12 @@ class FakeStorages:
     def like(self, meta: Any) -> Any:
         """Make the tensor without memory that a meta tensor describes."""
         storage = self.storage(meta.untyped_storage().nbytes())
-        tensor = torch.empty(0, dtype=meta.dtype)
+        tensor = empty(0, dtype=meta.dtype, device="cpu")
         return tensor.set_(storage, meta.storage_offset(), meta.size(), meta.stride())
 
     def resize(self, tensor: Any, size: Any) -> Any:
         """Do ``resize_``: new storage where the present one is too small."""
-        meta = torch.empty(size, dtype=tensor.dtype, device="meta")
+        meta = empty(size, dtype=tensor.dtype, device="meta")
         n_bytes = meta.untyped_storage().nbytes()
         storage = tensor.untyped_storage()
         if storage.nbytes() < n_bytes:

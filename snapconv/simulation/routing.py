@@ -9,6 +9,7 @@ tokens, so that every weight has its gradient and its states.
 from typing import Any
 
 import torch
+from torch import arange
 
 from snapconv.notes import Note
 from snapconv.simulation.likelihoods import likelihood_of
@@ -112,12 +113,12 @@ class Routing:
 
         The first columns alone are evenly spread too: a program may sort, and take some of them.
         """
-        first = torch.arange(n_rows) * n_each
+        first = arange(n_rows, device="cpu") * n_each
         first += first // n_values
         if self._is_worst:
             n_spread = n_values * max(n_rows // (_FEW * n_values), 1)
             first[n_spread:] = 0
-        indices = (first[:, None] + torch.arange(n_each) + self._next) % n_values
+        indices = (first[:, None] + arange(n_each, device="cpu") + self._next) % n_values
         if not self._is_worst:
             self._next = (self._next + n_rows * n_each) % n_values
         return indices
@@ -126,7 +127,7 @@ class Routing:
         """Assume a mask's values: evenly spread, or all alike where certain."""
         n = shape.numel()
         n_true = int(likelihood) * n if likelihood in (0, 1) else self.n_selected(n)
-        return (torch.arange(n) * n_true % n < n_true).view(shape)
+        return (arange(n, device="cpu") * n_true % n < n_true).view(shape)
 
     def n_selected(self, n: int) -> int:
         """Return how many of so many rows a mask selects about which nothing is known."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import empty, full
 
 Shapes = Callable[[Any, dict[str, Any], Any], Any]
 
@@ -31,7 +32,7 @@ def shapes_of_norms() -> dict[str, Shapes]:
 
 
 def _meta(size: Any, dtype: Any) -> Any:
-    return torch.empty(size, dtype=dtype, device="meta")
+    return empty(size, dtype=dtype, device="meta")
 
 
 def _two_statistics(args: Any, _kwargs: Any, _count: Any) -> Any:
@@ -49,12 +50,11 @@ def _like_second_samples(args: Any, _kwargs: Any, _count: Any) -> Any:
 
 
 def _reduced_shapes(args: Any, _kwargs: Any, _count: Any) -> Any:
-    _, _, mean, _, weight, for_input, for_weight, for_bias = args
-    sums = [_meta(mean.shape, mean.dtype) if for_input else None for _ in range(2)]
+    _, _, mean, _, weight, has_sums, *has_gradients = args
+    sums = [_meta(mean.shape, mean.dtype) if has_sums else None for _ in range(2)]
     dtype = mean.dtype if weight is None else weight.dtype
     gradients = [
-        _meta(mean.shape, dtype) if is_wanted else None
-        for is_wanted in (for_weight, for_bias)
+        _meta(mean.shape, dtype) if is_wanted else None for is_wanted in has_gradients
     ]
     return (*sums, *gradients)
 
@@ -91,9 +91,9 @@ def _fill_statistics(results: Any, samples: Any, eps: float) -> None:
 
 
 def _fill_equal_statistics(results: Any, *args: Any) -> None:
-    *others, n_samples = args
-    counts = torch.full((args[1].size(0),), float(n_samples))
-    _fill_gathered_statistics(results, *others, counts)
+    *arguments, n_samples = args
+    counts = full((args[1].size(0),), float(n_samples), device="cpu")
+    _fill_gathered_statistics(results, *arguments, counts)
 
 
 def _fill_gathered_statistics(results: Any, *args: Any) -> None:
@@ -129,12 +129,12 @@ def _fill_reduced(results: Any, gradient: Any, samples: Any, *args: Any) -> None
     mean, inverse_deviation = args[:2]
     values = gradient.to(mean.dtype)
     total = values.sum(_dims(samples))
-    with_deviation = (values * (samples - _across_channels(samples, mean))).sum(
+    deviation_total = (values * (samples - _across_channels(samples, mean))).sum(
         _dims(samples)
     )
     for result, value in zip(
         results,
-        (total, with_deviation, with_deviation * inverse_deviation, total),
+        (total, deviation_total, deviation_total * inverse_deviation, total),
         strict=True,
     ):
         if result is not None:
@@ -142,9 +142,9 @@ def _fill_reduced(results: Any, gradient: Any, samples: Any, *args: Any) -> None
 
 
 def _fill_gradients(result: Any, gradient: Any, samples: Any, *args: Any) -> None:
-    mean, inverse_deviation, weight, total, with_deviation, counts = args
+    mean, inverse_deviation, weight, total, deviation_total, counts = args
     n_samples = counts.sum()
-    slope = inverse_deviation**2 * with_deviation / n_samples
+    slope = inverse_deviation**2 * deviation_total / n_samples
     scale = inverse_deviation if weight is None else inverse_deviation * weight
     centred = samples - _across_channels(samples, mean)
     values = gradient - _across_channels(samples, total / n_samples)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import empty
 
 from snapconv.notes import Note
 from snapconv.simulation.files import FUNCTIONS, FileVersions, Functions, Real, To
@@ -125,7 +126,9 @@ def _save_safetensors(
     if all(has_values(tensor.untyped_storage()) for tensor in tensors.values()):
         real(tensors, files.at(filename, To.SAVE), metadata, **options)
         return
-    empty = {name: torch.empty(0, dtype=tensor.dtype) for name, tensor in tensors.items()}
+    empty = {
+        name: empty(0, dtype=tensor.dtype, device="cpu") for name, tensor in tensors.items()
+    }
     header = json.loads(sys.modules["safetensors.torch"].save(empty, metadata)[8:])
     end = 0
     for name, tensor in tensors.items():
@@ -158,7 +161,7 @@ def patch_checkpoints(unwritten: UnwrittenFiles, patches: Patches) -> None:
         is_there = reader.has_record(name)
         if kind is not torch.UntypedStorage or (is_there and not tracker.is_large(n_bytes)):
             return real(reader, name, n_bytes, kind)
-        tensor = torch.empty(n_bytes, dtype=torch.uint8, device="cpu")
+        tensor = empty(n_bytes, dtype=torch.uint8, device="cpu")
         tracker.evaluation.forget(tensor)
         return tensor
 

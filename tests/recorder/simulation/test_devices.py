@@ -154,3 +154,16 @@ def test_a_factory_shares_the_memory_of_its_device_unless_a_copy_is_requested():
     assert torch.as_tensor(numbers, device="cuda").data_ptr() == numbers.data_ptr()
     assert torch.asarray(numbers, copy=True).data_ptr() != numbers.data_ptr()
     assert torch.asarray(numbers * 0.5, requires_grad=True).requires_grad
+
+
+def test_a_program_may_replace_what_makes_tensors(monkeypatch):
+    # As DeepSpeed's zero.Init does, within which models are made in its type and on its device.
+    def replaced(real):
+        return lambda *args, **kwargs: real(*args, **kwargs).bfloat16().cuda()
+
+    tensor = torch.ones(8, 4, device="cuda")
+    for name in ("empty", "zeros", "ones", "full", "arange"):
+        monkeypatch.setattr(torch, name, replaced(getattr(torch, name)))
+    total = tensor @ tensor.t() + 1
+    assert (total.dtype, total.shape) == (torch.float32, (8, 8))
+    assert tensor[tensor > 0].dtype == torch.float32
