@@ -7,9 +7,9 @@ not at all. Nothing else of the recorder need know. Importing this imports no to
 ``Simulation.patched`` replaces what every simulation needs, ``_patch_features`` what it can do
 without; both name the module that does it: ``cuda`` torch.cuda and torch._C, ``not_modelled`` what
 they have no answer for, ``tensors`` methods and places of tensors, ``legacy_types`` types such as
-torch.cuda.FloatTensor, ``kernels`` what only a GPU computes, ``same_device`` the errors of tensors
-on two devices, ``process_groups`` and ``collectives`` torch.distributed, ``compilation``
-torch.compile, ``unwritten_files`` what saves.
+torch.cuda.FloatTensor, ``generators`` random numbers, ``kernels`` what only a GPU computes,
+``same_device`` the errors of tensors on two devices, ``process_groups`` and ``collectives``
+torch.distributed, ``compilation`` torch.compile, ``unwritten_files`` what saves.
 """
 
 import warnings
@@ -88,6 +88,7 @@ class Simulation:
         """Replace torch's functions about devices, until the last attribute is restored."""
         from snapconv.simulation import (
             cuda,
+            generators,
             kernels,
             not_modelled,
             same_device,
@@ -106,6 +107,7 @@ class Simulation:
             tensors.TensorPatches(tracker).apply(patches)
             tensors.patch_storages(tracker, patches)
             tensors.patch_factories(tracker, patches)
+            generators.patch_generators(machine, tracker.generators, patches)
             same_device.patch_doubts(tracker.mark_doubtful, patches)
             self._patch_features(patches)
             if self._files is not None:

@@ -280,8 +280,6 @@ def _patch_module(machine: Machine, patches: Patches) -> None:
         "_maybe_exchange_device": lambda index: machine.exchange_device(index),
         "device_count": machine.device_count,
         "_get_device_properties": answer(properties),
-        # One generator drives the CPU and all devices.
-        "default_generators": (torch.default_generator,) * machine.device_count(),
         "device_memory_used": partial(_used_bytes, machine),
         "list_gpu_processes": partial(_list_processes, machine),
     }

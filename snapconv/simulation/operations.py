@@ -62,6 +62,7 @@ class Operation:
     ``cpu_results`` are the positions of results that are on the CPU whatever the arguments are.
     ``not_modelled`` names the memory that a GPU takes besides and the simulation leaves out.
     ``is_for_gpus_alone`` is whether torch has no kernel of the CPU for it, of any kind of tensor.
+    ``is_random``: it draws from the default generator where no other is given.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Operation:
     cpu_results: tuple[int, ...] = ()
     not_modelled: str | None = None
     is_for_gpus_alone: bool = False
+    is_random: bool = False
 
 
 # Views by behaviour whose schema does not show it (aten/src/ATen/native/native_functions.yaml).
@@ -122,6 +124,7 @@ def describe(func: Any) -> Operation:
         cpu_results=_CPU_RESULTS.get(name, ()),
         not_modelled=_NOT_MODELLED_BY_OPERATION.get(name),
         is_for_gpus_alone=schema.name.startswith("aten::") and not _has_cpu_kernel(func),
+        is_random=torch.Tag.nondeterministic_seeded in func.tags,
     )
 
 

@@ -330,7 +330,6 @@ def patch_factories(tracker: Tracker, patches: Patches) -> None:
         table[key] = operation
         patches.callback(table.pop, key)
     patches.set(torch.Tensor, "new_tensor", _new_tensor)
-    patches.set(torch, "Generator", _generator_class(tracker))
     patches.wrap(
         torch.serialization, "default_restore_location", partial(_restore, tracker)
     )
@@ -381,33 +380,6 @@ def _new_tensor(self: Any, data: Any, **kwargs: Any) -> Any:
     options = {"dtype": self.dtype, "device": self.device}
     options |= {key: value for key, value in kwargs.items() if value is not None}
     return torch.tensor(data, **options)
-
-
-def _generator_class(tracker: Tracker) -> type:
-    """Make a torch.Generator that takes a CUDA device, and computes as the CPU's does."""
-    real = torch.Generator
-
-    class OfAnyKind(type(real)):  # type: ignore[misc]
-        def __instancecheck__(cls, value: Any) -> bool:
-            # torch.default_generator is older than this class.
-            return (
-                isinstance(value, real)
-                if cls is Generator
-                else super().__instancecheck__(value)
-            )
-
-    class Generator(real, metaclass=OfAnyKind):  # type: ignore[misc,valid-type]
-        def __new__(cls, device: Any = "cpu") -> Any:
-            generator = super().__new__(cls, device="cpu")
-            generator._named_device = torch.device(device)
-            return generator
-
-        @property
-        def device(self) -> Any:
-            index = tracker.machine.ordinal(self._named_device)
-            return self._named_device if index is None else torch.device("cuda", index)
-
-    return Generator
 
 
 def _restore(tracker: Tracker, real: Any, storage: Any, location: str) -> Any:

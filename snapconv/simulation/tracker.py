@@ -20,6 +20,7 @@ from snapconv.guest.torch_surface import Feature
 from snapconv.simulation.blas_workspaces import BlasWorkspaces
 from snapconv.simulation.branches import ValuesRead
 from snapconv.simulation.evaluation import NO_MEMORY_FROM_BYTES, Evaluation, Invocation
+from snapconv.simulation.generators import DeviceGenerators
 from snapconv.simulation.likelihoods import likelihood_of
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.operations import FakeStorages, Kind, Operation, describe
@@ -49,6 +50,7 @@ class Tracker:
         self.routing = Routing(is_worst=machine.options.is_routing_worst)
         self.transfers = Transfers(machine, self.placements)
         self.calls = Calls()
+        self.generators = DeviceGenerators(machine.device_count())
         self.values_read = ValuesRead(self.calls)
         fake_storages = None if machine.options.compute else FakeStorages()
         self.evaluation = Evaluation(
@@ -157,9 +159,16 @@ class Tracker:
             check_types(call)
             if call.operation.not_modelled is not None:
                 self.machine.note_not_modelled(call.operation.not_modelled)
-        result, has_values = self.evaluation.run(call)
+        result, has_values = self._run(call)
         self._account(call, result, has_values=has_values)
         return result
+
+    def _run(self, call: Invocation) -> tuple[Any, bool]:
+        """Return an operation's results, and whether they have values."""
+        if call.device is None or not call.operation.is_random:
+            return self.evaluation.run(call)
+        with self.generators.drawing_from(call.device):
+            return self.evaluation.run(call)
 
     def _account(self, call: Invocation, result: Any, *, has_values: bool) -> None:
         """Account for the memory of an operation's results, wherever they are."""

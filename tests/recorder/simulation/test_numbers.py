@@ -125,6 +125,7 @@ def test_dropout_draws_the_same_mask_as_plain_torch(p):
     def run(device):
         torch.manual_seed(0)
         x = torch.randn(1000, requires_grad=True)
+        torch.manual_seed(0)  # of all devices: each has a generator of its own
         F.dropout(x.to(device), p).square().sum().backward()
         return x.grad
 
