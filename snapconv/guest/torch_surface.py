@@ -151,6 +151,7 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
         Attributes(
             "torch.autograd.function.FunctionCtx", ("save_for_backward", "save_for_forward")
         ),
+        Attributes("torch.utils.checkpoint", optional=("_make_saved_tensor",)),
         Attributes("torch._C", ("_FunctionBase",)),
         Attributes("torch._C._FunctionBase", ("saved_for_forward", "_raw_saved_tensors")),
         Attributes("torch.Tensor", ("_version",)),

@@ -22,6 +22,9 @@ from snapconv.guest.own_frames import calls_original, for_program
 from snapconv.guest.replacement import replaced
 from snapconv.guest.torch_surface import Tensor
 
+# Saves an input of a checkpoint for its second forward pass, since torch 2.13.
+_SAVE_INPUT = "_make_saved_tensor"
+
 
 class _UntilSaved(tuple[Any, ...]):
     """The tuple that a context has for forward mode; it inherits because torch requires a tuple."""
@@ -59,6 +62,9 @@ class SavedTensors:
         self._replace(autograd, "_saved_tensors_hooks_disable", self.close, _call)
         self._replace(context, "save_for_backward", before, self._named_for_backward)
         self._replace(context, "save_for_forward", before, self._named_for_forward)
+        checkpoint = torch.utils.checkpoint
+        if hasattr(checkpoint, _SAVE_INPUT):
+            self._replace(checkpoint, _SAVE_INPUT, before, self._saved_by_checkpoint)
 
     def _close_after_failure(self) -> None:
         if self._guard.is_off:
@@ -152,6 +158,19 @@ class SavedTensors:
             )
             raise for_program(error)
         return tensor
+
+    def _saved_by_checkpoint(
+        self, call: Callable[[], Any], tensor: Tensor, *_: Any, **__: Any
+    ) -> Any:
+        """Save an input without our hooks: the second pass may need the original object too."""
+        was_open = self._is_open and self._is_on_top()
+        if was_open:
+            self.close()
+        saved = call()
+        if was_open:
+            self._note(tensor)
+            self.open()
+        return saved
 
     # --- custom functions, which save their tensors without our hooks
 

@@ -319,3 +319,25 @@ def test_a_context_of_the_programs_own_is_left_as_it_is():
         Product.forward(context, X, X.t())
         assert not no_hooks()
     assert vars(context).keys() == {"to_save"}
+
+
+def test_a_checkpoint_computes_again_from_the_very_tensors_that_it_was_given():
+    class Head(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3, 3))
+            self.weights_seen = []
+
+        def product(self, x, weight):
+            self.weights_seen.append(weight)
+            return (x @ weight).sin()
+
+        def forward(self, x):
+            return checkpoint(self.product, x, self.weight, use_reentrant=False)
+
+    model = Head()
+    with watching(model=model):
+        model(X.clone().requires_grad_()).sum().backward()
+    # An attribute of the parameter, such as DeepSpeed's, is there the second time too.
+    assert len(model.weights_seen) == 2
+    assert all(weight is model.weight for weight in model.weights_seen)
