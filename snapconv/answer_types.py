@@ -1,6 +1,7 @@
 """Types of a session's answers, in one namespace for its hints."""
 
 from snapconv.answers.advice.findings import Advice as Advice
+from snapconv.answers.annotation import Annotation as Annotation
 from snapconv.answers.check import Budgets as Budgets
 from snapconv.answers.check import Check as Check
 from snapconv.answers.diff import FileDiff as FileDiff

@@ -138,6 +138,26 @@ class Session:
         ]
         return Answers.of(trees, tree_lines)
 
+    def annotate(
+        self, moment: str = "peak", *, source: str | Path = "."
+    ) -> "Answers[answer_types.Annotation]":
+        """Sum the memory of every device by source line, with the lines of the files.
+
+        ``source`` is the project's folder on this machine; nothing outside of it is read. Source
+        that the file itself has is shown where the folder has none. Raises what ``at`` raises, and
+        InputError where ``source`` is no folder.
+        """
+        from snapconv.answers.annotation import annotate
+        from snapconv.answers.moments import find_moment
+        from snapconv.stacks.source_files import SourceFolder
+        from snapconv.writers.text.annotation import annotation_lines
+
+        folder = SourceFolder.at(source)
+        annotations = [
+            annotate(device, find_moment(device, moment), folder) for device in self.devices
+        ]
+        return Answers.of(annotations, annotation_lines)
+
     def explain_oom(
         self,
         device: int | None = None,

@@ -83,10 +83,10 @@ def _ran_by_python(arguments: list[str], folder: Path) -> tuple[int, str]:
 def _copy(name: str, folder: Path) -> None:
     """Copy what a command names of the checkout."""
     source, target = ROOT / name, folder / name
-    if not name.startswith(("fixtures/", "docs/")) or not source.exists() or target.exists():
+    if not name.startswith(("fixtures/", "docs/")) or not source.exists() or target.is_file():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        shutil.copytree(source, target)
+    if source.is_dir():  # a capture in it may be there already
+        shutil.copytree(source, target, dirs_exist_ok=True)
     else:
         shutil.copy(source, target)

@@ -92,6 +92,8 @@ def every_answer(file: str) -> list[Command]:
         ["info", file, "--json"],
         ["tree", file, "--all-frames", "--json"],
         ["tree", file, "--by", "module"],
+        ["annotate", file],
+        ["annotate", file, "--source", str(FIXTURES / "ranks"), "--json"],
         ["advise", file, "--save", "1GiB", "--json"],
         ["advise", file],
         ["advise", file, "--capacity", "1GiB"],

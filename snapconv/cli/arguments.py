@@ -109,6 +109,8 @@ RanksOption = Annotated[
 ]
 # Files that are read twice, and that the tools of `snapconv mcp` may name.
 SNAPSHOTS = ("snapshot", "newer", "old", "new", "baseline")
+# Folders of source that these tools may name too.
+SOURCE = "source"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import typer
 from typer.models import ArgumentInfo
 
 from snapconv.cli.answers import QUESTIONS, TOP, Answer, error_values
-from snapconv.cli.arguments import SNAPSHOTS, flat, refuse_pipe
+from snapconv.cli.arguments import SNAPSHOTS, SOURCE, flat, refuse_pipe
 from snapconv.cli.terminal import first_entries, json_text, limited_text
 from snapconv.errors import InputError, SnapconvError
 from snapconv.stop_signals import let_signals_call
@@ -237,8 +237,11 @@ class ToolBox:
                 raise InputError(
                     f"{name} has no parameter {key!r}; it has: {', '.join(parameters)}"
                 )
-            if key in SNAPSHOTS:
+            if key in (*SNAPSHOTS, SOURCE):
                 values[key] = self.path(values[key])
+        if SOURCE in parameters:
+            # Without one, the command takes the current folder, which may be outside.
+            values.setdefault(SOURCE, self.folders[0])
         run = flat(question)
         if "top" in inspect.signature(run).parameters:
             values["top"] = top
@@ -311,7 +314,8 @@ def _parameters(question: Any) -> dict[str, tuple[Any, Any]]:
     for name, annotation in annotations.items():
         kind, info = get_args(annotation)
         is_path = Path in (kind, *get_args(kind))
-        if name not in _TEXT_OPTIONS and (name in SNAPSHOTS or not is_path):
+        is_readable = name in (*SNAPSHOTS, SOURCE)
+        if name not in _TEXT_OPTIONS and (is_readable or not is_path):
             parameters[name] = (kind, info)
     return parameters
 

@@ -135,6 +135,40 @@ def tree(
 
 
 @question
+def annotate(
+    snapshot: SnapshotArgument,
+    *,
+    source: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            help="The project's folder on this machine; files outside it are not read. Default: "
+            "the current folder.",
+            readable=False,
+            show_default=False,
+        ),
+    ] = Path(),
+    at: MomentOption = "peak",
+    read: ReadOptions,
+    top: TopOption = None,
+) -> Answer:
+    """Show the project's source with the bytes of every line in the margin.
+
+    Live at the moment, kept for backward, allocated in all; the hottest files first, only around
+    the lines that count. What `snapconv advise` finds stands at its line. Example: snapconv
+    annotate run.pickle --source ~/project
+    """
+    from snapconv.writers.text.annotation import annotation_lines
+
+    name = moment(at)
+    session = session_of(snapshot, read)
+    answers = []
+    for annotation in session.annotate(name, source=source):
+        answers.append((annotation, annotation_lines(annotation, n_most=top)))
+    return answer_by_device(session.analysis, answers)
+
+
+@question
 def oom(
     snapshot: Annotated[
         Path | None,

@@ -1,7 +1,7 @@
 """A path -> a Snapshot, which consists of columns and no dictionaries."""
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from ctypes import CDLL
 from dataclasses import dataclass, replace
@@ -170,6 +170,11 @@ class Snapshot:
     def facts(self) -> dict[str, str]:
         """The plain values that a recorder wrote."""
         return dict(self.metadata.facts) if self.metadata else {}
+
+    @property
+    def recorded_source(self) -> Mapping[str, Sequence[str]]:
+        """The lines of the source files that a recorder wrote, by the path of the file."""
+        return self.additions.sources
 
     @property
     def written_by(self) -> str:

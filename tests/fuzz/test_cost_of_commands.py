@@ -39,6 +39,8 @@ QUESTIONS = {
     "tree by module --json": ("tree", FILE, "--by", "module", "--json"),
     "tree by operation --json": ("tree", FILE, "--by", "operation", "--json"),
     "tree": ("tree", FILE),
+    "annotate": ("annotate", FILE, "--top", "1000"),
+    "annotate --json": ("annotate", FILE, "--json"),
     "fragmentation --json": ("fragmentation", FILE, "--json"),
     "advise --save": ("advise", FILE, "--save", "1GiB"),
     "oom": ("oom", FILE),

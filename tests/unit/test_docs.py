@@ -184,6 +184,7 @@ def flat(value, path="", *, open_at=()):
             ),
             (),
         ),
+        ("annotate", (("growing.pickle",),), ()),
         ("check", (("growing.pickle", "--max-peak", "1GiB"),), ()),
         (
             "explain",

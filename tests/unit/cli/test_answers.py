@@ -14,7 +14,7 @@ FILES = sorted(
     path for path in FIXTURES.iterdir() if ".pickle" in path.name or ".html" in path.name
 )
 SCREEN = (40, 80)
-AT_A_MOMENT = ("summary", "tree", "fragmentation")
+AT_A_MOMENT = ("summary", "tree", "fragmentation", "annotate")
 COMMANDS = (*AT_A_MOMENT, "oom", "verdict")
 WHAT_IF = ("what-if", "--setting", "expandable_segments:True", "--capacity", "100GiB")
 

@@ -35,6 +35,7 @@ LOADED = {"snapshot": "path", "include": "includes"}
 COUNTERPARTS = {
     "summary": Counterpart((load, Session.of_device, Session.at), LOADED | {"at": "moment"}),
     "tree": Counterpart((load, Session.of_device, Session.tree), LOADED | {"at": "moment"}),
+    "annotate": Counterpart((load, Session.of_device, Session.annotate), LOADED | {"at": "moment"}),
     "oom": Counterpart((load, Session.explain_oom), LOADED | {"no_replay": "replay"}),
     "fragmentation": Counterpart(
         (load, Session.of_device, Session.fragmentation), LOADED | {"at": "moment"}

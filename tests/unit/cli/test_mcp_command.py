@@ -69,6 +69,9 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "over": ("check", {**PAIR, "fail_over": "2%"}),
     "within": ("check", {**PAIR, "fail_over": "200%"}),
     "limit": ("check", {**OOM, "max_peak": "1KiB", "max_category": ["weight=1TiB"]}),
+    "source": ("annotate", {"snapshot": "job/run.pickle", "source": "job"}),
+    "served source": ("annotate", {"snapshot": "job/run.pickle"}),
+    "source outside": ("annotate", {"snapshot": "job/run.pickle", "source": ".."}),
     "no moment": ("explain", {**OOM, "question": "noon"}),
     "no device": ("summary", {**OOM, "device": "7"}),
     "no option": ("summary", {**OOM, "output": "x"}),
@@ -84,6 +87,12 @@ def folder(tmp_path_factory):
     shutil.copytree(FIXTURES / "transformer.capture", folder / "run.capture")
     for name, n_bytes in (("old", 512), ("new", 1024)):
         TraceBuilder().segment().alloc(n_bytes).write(folder / f"{name}.pickle")
+    (folder / "job").mkdir()
+    (folder / "job/train.py").write_text("for step in steps:\n    buffer = make(step)\n")
+    (folder.parent / "elsewhere.py").write_text("secret = make()\n")
+    outside = frame("<module>", f"/x/{folder.name}/../elsewhere.py", 1)
+    job = TraceBuilder().segment().alloc(512, frames=[frame("<module>", "/x/job/train.py", 2)])
+    job.alloc(512, frames=[outside]).write(folder / "job/run.pickle")
     many = TraceBuilder().segment()
     for number in range(2000):
         place = frame(f"{HOSTILE} {number} " + "x" * 100, f"/home/me/proj/a{number}.py", 1)
@@ -114,6 +123,18 @@ def test_the_tools_are_the_questions_and_none_writes_or_takes_another_path(sessi
         assert not {"output", "force", "rules", "message", "format"} & set(
             tool.inputSchema["properties"]
         )
+
+
+def test_source_is_read_in_the_served_folders_alone(session, folder):
+    answers = session[1]
+    for name in ("source", "served source"):
+        failed, text = answers[name]
+        assert not failed
+        (device,) = json.loads(text)["devices"]
+        texts = {row["text"] for file in device["files"] for row in file["lines"]}
+        assert texts == {"buffer = make(step)", None}
+    assert answers["source outside"][0]
+    assert "no such file in" in answers["source outside"][1]
 
 
 @pytest.mark.parametrize("name", QUESTIONS_OF_OOM)

@@ -1,0 +1,284 @@
+"""Memory by source line: what is live at a moment, kept for backward, and allocated in all.
+
+An allocation counts for the project's line nearest to it, as in every answer. Where source files
+are at hand, a line has its text and its number today. Findings of ``advise`` stand at their lines.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+
+from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.advice.findings import Finding, quick_findings
+from snapconv.answers.moments import FoundMoment
+from snapconv.classification.categories import Category
+from snapconv.columns import BoolColumn, has_code, rows_of, sums_by
+from snapconv.stacks.project_lines import SourceLine, line_values
+from snapconv.stacks.source_files import SourceFolder, SourceText
+from snapconv.units import Device
+
+# Lines of the text, and the least part of the memory for one of them.
+N_LINES, LEAST_SHARE = 10, 0.01
+# As in DeviceAnalysis.project_frame.
+_LIBRARY_FRAME, _NO_STACK = -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatedLine:
+    """A line as recorded, with its bytes; ``findings`` are numbers in the answer's, from 1.
+
+    ``current_line`` is its number in the source at hand, None where it is not there or was not
+    recognised. ``text`` is that of the source, or else that of the recording.
+    """
+
+    line: int
+    function: str
+    current_line: int | None
+    text: str | None
+    live_bytes: int
+    kept_for_backward_bytes: int
+    allocated_bytes: int
+    n_live: int
+    n_allocations: int
+    findings: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatedFile:
+    """A file of the project, its lines, largest first, and the ``source`` that shows them.
+
+    ``recorded_path`` is the file's path in the recording.
+    """
+
+    path: str
+    recorded_path: str
+    source: SourceText | None
+    lines: tuple[AnnotatedLine, ...]
+
+    def total(self, name: str) -> int:
+        """Return the sum of a figure of the lines."""
+        return sum(getattr(line, name) for line in self.lines)
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values, without the text of the whole file."""
+        return {
+            "path": self.path,
+            "recorded_path": self.recorded_path,
+            "source": None if self.source is None else self.source.path,
+            "live_bytes": self.total("live_bytes"),
+            "kept_for_backward_bytes": self.total("kept_for_backward_bytes"),
+            "allocated_bytes": self.total("allocated_bytes"),
+            "lines": [asdict(line) for line in self.lines],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """The project's files with the bytes of their lines, the file with most live bytes first.
+
+    ``findings`` are faults, and changes at no cost. ``source_folder`` is where source was looked
+    for; ``has_recorded_source``: the recording has source too.
+    """
+
+    device: Device
+    moment: str
+    event: int | None
+    allocated_bytes: int
+    library_bytes: int
+    no_stack_bytes: int
+    project_root: str | None
+    source_folder: str
+    has_recorded_source: bool
+    files: tuple[AnnotatedFile, ...]
+    findings: tuple[Finding, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        findings = []
+        for finding in self.findings:
+            findings.append(
+                {
+                    "kind": finding.kind,
+                    "sort": finding.sort,
+                    "what": finding.what,
+                    "how": finding.how,
+                    "held_bytes": finding.held_bytes,
+                    "saved_bytes": finding.saved_bytes,
+                    "is_certain": finding.is_certain,
+                    **line_values(finding.where or finding.line),
+                }
+            )
+        return {
+            "moment": self.moment,
+            "event": self.event,
+            "allocated_bytes": self.allocated_bytes,
+            "library_bytes": self.library_bytes,
+            "no_stack_bytes": self.no_stack_bytes,
+            "project_root": self.project_root,
+            "source_folder": self.source_folder,
+            "has_recorded_source": self.has_recorded_source,
+            "files": [file.to_json() for file in self.files],
+            "findings": findings,
+        }
+
+
+def annotate(
+    analysis: DeviceAnalysis, moment: FoundMoment, folder: SourceFolder
+) -> Annotation:
+    """Sum the memory of a device by source line, and look the lines up in a folder."""
+    live = analysis.allocations.live_at(moment.event)
+    findings = quick_findings(analysis)
+    lines = _lines_by_file(analysis, live, findings)
+    recorded_paths = _recorded_paths(analysis)
+    recorded_source = analysis.snapshot.recorded_source
+    files = []
+    for path, file_lines in lines.items():
+        recorded_path = recorded_paths.get(path, path)
+        recorded = None
+        if recorded_path in recorded_source:
+            recorded = SourceText("", tuple(recorded_source[recorded_path]))
+        files.append(_annotated(path, recorded_path, file_lines, recorded, folder))
+    frames = analysis.project_frame
+    bytes_of = analysis.allocations.bytes_of
+    return Annotation(
+        device=analysis.device.device,
+        moment=moment.name,
+        event=moment.event if moment.event >= 0 else None,
+        allocated_bytes=bytes_of(live),
+        library_bytes=bytes_of(live & (frames == _LIBRARY_FRAME)),
+        no_stack_bytes=bytes_of(live & (frames == _NO_STACK)),
+        project_root=analysis.project.root,
+        source_folder=folder.name,
+        has_recorded_source=bool(recorded_source),
+        files=tuple(sorted(files, key=_hottest_first)),
+        findings=tuple(findings),
+    )
+
+
+def _hottest_first(file: AnnotatedFile) -> tuple[int, int, str]:
+    return -file.total("live_bytes"), -file.total("allocated_bytes"), file.path
+
+
+def lines_that_count(annotation: Annotation, n_most: int | None) -> set[tuple[str, int]]:
+    """Return the lines that people look at first: those with most live bytes, and with findings.
+
+    Each is the path of its file and its recorded number.
+    """
+    least_bytes = LEAST_SHARE * annotation.allocated_bytes if n_most is None else 1
+    lines = []
+    for file in annotation.files:
+        for line in file.lines:
+            if line.findings or line.live_bytes >= max(least_bytes, 1):
+                rank = (not line.findings, -line.live_bytes, file.path, line.line)
+                lines.append((rank, (file.path, line.line)))
+    return {place for _, place in sorted(lines)[: N_LINES if n_most is None else n_most]}
+
+
+def _recorded_paths(analysis: DeviceAnalysis) -> dict[str, str]:
+    """Return the paths in the recording by those that reports show."""
+    filenames = analysis.snapshot.stacks.frames.filenames
+    shown_paths = analysis.project.relative_paths
+    is_project = analysis.project.is_project
+    return {shown_paths[i]: filenames[i] for i in rows_of(is_project).tolist()}
+
+
+def _lines_by_file(
+    analysis: DeviceAnalysis, live: BoolColumn, findings: Sequence[Finding]
+) -> dict[str, list[AnnotatedLine]]:
+    """Return the lines of every file that allocated, or that a finding is about."""
+    findings_of: dict[SourceLine, list[int]] = {}
+    for number, finding in enumerate(findings, 1):
+        line = finding.where or finding.line
+        if line is not None:
+            findings_of.setdefault(line, []).append(number)
+    sums = _sums_by_line(analysis, live)
+    for line in findings_of:
+        sums.setdefault(line, [0] * 5)
+    lines: dict[str, list[AnnotatedLine]] = {}
+    for line, (
+        live_bytes,
+        activation_bytes,
+        n_bytes,
+        n_live,
+        n_allocations,
+    ) in sums.items():
+        annotated = AnnotatedLine(
+            line=line.line_number,
+            function=line.function,
+            current_line=None,
+            text=None,
+            live_bytes=live_bytes,
+            kept_for_backward_bytes=activation_bytes,
+            allocated_bytes=n_bytes,
+            n_live=n_live,
+            n_allocations=n_allocations,
+            findings=tuple(findings_of.get(line, ())),
+        )
+        lines.setdefault(line.file_path, []).append(annotated)
+    return lines
+
+
+def _sums_by_line(
+    analysis: DeviceAnalysis, live: BoolColumn
+) -> dict[SourceLine, list[int]]:
+    """Return bytes live, kept and allocated, and numbers of allocations live and in all."""
+    table = analysis.allocations
+    rows = rows_of(analysis.project_frame >= 0)
+    frame = analysis.project_frame[rows]
+    n_frames = len(analysis.snapshot.stacks.frames)
+    is_live = live[rows]
+    is_kept = is_live & has_code(
+        analysis.classification.category[rows], Category.ACTIVATION
+    )
+    n_bytes = table.block_bytes[rows]
+    columns = [n_bytes * is_live, n_bytes * is_kept, n_bytes, is_live * 1, is_live * 0 + 1]
+    figures = [sums_by(frame, column, n_frames).tolist() for column in columns]
+    sums: dict[SourceLine, list[int]] = {}
+    for i, *values in zip(count(), *figures, strict=False):
+        line = analysis.lines.of_frame(i) if values[-1] else None
+        if line is not None:
+            before = sums.get(line, [0] * len(values))
+            sums[line] = [old + new for old, new in zip(before, values, strict=True)]
+    return sums
+
+
+def _annotated(
+    path: str,
+    recorded_path: str,
+    lines: Sequence[AnnotatedLine],
+    recorded: SourceText | None,
+    folder: SourceFolder,
+) -> AnnotatedFile:
+    """Look up the lines of a file in the folder, or else in what the recording has of it.
+
+    A file of the folder in which no line is recognised is another one.
+    """
+    texts: dict[int, str | None] = {}
+    if recorded is not None:
+        texts = {line.line: recorded.line_text(line.line) for line in lines}
+    for source in folder.candidates(recorded_path):
+        current_lines = _located(source, lines, texts)
+        if any(line.current_line for line in current_lines):
+            return AnnotatedFile(path, recorded_path, source, current_lines)
+    if recorded is None:
+        return AnnotatedFile(
+            path, recorded_path, None, tuple(sorted(lines, key=_most_first))
+        )
+    return AnnotatedFile(path, recorded_path, recorded, _located(recorded, lines, texts))
+
+
+def _located(
+    source: SourceText, lines: Iterable[AnnotatedLine], texts: Mapping[int, str | None]
+) -> tuple[AnnotatedLine, ...]:
+    located = []
+    for line in lines:
+        text = texts.get(line.line)
+        number = source.current_line(line.line, line.function, text)
+        if number is not None:
+            text = source.line_text(number)
+        located.append(replace(line, current_line=number, text=text or None))
+    return tuple(sorted(located, key=_most_first))
+
+
+def _most_first(line: AnnotatedLine) -> tuple[int, int, int, str]:
+    return -line.live_bytes, -line.allocated_bytes, line.line, line.function
