@@ -13,7 +13,9 @@ from snapconv.allocator.blocks import AddressSpace
 from snapconv.allocator.caching_allocator import CachingAllocator
 from snapconv.columns import Int64Column
 from snapconv.hypotheses.allocator_calls import AllocatorCalls, CallKind
-from snapconv.hypotheses.trial import Trial, _Run
+from snapconv.hypotheses.model_replay import ModelReplay
+from snapconv.hypotheses.trial_outcome import Trial
+from snapconv.hypotheses.trial_requests import requests_of
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot
 from snapconv.snapshot.segment_table import BlockState
@@ -27,7 +29,7 @@ def find_difference(calls: AllocatorCalls, device: DeviceSnapshot, addr: Int64Co
     ``addr`` are the addresses of the allocations.
     """
     run, addresses = (
-        _Run(calls, Trial(calls.file_settings, is_check=True)),
+        ModelReplay(requests_of(calls, Trial(calls.file_settings, is_check=True))),
         _TracedAddresses(calls.events),
     )
     run.allocator = CachingAllocator(settings=calls.file_settings, addresses=addresses)
@@ -36,7 +38,7 @@ def find_difference(calls: AllocatorCalls, device: DeviceSnapshot, addr: Int64Co
     for number, (operation, row, event) in enumerate(rows):
         if operation == CallKind.MALLOC:
             addresses.go_on_to(event)
-        run._make(number, number + 1)
+        run.make(calls.select(slice(number, number + 1)))
         if run.outcome.differs_at is not None:
             return (
                 f"from event {event} on: the model has {run.allocator.ledger.reserved_bytes} "

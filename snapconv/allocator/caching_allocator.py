@@ -111,10 +111,11 @@ class CachingAllocator:
         self._expandable = ExpandableMemory(self.settings, self.ledger, self._addresses)
         self._pools: dict[tuple[PoolId, bool], BlockPool] = {}
         self._active: dict[int, Block] = {}
-        # Addresses of blocks that other streams use too; freed blocks that are not complete, by
-        # address.
+        # Addresses of blocks that other streams use too; freed blocks that are not complete, in the
+        # order of their frees. Two of a trial may have one address: expandable segments grow into
+        # space that is assumed.
         self._shared: set[int] = set()
-        self._waiting: dict[int, Block] = {}
+        self._waiting: dict[Block, None] = {}
 
     def malloc(
         self,
@@ -174,7 +175,7 @@ class CachingAllocator:
         """
         self._request_free(block, frames)
         block.is_pending = True
-        self._waiting[block.addr] = block
+        self._waiting[block] = None
 
     def _request_free(self, block: Block, frames: Frames | None) -> None:
         block.is_allocated = False
@@ -184,8 +185,8 @@ class CachingAllocator:
 
     def complete(self, block: Block, frames: Frames | None = None) -> None:
         """Complete a pending free, where it is not complete yet."""
-        if self._waiting.get(block.addr) is block:
-            del self._waiting[block.addr]
+        if block in self._waiting:
+            del self._waiting[block]
             block.is_pending = False
             self._complete(block, frames)
 
@@ -196,7 +197,7 @@ class CachingAllocator:
 
     def process_events(self, frames: Frames | None = None) -> None:
         """Let all streams end and complete every pending free (synchronize_and_free_events)."""
-        for block in list(self._waiting.values()):
+        for block in list(self._waiting):
             self.complete(block, frames)
 
     def empty_cache(self, *, frames: Frames | None = None) -> None:
@@ -238,7 +239,7 @@ class CachingAllocator:
             else:
                 ledger.requested_bytes += block.requested_size
                 ledger.active_bytes += block.size
-                self._waiting[block.addr] = block
+                self._waiting[block] = None
         ledger.max_reserved_bytes = max(ledger.max_reserved_bytes, ledger.reserved_bytes)
         return dict(self._active)
 
@@ -363,7 +364,7 @@ class CachingAllocator:
         if self.ledger.listener is not None:
             self._record("free_completed", block, frames)
         block.frames = None
-        del self._active[block.addr]
+        self._active.pop(block.addr, None)
         block.rejoin()
 
     def _release_oversize(

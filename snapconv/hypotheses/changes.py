@@ -25,7 +25,8 @@ from snapconv.hypotheses.allocator_calls import (
     find_calls,
 )
 from snapconv.hypotheses.batch_growth import GROWING, scaled_requests
-from snapconv.hypotheses.trial import Trial, block_sizes, try_out
+from snapconv.hypotheses.trial import block_sizes, try_out
+from snapconv.hypotheses.trial_outcome import Trial
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action
 from snapconv.stacks.project_lines import SourceLine

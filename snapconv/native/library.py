@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-ABI = 4
+ABI = 5
 VARIABLE = "SNAPCONV_NATIVE"
 _MODES = ("auto", "no", "require")
 FILE = Path(__file__).with_name("core.dll" if sys.platform == "win32" else "core.so")
@@ -54,6 +54,12 @@ _FUNCTIONS = {
     "snapconv_walk_conflicts": "Lp",
     "snapconv_walk_least_space": "Lppp",
     "snapconv_walk_free": "-p",
+    "snapconv_replay_new": "pppU",
+    "snapconv_replay_free": "-p",
+    "snapconv_replay_adopt": "ipLpLp",
+    "snapconv_replay_place": "ipLpp",
+    "snapconv_replay_make": "ipLppppL",
+    "snapconv_replay_figures": "-pp",
 }
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
 from snapconv.hypotheses.allocator_calls import find_calls
-from snapconv.hypotheses.trial import Trial, try_out
+from snapconv.hypotheses.trial import try_out
+from snapconv.hypotheses.trial_outcome import Trial
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import write_anew

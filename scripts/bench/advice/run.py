@@ -20,7 +20,8 @@ from snapconv.answers.advice.findings import advise
 from snapconv.answers.what_if.setting_trials import Request, try_settings
 from snapconv.hypotheses.allocator_calls import CallKind, find_calls
 from snapconv.hypotheses.changes import Demand, scaled_batch
-from snapconv.hypotheses.trial import Outcome, Trial, try_out
+from snapconv.hypotheses.trial import try_out
+from snapconv.hypotheses.trial_outcome import Outcome, Trial
 from snapconv.units import format_bytes
 
 PROGRAM = Path(__file__).with_name("pairs.py")

@@ -20,7 +20,8 @@ from snapconv.answers.what_if.setting_trials import SEARCHED, candidates, why_re
 from snapconv.hypotheses.allocator_calls import AllocatorCalls, CallKind, find_calls
 from snapconv.hypotheses.batch_growth import GROWS_WITH_BATCH
 from snapconv.hypotheses.changes import Change, changed_calls, scaled_batch
-from snapconv.hypotheses.trial import Outcome, Trial, capacity_at_oom, try_out
+from snapconv.hypotheses.trial import capacity_at_oom, try_out
+from snapconv.hypotheses.trial_outcome import Outcome, Trial
 from snapconv.notes import Progress
 from snapconv.units import format_bytes
 

@@ -7,7 +7,7 @@ from snapconv.answers.what_if.setting_trials import (
     SettingTrials,
     rank,
 )
-from snapconv.hypotheses.trial import FailedRequest
+from snapconv.hypotheses.trial_outcome import FailedRequest
 from snapconv.units import format_bytes
 
 _NO_ORDER = "the order of the allocations decides the layout, and is not recorded"

@@ -23,7 +23,8 @@ from snapconv.hypotheses.allocator_calls import (
 )
 from snapconv.hypotheses.batch_growth import GROWS_WITH_BATCH, scaled_requests
 from snapconv.hypotheses.changes import scaled_batch
-from snapconv.hypotheses.trial import Outcome, Trial, capacity_at_oom, try_out
+from snapconv.hypotheses.trial import capacity_at_oom, try_out
+from snapconv.hypotheses.trial_outcome import Outcome, Trial
 from snapconv.notes import Progress
 from snapconv.phases.trace_phases import Phase
 from snapconv.replay.device_replay import Replay

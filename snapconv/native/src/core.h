@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Raised with every change to this file; library.py expects the same number. */
-#define SNAPCONV_ABI 4
+#define SNAPCONV_ABI 5
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
@@ -146,5 +146,83 @@ EXPORT int32_t snapconv_walk_undo(walk *w, int64_t n_events, const int8_t *kind,
                                   int64_t *block_bytes);
 EXPORT int64_t snapconv_walk_conflicts(const walk *w);
 EXPORT int64_t snapconv_walk_least_space(const walk *w, int64_t *addr, int64_t *space);
+
+/* The replay of calls to the allocator model. */
+
+typedef struct replay replay;
+
+/* The settings, and the memory; sizes in bytes, INT64_MAX for what is not limited. */
+enum replay_setting {
+    REPLAY_MAX_SPLIT_SIZE,
+    REPLAY_MAX_NON_SPLIT_ROUNDING,
+    REPLAY_LARGE_SEGMENT,
+    REPLAY_IS_EXPANDABLE,
+    REPLAY_CAPACITY,
+    REPLAY_LIMIT,
+    REPLAY_GARBAGE_BYTES,
+    REPLAY_IS_CHECK,
+    REPLAY_DEFAULT_POOL,
+    REPLAY_FIRST_ADDRESS,
+    N_REPLAY_SETTINGS
+};
+
+/* The columns of allocations, which are the caller's; behind them the requests that failed in the trace, in its order. */
+typedef struct {
+    int64_t n_rows; /* of allocations */
+    int64_t n_failed;
+    int64_t *size; /* rounded; from its call on, that of its block */
+    const int64_t *requested;
+    const int32_t *lane;
+    int64_t n_lanes;
+    const int64_t *lane_pool; /* twice the pool, and 1 more where it is the large one of two; sorted, then by stream */
+    int8_t *is_served; /* of each request that failed: 1 where it was served now, 0 where it failed again */
+} snapconv_rows;
+
+/* The outcome so far. */
+enum replay_figure {
+    FIGURE_REQUESTED,
+    FIGURE_ALLOCATED,
+    FIGURE_ACTIVE,
+    FIGURE_RESERVED,
+    FIGURE_MAX_ALLOCATED,
+    FIGURE_MAX_RESERVED,
+    FIGURE_SEGMENT_ALLOCS,
+    FIGURE_SEGMENT_MAPS,
+    FIGURE_N_REPEATED, /* requests that failed in the trace, made so far */
+    FIGURE_DIFFERS_AT, /* an event, -1 for none */
+    FIGURE_RAN_OUT, /* 1: the figures of the first request that failed follow */
+    FIGURE_FAILED_EVENT,
+    FIGURE_FAILED_ROW,
+    FIGURE_FAILED_SHORT,
+    FIGURE_FAILED_POOL_FREE,
+    FIGURE_FAILED_POOL_LARGEST,
+    FIGURE_FAILED_RESERVED,
+    FIGURE_FAILED_ALLOCATED,
+    N_FIGURES
+};
+
+/* Those of the memory before the calls: a segment's, and a live block's. */
+typedef struct {
+    int64_t addr, size;
+    int32_t lane, is_expandable;
+} snapconv_segment;
+
+typedef struct {
+    int64_t addr, size, row;
+    int32_t segment, is_pending;
+} snapconv_live;
+
+/* NULL where memory does not suffice. */
+EXPORT replay *snapconv_replay_new(const int64_t settings[N_REPLAY_SETTINGS], const snapconv_rows *rows, uint64_t seed);
+EXPORT void snapconv_replay_free(replay *r);
+/* Takes over segments with their live blocks: ordinary ones first, each kind by address. */
+EXPORT int32_t snapconv_replay_adopt(replay *r, int64_t n_segments, const snapconv_segment *segments, int64_t n_live,
+                                     const snapconv_live *live);
+/* Allocates live blocks anew; lane: that of each. DONE where memory runs out, as for the next. */
+EXPORT int32_t snapconv_replay_place(replay *r, int64_t n_live, const snapconv_live *live, const int32_t *lane);
+/* Makes some calls: operations as in allocator_calls.py; reserved_after: by event, for a check alone. */
+EXPORT int32_t snapconv_replay_make(replay *r, int64_t n_calls, const int8_t *operation, const int64_t *row,
+                                    const int64_t *event, const int64_t *reserved_after, int64_t n_events);
+EXPORT void snapconv_replay_figures(const replay *r, int64_t figures[N_FIGURES]);
 
 #endif

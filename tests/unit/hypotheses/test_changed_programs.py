@@ -28,7 +28,8 @@ from snapconv.hypotheses.changes import (
     scaled_batch,
     smaller,
 )
-from snapconv.hypotheses.trial import Trial, try_out
+from snapconv.hypotheses.trial import try_out
+from snapconv.hypotheses.trial_outcome import Trial
 from snapconv.writers.text.advice import advice_lines
 from tests.builders import MIB, TraceBuilder, frame
 

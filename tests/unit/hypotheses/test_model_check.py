@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from snapconv.hypotheses.allocator_calls import find_calls
-from snapconv.hypotheses.trial import Trial, try_out
+from snapconv.hypotheses.trial import try_out
+from snapconv.hypotheses.trial_outcome import Trial
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from snapconv.units import HOST

@@ -9,7 +9,8 @@ from scripts.fixtures.recorded_allocator import RecordedAllocator
 from snapconv.allocator.allocator_settings import MIB, AllocatorSettings
 from snapconv.allocator.caching_allocator import ModelOutOfMemory
 from snapconv.hypotheses.allocator_calls import CallKind, find_calls
-from snapconv.hypotheses.trial import Trial, capacity_at_oom, try_out
+from snapconv.hypotheses.trial import capacity_at_oom, try_out
+from snapconv.hypotheses.trial_outcome import Trial
 from snapconv.replay.device_replay import replay
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import TraceBuilder

@@ -9,10 +9,17 @@ import pytest
 
 from snapconv.cli.app import main
 from snapconv.errors import SnapconvError
+from snapconv.hypotheses import compiled_replay
+from snapconv.hypotheses.allocator_calls import find_calls
+from snapconv.hypotheses.trial_outcome import Trial
+from snapconv.hypotheses.trial_requests import requests_of
 from snapconv.native import library
+from snapconv.replay.device_replay import replay
+from snapconv.snapshot.load import load_snapshot
 from snapconv.snapshot.readers import compiled_pickle
 from tests.twins import needs_core, twin
 
+FIXTURE = Path(__file__).parents[3] / "fixtures" / "training_step.pickle"
 HEADER = Path(library.__file__).parent / "src" / "core.h"
 
 
@@ -64,6 +71,17 @@ def test_columns_of_events_have_the_same_numbers_and_sizes_in_python_and_c():
     for name, kind, (column, dtype) in zip(names, kinds, compiled_pickle._COLUMNS, strict=True):
         assert column.startswith(name)
         assert np.dtype(dtype) == kind
+
+
+def test_a_replay_has_the_same_settings_and_figures_in_python_and_c():
+    snapshot = load_snapshot(FIXTURE)
+    calls = find_calls(snapshot, snapshot.devices[0], replay(snapshot, snapshot.devices[0]))
+    settings = list(compiled_replay._settings(requests_of(calls, Trial(calls.file_settings))))
+    assert len(names_of("replay_setting")) - 1 == len(settings)
+    assert len(names_of("replay_figure")) - 1 == compiled_replay._N_FIGURES
+    figures = [name.removeprefix("figure_") for name in names_of("replay_figure")]
+    expected = [name.removesuffix("_bytes").removeprefix("n_") for name in compiled_replay._LEDGER]
+    assert figures[: len(expected)] == expected
 
 
 def test_no_leaves_the_core_out():
