@@ -10,7 +10,12 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.findings import Finding, advise
 from snapconv.answers.diff import paired
 from snapconv.answers.growth import bytes_per_iteration, find_growth, why_unknown
-from snapconv.answers.peak import total_of_either, totals_by_category
+from snapconv.answers.peak import (
+    NOTHING,
+    CategoryTotal,
+    total_of_either,
+    totals_by_category,
+)
 from snapconv.classification.categories import Category
 from snapconv.errors import InputError
 from snapconv.json_text import picked
@@ -265,7 +270,7 @@ def _category_check(
     """
     live = analysis.live_at_peak
     totals = {row.category: row for row in totals_by_category(analysis, live)}
-    total = totals[category.label]
+    total = totals.get(category.label) or CategoryTotal(category.label, *NOTHING)
     unknown = totals[Category.UNKNOWN.label].block_bytes
     if category not in (Category.GRADIENT, Category.OPTIMIZER_STATE):
         unknown -= total_of_either(analysis, live).block_bytes

@@ -21,7 +21,12 @@ from numpy.typing import NDArray
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
-from snapconv.classification.categories import Category, Evidence
+from snapconv.classification.categories import (
+    Category,
+    Evidence,
+    Trait,
+    categories_with,
+)
 from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
 from snapconv.columns import (
     BoolColumn,
@@ -127,10 +132,12 @@ class CategoryTotal:
 def totals_by_category(
     analysis: DeviceAnalysis, live: BoolColumn
 ) -> tuple[CategoryTotal, ...]:
-    """Sum every category, also those without memory."""
-    order = (*list(Category)[1:], Category.UNKNOWN)
+    """Sum every category, also those without memory, unless only a recorder sees them."""
     sums = sums_by_name(analysis, live, Category, analysis.classification.category)
-    return tuple(CategoryTotal(name.label, *sums.get(name, NOTHING)) for name in order)
+    recorded = set(categories_with(Trait.ONLY_RECORDED))
+    order = (*list(Category)[1:], Category.UNKNOWN)
+    shown = [name for name in order if name in sums or name not in recorded]
+    return tuple(CategoryTotal(name.label, *sums.get(name, NOTHING)) for name in shown)
 
 
 def total_of_either(analysis: DeviceAnalysis, live: BoolColumn) -> CategoryTotal:

@@ -30,6 +30,8 @@ class Category(_Words):
     TEMPORARY = 7
     COMMUNICATION = 8
     KV_CACHE = 9
+    GATHERED_WEIGHT = 10
+    UNREDUCED_GRADIENT = 11
 
 
 class Trait(Flag):
@@ -57,6 +59,8 @@ class Trait(Flag):
     REPLACED = auto()
     # Lines that free it free nothing else.
     FREED_BY_LINE = auto()
+    # Only a recorder sees it: reports of other files have no row for it.
+    ONLY_RECORDED = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +124,31 @@ ABOUT: dict[Category, About] = {
         "device, such as a replay buffer",
         returned="batch",
     ),
+    Category.GATHERED_WEIGHT: About(
+        "gathered weights",
+        "#500af0",
+        Trait.COMPUTED
+        | Trait.READ_BY_EVERYTHING
+        | Trait.NO_SPARE_WEIGHT
+        | Trait.ONLY_RECORDED,
+        "in a capture: whole weights that FSDP gathers from the shards of all ranks, until it frees "
+        "them again",
+    ),
+    Category.UNREDUCED_GRADIENT: About(
+        "unreduced gradients",
+        "#c3f5c3",
+        Trait.COMPUTED
+        | Trait.READ_BY_EVERYTHING
+        | Trait.NO_SPARE_WEIGHT
+        | Trait.ONLY_RECORDED,
+        "in a capture: gradients of whole weights before FSDP reduces them to shards, and the "
+        "buckets of DistributedDataParallel, unless gradients are views of them",
+    ),
     Category.COMMUNICATION: About(
-        "communication", "#5a3d28", Trait.COMPUTED, "buffers of collectives"
+        "communication buffers",
+        "#5a3d28",
+        Trait.COMPUTED,
+        "inputs, outputs and staging of collectives",
     ),
     Category.WORKSPACE: About(
         "workspaces",

@@ -18,6 +18,7 @@ from snapconv.classification.decisions import (
     Condition,
     Decided,
     Fact,
+    FrameFact,
     Proposal,
     Reason,
     feature_condition,
@@ -87,6 +88,21 @@ def _record_condition(find_rows: Callable[[RecordedMatches], Int64Column]) -> Co
         return decided.features.mask(rows[rows >= 0])
 
     return Condition(find)
+
+
+@_record_condition
+def _gathered(recorded: RecordedMatches) -> Int64Column:
+    return recorded.gathered
+
+
+@_record_condition
+def _unreduced(recorded: RecordedMatches) -> Int64Column:
+    return recorded.unreduced
+
+
+@_record_condition
+def _buffers(recorded: RecordedMatches) -> Int64Column:
+    return recorded.buffers
 
 
 @_record_condition
@@ -277,6 +293,24 @@ _ATTRIBUTE = Reason(
 )
 
 RECORDED = (
+    # First: what is gathered is the module's parameter for a while.
+    _recorded(
+        Category.GATHERED_WEIGHT,
+        Reason("recorded-as-gathered", "FSDP gathered a whole weight in it"),
+        _gathered,
+    ),
+    _recorded(
+        Category.UNREDUCED_GRADIENT,
+        Reason("recorded-as-unreduced", "FSDP took a whole gradient from it, to reduce it"),
+        _unreduced,
+    ),
+    _recorded(
+        Category.COMMUNICATION,
+        Reason(
+            "recorded-as-buffer-of-fsdp", "FSDP gathered from it, or reduced what is in it"
+        ),
+        _buffers,
+    ),
     _recorded(
         WEIGHT,
         Reason("recorded-as-parameter", "it was the memory of a parameter of the model"),
@@ -302,6 +336,7 @@ RECORDED = (
         Reason("recorded-as-gradient", "it was the memory of a gradient"),
         _gradients,
     ),
+    FrameFact(Category.UNREDUCED_GRADIENT, Role.BUCKET, _is_recorded),
     _recorded(
         STATE,
         Reason("recorded-as-optimizer-state", "it was the memory of an optimizer state"),

@@ -23,7 +23,7 @@ from snapconv.guest.own_frames import (
 )
 from snapconv.guest.replacement import replaced
 from snapconv.guest.script_signals import deliver_waiting, waiting
-from snapconv.guest.torch_surface import Feature
+from snapconv.guest.torch_surface import Changed, Feature
 from snapconv.notes import Note
 
 _Result = TypeVar("_Result")
@@ -72,15 +72,15 @@ class Guard:
 
     ``failure`` is the first of them, and ``report`` has as text where it happened: a kept traceback
     would hold the program's frames, and with them its tensors, for as long as it runs. After a
-    failure nothing more is run: what it left is not to be trusted. ``is_left_out``: there is
-    nothing to run at all.
+    failure nothing more is run: what it left is not to be trusted. ``lacking`` is what torch does
+    not have, so that nothing is run at all.
     """
 
     failure: Exception | None = None
     report = location = ""
     # The cost of a failure, where more is known of it than by the feature.
     cost = ""
-    is_left_out = False
+    lacking = ""
 
     def __init__(self, feature: Feature = Feature.MEMORY) -> None:
         self._pid = os.getpid()
@@ -94,7 +94,7 @@ class Guard:
     @property
     def is_off(self) -> bool:
         """Whether nothing is run: left out, failed, or in a forked child."""
-        return self.failure is not None or self.is_left_out or os.getpid() != self._pid
+        return bool(self.failure is not None or self.lacking or os.getpid() != self._pid)
 
     def run(self, work: Callable[..., _Result], /, *arguments: Any) -> _Result | None:
         """Do a piece of work; None where it failed, or may not run."""
@@ -231,6 +231,11 @@ class Guards:
     def of(self, feature: Feature) -> Guard:
         """Return the guard of a feature."""
         return self._guards.setdefault(feature, Guard(feature))
+
+    def changed(self) -> Changed:
+        """Return the features that are left out, each with what this torch lacks."""
+        guards = self._guards.items()
+        return {feature: guard.lacking for feature, guard in guards if guard.lacking}
 
     def notes(self) -> tuple[Note, ...]:
         """Say which features a fault of ours has ended."""

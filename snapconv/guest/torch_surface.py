@@ -43,6 +43,8 @@ class Feature(Enum):
     MODEL_CALLS = "calls of models"
     SAVED_TENSORS = "tensors saved for backward"
     COPIES = "copies of tensors and models"
+    FULLY_SHARDED = "gathered weights and unreduced gradients of fully_shard"
+    FLAT_SHARDED = "gathered weights and unreduced gradients of FullyShardedDataParallel"
     TIMES = "times of operations"
     CUSTOM_FUNCTION_TIMES = "times of custom functions"
     COMPILED_FUNCTION_TIMES = "times of compiled functions"
@@ -161,6 +163,32 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
         Attributes("torch.Tensor", ("__deepcopy__",)),
         Attributes("torch.nn.Parameter", ("__deepcopy__",)),
         Attributes("torch.nn.Module", ("__setstate__",)),
+    ),
+    # A program may import them later than anything is compared: then they are compared once more.
+    Feature.FULLY_SHARDED: (
+        Attributes(
+            "torch.distributed.fsdp._fully_shard._fsdp_param.FSDPParam",
+            ("to_unsharded",),
+            # Instances have it.
+            optional=("_unsharded_param",),
+        ),
+        Attributes(
+            "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup",
+            ("post_backward",),
+        ),
+    ),
+    Feature.FLAT_SHARDED: (
+        Attributes(
+            "torch.distributed.fsdp._flat_param.FlatParamHandle",
+            ("unshard", "uses_sharded_strategy", "_get_padded_unsharded_flat_param"),
+        ),
+        Attributes(
+            "torch.distributed.fsdp._flat_param.FlatParameter", optional=("_mp_shard",)
+        ),
+        Attributes(
+            "torch.distributed.fsdp._runtime_utils",
+            ("_post_backward_hook", "_get_reduce_scatter_tensors"),
+        ),
     ),
     Feature.TIMES: (
         Attributes("torch.overrides", ("TorchFunctionMode",)),

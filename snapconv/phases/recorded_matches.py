@@ -32,6 +32,9 @@ _RECORDS = (
     "saved",
     "copies",
     "attributes",
+    "gathered",
+    "unreduced",
+    "buffers",
 )
 
 
@@ -49,6 +52,9 @@ class RecordedMatches:
     copies: Int64Column
     originals: Int64Column
     attributes: Int64Column
+    gathered: Int64Column
+    unreduced: Int64Column
+    buffers: Int64Column
 
 
 def match_recorded(

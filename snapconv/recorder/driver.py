@@ -15,7 +15,7 @@ from snapconv.errors import SnapconvError
 from snapconv.guest import own_frames
 from snapconv.guest.guard import Guard, Guards
 from snapconv.guest.symbols import name_every_function
-from snapconv.guest.torch_surface import Changed, Feature, changed_notes, probe
+from snapconv.guest.torch_surface import Feature, changed_notes, probe
 from snapconv.notes import Note
 from snapconv.recorder import environment, memory_history
 from snapconv.recorder.interception import Interception
@@ -98,7 +98,6 @@ class Driver:
         self.guard = Guard()
         self.guards = Guards()
         self.interception = Interception(self.guards)
-        self.changed: Changed = {}
         self.device = options.device or 0  # until CUDA starts
         self.parts = ExitStack()
         self._simulation = simulation
@@ -137,9 +136,8 @@ class Driver:
 
     def _turn_on(self) -> None:
         environment.require_history()
-        self.changed = probe(is_for_simulation=False)
-        for feature in self.changed:
-            self.guards.of(feature).is_left_out = True
+        for feature, name in probe(is_for_simulation=False).items():
+            self.guards.of(feature).lacking = name
         self.policy.turn_on(self)
 
     def wait_for_cuda(self) -> None:
@@ -330,7 +328,7 @@ class Driver:
     ) -> dict[str, Any]:
         """Return the contents with how the program ended, and with the notes on our own work."""
         metadata = {**contents["snapconv"], "ended": ended.values()}
-        notes = [*changed_notes(self.changed), *self.guards.notes(), *faults]
+        notes = [*changed_notes(self.guards.changed()), *self.guards.notes(), *faults]
         metadata["notes"] = metadata["notes"] + note_rows(notes)
         return {**contents, "snapconv": metadata}
 

@@ -6,7 +6,7 @@ them away when the last has left. A fault in one ends that source alone.
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from enum import Enum, auto
 from functools import partial
@@ -15,7 +15,8 @@ from types import FrameType
 from typing import Any
 
 from snapconv.guest.guard import Guard, Guards
-from snapconv.guest.torch_surface import Feature
+from snapconv.guest.import_hook import when_imported
+from snapconv.guest.torch_surface import SURFACE, Feature, missing
 
 
 class Event(Enum):
@@ -34,11 +35,16 @@ class Event(Enum):
     MODULE_REGISTERED = auto()  # owner, name, module or None
     TENSOR_COPIED = auto()  # original, copy
     MODULE_RESTORED = auto()  # module, from a pickle or as a copy
+    WEIGHTS_GATHERED = auto()  # tensors of whole weights, on any thread, as the next two
+    GRADIENTS_TO_REDUCE = auto()  # tensors or None
+    BUFFERS_IN_USE = auto()  # tensors or None, of a collective
 
 
 Listeners = Mapping[Event, Callable[..., object]]
 Report = Callable[..., None]
 Source = Callable[[Report, Guard], AbstractContextManager[None]]
+# The holder of a function, its name, and what is run around it.
+Wrapper = tuple[Any, str, Callable[..., Any]]
 
 
 class Interception:
@@ -262,6 +268,72 @@ def _calls(report: Report, guard: Guard) -> Iterator[None]:
             warnings.filters.remove(own_filter)  # type: ignore[attr-defined]  # it is a list
 
 
+_FULLY_SHARDED = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+_FLAT_SHARDED = "torch.distributed.fsdp._runtime_utils"
+
+
+def _fully_sharded(report: Report, guard: Guard) -> AbstractContextManager[None]:
+    """Report what ``fully_shard`` gathers, and whole gradients as it begins to reduce them."""
+
+    def gathered(call: Callable[[], Any], weight: Any, *_: Any, **__: Any) -> Any:
+        result = call()
+        tensors = (*weight.all_gather_outputs, weight._unsharded_param)
+        report(Event.WEIGHTS_GATHERED, tensors)
+        return result
+
+    def reduced(call: Callable[[], Any], group: Any, *_: Any, **__: Any) -> Any:
+        for weight in group.fsdp_params:
+            whole = getattr(weight, "_unsharded_param", None)
+            gradient = None if whole is None else whole.grad
+            accumulated = getattr(weight, "unsharded_accumulated_grad", None)
+            report(Event.GRADIENTS_TO_REDUCE, (gradient, accumulated))
+        return call()
+
+    def wrappers() -> Iterator[Wrapper]:
+        group = sys.modules[_FULLY_SHARDED]
+        yield group.FSDPParam, "to_unsharded", gathered
+        yield group.FSDPParamGroup, "post_backward", reduced
+
+    return _wrapped_when_imported(guard, _FULLY_SHARDED, wrappers)
+
+
+def _flat_sharded(report: Report, guard: Guard) -> AbstractContextManager[None]:
+    """Report what FullyShardedDataParallel gathers, and whole gradients as it reduces them."""
+
+    def gathered(call: Callable[[], Any], handle: Any, *_: Any, **__: Any) -> Any:
+        result = call()
+        if handle.uses_sharded_strategy:
+            report(Event.WEIGHTS_GATHERED, (handle._get_padded_unsharded_flat_param(),))
+            # The shard in the type of the whole weights, from which they are gathered.
+            shard = getattr(handle.flat_param, "_mp_shard", None)
+            report(Event.BUFFERS_IN_USE, (shard,))
+        return result
+
+    def reduced(
+        call: Callable[[], Any], _state: Any, handle: Any, *_: Any, **__: Any
+    ) -> Any:
+        if handle.uses_sharded_strategy:
+            report(Event.GRADIENTS_TO_REDUCE, (handle.flat_param.grad,))
+        return call()
+
+    def reduces(
+        call: Callable[[], Any], _state: Any, gradient: Any, *_: Any, **__: Any
+    ) -> Any:
+        """See the gradient in the type in which it is reduced, and padded."""
+        padded, shard = call()
+        report(Event.GRADIENTS_TO_REDUCE, (gradient,))
+        report(Event.BUFFERS_IN_USE, (padded,))
+        return padded, shard
+
+    def wrappers() -> Iterator[Wrapper]:
+        runtime = sys.modules[_FLAT_SHARDED]
+        yield runtime.FlatParamHandle, "unshard", gathered
+        yield runtime, "_post_backward_hook", reduced
+        yield runtime, "_get_reduce_scatter_tensors", reduces
+
+    return _wrapped_when_imported(guard, _FLAT_SHARDED, wrappers)
+
+
 _SOURCES: dict[Feature, tuple[Source, tuple[Event, ...]]] = {
     Feature.MODULES: (_registrations, (Event.TENSOR_REGISTERED, Event.MODULE_REGISTERED)),
     Feature.BUILT_OPTIMIZERS: (_optimizers, (Event.OPTIMIZER_BUILT,)),
@@ -273,13 +345,33 @@ _SOURCES: dict[Feature, tuple[Source, tuple[Event, ...]]] = {
         _backward_passes,
         (Event.BACKWARD_BEGINS, Event.BACKWARD_ENDS),
     ),
+    Feature.FULLY_SHARDED: (
+        _fully_sharded,
+        (Event.WEIGHTS_GATHERED, Event.GRADIENTS_TO_REDUCE),
+    ),
+    Feature.FLAT_SHARDED: (
+        _flat_sharded,
+        (Event.WEIGHTS_GATHERED, Event.GRADIENTS_TO_REDUCE, Event.BUFFERS_IN_USE),
+    ),
 }
 
 
 @contextmanager
-def _wrapped(
-    guard: Guard, *wrappers: tuple[Any, str, Callable[..., Any]]
+def _wrapped_when_imported(
+    guard: Guard, module: str, wrappers: Callable[[], Iterable[Wrapper]]
 ) -> Iterator[None]:
+    """Run work around functions of a module of torch that the program may import, or may not."""
+
+    def imported() -> None:
+        guard.lacking = guard.lacking or next(missing(SURFACE[guard.feature]), "")
+        guard.enter(parts, lambda: _wrapped(guard, *wrappers()))
+
+    with ExitStack() as parts, when_imported(module, imported):
+        yield
+
+
+@contextmanager
+def _wrapped(guard: Guard, *wrappers: Wrapper) -> Iterator[None]:
     """Run ``work(call, *arguments)`` around functions.
 
     Our wrapper stays, and idles, where others have wrapped it.

@@ -60,7 +60,7 @@ class ChosenCaptures:
 
     def turn_on(self, driver: Driver) -> None:
         """Count steps, and observe where the first is chosen."""
-        for note in changed_notes(driver.changed):
+        for note in changed_notes(driver.guards.changed()):
             _LOG.warning("snapconv: %s", note.message)
         driver.wait_for_cuda()
 

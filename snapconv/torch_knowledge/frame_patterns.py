@@ -16,7 +16,7 @@ Role = IntEnum("Role", (
     "CACHE", "COMPILED", "PINNED_BATCH", "OFFLOADED", "CACHE_UPDATE", "STATES",
     "COLLECTED", "REPLICA", "SCATTERED", "NAMED_WEIGHTS", "NAMED_CACHE", "ACCUMULATION",
     "LAYER", "SET_GRAD", "LOADED", "GATHERED", "IN_PLACE", "CAST", "UNCACHED",
-    "COLLECTOR", "CHECKPOINTED", "ADAPTED", "PARAMETRIZED",
+    "COLLECTOR", "CHECKPOINTED", "ADAPTED", "PARAMETRIZED", "BUCKET",
 ), start=0)  # fmt: skip
 
 
@@ -437,6 +437,13 @@ FRAME_RULES = (
         file="deepspeed/runtime/zero/",
         reason="ZeRO copies gradients into it, to reduce them together",
         seen="source of DeepSpeed 0.19; seen with torch 2.13",
+    ),
+    FrameRule(
+        "bucket-of-ddp",
+        Role.BUCKET,
+        function="^c10d::Reducer::initialize_bucket",
+        reason="DistributedDataParallel copies gradients into it, to reduce them together",
+        seen="2.13-2.15",
     ),
     FrameRule(
         "unsharded-weights",

@@ -27,6 +27,9 @@ _KINDS = (
     "saved",
     "attributes",
     "copies",
+    "gathered_weights",
+    "unreduced_gradients",
+    "communication_buffers",
 )
 # A buffer that is filled once, or loaded, is not written to again and again.
 _LEAST_WRITTEN = 2
@@ -197,6 +200,13 @@ class MemoryRecords:
         for source, row in zip(memory_rows(original), memory_rows(copy), strict=False):
             if source["device"] == row["device"]:
                 self._add("copies", {"original": source["addr"]} | row)
+
+    def memory(self, kind: str, iteration: int, tensors: Iterable[Tensor | None]) -> None:
+        """Note the memory of tensors under one of the keys of the metadata."""
+        for tensor in tensors:
+            rows = () if tensor is None else memory_rows(tensor)
+            for row in rows:
+                self._add(kind, {"iteration": iteration} | row)
 
     def attributes(self, modules: Iterable[Module]) -> None:
         """Note tensors that modules hold as plain attributes, and whether they were written to."""

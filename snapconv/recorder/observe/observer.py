@@ -12,7 +12,8 @@ modules, backward, and the optimizer's steps. Each is written into the trace too
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from snapconv.guest.guard import Guards
@@ -27,6 +28,12 @@ from snapconv.recorder.spans import SpanLog
 
 _Result = TypeVar("_Result")
 
+# The keys in the metadata of what is noted at events.
+_MEMORY_OF_SHARDING = {
+    Event.WEIGHTS_GATHERED: "gathered_weights",
+    Event.GRADIENTS_TO_REDUCE: "unreduced_gradients",
+    Event.BUFFERS_IN_USE: "communication_buffers",
+}
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 _MAX_PHASES = 100_000
 
@@ -97,7 +104,11 @@ class Observer:
             Event.STEP_BEGINS: self._begin_step,
             Event.STEP_ENDS: self._end_step,
         }
-        return {event: self._listener(work) for event, work in works.items()}
+        listeners = {event: self._listener(work) for event, work in works.items()}
+        # Backward passes run on threads of torch's own.
+        for event, kind in _MEMORY_OF_SHARDING.items():
+            listeners[event] = partial(self._run, self._note_memory, kind)
+        return listeners
 
     @property
     def failure(self) -> Exception | None:
@@ -304,6 +315,9 @@ class Observer:
             ]
             self._optimizers.append(weakref.ref(optimizer))
             self._registrations.is_changed = True
+
+    def _note_memory(self, kind: str, tensors: Iterable[Tensor | None]) -> None:
+        self._records.memory(kind, self._iteration, tensors)
 
     def _note_saved(self, tensor: Tensor) -> None:
         running = self._running[-1] if self._running else None

@@ -58,6 +58,9 @@ _LISTS = {
     "gradients": "gradients",
     "states": "optimizer_states",
     **{key: key for key in ("inputs", "saved", "copies", "attributes")},
+    "gathered": "gathered_weights",
+    "unreduced": "unreduced_gradients",
+    "buffers": "communication_buffers",
 }
 # The columns of numbers of a tensor: the key, the bounds, and what a missing one is; None: it may
 # not miss.
@@ -153,7 +156,8 @@ class Metadata:
 
     ``earlier`` are earlier places of parameters, ``inputs`` what a model was called with, ``saved``
     what autograd saved for backward, ``copies`` those of ``deepcopy``, ``attributes`` plain ones of
-    modules.
+    modules. Of FSDP, ``gathered`` are whole weights, ``unreduced`` their gradients, ``buffers``
+    those of collectives.
     """
 
     project: RecordedProject
@@ -173,6 +177,9 @@ class Metadata:
     saved: RecordedTensors
     copies: RecordedTensors
     attributes: RecordedTensors
+    gathered: RecordedTensors
+    unreduced: RecordedTensors
+    buffers: RecordedTensors
     phases: PhaseTable
     iterations: PhaseTable
 

@@ -69,6 +69,7 @@ EXAMPLES = {
     "scattered": ("scatter_map", "torch/nn/parallel/scatter_gather.py"),
     "process-group": ("c10d::ProcessGroupNCCL::allgather(std::vector<at::Tensor>&)", ""),
     "gradient-bucket": ("setup_buckets", f"{SITE}/deepspeed/runtime/zero/stage_1_and_2.py"),
+    "bucket-of-ddp": ("c10d::Reducer::initialize_buckets(std::vector<int>)", "??"),
     "collective": (
         "foreach_all_gather",
         "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
