@@ -14,8 +14,10 @@ from snapconv.recorder.observe.tensors import (
     bytes_on_cpu,
     graph_nodes,
     memory_rows,
+    mesh_values,
     named_tensors,
     shape_and_type,
+    shard_values,
 )
 
 # What the metadata has besides parameters, in this order.
@@ -57,6 +59,7 @@ class MemoryRecords:
         self._rows: defaultdict[str, OrderedDict[Hashable, Row]] = defaultdict(OrderedDict)
         self._numbers = count()
         self._n_on_cpu = 0
+        self._meshes: list[Row] = []
         # The versions of buffers when their memory was first noted, by key and place.
         self._versions: dict[tuple[Key, int, int], int] = {}
         # Tensors that get gradients and are no parameters, by identity, and the iterations
@@ -91,14 +94,27 @@ class MemoryRecords:
             if slot.is_loose and addresses & noted_addresses:
                 continue
             noted_addresses |= addresses
+            former = self._rows["parameters"].get(slot.key, {})
+            place = self._place(tensor)
+            if len(place.get("placements", ())) < len(former.get("placements", ())):
+                continue  # the whole weight, which stands in for its shard while it is gathered
             if len(rows) == 1:
                 self._note_move(slot.key, rows[0])
             values = picked(slot, ("name", "kind", "module", "frames"))
-            values |= shape_and_type(tensor)
+            values |= shape_and_type(tensor) | place
             if slot.kind == "buffer":
                 values["written"] = self._is_written_again(slot.key, tensor, rows[0])
             for row in rows:
                 self._add("parameters", values | row, slot.key)
+
+    def _place(self, tensor: Tensor) -> Row:
+        """Return how a tensor is sharded, with the position of its mesh; empty if it is not."""
+        mesh = mesh_values(tensor)
+        if mesh is None:
+            return {}
+        if mesh not in self._meshes:
+            self._meshes.append(mesh)
+        return {"mesh": self._meshes.index(mesh)} | shard_values(tensor)
 
     def _is_written_again(self, key: Key, tensor: Tensor, row: Row) -> bool:
         """Return whether a buffer was written to several times since its memory was first noted."""
@@ -256,6 +272,7 @@ class MemoryRecords:
         return {
             "parameters_on_cpu_bytes": self._n_on_cpu,
             "parameters": [plain(row) for _, row in parameters],
+            "meshes": self._meshes,
             **facts,
         }
 

@@ -1,5 +1,6 @@
 """Tensors as plain rows: those in a value, their memory on the device, and their shape."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -110,6 +111,36 @@ def shape_and_type(tensor: Tensor) -> Row:
         "shape": [int(n) for n in tensor.shape],
         "dtype": str(tensor.dtype).removeprefix("torch."),
     }
+
+
+def mesh_values(tensor: Tensor) -> Row | None:
+    """Return the mesh that a tensor is sharded over and this rank's place in it; None for none.
+
+    ``names`` are empty for a mesh without names, ``coordinates`` for a rank outside of it.
+    """
+    module = sys.modules.get("torch.distributed.tensor")
+    if module is None or not isinstance(tensor, module.DTensor):
+        return None
+    mesh = tensor.device_mesh
+    return {
+        "names": list(mesh.mesh_dim_names or ()),
+        "shape": [int(n) for n in mesh.shape],
+        "coordinates": [int(n) for n in mesh.get_coordinate() or ()],
+    }
+
+
+def shard_values(tensor: Tensor) -> Row:
+    """Return how a tensor lies on each axis of its mesh, and the shape of this rank's part."""
+    placements = []
+    for placement in tensor.placements:
+        # torch's StridedShard is private.
+        name = type(placement).__name__.removeprefix("_")
+        value = getattr(placement, "dim", getattr(placement, "reduce_op", ""))
+        placements.append(f"{name}({value})")
+    parts = plain_tensors(tensor)
+    # A shard that is a wrapper of several tensors has no shape of its own.
+    shape = [int(n) for n in parts[0].shape] if len(parts) == 1 else []
+    return {"placements": placements, "local_shape": shape}
 
 
 def bytes_on_cpu(tensor: Tensor) -> int:

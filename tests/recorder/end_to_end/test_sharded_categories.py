@@ -1,6 +1,8 @@
 """Categories of a sharded job: what a rank gathers, has yet to reduce, and exchanges, by arithmetic."""
 
 import importlib
+import math
+import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -90,11 +92,12 @@ def categories(run):
     if dist.is_initialized():
         dist.destroy_process_group()
 
-    def categories(script, **settings):
+    def categories(script, rows=ROWS, **settings):
         lines = "".join(f"{name} = {value}\n" for name, value in settings.items())
         options = ("--no-compute", "--world-size", str(N_RANKS), "--ranks", "3")
         importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode.cache_clear()
-        done = run(lines + script + TRAIN, before=MODEL, options=options)
+        before = MODEL.replace(str(ROWS), str(rows))
+        done = run(lines + script + TRAIN, before=before, options=options)
         assert done.code == 0, done.err
         (capture,) = done.folder.glob("*.capture")
         (device,) = snapconv.load(capture).devices
@@ -104,6 +107,8 @@ def categories(run):
             return Counter(device.allocations.requested_bytes[rows].tolist())
 
         sizes.capture, sizes.device = capture, device
+        contents = pickle.loads((capture / "snapshot.pickle").read_bytes())
+        sizes.metadata = contents["snapconv"]
         return sizes
 
     yield categories
@@ -183,6 +188,39 @@ def test_buckets_of_ddp_are_unreduced_gradients_unless_gradients_are_their_views
     assert at_peak(snapconv.Category.GRADIENT) == n_bytes
     unreduced = 0 if as_views else n_bytes
     assert at_peak(snapconv.Category.UNREDUCED_GRADIENT) == unreduced
+
+
+ON_A_MESH = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import parallel
+mesh = init_device_mesh("cuda", (4, 2), mesh_dim_names=("dp", "tp"))
+model = model.cuda()
+for block in model:
+    plan = {"up": parallel.ColwiseParallel(), "down": parallel.RowwiseParallel()}
+    parallel.parallelize_module(block, mesh["tp"], plan)
+    fully_shard(block, mesh=mesh["dp"], reshard_after_forward=False)
+fully_shard(model, mesh=mesh["dp"])
+model(torch.ones(4, 130, device="cuda"))  # leaves the weights of blocks gathered
+"""
+
+
+def test_a_sharded_parameter_has_its_place_in_the_mesh(categories):
+    metadata = categories(ON_A_MESH, rows=1024).metadata
+    assert (metadata["rank"], metadata["coordinates"]) == (3, "dp=1,tp=1")
+    rows = {row["name"]: row for row in metadata["parameters"]}
+    assert set(rows) == {f"{i}.{name}.weight" for i in range(3) for name in ("up", "down")}
+    for name, row in rows.items():
+        (mesh,) = [metadata["meshes"][row["mesh"]]]
+        assert mesh == {"names": ["dp", "tp"], "shape": [4, 2], "coordinates": [1, 1]}
+        # Of up's 1024 rows two ranks have a half each, and four share a half. Of down's columns
+        # too; of its 130 rows each of four has 33, the last 31.
+        is_up = "up" in name
+        assert row["shape"] == ([1024, 130] if is_up else [130, 1024])
+        assert row["local_shape"] == ([128, 130] if is_up else [33, 512])
+        first = "StridedShard(0)" if is_up else "Shard(0)"
+        assert row["placements"] == [first, "Shard(0)" if is_up else "Shard(1)"]
+        assert row["bytes"] == 4 * math.prod(row["local_shape"])
 
 
 CHANGED = """
