@@ -71,6 +71,34 @@ class Group:
     most_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis of the mesh, along which ranks are compared that are equal on all others.
+
+    ``n_compared`` are the sets of such ranks, ``n_unequal`` those whose peaks differ by enough to
+    count. ``difference_bytes`` is the largest difference of peaks in a set, between the coordinates
+    ``highest`` and ``lowest``.
+    """
+
+    name: str
+    n_coordinates: int
+    n_compared: int
+    n_unequal: int
+    difference_bytes: int
+    highest: int
+    lowest: int
+
+    @property
+    def sentence(self) -> str:
+        """Say whether peaks differ along the axis, and how."""
+        if not self.n_unequal:
+            return "peaks are equal"
+        high, low = f"{self.name}={self.highest}", f"{self.name}={self.lowest}"
+        sets = f"{self.n_unequal} of {counted(self.n_compared, 'set')}"
+        difference = format_bytes(self.difference_bytes)
+        return f"{high} has up to {difference} more than {low}; unequal in {sets}"
+
+
 class Kind(str, Enum):
     """The kinds of findings; the values stand in every output."""
 
@@ -108,6 +136,7 @@ class JobReport:
     files: tuple[RankFile, ...]
     groups: tuple[Group, ...]
     findings: tuple[Finding, ...]
+    axes: tuple[Axis, ...] = ()
 
     @property
     def n_files(self) -> int:
@@ -180,6 +209,7 @@ def report_job(
         files=tuple(rows),
         groups=tuple(_group(_name(stage), group) for stage, group in groups.items()),
         findings=tuple(findings),
+        axes=tuple(_axes(entries)),
     )
 
 
@@ -447,6 +477,40 @@ def _remaining_words(entries: Sequence[Entry], usable_bytes: int | None) -> str:
 
 
 # --- imbalance
+
+
+def _axes(entries: Sequence[Entry]) -> Iterator[Axis]:
+    """Compare the ranks along each axis of a mesh that has several."""
+    sizes: dict[str, set[int]] = defaultdict(set)
+    for entry in entries:
+        for axis, index in entry.file.coordinates.items():
+            sizes[axis].add(index)
+    several = [axis for axis, coordinates in sizes.items() if len(coordinates) > 1]
+    if len(several) < 2:  # the ranks of one axis are compared as a group
+        return
+    for axis in several:
+        sets: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
+        for file, device, number in entries:
+            others = {**file.coordinates}
+            index = others.pop(axis, None)
+            if index is not None:
+                key = (number, *sorted(others.items()))
+                sets[key].append((device.peak_bytes, index))
+        yield _axis(
+            axis, len(sizes[axis]), [ranks for ranks in sets.values() if len(ranks) > 1]
+        )
+
+
+def _axis(name: str, n_coordinates: int, sets: Sequence[list[tuple[int, int]]]) -> Axis:
+    """Sum up an axis by the peaks and coordinates of the ranks in each set."""
+    extremes = [(max(ranks), min(ranks)) for ranks in sets]
+    is_unequal = [high - low > _LEAST_SHARE * high for (high, _), (low, _) in extremes]
+    (high, highest), (low, lowest) = max(
+        extremes, key=lambda pair: pair[0][0] - pair[1][0], default=((0, 0), (0, 0))
+    )
+    return Axis(
+        name, n_coordinates, len(sets), sum(is_unequal), high - low, highest, lowest
+    )
 
 
 def _uneven_axes(groups: Sequence[list[Entry]]) -> Iterator[Finding]:

@@ -56,6 +56,8 @@ def _lines(report: JobReport) -> Iterator[str]:
     yield f"<h1>{_text(title)}</h1><ul>"
     for finding in report.findings:
         yield f"<li>{_text(finding.sentence)}</li>"
+    for axis in report.axes:
+        yield f"<li>{_text(f'{axis.name} ({axis.n_coordinates}): {axis.sentence}')}</li>"
     for file in report.errors:
         yield f'<li class="e">{_text(f"{file.name}: {file.error}")}</li>'
     rows = [(file, device) for file in report.last_dumps for device in file.devices]

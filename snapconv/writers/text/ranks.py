@@ -28,6 +28,7 @@ def job_lines(report: JobReport, *, n_rows: int | None = None) -> Iterator[str]:
         yield from _section(title, [finding.sentence for finding in report.select(kind)])
     yield from _section("not read", [_unread(file) for file in report.errors])
     yield from _group_lines(report)
+    yield from _axis_lines(report)
     yield from _rank_lines(report, n_rows or N_ROWS)
     for hint in report.select(Kind.HINT):
         yield f"  {hint.sentence}"
@@ -74,6 +75,15 @@ def _group_lines(report: JobReport) -> Iterator[str]:
         head = f"    {group.name or 'other':<12}{counted(group.n_ranks, 'rank'):>12}"
         spread = f"{format_bytes(group.least_bytes)} to {format_bytes(group.most_bytes)}"
         yield f"{head}  median {format_bytes(group.median_bytes)}, {spread}"
+
+
+def _axis_lines(report: JobReport) -> Iterator[str]:
+    if not report.axes:
+        return
+    yield "  axes of the mesh (each between ranks that are equal on the others)"
+    width = max(len(axis.name) for axis in report.axes)
+    for axis in report.axes:
+        yield f"    {axis.name:<{width}}  {axis.n_coordinates:>5}  {axis.sentence}"
 
 
 def _rank_lines(report: JobReport, n_rows: int) -> Iterator[str]:

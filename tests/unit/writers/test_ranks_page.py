@@ -51,6 +51,20 @@ def page(tmp_path):
     return Page(output.read_text(encoding="utf-8"))
 
 
+def test_the_axes_of_a_mesh_are_lines(tmp_path):
+    device = rank_file(
+        load(write_rank(tmp_path / "rank0.pickle")).analysis, RankFile("0", 0)
+    ).devices
+    files = [
+        RankFile(str(n), n, coordinates={"dp": n // 2, "<tp>": n % 2}, devices=device)
+        for n in range(4)
+    ]
+    write_ranks_page(tmp_path / "job.html", report_job(files), force=False)
+    text = Page((tmp_path / "job.html").read_text(encoding="utf-8")).text
+    assert "dp (2): peaks are equal" in text
+    assert "<tp> (2): peaks are equal" in text
+
+
 def test_every_rank_has_a_line_whose_bar_is_as_long_as_its_peak(page):
     lengths = [sum(row) for row in page.rows[1:]]
     assert lengths[:2] == [pytest.approx(210, abs=0.2)] * 2  # 14 of 28 MiB, of 420 pixels

@@ -128,6 +128,48 @@ def test_experts_of_a_stage_that_need_more_are_an_imbalance():
     ]
 
 
+def on_a_mesh(coordinates, is_more):
+    """A job of 4 by 2 ranks, or fewer axes; some have 6 GiB more activations."""
+    more = device(weight=(NET, 20), activation=(NET, 16))
+    places = [coordinates(n // 2, n % 2) for n in range(8)]
+    return report_job(
+        [
+            rank(n, more if is_more(place) else None, coordinates=place)
+            for n, place in enumerate(places)
+        ]
+    )
+
+
+def test_the_axis_of_a_mesh_along_which_peaks_differ_is_named():
+    report = on_a_mesh(lambda dp, tp: {"dp": dp, "tp": tp}, lambda place: place["tp"] == 1)
+    lines = list(job_lines(report))
+    first = lines.index("  axes of the mesh (each between ranks that are equal on the others)")
+    assert [line.strip() for line in lines[first + 1 : first + 3]] == [
+        "dp      4  peaks are equal",
+        "tp      2  tp=1 has up to 6.00 GiB more than tp=0; unequal in 4 of 4 sets",
+    ]
+    _, tp = report.to_json()["axes"]
+    assert tp == {
+        "name": "tp", "n_coordinates": 2, "n_compared": 4, "n_unequal": 4,
+        "difference_bytes": 6 * GIB, "highest": 1, "lowest": 0,
+    }  # fmt: skip
+
+
+def test_one_rank_that_differs_is_in_one_set_of_each_axis():
+    report = on_a_mesh(
+        lambda dp, tp: {"dp": dp, "tp": tp}, lambda place: place == {"dp": 3, "tp": 0}
+    )
+    assert [(axis.name, axis.n_unequal, axis.n_compared, axis.highest) for axis in report.axes] == [
+        ("dp", 1, 2, 3),
+        ("tp", 1, 4, 0),
+    ]
+
+
+def test_axes_of_a_mesh_with_one_that_has_several_coordinates_are_not_compared():
+    report = on_a_mesh(lambda dp, tp: {"dp": 2 * dp + tp, "tp": 0}, lambda place: place["dp"] == 1)
+    assert report.axes == ()
+
+
 def test_without_its_mesh_a_mixed_job_gets_the_hint_to_pass_one():
     files = [replace(file, coordinates={}) for file in stages(5, 12)]
     (hint,) = sentences(files, Kind.HINT)
