@@ -283,8 +283,8 @@ def _fully_sharded(report: Report, guard: Guard) -> AbstractContextManager[None]
 
     def reduced(call: Callable[[], Any], group: Any, *_: Any, **__: Any) -> Any:
         for weight in group.fsdp_params:
-            whole = getattr(weight, "_unsharded_param", None)
-            gradient = None if whole is None else whole.grad
+            parameter = getattr(weight, "_unsharded_param", None)
+            gradient = None if parameter is None else parameter.grad
             accumulated = getattr(weight, "unsharded_accumulated_grad", None)
             report(Event.GRADIENTS_TO_REDUCE, (gradient, accumulated))
         return call()

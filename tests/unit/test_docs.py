@@ -201,7 +201,10 @@ def flat(value, path="", *, open_at=()):
         ),
         (
             "ranks",
-            (("growing.pickle", "out_of_memory.pickle", "--no-cache"),),
+            (
+                ("growing.pickle", "out_of_memory.pickle", "--no-cache"),
+                ("ranks", "--no-cache", "--mesh", "dp=4,tp=2"),
+            ),
             ("files[].coordinates", "files[].devices[].categories", "files[].devices[].faults"),
         ),
     ],

@@ -491,10 +491,10 @@ def _axes(entries: Sequence[Entry]) -> Iterator[Axis]:
     for axis in several:
         sets: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
         for file, device, number in entries:
-            others = {**file.coordinates}
-            index = others.pop(axis, None)
-            if index is not None:
-                key = (number, *sorted(others.items()))
+            other_axes = {**file.coordinates}
+            if axis in other_axes:
+                index = other_axes.pop(axis)
+                key = (number, *sorted(other_axes.items()))
                 sets[key].append((device.peak_bytes, index))
         yield _axis(
             axis, len(sizes[axis]), [ranks for ranks in sets.values() if len(ranks) > 1]

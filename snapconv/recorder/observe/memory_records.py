@@ -95,19 +95,19 @@ class MemoryRecords:
                 continue
             noted_addresses |= addresses
             former = self._rows["parameters"].get(slot.key, {})
-            place = self._place(tensor)
-            if len(place.get("placements", ())) < len(former.get("placements", ())):
+            sharding = self._sharding(tensor)
+            if len(sharding.get("placements", ())) < len(former.get("placements", ())):
                 continue  # the whole weight, which stands in for its shard while it is gathered
             if len(rows) == 1:
                 self._note_move(slot.key, rows[0])
             values = picked(slot, ("name", "kind", "module", "frames"))
-            values |= shape_and_type(tensor) | place
+            values |= shape_and_type(tensor) | sharding
             if slot.kind == "buffer":
                 values["written"] = self._is_written_again(slot.key, tensor, rows[0])
             for row in rows:
                 self._add("parameters", values | row, slot.key)
 
-    def _place(self, tensor: Tensor) -> Row:
+    def _sharding(self, tensor: Tensor) -> Row:
         """Return how a tensor is sharded, with the position of its mesh; empty if it is not."""
         mesh = mesh_values(tensor)
         if mesh is None:
