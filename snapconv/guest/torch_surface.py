@@ -379,6 +379,10 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
         ),
         Attributes("torch.distributed.pipelining.stage", optional=("_PipelineStageBase",)),
         Attributes(
+            "torch.distributed.optim.zero_redundancy_optimizer",
+            optional=("_broadcast_object",),
+        ),
+        Attributes(
             "torch.distributed.checkpoint.utils._DistWrapper", optional=("__init__",)
         ),
     ),

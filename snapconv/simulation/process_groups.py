@@ -26,6 +26,7 @@ from snapconv.simulation.patches import Patches
 from snapconv.simulation.placements import tensors_in
 from snapconv.simulation.places import shown, users_place
 from snapconv.simulation.simulated_job import RankOfJob
+from snapconv.simulation.stores import forget_stores, store_class
 from snapconv.simulation.tracker import Tracker
 
 _SLUG = "simulated-nccl"
@@ -37,6 +38,7 @@ _ONE_RANK = Note(
 _RANDOM = "torch.distributed.tensor._random"
 _CHECKPOINTS = "torch.distributed.checkpoint.utils"
 _PIPELINES = "torch.distributed.pipelining.stage"
+_ZERO = "torch.distributed.optim.zero_redundancy_optimizer"
 # Python objects that one rank sends to others.
 _OBJECTS = ("broadcast_object_list", "scatter_object_list", "recv_object_list")
 # torch 2.15 has three of them, and makes the second where a script names "nccl".
@@ -44,9 +46,6 @@ _NCCL_CLASSES = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy"
 # What torch.cuda.nccl.version() answers: one with all that torch requires.
 _NCCL_VERSION = (2, 27, 3)
 _NCCL_TIMEOUT = timedelta(minutes=10)
-# Keeps the stores of simulated jobs: a process group has only the part of a store that is C++, and
-# calls methods of Python.
-_stores: list[Any] = []
 
 
 def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
@@ -65,16 +64,18 @@ def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
     patches.enter_context(when_imported(_RANDOM, partial(_patch_random, patches)))
     nccl = _patch_nccl(distributed_c10d, patches)
     if tracker.machine.options.job is not None:
-        patches.callback(_stores.clear)
+        patches.callback(forget_stores)
         for owner in (torch.distributed, distributed_c10d):
             patches.set_existing(owner, "ProcessGroupGloo", nccl)
-            patches.set_existing(owner, "TCPStore", make_store)
+            patches.set_existing(owner, "TCPStore", store_class())
             for name in _OBJECTS:
                 patches.wrap(owner, name, partial(_objects_sent, tracker))
         patch = partial(_patch_checkpoints, patches)
         patches.enter_context(when_imported(_CHECKPOINTS, patch))
         patch = partial(_patch_pipelines, patches)
         patches.enter_context(when_imported(_PIPELINES, patch))
+        patch = partial(_patch_zero, tracker, patches)
+        patches.enter_context(when_imported(_ZERO, patch))
 
 
 def has_other_processes(tracker: Tracker, args: Any) -> bool:
@@ -99,7 +100,7 @@ def _init_process_group(
                 f"the program makes a process group of {n_ranks} ranks, in a simulated job of "
                 f"{job.n_ranks}: give --world-size {n_ranks}, or let it take WORLD_SIZE"
             )
-        arguments |= {"rank": job.rank, "world_size": n_ranks, "store": make_store()}
+        arguments |= {"rank": job.rank, "world_size": n_ranks, "store": store_class()()}
         arguments["init_method"] = None
     # Over gloo, several processes have a simulated GPU each.
     elif n_ranks > 1 and arguments.get("backend") != "gloo":
@@ -159,6 +160,40 @@ def _objects_sent(tracker: Tracker, real: Any, *args: Any, **kwargs: Any) -> Any
         return real(*args, **kwargs)
     tracker.machine.objects_of_others.setdefault(users_place())
     return sender if real.__name__ == "recv_object_list" else None
+
+
+def _patch_zero(tracker: Tracker, patches: Patches) -> None:
+    """Let ZeroRedundancyOptimizer collect this rank's states alone."""
+    module = sys.modules[_ZERO]
+    optimizers: list[Any] = []
+
+    def collect(real: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        optimizers.append(optimizer)
+        try:
+            return real(optimizer, *args, **kwargs)
+        finally:
+            optimizers.pop()
+
+    def send(real: Any, states: Any, src_rank: int, *args: Any, **kwargs: Any) -> Any:
+        if src_rank == torch.distributed.get_rank() or not optimizers:
+            return real(states, src_rank, *args, **kwargs)
+        tracker.machine.objects_of_others.setdefault(users_place())
+        return _without_states(optimizers[-1], src_rank)
+
+    patches.wrap(module, "_broadcast_object", send)
+    patches.wrap(module.ZeroRedundancyOptimizer, "consolidate_state_dict", collect)
+
+
+def _without_states(optimizer: Any, rank: int) -> dict[str, Any]:
+    """Return what the optimizer of another rank sends before its first step."""
+    rank = torch.distributed.get_group_rank(optimizer.process_group, rank)
+    groups: list[dict[str, Any]] = []
+    n_parameters = 0
+    for group in optimizer._partition_parameters()[rank]:
+        n_added = len(group["params"])
+        groups.append(group | {"params": [*range(n_parameters, n_parameters + n_added)]})
+        n_parameters += n_added
+    return {"state": {}, "param_groups": groups}
 
 
 def object_notes(machine: Machine) -> tuple[Note, ...]:
@@ -255,57 +290,6 @@ def _patch_splitting(
     # say so.
     patches.set(fake, "split", split)
     patches.set(fake, "perform_nocolor_split", lambda *_: None)
-
-
-def make_store(*_: Any, **__: Any) -> Any:
-    """Make the store of a simulated job: this process has it alone, and waits for nobody."""
-
-    class Store(torch.distributed.Store):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self._values: dict[str, bytes] = {}
-
-        def set(self, key: str, value: Any) -> None:
-            self._values[key] = _encoded(value)
-
-        def get(self, key: str) -> bytes:
-            return self._values.get(key, b"")
-
-        def add(self, key: str, n: int) -> int:
-            total = int(self._values.get(key, b"0")) + n
-            self._values[key] = str(total).encode()
-            return total
-
-        def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
-            if self._values.get(key, b"") == _encoded(expected):
-                self.set(key, desired)
-            return self._values.get(key, _encoded(expected))
-
-        def check(self, _keys: Any) -> bool:
-            return True
-
-        def wait(self, *_: Any) -> None:
-            pass
-
-        def delete_key(self, key: str) -> bool:
-            return self._values.pop(key, None) is not None
-
-        def num_keys(self) -> int:
-            return len(self._values)
-
-        def set_timeout(self, _timeout: Any) -> None:
-            pass
-
-        # The names by which C++ code calls these two.
-        getNumKeys, deleteKey = num_keys, delete_key
-
-    store = Store()
-    _stores.append(store)
-    return store
-
-
-def _encoded(value: Any) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
 
 
 def _reducer_class(tracker: Tracker, real: type) -> type:

@@ -122,6 +122,14 @@ def test_the_store_of_the_group_keeps_what_it_is_given(simulation):
     assert (store.delete_key("key"), store.num_keys()) == (True, n_keys - 1)
 
 
+def test_a_store_of_the_programs_own_is_a_tcp_store(simulation):
+    store = dist.TCPStore("localhost", 0, 8, is_master=False)
+    assert isinstance(store, dist.TCPStore)
+    assert isinstance(store, dist.Store)
+    store.set("key", "value")
+    assert (store.get("key"), store.host) == (b"value", "localhost")
+
+
 def test_a_store_compares_texts_as_torchs_does():
     with rank_of_job():
         stores = dist.TCPStore("localhost", 0, 8, is_master=True), dist.HashStore()
@@ -268,6 +276,24 @@ def test_objects_that_another_rank_sends_are_this_ranks_own_and_noted(simulation
     dist.broadcast_object_list(objects, src=5)
     dist.scatter_object_list(parts, list("abcdefgh"), src=5)
     assert (objects, parts) == (["own"], ["f"])
+
+
+@pytest.mark.parametrize("target", [5, 0])
+def test_states_of_zero_are_collected_from_this_rank_alone(simulation, target):
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    weights = [nn.Parameter(torch.ones(4, 4, device="cuda")) for _ in range(16)]
+    optimizer = ZeroRedundancyOptimizer(weights, torch.optim.Adam, foreach=False)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    optimizer.consolidate_state_dict(to=target)
+    if target == 5:
+        # Two of 16 equal weights have states here; what the others hold is not known.
+        states = optimizer.state_dict()
+        assert len(states["state"]) == 2
+        assert states["param_groups"][0]["params"] == list(range(16))
+    assert "objects-of-other-ranks" in {note.slug for note in simulation.notes()}
 
 
 def test_stages_of_a_pipeline_are_refused(simulation):
