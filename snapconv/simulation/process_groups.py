@@ -273,8 +273,10 @@ def _patch_splitting(
 ) -> None:
     """Let a process group be split into smaller ones."""
 
-    def split_group(parent: Any = None, split_ranks: Any = (), *_: Any, **__: Any) -> Any:
-        parent = parent or c10d._get_default_group()
+    def split_group(
+        parent_pg: Any = None, split_ranks: Any = (), *_: Any, **__: Any
+    ) -> Any:
+        parent = parent_pg or c10d._get_default_group()
         ranks = next((ranks for ranks in split_ranks if parent.rank() in ranks), None)
         if ranks is None:
             return None
@@ -284,7 +286,7 @@ def _patch_splitting(
         return make(ranks.index(group.rank()), len(ranks))
 
     if not hasattr(fake, "split"):  # before torch 2.15, where NCCL's alone can
-        for owner in (torch.distributed, c10d):
+        for owner in (torch.distributed, c10d, torch.distributed.device_mesh):
             patches.set_existing(owner, "split_group", split_group)
     # torch 2.15 makes a subgroup on one device by splitting the whole group; ranks outside of it
     # say so.

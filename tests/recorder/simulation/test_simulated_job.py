@@ -179,6 +179,20 @@ def test_subgroups_have_the_place_in_them(simulation):
     assert (mesh["dp"].size(), mesh["tp"].get_local_rank()) == (2, 1)
 
 
+def test_meshes_of_a_group_on_one_device_have_their_groups():
+    # torch splits the whole group then, as Lightning starts it.
+    with rank_of_job():
+        device = torch.device("cuda", 5)
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device)
+        mesh = dist.device_mesh.init_device_mesh("cuda", (4, 2), mesh_dim_names=("dp", "tp"))
+        ranks = [dist.get_process_group_ranks(mesh.get_group(name)) for name in ("dp", "tp")]
+        assert ranks == [[1, 3, 5, 7], [4, 5]]
+        parts = dist.split_group(parent_pg=mesh.get_group("dp"), split_ranks=[[0, 1], [2, 3]])
+        # The numbers are those in the group that is split.
+        assert dist.get_process_group_ranks(parts) == [5, 7]
+
+
 def test_the_store_of_the_job_keeps_what_is_set(simulation):
     store = dist.TCPStore("localhost", 1, 8, is_master=False)
     store.set("key", "value")
