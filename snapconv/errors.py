@@ -3,6 +3,9 @@
 A message contains what is wrong, where (a path into the file), and what to do next.
 """
 
+# Characters of another program's error, where it stands in a sentence.
+MOST_OF_REASON = 300
+
 
 class SnapconvError(Exception):
     """Anything that snapconv reports without a traceback."""

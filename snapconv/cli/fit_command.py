@@ -1,6 +1,7 @@
 """``snapconv fit``: a script and the values to try -> the fewest cards that it fits on."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from snapconv.cli.arguments import (
     chosen_ranks,
     parsed,
 )
-from snapconv.cli.record_command import refuse_within_job
+from snapconv.cli.record_command import check_nproc_per_node, refuse_within_job
 from snapconv.cli.terminal import (
     print_error,
     print_json,
@@ -32,13 +33,25 @@ if TYPE_CHECKING:
 _MOST_RANKS = 1 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class FittedProgram(ProgramOptions):
+    """The program to fit: options of its own stand behind ``--``, since others may follow it."""
+
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ARGS", help="The script's own arguments; behind `--` its options too."
+        ),
+    ] = None
+
+
 def fit(
     entry: Annotated[
         str,
         typer.Argument(metavar="ENTRY", help="A training script; with -m, a module."),
     ],
     *,
-    program: ProgramOptions,
+    program: FittedProgram,
     card: Annotated[
         str | None,
         typer.Option(
@@ -167,8 +180,7 @@ def _check(options: "FitOptions", entry: str, program: ProgramOptions) -> None:
     option = "--capacity" if options.card is None else "--card"
     parsed(options.card or options.capacity, lambda _text: options.memory(), option)
     parsed("", lambda _text: options.combinations(), "--arg")
-    if options.nproc_per_node is not None and not options.world_sizes:
-        raise typer.BadParameter("it needs --world-size", param_hint="--nproc-per-node")
+    check_nproc_per_node(options.nproc_per_node, has_job=bool(options.world_sizes))
     if options.world_sizes:
         refuse_within_job()
     elif is_launch(entry, options.args, is_module=options.is_module):

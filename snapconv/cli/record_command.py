@@ -518,9 +518,9 @@ def _simulated_job(options: Simulated, ranks: frozenset[int]) -> "RankOfJob | No
     """Read the job that is simulated; None where the process is one of the launcher's own."""
     from snapconv.simulation import RankOfJob
 
+    has_job = options.world_size is not None
+    check_nproc_per_node(options.nproc_per_node, has_job=has_job)
     if options.world_size is None:
-        if options.nproc_per_node is not None:
-            raise typer.BadParameter("it needs --world-size", param_hint="--nproc-per-node")
         return None
     refuse_within_job()
     if len(ranks) > 1:
@@ -533,6 +533,12 @@ def _simulated_job(options: Simulated, ranks: frozenset[int]) -> "RankOfJob | No
         )
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--world-size") from error
+
+
+def check_nproc_per_node(n_ranks: int | None, *, has_job: bool) -> None:
+    """Refuse the ranks of a node where there is no job."""
+    if n_ranks is not None and not has_job:
+        raise typer.BadParameter("it needs --world-size", param_hint="--nproc-per-node")
 
 
 def refuse_within_job() -> None:

@@ -26,7 +26,7 @@ from snapconv.answers.fit import (
     fill_row,
 )
 from snapconv.answers.what_if.setting_trials import read_card
-from snapconv.errors import InputError, OutputExistsError, SnapconvError
+from snapconv.errors import MOST_OF_REASON, InputError, OutputExistsError, SnapconvError
 from snapconv.files import is_capture, os_errors
 from snapconv.fitting.processes import Ended, Run, run_all
 from snapconv.notes import Progress
@@ -35,7 +35,6 @@ from snapconv.units import counted, parse_bytes
 WORLD_SIZE = "world-size"
 # The end of what a program prints has its error.
 _MOST_PRINTED = 1 << 16
-_MOST_OF_REASON = 300
 # A recording without memory of a device fails by itself.
 _NO_CAPTURE = "no capture was left, as where a program ends by os._exit"
 # File systems allow 255 bytes.
@@ -297,4 +296,4 @@ def _reason(printed: Path, exit_code: int) -> str:
         return f"it was killed by signal {-exit_code}"
     if not errors:
         return f"it ended with exit code {exit_code}"
-    return _OWN_PREFIX.sub("", errors[0].strip())[:_MOST_OF_REASON]
+    return _OWN_PREFIX.sub("", errors[0].strip())[:MOST_OF_REASON]

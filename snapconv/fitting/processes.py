@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -48,6 +49,13 @@ class _Running:
     process: "subprocess.Popen[bytes]"
     began_s: float
     is_alone: bool = True
+    ended_s: float | None = None
+
+    def note_end(self) -> None:
+        """Wait for the process, and note the time: whoever takes it may be busy then."""
+        let_ctrl_c_in(is_wanted=False)  # it is the first thread's
+        self.process.wait()
+        self.ended_s = time.monotonic()
 
 
 def run_all(
@@ -102,21 +110,23 @@ class _Pool:
                 env=self._environment,
                 start_new_session=True,
             )
-            self.running.append(_Running(number, process, time.monotonic()))
+            running = _Running(number, process, time.monotonic())
+            self.running.append(running)
+            threading.Thread(target=running.note_end, daemon=True).start()
         if len(self.running) > 1:
             for running in self.running:
                 running.is_alone = False
 
     def take_ended(self) -> Iterator[Ended]:
         """Yield the runs that have ended, but for those to run again."""
-        for running in [row for row in self.running if row.process.poll() is not None]:
+        for running in [row for row in self.running if row.ended_s is not None]:
             self.running.remove(running)
             _end(running)
             exit_code = int(running.process.returncode)
             if _is_killed(exit_code) and not running.is_alone:
                 self._killed.append(running.number)
             else:
-                n_seconds = time.monotonic() - running.began_s
+                n_seconds = (running.ended_s or time.monotonic()) - running.began_s
                 yield Ended(running.number, exit_code, n_seconds)
 
 

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from snapconv.errors import EntryPointError
 from snapconv.guest.own_frames import call_user
+from snapconv.recorder.program.launch_reading import LAUNCHERS
 
 Kind = Literal["script", "module", "providers"]
 
@@ -51,17 +52,6 @@ class Entry:
         return self.path if self.kind == "module" else Path(self.path).stem
 
 
-# Programs that start the training in processes of their own, which a recording around them does not
-# reach, and the option by which each starts a module. ``trl COMMAND`` starts one of its scripts.
-_LAUNCHERS = {
-    "torchrun": "-m",
-    "torch.distributed.run": "-m",
-    "torch.distributed.launch": "-m",
-    "accelerate": "-m",
-    "accelerate-launch": "-m",
-    "accelerate.commands.launch": "-m",
-    "deepspeed": "--module",
-}
 # Options of launchers whose value, the next word, is a file and no program.
 _FILE_OPTION = re.compile(r"--?[\w-]*(config|conf|file)")
 # Imports of snapconv, under whatever name, and of ``step`` from it.
@@ -76,6 +66,8 @@ def refuse_launcher(
 ) -> None:
     """Raise EntryPointError for a launcher, with the line that records.
 
+    It starts the training in processes of its own, which a recording around them does not reach.
+    ``trl COMMAND`` starts one of its scripts.
     ``command`` is the line up to the entry: snapconv and its options.
     """
     if entry == "-m":
@@ -83,10 +75,10 @@ def refuse_launcher(
     name = entry if is_module else Path(entry).name
     if name == "trl" and args:
         line = [*command, "-m", f"trl.scripts.{args[0]}", *args[1:]]
-    elif name in _LAUNCHERS:
+    elif name in LAUNCHERS:
         options, program = _split_launch(args)
         launch = ["python", "-m", name] if is_module else [name]
-        line = [*launch, *options, _LAUNCHERS[name], *command, *program]
+        line = [*launch, *options, LAUNCHERS[name].module_option, *command, *program]
     else:
         return
     raise EntryPointError(

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snapconv.errors import EntryPointError
+from snapconv.errors import MOST_OF_REASON, EntryPointError
 from snapconv.json_text import dataclass_from, read_json
 from snapconv.recorder.program import launch_reading
 from snapconv.recorder.program.launch_reading import LAUNCHERS, LOCAL_RANK, NODE_RANK
 
 if TYPE_CHECKING:
     from snapconv.simulation import RankOfJob
-
-_MOST_OF_REASON = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +74,14 @@ def read_launch(entry: str, args: Sequence[str], *, is_module: bool) -> Launched
             env=os.environ | {"PYTHONSAFEPATH": "1"},
             check=False,
         )
+        if not file.exists() and process.returncode == 0:
+            raise EntryPointError(f"{name} starts no job with this line, as with --help")
         if not file.exists():
             lines = (process.stderr.strip() or process.stdout.strip()).splitlines()
             reason = lines[-1] if lines else f"exit code {process.returncode}"
-            raise EntryPointError(f"{name} refuses its line: {reason[:_MOST_OF_REASON]}")
+            raise EntryPointError(f"{name} refuses its line: {reason[:MOST_OF_REASON]}")
         values = read_json(file.read_bytes())
     if "refused" in values:
-        reason = " ".join(values["refused"].split())[:_MOST_OF_REASON]
+        reason = " ".join(values["refused"].split())[:MOST_OF_REASON]
         raise EntryPointError(f"{name}: {reason}")
     return dataclass_from(LaunchedJob, values)

@@ -8,6 +8,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,6 +39,8 @@ def _job(
     added: Sequence[str] = (),
     environment: "dict[str, str] | None" = None,
 ) -> Values:
+    if n_nodes < 1 or n_ranks_per_node < 1:
+        raise Refused(f"{n_nodes} nodes of {n_ranks_per_node} processes are no job")
     return {
         "n_ranks": n_nodes * n_ranks_per_node,
         "n_ranks_per_node": n_ranks_per_node,
@@ -68,12 +71,24 @@ def _torch_job(parsed: Namespace, added: Sequence[str] = ()) -> Values:
     least_nodes, n_nodes = run.parse_min_max_nnodes(parsed.nnodes)
     if least_nodes != n_nodes:
         raise Refused(f"--nnodes {parsed.nnodes} is a range: give the number of nodes")
-    if not parsed.nproc_per_node.isdecimal():
+    try:
+        n_ranks_per_node = int(parsed.nproc_per_node)
+    except ValueError:
         raise Refused(
             f"--nproc-per-node {parsed.nproc_per_node} depends on the machine that starts it: "
             "give the number of GPUs of a node"
+        ) from None
+    if parsed.no_python and not _is_python(parsed.training_script):
+        raise Refused(
+            f"--no-python starts {parsed.training_script}, which is no Python program: give the "
+            "script that it starts"
         )
-    return _job(parsed, n_nodes, int(parsed.nproc_per_node), added=added)
+    return _job(parsed, n_nodes, n_ranks_per_node, added=added)
+
+
+def _is_python(program: str) -> bool:
+    """Return whether a line begins with a script in Python, or with Python itself."""
+    return program.endswith(".py") or Path(program).name.startswith("python")
 
 
 def _accelerate(args: Sequence[str]) -> Values:
@@ -166,15 +181,23 @@ def _deepspeed(args: Sequence[str]) -> Values:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """The reader of a launcher's line, and the option by which the launcher starts a module."""
+
+    read: Callable[[Sequence[str]], Values]
+    module_option: str = "-m"
+
+
 # Every launcher by the names of its program and of its module.
-LAUNCHERS: dict[str, Callable[[Sequence[str]], Values]] = {
-    "torchrun": _torchrun,
-    "torch.distributed.run": _torchrun,
-    "torch.distributed.launch": _torch_launch,
-    "accelerate": _accelerate,
-    "accelerate-launch": _accelerate,
-    "accelerate.commands.launch": _accelerate,
-    "deepspeed": _deepspeed,
+LAUNCHERS = {
+    "torchrun": Launcher(_torchrun),
+    "torch.distributed.run": Launcher(_torchrun),
+    "torch.distributed.launch": Launcher(_torch_launch),
+    "accelerate": Launcher(_accelerate),
+    "accelerate-launch": Launcher(_accelerate),
+    "accelerate.commands.launch": Launcher(_accelerate),
+    "deepspeed": Launcher(_deepspeed, "--module"),
 }
 
 
@@ -182,7 +205,7 @@ def main(file: str, name: str, *args: str) -> None:
     """Write the job of a line, or the reason why there is none, to a file."""
     try:
         sys.argv = [name, *args]
-        values = LAUNCHERS[name](args)
+        values = LAUNCHERS[name].read(args)
     except Refused as refused:
         values = {"refused": str(refused)}
     except Exception as error:  # noqa: BLE001  # launchers raise anything for a wrong line

@@ -15,7 +15,7 @@ from snapconv.simulation import RankOfJob
 
 
 def torchrun(line):
-    return LAUNCHERS["torchrun"](line.split())
+    return LAUNCHERS["torchrun"].read(line.split())
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,9 @@ def test_a_variable_of_torchrun_counts_as_its_option(monkeypatch):
         ("--nproc-per-node auto t.py", "give the number of GPUs of a node"),
         ("--nproc-per-node gpu t.py", "give the number of GPUs of a node"),
         ("--nnodes 2:4 t.py", "give the number of nodes"),
+        ("--nproc-per-node 0 t.py", "1 nodes of 0 processes are no job"),
+        ("--nproc-per-node -2 t.py", "1 nodes of -2 processes are no job"),
+        ("--no-python ./run.sh", "run.sh, which is no Python program"),
     ],
 )
 def test_a_line_that_leaves_the_job_open_is_refused_with_the_remedy(line, remedy):
@@ -60,9 +63,14 @@ def test_a_line_that_leaves_the_job_open_is_refused_with_the_remedy(line, remedy
 
 
 def test_the_older_launcher_passes_the_local_rank_unless_it_is_told_not_to():
-    launch = LAUNCHERS["torch.distributed.launch"]
+    launch = LAUNCHERS["torch.distributed.launch"].read
     assert launch(["--nproc-per-node", "2", "t.py"])["added_args"] == ["--local-rank={local_rank}"]
     assert launch(["--use-env", "t.py"])["added_args"] == []
+
+
+def test_a_line_that_asks_for_help_alone_starts_no_job():
+    with pytest.raises(EntryPointError, match="torchrun starts no job with this line"):
+        read_launch("torchrun", ["--help"], is_module=False)
 
 
 def test_what_a_launcher_refuses_is_its_own_sentence():

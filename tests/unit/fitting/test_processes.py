@@ -45,6 +45,15 @@ def test_every_run_ends_with_its_code_and_its_text_and_reads_nothing(tmp_path):
     assert runs[1].printed.read_text() == "two\n"
 
 
+def test_the_seconds_of_a_run_end_with_it_however_long_others_are_looked_at(tmp_path):
+    seconds = []
+    for ended in run_all(python(tmp_path, "", ""), os.environ, n_workers=2):
+        seconds.append(ended.n_seconds)
+        time.sleep(8)
+    assert len(seconds) == 2
+    assert max(seconds) < 8
+
+
 def test_no_more_run_at_once_than_there_are_workers(tmp_path):
     running = tmp_path / "running"
     running.mkdir()
