@@ -158,6 +158,77 @@ static void walk_back(history *h, size_t n_events, const uint8_t *data) {
     snapconv_walk_free(w);
 }
 
+enum { N_ROWS = 64, N_LIVE = 4, N_FAILED = 8 };
+
+/* Sizes around those at which the rules change, whole or not. */
+static int64_t size_of(uint8_t scale, uint8_t rest) {
+    return ((int64_t)1 << scale % 27) + (int64_t)rest * (rest & 1 ? 512 : 1);
+}
+
+static void set_rows(snapconv_rows *rows, int64_t *size, int64_t *requested, int32_t *lane, const uint8_t *data) {
+    static const int64_t POOLS[] = {0, 0, 1, 1, 2, 3};
+    static int8_t is_served[N_FAILED];
+    for (int i = 0; i < N_ROWS + N_FAILED; i++) {
+        requested[i] = size_of(data[i % 7], (uint8_t)(data[i % 5] * i));
+        size[i] = (requested[i] + 511) / 512 * 512;
+        lane[i] = (int32_t)(data[i % 3] + i) % 2 + (size[i] > 1 << 20 ? 2 : 0) + (data[6] % 31 == 0 ? 4 : 0);
+    }
+    *rows = (snapconv_rows){N_ROWS, N_FAILED, size, requested, lane, 6, POOLS, is_served};
+}
+
+/* The memory before the calls: in segments that lie as the data say, or of blocks that are placed anew. */
+static int32_t begin(replay *r, const uint8_t *data) {
+    snapconv_segment segments[N_LIVE];
+    snapconv_live live[N_LIVE];
+    int32_t lane[N_LIVE];
+    int64_t addr = 0;
+    for (int i = 0; i < N_LIVE; i++) {
+        int64_t n_bytes = (int64_t)(data[i] % 8 + 1) << 21;
+        segments[i] = (snapconv_segment){addr, n_bytes, data[i] % 4, i >= data[5] % 5};
+        int64_t live_bytes = size_of(data[i + 2], 1) / 512 * 512;
+        live[i] = (snapconv_live){addr + (int64_t)data[i + 1] * 512, live_bytes, i, i, data[i] >> 7};
+        lane[i] = data[i] % 4;
+        addr += n_bytes + (data[i] & 16 ? (int64_t)1 << 21 : 0);
+    }
+    if (data[6] & 1) {
+        return snapconv_replay_place(r, N_LIVE, live, lane);
+    }
+    return snapconv_replay_adopt(r, N_LIVE, segments, N_LIVE, live);
+}
+
+static void replay_calls(history *h, size_t n_events, const uint8_t *data) {
+    int64_t size[N_ROWS + N_FAILED], requested[N_ROWS + N_FAILED], figures[N_FIGURES];
+    int32_t lane[N_ROWS + N_FAILED];
+    snapconv_rows rows;
+    set_rows(&rows, size, requested, lane, data);
+    int64_t limit = data[2] & 1 ? INT64_MAX : (int64_t)(data[2] + 1) << 20;
+    int64_t settings[N_REPLAY_SETTINGS] = {0};
+    settings[REPLAY_MAX_SPLIT_SIZE] = data[0] & 1 ? INT64_MAX : (int64_t)(data[0] + 20) << 20;
+    settings[REPLAY_MAX_NON_SPLIT_ROUNDING] = (int64_t)20 << 20;
+    settings[REPLAY_LARGE_SEGMENT] = (int64_t)(data[1] % 2 + 1) * 20 << 20;
+    settings[REPLAY_IS_EXPANDABLE] = data[1] & 4;
+    settings[REPLAY_CAPACITY] = data[3] & 1 ? INT64_MAX : (int64_t)data[3] << 21;
+    settings[REPLAY_LIMIT] = limit;
+    settings[REPLAY_GARBAGE_BYTES] = limit == INT64_MAX || data[4] & 1 ? INT64_MAX : limit / 2;
+    settings[REPLAY_IS_CHECK] = data[4] & 2;
+    settings[REPLAY_FIRST_ADDRESS] = (int64_t)1 << 50;
+    replay *r = snapconv_replay_new(settings, &rows, data[5]);
+    must(r != NULL);
+    for (size_t i = 0; i < n_events; i++) {
+        h->kind[i] %= 7;
+        h->rows[0][i] = h->size[i] % N_ROWS;
+        h->rows[1][i] = (int64_t)i;
+    }
+    size_t half = n_events / 2;
+    int64_t *row = h->rows[0], *event = h->rows[1], n = (int64_t)n_events, n_first = (int64_t)half;
+    if (begin(r, data) == MORE && snapconv_replay_make(r, n_first, h->kind, row, event, h->rounded, n) == MORE) {
+        snapconv_replay_make(r, n - n_first, h->kind + half, row + half, event + half, h->rounded, n);
+        snapconv_replay_figures(r, figures);
+        must(figures[FIGURE_MAX_RESERVED] >= figures[FIGURE_RESERVED] && figures[FIGURE_N_REPEATED] <= N_FAILED);
+    }
+    snapconv_replay_free(r);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
@@ -174,6 +245,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     size_t n_events = fill_history(&h, data + 8, n - 8);
     pair(&h, n_events);
     walk_back(&h, n_events, data + 1);
+    replay_calls(&h, n_events, data + 1);
     return 0;
 }
 

@@ -166,7 +166,7 @@ enum replay_setting {
     N_REPLAY_SETTINGS
 };
 
-/* The columns of allocations, which are the caller's; behind them the requests that failed in the trace, in its order. */
+/* The columns of allocations, which are the caller's; behind them the requests that failed in the trace, in order. */
 typedef struct {
     int64_t n_rows; /* of allocations */
     int64_t n_failed;

@@ -27,8 +27,8 @@ typedef struct block {
     struct block *earlier, *later; /* among the pending frees */
 } block;
 
-/* A search tree by size and address, of holes by address alone. Priorities are random, and keep it flat: each block's is
- * no higher than that of the block above it.
+/* A search tree by size and address, of holes by address alone. Priorities are random, and keep it flat: each block's
+ * is no higher than that of the block above it.
  */
 typedef struct {
     block *root;

@@ -60,8 +60,7 @@ void model_discard(model *m, block *b);
 /* Merges the free neighbours into a block, and puts it into its pool. */
 void model_rejoin(model *m, block *b);
 
-/* Puts the free blocks of all lanes of a pool, given by the first, into m->list, in the order in which torch frees them.
- */
+/* Puts the free blocks of all lanes of a pool, given by the first, into m->list, in torch's order of freeing them. */
 size_t free_blocks_of(model *m, size_t first_lane);
 
 const reservation *model_reserve(model *m, int64_t addr, int64_t size, int64_t granule);

@@ -217,8 +217,8 @@ static void fail(replay *r, int64_t event, int64_t row, int64_t size, uint32_t l
     }
 }
 
-/* Requests a block; NULL where memory runs out, or something is odd. number: behind the allocations it is a request that
- * failed in the trace.
+/* Requests a block; NULL where memory runs out, or something is odd. number: behind the allocations it is a request
+ * that failed in the trace.
  */
 static block *take(replay *r, int64_t event, int64_t number, int32_t lane_number) {
     model *m = &r->model;
