@@ -259,6 +259,13 @@ def public_programs() -> str:
     return str(runpy.run_path(str(bench / "tables.py"))["public"](figures))
 
 
+def distributed_programs() -> str:
+    """Return the table of the public programs of several ranks."""
+    bench = ROOT / "scripts" / "bench" / "ecosystem"
+    figures = json.loads((bench / "distributed.json").read_text(encoding="utf-8"))
+    return str(runpy.run_path(str(bench / "tables.py"))["distributed"](figures))
+
+
 def ecosystem_programs() -> str:
     """Return the table of the programs of tests/ecosystem."""
     catalogue = runpy.run_path(str(ROOT / "tests" / "ecosystem" / "catalogue.py"))
@@ -351,6 +358,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "cost": partial(ecosystem_tables, "cost"),
         "agreement": partial(ecosystem_tables, "agreement"),
         "public": public_programs,
+        "distributed": distributed_programs,
     },
     "docs/reference/json.md": {"keys": json_keys, "answers": answer_keys},
     "docs/reference/library.md": {"library": library, "examples": examples},

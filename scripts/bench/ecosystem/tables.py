@@ -168,6 +168,23 @@ def _public_row(program: Figures) -> tuple[str, ...]:
     )
 
 
+def distributed(found: Figures) -> str:
+    """Return the public programs of several ranks: what rank 0 needs, or why it is not known."""
+    head = ("repository", "program", "line", "peak of rank 0, bytes", "s", "notes")
+    rows: list[list[str]] = []
+    for program in found["programs"].values():
+        commit = program["commit"][:7]
+        repository = f"{program['repository']} at {commit}" if commit else program["repository"]
+        cells = [repository, f"`{program['shown']}`"]
+        if "failure" in program:
+            rows.append([*cells, "", ABSENT, ABSENT, program["failure"]])
+            continue
+        notes = ", ".join(f"`{slug}`" for slug in program["notes"])
+        cells += [f"`{program['launch']}`", f"{program['peak_bytes']:,}"]
+        rows.append([*cells, f"{program['seconds']:.0f}", notes])
+    return _table(head, rows)
+
+
 def _peak(computed: Figures, shapes: Figures) -> str:
     return _bytes(shapes) if "failure" in computed else _difference(computed, shapes)
 
