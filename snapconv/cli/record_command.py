@@ -227,6 +227,14 @@ def record(
         ),
     ] = None,
     include: IncludeOption = None,
+    keeps_source: Annotated[
+        bool,
+        typer.Option(
+            "--with-source",
+            help="Keep the project's Python files that occur in stacks, for `snapconv annotate`: "
+            "whoever has the capture can read them. No file outside the project's folder.",
+        ),
+    ] = False,
     stacks: Annotated[
         Literal["all", "python"],
         typer.Option(
@@ -267,6 +275,7 @@ def record(
         project_root=(project_root or _folder(user_program)).absolute(),
         includes=tuple(map(_include, include or ())),
         is_root_given=project_root is not None,
+        keeps_source=keeps_source,
         stacks=stacks,
         max_entries=max_entries or MAX_ENTRIES,
         warm_up=warm_up,

@@ -23,6 +23,7 @@ from snapconv.recorder.memory_history import note_rows, nothing_allocated
 from snapconv.recorder.observe.observer import Observer
 from snapconv.recorder.options import RecordingOptions
 from snapconv.recorder.program.script import Ended
+from snapconv.recorder.project_source import project_source
 from snapconv.recorder.schedule import Part, Sign, StepCounter, listen
 from snapconv.recorder.spans import SpanLog
 
@@ -311,6 +312,7 @@ class Driver:
             "project_root": str(options.project_root),
             "project_root_given": options.is_root_given,
             "include": list(options.includes),
+            "source": None,
             "entry": {"path": program.path, "kind": program.kind},
             "simulated": simulation.values() if simulation else None,
             "max_entries": options.max_entries,
@@ -321,6 +323,8 @@ class Driver:
             "notes": note_rows(simulation.notes() if simulation else ()),
         }
         own_frames.clean_snapshot(snapshot)
+        if options.keeps_source:
+            metadata["source"] = project_source(snapshot, options.project_root)
         return {**snapshot, "snapconv": metadata}
 
     def complete(

@@ -36,6 +36,7 @@ class RecordingOptions:
 
     ``output`` is the capture's folder, or the folder for several. ``includes`` are libraries that
     count as the project; ``is_root_given``: its folder was named, so that nothing else does.
+    ``keeps_source``: keep the project's files that occur in stacks.
     ``device`` is None where the program and LOCAL_RANK decide. What follows ``simulation`` is for a
     recording of chosen moments.
     """
@@ -44,6 +45,7 @@ class RecordingOptions:
     project_root: Path = Path()
     includes: tuple[str, ...] = ()
     is_root_given: bool = False
+    keeps_source: bool = False
     program: RecordedProgram = RecordedProgram("", "script")
     stacks: Stacks = "all"
     max_entries: int = MAX_ENTRIES

@@ -174,7 +174,8 @@ class Snapshot:
     @property
     def recorded_source(self) -> Mapping[str, Sequence[str]]:
         """The lines of the source files that a recorder wrote, by the path of the file."""
-        return self.additions.sources
+        recorded = {} if self.metadata is None else self.metadata.sources
+        return {**self.additions.sources, **recorded}
 
     @property
     def written_by(self) -> str:

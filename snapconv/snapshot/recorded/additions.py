@@ -110,7 +110,8 @@ def read_additions(
             notes.append(Note("additions-left-out", message, is_minor=True))
             return default
 
-    sources = read("the source", lambda: _read_sources(raw, n_bytes), {})
+    key = KEYS[0]
+    sources = read("the source", lambda: read_sources(raw.get(key), key, n_bytes), {})
     tensors = read("the shapes", lambda: _read_shapes(raw, n_bytes), ())
     own_name, name = _STORMLOG
     beside = path.with_name(name) if path.name == own_name else None
@@ -120,11 +121,14 @@ def read_additions(
     return Additions(sources, tensors, *dumped), tuple(notes)
 
 
-def _read_sources(raw: dict[str, object], n_bytes: int) -> dict[str, list[str]]:
-    key = KEYS[0]
+def read_sources(raw: object, key: str, n_bytes: int) -> dict[str, list[str]]:
+    """Read the lines of source files by their paths; raises InputError.
+
+    ``n_bytes`` is the size of the file, unpacked.
+    """
     n_remaining = _BYTES_PER_BYTE * n_bytes + _FREE_BYTES
     sources = {}
-    for name, text in _dict(raw.get(key), key).items():
+    for name, text in _dict(raw, key).items():
         file = expect(name, str, f"{key}: a file's name")
         n_remaining -= len(expect(text, str, f"{key}[{file[:_MAX_LINE]!r}]"))
         if n_remaining < 0:

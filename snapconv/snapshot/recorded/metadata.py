@@ -36,6 +36,7 @@ from snapconv.snapshot.fields import (
     expect,
     read_json_file,
 )
+from snapconv.snapshot.recorded.additions import read_sources
 from snapconv.snapshot.stack_table import Stacks
 
 VERSION = 1
@@ -154,6 +155,8 @@ NOT_RECORDED = RecordedProject()
 class Metadata:
     """Everything that a recorder wrote. ``facts`` are its plain values as text, for reports.
 
+    ``sources`` are the lines of the project's files by their paths, where the user had them kept.
+
     ``earlier`` are earlier places of parameters, ``inputs`` what a model was called with, ``saved``
     what autograd saved for backward, ``copies`` those of ``deepcopy``, ``attributes`` plain ones of
     modules. Of FSDP, ``gathered`` are whole weights, ``unreduced`` their gradients, ``buffers``
@@ -169,6 +172,7 @@ class Metadata:
     overflowed: bool | None
     device_bytes: dict[int, int]
     facts: tuple[tuple[str, str], ...]
+    sources: dict[str, list[str]]
     parameters: RecordedTensors
     earlier: RecordedTensors
     gradients: RecordedTensors
@@ -254,6 +258,9 @@ def _read(raw: dict[object, object], stacks: Stacks, n_bytes: int) -> Metadata:
         overflowed=overflowed if isinstance(overflowed, bool) else None,
         device_bytes=device_bytes,
         facts=_facts(raw),
+        sources=read_sources(
+            _dictionary(raw.get("source")).get("files"), f"{KEY}.source.files", n_bytes
+        ),
         parameters=parameters,
         **tensors,
         phases=_phases(_rows(raw, "phases"), "phase"),
