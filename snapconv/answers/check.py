@@ -17,9 +17,11 @@ from snapconv.answers.peak import (
     totals_by_category,
 )
 from snapconv.classification.categories import Category
+from snapconv.columns import has_code, rows_of
 from snapconv.errors import InputError
 from snapconv.json_text import picked
 from snapconv.replay.history_verdict import Verdict
+from snapconv.stacks.project_lines import SourceLine, line_values
 from snapconv.stacks.stack_roles import marked_stacks
 from snapconv.units import (
     HOST,
@@ -126,7 +128,7 @@ class Check:
     ``what`` names the figure. ``limit_is`` says where the limit comes from, if it was not given as
     it is. ``unknown`` says why the true figure may be larger than ``actual_bytes``, ``most_bytes``
     how large at most (None: no bound). Where it may be over the limit, the limit does not hold.
-    ``remark`` says more of the figure.
+    ``remark`` says more of the figure, ``line`` has most of it.
     """
 
     what: str
@@ -137,6 +139,7 @@ class Check:
     limit_is: str = ""
     remark: str = ""
     most_bytes: int | None = None
+    line: SourceLine | None = None
 
     @property
     def holds(self) -> bool:
@@ -177,6 +180,7 @@ class Check:
             "actual_bytes": None if self.unknown else self.actual_bytes,
             "unknown": self.unknown if self.is_unknown else None,
             "remark": self.remark or None,
+            **line_values(self.line),
         }
 
 
@@ -233,13 +237,25 @@ def _device_checks(analysis: DeviceAnalysis, budgets: Budgets) -> Iterator[Check
     for curve, peak, limit in peaks:
         if limit is not None:
             unknown, remark = _coverage(analysis, budgets, curve)
-            yield Check(f"peak {curve}", device, limit, peak, unknown, remark=remark)
+            line = _main_line(analysis)
+            yield Check(
+                f"peak {curve}", device, limit, peak, unknown, remark=remark, line=line
+            )
     for category in budgets.max_category:
         yield _category_check(analysis, category, budgets)
     if budgets.max_growth is not None:
-        growth = bytes_per_iteration(find_growth(analysis))
+        growing = find_growth(analysis)
+        growth = bytes_per_iteration(growing)
         unknown = why_unknown(analysis)
-        yield Check("growth per iteration", device, budgets.max_growth, growth, unknown)
+        line = growing[0].line if growing else None
+        yield Check(
+            "growth per iteration", device, budgets.max_growth, growth, unknown, line=line
+        )
+
+
+def _main_line(analysis: DeviceAnalysis) -> SourceLine | None:
+    """Return the line with most memory at the peak."""
+    return analysis.main_line(rows_of(analysis.live_at_peak))
 
 
 def _coverage(
@@ -269,6 +285,7 @@ def _category_check(
     categories.
     """
     live = analysis.live_at_peak
+    is_of_category = live & has_code(analysis.classification.category, category)
     totals = {row.category: row for row in totals_by_category(analysis, live)}
     total = totals.get(category.label) or CategoryTotal(category.label, *NOTHING)
     unknown = totals[Category.UNKNOWN.label].block_bytes
@@ -298,6 +315,7 @@ def _category_check(
         other_peak or doubt,
         remark=remark,
         most_bytes=None if other_peak else most_bytes,
+        line=analysis.main_line(rows_of(is_of_category)),
     )
 
 
@@ -319,7 +337,16 @@ def _baseline_checks(
             in_trace = budgets.in_trace or is_alike
             unknown, remark = _coverage(new, replace(budgets, in_trace=in_trace))
             peak = new.replay.allocated.peak
-            yield Check(_PEAK, new.device.device, limit, peak, unknown, limit_is, remark)
+            yield Check(
+                _PEAK,
+                new.device.device,
+                limit,
+                peak,
+                unknown,
+                limit_is,
+                remark,
+                line=_main_line(new),
+            )
     for device in only_new:
         if device != HOST:
             yield Check(_PEAK, device, 0, 0, "the baseline has no such device")
@@ -342,12 +369,15 @@ def _fault_checks(
         largest = max(new_faults, key=attrgetter("held_bytes"), default=None)
         unknown, remark = _coverage(analysis, budgets)
         n_held = 0
+        line = None
         if largest:
             n_held = largest.held_bytes
+            line = largest.where or largest.line
             remark = largest.what.removesuffix(".")
         if not unknown and not _shows_frees(analysis):
             unknown = "the trace does not record what freed its blocks, which shows faults"
-        yield Check(name, analysis.device.device, limit, n_held, unknown, remark=remark)
+        device = analysis.device.device
+        yield Check(name, device, limit, n_held, unknown, remark=remark, line=line)
 
 
 def _shows_frees(analysis: DeviceAnalysis) -> bool:

@@ -21,6 +21,7 @@ from snapconv.cli.arguments import (
 )
 from snapconv.cli.terminal import (
     first_entries,
+    print_document,
     print_json,
     print_lines,
     progress_bar,
@@ -51,7 +52,7 @@ class Answer:
     """An answer for machines and for people, with the notes of the file.
 
     ``n_bytes`` is the size of the file, which limits the JSON. ``exceeded`` names a limit that does
-    not hold.
+    not hold. ``document`` is JSON of another format, printed as it is in place of the lines.
     """
 
     values: Mapping[str, object]
@@ -59,6 +60,7 @@ class Answer:
     notes: "Sequence[Note]" = ()
     n_bytes: int | None = None
     exceeded: str = ""
+    document: "Mapping[str, object] | None" = None
 
 
 def analysis_of(
@@ -176,6 +178,8 @@ def question(function: Callable[..., Answer]) -> Callable[..., None]:
             answer = function(**options, **shown)
             if as_json:
                 print_json(first_entries(answer.values, top), n_bytes=answer.n_bytes)
+            elif answer.document is not None:
+                print_document(answer.document)
             else:
                 print_lines(answer.lines, sys.stdout)
         show_notes(answer.notes)

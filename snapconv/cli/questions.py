@@ -320,6 +320,14 @@ def advise(
         typer.Option(metavar="SIZE", help="The bytes to save at the peak, such as 10GiB."),
     ] = None,
     read: ReadOptions,
+    format: Annotated[
+        Literal["text", "sarif"],
+        typer.Option(
+            metavar="FORMAT",
+            help="text or sarif (the faults, for editors and code scanning). Default: text.",
+            show_default=False,
+        ),
+    ] = "text",
 ) -> Answer:
     """Say what to change in the program, and how much memory each change saves.
 
@@ -333,7 +341,14 @@ def advise(
     saved_bytes = size_of(save, "--save")
     session = session_of(snapshot, read)
     advice = session.advise(capacity=capacity_bytes, save=saved_bytes)
-    return answer_by_device(session.analysis, advice.rows())
+    answer = answer_by_device(session.analysis, advice.rows())
+    if format == "text":
+        return answer
+    from snapconv.writers.sarif import fault_results, sarif_document
+
+    remarks = [f"{device_name(row.device)}: {row.unknown}" for row in advice if row.unknown]
+    document = sarif_document(fault_results(advice), snapshot, remarks)
+    return replace(answer, document=document)
 
 
 @question
@@ -608,10 +623,11 @@ def check(
     ] = False,
     read: ReadOptions,
     format: Annotated[
-        Literal["text", "github"],
+        Literal["text", "github", "sarif"],
         typer.Option(
             metavar="FORMAT",
-            help="text or github (a table in Markdown for a job's summary). Default: text.",
+            help="text, github (a table in Markdown for a job's summary) or sarif (the limits that "
+            "do not hold, for editors and code scanning). Default: text.",
             show_default=False,
         ),
     ] = "text",
@@ -627,11 +643,17 @@ def check(
     file = str(snapshot)
     checks = session.check(budgets, baseline=before)
     holds = all(result.holds for result in checks)
+    document = None
+    if format == "sarif":
+        from snapconv.writers.sarif import limit_results, sarif_document
+
+        document = sarif_document(limit_results(checks), snapshot)
     return Answer(
         {"file": file, "holds": holds, "checks": [result.to_json() for result in checks]},
-        (check_lines if format == "text" else github_lines)(file, checks),
+        (github_lines if format == "github" else check_lines)(file, checks),
         main_notes(session.analysis),
         exceeded="" if holds else outcome(file, checks),
+        document=document,
     )
 
 

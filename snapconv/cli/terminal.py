@@ -155,6 +155,12 @@ def print_json(values: Mapping[str, object], *, n_bytes: int | None = None) -> N
         show_notes([Note("left-out", message)])
 
 
+def print_document(values: Mapping[str, object]) -> None:
+    """Print JSON whose form is not ours: without the version of our keys, and as long as it is."""
+    sys.stdout.write(json_text(values))
+    sys.stdout.flush()
+
+
 def show_notes(notes: Iterable[Note]) -> None:
     """Print notes, which come after the answer."""
     from snapconv.writers.text.info import note_lines
