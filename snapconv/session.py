@@ -342,6 +342,30 @@ class Session:
         write_trace(path, self.analysis, force=force)
         return path
 
+    def cut(
+        self,
+        begin: str | None = None,
+        end: str | None = None,
+        *,
+        output: str | Path | None = None,
+        force: bool = False,
+    ) -> Path:
+        """Write a range of the events as a snapshot like PyTorch's; return its path.
+
+        ``begin`` and ``end`` are an event, ``iteration:3``, ``annotation:NAME`` or seconds such as
+        ``1.5s``, None for the end of the trace. Segments are those at the end of the range. By
+        default it is in the current folder, named after the file. Raises ValueError for another
+        text, InputError where a device has no such event, and OutputError; a file that exists is
+        replaced with ``force`` alone.
+        """
+        from snapconv.answers.event_range import find_range
+        from snapconv.writers.snapshot_cut import write_cut
+
+        path = checked_output([self.analysis.path], output, ".part.pickle", force=force)
+        ranges = [find_range(device, begin, end) for device in self.devices]
+        write_cut(path, self.analysis, ranges, force=force)
+        return path
+
     def columns(
         self, device: int | None = None, *, table: str = "allocations"
     ) -> dict[str, NDArray[Any]]:

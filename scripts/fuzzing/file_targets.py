@@ -138,6 +138,7 @@ def every_output(file: str, folder: Path) -> list[Command]:
         ["view", file, "-o", str(folder / "out.html")],
         ["view", file, str(FIXTURES / "torch_2_13.pickle"), "-o", str(folder / "out.html")],
         ["export", file, "-o", str(folder / "out.json")],
+        ["cut", file, "--from", "1", "--to", "5", "-o", str(folder / "out.pickle")],
     ]
 
 

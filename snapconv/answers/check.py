@@ -17,7 +17,7 @@ from snapconv.answers.peak import (
     totals_by_category,
 )
 from snapconv.classification.categories import Category
-from snapconv.columns import has_code, rows_of
+from snapconv.columns import rows_of
 from snapconv.errors import InputError
 from snapconv.json_text import picked
 from snapconv.replay.history_verdict import Verdict
@@ -258,6 +258,12 @@ def _main_line(analysis: DeviceAnalysis) -> SourceLine | None:
     return analysis.main_line(rows_of(analysis.live_at_peak))
 
 
+def _category_line(analysis: DeviceAnalysis, category: Category) -> SourceLine | None:
+    """Return the line with most memory of a category at the peak."""
+    rows = analysis.rows(category)
+    return analysis.main_line(rows[analysis.live_at_peak[rows]])
+
+
 def _coverage(
     analysis: DeviceAnalysis, budgets: Budgets, curve: str = "allocated"
 ) -> tuple[str, str]:
@@ -285,7 +291,6 @@ def _category_check(
     categories.
     """
     live = analysis.live_at_peak
-    is_of_category = live & has_code(analysis.classification.category, category)
     totals = {row.category: row for row in totals_by_category(analysis, live)}
     total = totals.get(category.label) or CategoryTotal(category.label, *NOTHING)
     unknown = totals[Category.UNKNOWN.label].block_bytes
@@ -315,7 +320,7 @@ def _category_check(
         other_peak or doubt,
         remark=remark,
         most_bytes=None if other_peak else most_bytes,
-        line=analysis.main_line(rows_of(is_of_category)),
+        line=_category_line(analysis, category),
     )
 
 

@@ -31,7 +31,12 @@ from snapconv.version import VERSION
 _INTERRUPTED, _NOBODY_READS = BY_SIGNAL + 2, BY_SIGNAL + 13
 # These commands run a program of the user in this process.
 _PROGRAM_COMMANDS = {"record", "watch"}
-_OUTPUTS = {"export": outputs.export, "to-sqlite": outputs.to_sqlite, "view": outputs.view}
+_OUTPUTS = {
+    "cut": outputs.cut,
+    "export": outputs.export,
+    "to-sqlite": outputs.to_sqlite,
+    "view": outputs.view,
+}
 _LOADED_WHEN_CALLED = ("fit", "mcp", "ranks", "record", "watch")
 # Every command in the order of the help.
 COMMANDS = (*QUESTION_COMMANDS, *sorted((*_OUTPUTS, *_LOADED_WHEN_CALLED)))

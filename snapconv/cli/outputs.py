@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from snapconv.cli.answers import analysis_of
+from snapconv.cli.answers import analysis_of, session_of
 from snapconv.cli.arguments import (
     ForceOption,
     JsonOption,
@@ -15,6 +15,7 @@ from snapconv.cli.arguments import (
     ReadOptions,
     SnapshotArgument,
     device_number,
+    parsed,
     refuse_pipe,
 )
 from snapconv.cli.terminal import print_json, print_lines, progress_bar, show_notes
@@ -152,6 +153,58 @@ def export(
     write_trace(path, analysis, force=force)
     if not quiet:
         _report(path, main_notes(analysis))
+
+
+def cut(
+    snapshot: SnapshotArgument,
+    *,
+    begin: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="BOUND",
+            help="Where it begins: an event such as 1234, iteration:3, annotation:NAME, or seconds "
+            "from the trace's beginning such as 1.5s. Default: the beginning.",
+        ),
+    ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="BOUND",
+            help="Where it ends, with this. Default: the trace's end.",
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="The snapshot's file. Default: SNAPSHOT.part.pickle, here.",
+        ),
+    ] = None,
+    force: ForceOption = False,
+    read: ReadOptions,
+    quiet: QuietOption = False,
+) -> None:
+    """Write a range of events as a smaller snapshot, which PyTorch's own viewer opens too.
+
+    With the segments at its end, and what was live before it. Example: snapconv cut run.pickle
+    --from iteration:2 --to iteration:3
+    """
+    from snapconv.answers.event_range import parse_bound
+
+    for bound, option in ((begin, "--from"), (end, "--to")):
+        if bound is not None:
+            parsed(bound, parse_bound, option)
+    if begin is None and end is None:
+        raise typer.BadParameter("give --from, --to or both", param_hint="--from")
+    checked_output([snapshot], output, ".part.pickle", force=force)
+    session = session_of(snapshot, read)
+    path = session.cut(begin, end, output=output, force=force)
+    if not quiet:
+        _report(path, (), path.stat().st_size)
 
 
 def _report(path: Path, notes: "Sequence[Note]", n_bytes: int | None = None) -> None:

@@ -62,6 +62,7 @@ REPORTS = {
     "view": ("view", FILE),
     "view of two": ("view", FILE, FILE),
     "export": ("export", FILE),
+    "cut": ("cut", FILE, "--from", "0", "--to", "0"),
 }
 COMMANDS = QUESTIONS | {name: (*command, "-o", OUT) for name, command in REPORTS.items()}
 

@@ -228,12 +228,7 @@ def read_metadata(
 
 
 def _read(raw: dict[object, object], stacks: Stacks, n_bytes: int) -> Metadata:
-    version = raw.get("version")
-    if type(version) is not int or version != VERSION:
-        actual = _plain(version) or type(version).__name__
-        raise MalformedSnapshotError(
-            f"{KEY}.version: expected {VERSION}, got {actual}; look for a newer snapconv"
-        )
+    _check_version(raw.get("version"))
     _check_size(raw, n_bytes)
     # Without frames of the trace, those of parameters alone would look like the whole program's.
     parameters = _tensors(
@@ -258,9 +253,7 @@ def _read(raw: dict[object, object], stacks: Stacks, n_bytes: int) -> Metadata:
         overflowed=overflowed if isinstance(overflowed, bool) else None,
         device_bytes=device_bytes,
         facts=_facts(raw),
-        sources=read_sources(
-            _dictionary(raw.get("source")).get("files"), f"{KEY}.source.files", n_bytes
-        ),
+        sources=_sources(raw, n_bytes),
         parameters=parameters,
         **tensors,
         phases=_phases(_rows(raw, "phases"), "phase"),
@@ -268,10 +261,23 @@ def _read(raw: dict[object, object], stacks: Stacks, n_bytes: int) -> Metadata:
     )
 
 
+def _check_version(version: object) -> None:
+    if type(version) is not int or version != VERSION:
+        actual = _plain(version) or type(version).__name__
+        raise MalformedSnapshotError(
+            f"{KEY}.version: expected {VERSION}, got {actual}; look for a newer snapconv"
+        )
+
+
 def _project(raw: dict[object, object]) -> RecordedProject:
     is_given = raw.get("project_root_given") is True
     root = _text(raw, "project_root") or None
     return RecordedProject(root, is_given, _texts_of(raw.get("include")))
+
+
+def _sources(raw: dict[object, object], n_bytes: int) -> dict[str, list[str]]:
+    files = _dictionary(raw.get("source")).get("files")
+    return read_sources(files, f"{KEY}.source.files", n_bytes)
 
 
 def _dictionary(value: object) -> dict[object, object]:

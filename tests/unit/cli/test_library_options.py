@@ -53,6 +53,7 @@ COUNTERPARTS = {
         (load, Session.of_device, Session.view), LOADED | {"newer": "compared_with"}
     ),
     "export": Counterpart((load, Session.of_device, Session.export), LOADED),
+    "cut": Counterpart((load, Session.of_device, Session.cut), LOADED),
     "ranks": Counterpart(
         (read_job, JobOptions, AnalysisOptions, write_job_database),
         {"include": "includes", "no_cache": "cache", "output": "path"},
