@@ -441,7 +441,7 @@ def cast_of_weight(decided: Decided) -> BoolColumn:
     is_repeated = features.in_forward & np.append(stack[1:] == stack[:-1], False)
     may_be_cast = features.made_through(Role.CAST) if features.has_cpp else is_repeated
     is_half = is_among(2 * sizes, distinct(sizes[_weight_of_layers.column(decided)]))
-    is_input = _inputs_among(may_be_cast, is_repeated, is_half, features)
+    is_input = _inputs_among(may_be_cast, is_repeated, features)
     casts = features.in_forward & may_be_cast & is_half & ~is_input
     if features.has_cpp or features.freed_through(Role.UNCACHED).any():
         return np.asarray(casts)
@@ -450,25 +450,23 @@ def cast_of_weight(decided: Decided) -> BoolColumn:
 
 
 def _inputs_among(
-    may_be_cast: BoolColumn,
-    is_repeated: BoolColumn,
-    is_half: BoolColumn,
-    features: Features,
+    may_be_cast: BoolColumn, is_repeated: BoolColumn, features: Features
 ) -> BoolColumn:
     """Find the casts of an operation's input.
 
     It is cast last: third, or after one that is no smaller, as a bias is smaller than its weight.
-    `einsum` may cast it first: then only the first is half as large as a result.
+    `einsum` may cast it first, and products of two results cast no weight: outside of torch's
+    layers, what is half as large as a result of forward may be cast from it.
     """
     sizes = features.sizes
+    is_result = features.in_forward & ~may_be_cast
+    may_be_of_result = is_among(2 * sizes, distinct(sizes[is_result]))
+    may_be_of_result &= ~features.made_through(Role.LAYER)
     follows_cast = np.append(False, may_be_cast[1:] & (may_be_cast & is_repeated)[:-1])
     is_last_cast = np.append(False, follows_cast[:-1] | (sizes[1:] <= sizes[:-1]))
-    may_be_input = is_among(2 * sizes, distinct(sizes[features.in_forward & ~may_be_cast]))
-    is_second = (
-        np.append(False, may_be_input[:-1] & (is_half & ~may_be_input)[1:]) & follows_cast
-    )
-    is_last = follows_cast & is_last_cast & ~is_second
-    return np.asarray(is_last | np.append(is_second[1:], False))
+    follows_input = np.append(False, may_be_of_result[:-1])
+    is_last = follows_cast & is_last_cast & ~follows_input
+    return np.asarray(may_be_of_result | is_last)
 
 
 @Condition

@@ -158,8 +158,10 @@ def trained(before, sizes_of_casts):
         # A product of several tensors casts its input first, which is as large as half a weight.
         (0, [(4 * MIB, 5 * MIB), (4 * MIB, 6 * MIB)], 11 * MIB),
         (0, [(5 * MIB, 4 * MIB), (6 * MIB, 4 * MIB)], 11 * MIB),
+        # Queries and keys are results, each half as large as a weight by chance.
+        (0, [(4 * MIB, 4 * MIB), (4 * MIB, 4 * MIB)], 0),
     ],
-    ids=["workspace", "input first", "input last"],
+    ids=["workspace", "input first", "input last", "both of results"],
 )
 def test_inputs_that_are_cast_are_no_copies_of_weights(before, casts, copies, tmp_path, capsys):
     file = str(trained(before, casts).write(tmp_path / "s.pickle"))
