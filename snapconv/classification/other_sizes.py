@@ -133,12 +133,15 @@ class OtherSizes:
     def _may_be_caches(self, size: int) -> bool:
         """Whether blocks of a size may be keys and values: in pairs, and no matrices of the model.
 
+        Every layer has one pair at most, and may have three matrices of its feed-forward network.
         Its matrices are between its main width and those of results of forward, or are kernels
         between two widths.
         """
         n = self._job.counts[size]
         widths = set(self._widths)
         if size in widths or size < SMALL_BYTES or n < _LEAST_CACHES or n % 2:
+            return False
+        if 1 < layers_by_counts(self._job.counts) < n // 2:
             return False
         if _is_between(size, self._main_widths, self._widths_of_results | widths):
             return False

@@ -276,13 +276,12 @@ def test_what_layers_build_on_the_device_is_weights_where_the_model_is_not_moved
     assert categories(found(job)) == [Category.WEIGHT] * 6
 
 
-def inferred(size, n_blocks, *, result=4096):
+def inferred(size, n_blocks, *, result=4096, others=None):
     """A model of four layers of width 1024 that was there before the trace, and forwards of it."""
     job = Job()
-    for _ in range(9):
-        job.older(NO_FRAMES, 4096)
-    for _ in range(n_blocks):
-        job.older(NO_FRAMES, size)
+    for each, n in {4096: 9, size: n_blocks, **(others or {})}.items():
+        for _ in range(n):
+            job.older(NO_FRAMES, each)
     for _ in range(4):
         job.does(MAIN)
         for each in (4096, 4096, result):
@@ -308,6 +307,15 @@ def test_pairs_that_are_no_matrices_of_the_model_may_be_caches_in_inference(
     assert likely(job, tmp_path / "a.pickle", size) == []
     of_size = classified(job, tmp_path / "b.pickle", size)
     assert categories(of_size) == [expected] * n_blocks
+
+
+@pytest.mark.parametrize(("n_blocks", "expected"), [(12, [Category.WEIGHT] * 12), (8, [])])
+def test_three_of_a_size_in_every_layer_are_no_keys_and_values(n_blocks, expected, tmp_path):
+    """Four layers, each with four matrices of its attention; no result of forward shows widths."""
+    size = 4096 * 2816
+    job = inferred(size, n_blocks, others={4096 * 1024: 16})
+    found = likely(job, tmp_path / "s.pickle", size)
+    assert [category for category, _ in found] == expected
 
 
 BUFFER = (
