@@ -21,12 +21,14 @@ from snapconv.classification.features import Features, at, first_before
 from snapconv.classification.parameters import is_training
 from snapconv.columns import (
     BoolColumn,
+    Int32Column,
     Int64Column,
     distinct,
     grouped,
     has_code,
     is_among,
     next_of,
+    number_groups,
     rows_by,
     rows_of,
     run_starts,
@@ -65,8 +67,10 @@ lasts_throughout = feature(Features.lasts_throughout)
 has_no_frames = feature(Features.has_no_frames)
 made_by_engine = feature(Features.by_engine)
 made_in_forward = feature(Features.in_forward)
+made_in_step = feature(Features.in_step)
 made_mid_forward = feature(Features.mid_forward)
 made_outside = feature(Features.outside)
+ends_within_run = ~feature(Features.outlives_run)
 is_copied_or_filled = feature(Features.is_copied_or_filled)
 preexisting_in_forward = feature(Features.preexisting_in_forward)
 preexisting_outside = feature(Features.preexisting_outside)
@@ -105,12 +109,6 @@ def twice_as_large(decided: Decided) -> BoolColumn:
     """One for every parameter, and twice as large as it."""
     halves = decided.shared(parameters.halves_of_every_parameter)
     return has_code(halves, 4)
-
-
-@feature_condition
-def made_in_step(features: Features) -> BoolColumn:
-    """Made where an event shows an optimizer's step."""
-    return features.is_traced & has_code(features.alloc_phase, Phase.OPTIMIZER)
 
 
 @feature_condition
@@ -169,18 +167,11 @@ def freed_in_zero_grad(features: Features) -> BoolColumn:
 
 
 @feature_condition
-def ends_within_run(features: Features) -> BoolColumn:
-    """Freed in the run of a phase in which it was made."""
-    return features.end <= features.alloc_run_last
-
-
-@feature_condition
 def ends_within_backward(features: Features) -> BoolColumn:
     """Freed in its run while that shows its phase, or before the step that follows."""
     next_phase = at(features.phases.phase, features.alloc_run_last + 1)
     is_shown = features.end <= features.alloc_run_end
-    is_within_run = features.end <= features.alloc_run_last
-    return is_within_run & (is_shown | has_code(next_phase, Phase.OPTIMIZER))
+    return ~features.outlives_run & (is_shown | has_code(next_phase, Phase.OPTIMIZER))
 
 
 @feature_condition
@@ -202,14 +193,6 @@ def outlives_iterations(features: Features) -> BoolColumn:
 
 
 @feature_condition
-def ends_before_next_phase(features: Features) -> BoolColumn:
-    """Freed before the next forward or backward."""
-    return np.asarray(
-        features.end < np.minimum(features.next_forward, features.next_backward)
-    )
-
-
-@feature_condition
 def used_in_backward(features: Features) -> BoolColumn:
     """In use when the next backward begins."""
     return features.end >= features.next_backward
@@ -219,6 +202,9 @@ def used_in_backward(features: Features) -> BoolColumn:
 def used_in_forward(features: Features) -> BoolColumn:
     """In use when the next forward begins."""
     return features.end >= features.next_forward
+
+
+ends_before_next_phase = ~(used_in_forward | used_in_backward)
 
 
 @feature_condition
@@ -295,7 +281,7 @@ def may_be_parameter(features: Features) -> BoolColumn | bool:
     """
     if features.recorded is not None and len(features.recorded.parameters):
         return False
-    in_training = features.by_engine | has_code(features.alloc_phase, Phase.OPTIMIZER)
+    in_training = features.by_engine | features.in_step
     if not in_training.any():
         return not features.made_through(Role.PLACEMENT).any()
     return is_among(features.sizes, features.sizes[in_training])
@@ -387,8 +373,7 @@ def size_of_weight(decided: Decided) -> BoolColumn:
 def several_times_weights(decided: Decided) -> BoolColumn:
     """Left behind by backward, and as large as weights of several sizes, each as many times."""
     features = decided.features
-    is_left = features.is_traced & features.by_engine
-    is_left &= ~ends_within_backward.column(decided)
+    is_left = features.by_engine & ~ends_within_backward.column(decided)
     return _as_many_times_as_weights(decided, is_left, _LEAST_SIZES)
 
 
@@ -489,8 +474,7 @@ def replaces_weights(decided: Decided) -> BoolColumn:
     freeing_line = features.lines_of(table.free_stack_id)
     line = features.lines_of(table.stack_id)
     freeing_weights = distinct(freeing_line[former & (freeing_line >= 0)])
-    outlives_step = made_in_step.column(decided) & (features.end > features.alloc_run_last)
-    new_values = outlives_step & (line >= 0)
+    new_values = features.in_step & features.outlives_run & (line >= 0)
     freed_likewise = (
         new_values & features.is_freed & is_among(freeing_line, freeing_weights)
     )
@@ -616,23 +600,24 @@ def filled_alike(decided: Decided) -> BoolColumn:
     """Made of zeros by one stack, two pairs of a size or more, and kept."""
     features = decided.features
     rows = rows_of(features.made_through(Role.ZEROS) & features.is_live_at_dump)
-    key = np.stack((features.allocations.stack_id[rows], features.sizes[rows]))
-    _, group, counts = np.unique(key, axis=1, return_inverse=True, return_counts=True)
-    is_of_layers = (counts > 2) & (counts % 2 == 0)
-    return features.mask(rows[is_of_layers[group.reshape(-1)]])
+    return _in_pairs(features, rows, features.allocations.stack_id, features.sizes)
 
 
 @shared_condition
 def built_in_pairs(decided: Decided) -> BoolColumn:
     """Put on the device by constructors of layers, two pairs of a size or more, and kept."""
     features = decided.features
-    is_built = made_in_nested_constructors.column(decided)
-    is_built &= features.outside | features.preexisting_outside
-    is_built &= features.is_live_at_dump
+    is_built = made_in_nested_constructors.column(decided) & kept_by_program.column(decided)
     rows = rows_of(is_built & (features.sizes >= parameters.SMALL_BYTES))
-    _, group, counts = np.unique(
-        features.sizes[rows], return_inverse=True, return_counts=True
-    )
+    return _in_pairs(features, rows, features.sizes)
+
+
+def _in_pairs(
+    features: Features, rows: Int64Column, *keys: Int64Column | Int32Column
+) -> BoolColumn:
+    """Find those of the rows of which an even number, four or more, have the same keys."""
+    _, group = number_groups(*(key[rows] for key in keys))
+    counts = np.bincount(group)
     is_of_layers = (counts > 2) & (counts % 2 == 0)
     return features.mask(rows[is_of_layers[group]])
 
@@ -655,7 +640,7 @@ def in_use_when_memory_ran_out(decided: Decided) -> BoolColumn:
 def freed_after_first_of_backward(decided: Decided) -> BoolColumn:
     """Freed once backward has freed something that it was seen to make."""
     features = decided.features
-    backward_memory = features.is_traced & features.by_engine & features.is_freed_by_engine
+    backward_memory = features.by_engine & features.is_freed_by_engine
     first_end = features.end[backward_memory].min(initial=features.n_events)
     return np.asarray(features.end > first_end)
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from snapconv.classification.categories import Category
 from snapconv.classification.decisions import Condition, Decided
-from snapconv.columns import BoolColumn, Int64Column, distinct, has_code, is_among
-from snapconv.phases.trace_phases import Phase
+from snapconv.columns import BoolColumn, Int64Column, distinct, is_among
 
 # What hostile files may cost: the largest sizes are compared.
 _MOST_SIZES, _MOST_BATCHES = 200, 60
@@ -79,8 +78,7 @@ def _untrained_sizes(decided: Decided) -> list[int]:
 def _trained_sizes(decided: Decided) -> Int64Column:
     """Return the sizes of gradients, states and weights, and of what backward or a step makes."""
     features = decided.features
-    is_by_training = features.by_engine | has_code(features.alloc_phase, Phase.OPTIMIZER)
-    is_by_training &= features.end > features.alloc_run_last
+    is_by_training = (features.by_engine | features.in_step) & features.outlives_run
     is_known = decided.has(Category.GRADIENT, Category.OPTIMIZER_STATE, Category.WEIGHT)
     return distinct(features.sizes[is_by_training | is_known])
 

@@ -236,7 +236,7 @@ class Features:
         is_backward = self._is_engine_at_work(
             self.allocations.free_stack_id, self.end_phase
         )
-        is_own_run = self.is_freed & (self.end <= self.alloc_run_last)
+        is_own_run = self.is_freed & ~self.outlives_run
         return (
             self.in_forward
             & self.freed_through(Role.MODULE_CALL)
@@ -245,10 +245,19 @@ class Features:
         )
 
     @cached_property
+    def in_step(self) -> BoolColumn:
+        """Allocated where an event shows an optimizer's step."""
+        return has_code(self.alloc_phase, Phase.OPTIMIZER)
+
+    @cached_property
+    def outlives_run(self) -> BoolColumn:
+        """In use when the run of the phase is over in which it was made."""
+        return self.end > self.alloc_run_last
+
+    @cached_property
     def outside(self) -> BoolColumn:
         """Allocated neither by the engine, nor in forward, nor in a step."""
-        is_step = has_code(self.alloc_phase, Phase.OPTIMIZER)
-        return self.is_traced & ~(self.by_engine | self.in_forward | is_step)
+        return self.is_traced & ~(self.by_engine | self.in_forward | self.in_step)
 
     @cached_property
     def is_cache(self) -> BoolColumn:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice, product
 from math import inf, log2
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +31,13 @@ from snapconv.classification.decisions import (
     FloatColumn,
     Proposal,
 )
-from snapconv.classification.job import KINDS, Counts, Job, is_beside_equal, jobs
+from snapconv.classification.job import KINDS, Counts, Job, find_job, is_beside_equal
 from snapconv.classification.other_sizes import OtherSizes
 from snapconv.classification.parameters import (
-    LEAST_REPEATED,
     SMALL_BYTES,
     Source,
     bytes_of,
+    layers_by_counts,
 )
 from snapconv.classification.predictions import (
     Hypothesis,
@@ -67,8 +67,8 @@ REASONS = {
 }
 # Sources that have all parameters of an optimizer.
 _HAS_ALL = (Source.WHOLE, Source.ADDED)
-# What hostile files may cost: sizes by their bytes, the largest first, and numbers of layers.
-_MOST_SIZES, _MOST_LAYERS = 600, 60
+# What hostile files may cost: sizes by their bytes, the largest first.
+_MOST_SIZES = 600
 # The states of Adam with amsgrad.
 _OF_AMSGRAD = 3
 # Several optimizers with options have no more.
@@ -139,8 +139,6 @@ class Bits:
     rare_variant: float = 4.0
     # Nothing is trained, by whether forward saves for a backward: not, maybe, surely.
     untrained: tuple[float, float, float] = (0.0, 4.0, 9.0)
-    # The parameters are not those by the best source.
-    second_source: float = 2.0
     # --- for a size whose blocks are not as many as the hypothesis says
     # Its parameters are of another kind than most.
     other_kind: float = 1.0
@@ -369,21 +367,15 @@ def missed(
     return Misses(bits, explained_bytes)
 
 
-@lru_cache(_MOST_CACHED)
 def _bits_without_parameters(n: int, times: int, n_layers: int) -> tuple[float, int]:
     """Return the bits of one size whose parameters are not known.
 
     Beside them, how many blocks are explained.
     """
     n_parameters, remainder = divmod(n, times)
-    if not remainder:
-        return bits_of_count(n_parameters, n_layers), n
-    options = [(BITS.no_multiple + bits_of_count(n, 0), 0)]
-    if n_parameters:
-        remainder_bits = BITS.no_multiple + bits_of_count(remainder, n_layers)
-        bits = bits_of_count(n_parameters, n_layers) + remainder_bits
-        options.append((bits, n - remainder))
-    return min(options)
+    if remainder:
+        return BITS.no_multiple + bits_of_count(n, 0), 0
+    return bits_of_count(n_parameters, n_layers), n
 
 
 def _bits_of_size(
@@ -400,28 +392,27 @@ def _bits_of_size(
         options = [(BITS.too_many + 0.5 * log2(1 + n - expected), expected)]
     else:
         options = [(BITS.too_few + log2(1 + expected - n), 0)]
-    if job.sizes[size] and hypothesis.is_simple:
-        options += _bits_of_other_number(hypothesis, job, size)
+    number = other_number(hypothesis, job, size)
+    if number:
+        options.append((_bits_of_other_number(job, number - job.sizes[size]), n))
     return min(options)
 
 
-def _bits_of_other_number(
-    hypothesis: Hypothesis, job: Job, size: int
-) -> Iterator[tuple[float, int]]:
-    """Yield the bits of another number of parameters of a size, if that leaves no remainder."""
-    n = job.counts[size]
+def other_number(hypothesis: Hypothesis, job: Job, size: int) -> int:
+    """Return another number of parameters of a size that leaves no remainder; 0 for none."""
+    n_known = job.sizes[size]
+    if not (n_known and hypothesis.is_simple):
+        return 0
     times = hypothesis.per_parameter
-    n_parameters, remainder = divmod(n + job.fact_total[size], times)
-    if remainder:
-        return
-    if n_parameters > job.sizes[size]:
-        # With all gradients of an iteration and one optimizer, no parameter is missing.
-        is_complete = (
-            job.parameters.source in _HAS_ALL and not job.optimizers.may_be_several
-        )
-        yield (BITS.other_number if is_complete else BITS.more_parameters), n
-    elif times > 1 and 0 < n_parameters < job.sizes[size]:
-        yield BITS.other_number, n
+    number, remainder = divmod(job.counts[size] + job.fact_total[size], times)
+    is_other = number > n_known or (times > 1 and number < n_known)
+    return number if is_other and not remainder else 0
+
+
+def _bits_of_other_number(job: Job, n_more: int) -> float:
+    # With all gradients of an iteration and one optimizer, no parameter is missing.
+    is_complete = job.parameters.source in _HAS_ALL and not job.optimizers.may_be_several
+    return BITS.other_number if n_more < 0 or is_complete else BITS.more_parameters
 
 
 def _bits_of_other_size(hypothesis: Hypothesis, job: Job, n: int, n_layers: int) -> float:
@@ -444,30 +435,26 @@ class Weighed:
     weight: float
     hypothesis: Hypothesis
     prediction: Prediction
-    job: Job
     explained: float
 
 
-def weigh(alternatives: list[Job]) -> list[Weighed]:
-    """Weigh all hypotheses about some jobs, the most probable first."""
-    sizes = _sizes_to_weigh(alternatives)
-    total_bytes = max(1, bytes_of(alternatives[0].counts))
-    n_layers = {id(job): _possible_layers(job) for job in alternatives}
-    options: list[tuple[float, tuple[Hypothesis, Prediction, Job, float]]] = []
+def weigh(job: Job) -> list[Weighed]:
+    """Weigh all hypotheses about a job, the most probable first."""
+    sizes = _sizes_to_weigh(job)
+    total_bytes = max(1, bytes_of(job.counts))
+    n_layers = _n_layers(job)
+    options: list[tuple[float, tuple[Hypothesis, Prediction, float]]] = []
     least_bits = inf
-    for rarity, hypothesis, job in _candidates(alternatives):
+    for hypothesis, rarity in sorted(hypotheses(job), key=itemgetter(1)):
         if rarity > least_bits + _MOST_BITS and len(options) > 1:
             break
         prediction = predict(hypothesis, job)
         if prediction.is_new(hypothesis, job):
-            misses = [
-                missed(hypothesis, prediction, job, n, sizes) for n in n_layers[id(job)]
-            ]
-            fewest = min(misses, key=attrgetter("bits"))
-            bits = rarity + fewest.bits
+            misses = missed(hypothesis, prediction, job, n_layers, sizes)
+            bits = rarity + misses.bits
             least_bits = min(least_bits, bits)
-            explained = fewest.explained_bytes / total_bytes
-            options.append((bits, (hypothesis, prediction, job, explained)))
+            explained = misses.explained_bytes / total_bytes
+            options.append((bits, (hypothesis, prediction, explained)))
     options.sort(key=itemgetter(0))
     weights = np.array([2.0 ** (least_bits - bits) for bits, _ in options])
     weights /= weights.sum()
@@ -475,83 +462,60 @@ def weigh(alternatives: list[Job]) -> list[Weighed]:
     return [Weighed(weight, *explanation) for weight, (_, explanation) in pairs]
 
 
-def _candidates(alternatives: list[Job]) -> list[tuple[float, Hypothesis, Job]]:
-    """Return all hypotheses, the least rare first: each with its bits and its job."""
-    candidates = []
-    best = alternatives[0]
-    # Lines of a step that makes states of other sizes are no parameters.
-    for number, job in enumerate([best] if best.keeps_other_sizes else alternatives):
-        # Parameters by a second source are rarer than those by the best.
-        source_bits = BITS.second_source if number else 0.0
-        for hypothesis, rarity in hypotheses(job):
-            candidates.append((rarity + source_bits, hypothesis, job))
-    return sorted(candidates, key=itemgetter(0))
-
-
-def _sizes_to_weigh(alternatives: list[Job]) -> list[int]:
+def _sizes_to_weigh(job: Job) -> list[int]:
     """Return the sizes of open blocks and of parameters, those with the most bytes first."""
-    counts = alternatives[0].counts
-    sizes = set(counts)
-    for job in alternatives:
-        sizes |= job.sizes.keys()
+    counts = job.counts
 
     def order(size: int) -> tuple[int, int]:
         return -size * counts[size], size
 
+    sizes = counts.keys() | job.sizes.keys()
     large = sorted((size for size in sizes if size >= SMALL_BYTES), key=order)
     return large[:_MOST_SIZES] or sorted(counts)[:_MOST_SIZES]
 
 
-def _possible_layers(job: Job) -> list[int]:
-    """Return the numbers of layers that a model may have; 0 for none."""
+def _n_layers(job: Job) -> int:
+    """Return how many layers ran; of models without known parameters, those that counts show."""
     if job.n_layers > 1:
-        return [job.n_layers]
-    if job.sizes:
-        return [0]
-    n_layers = {0}
-    for size, n in job.counts.items():
-        if size >= SMALL_BYTES and n >= LEAST_REPEATED:
-            n_layers |= {n // times for times in (1, 2, 3, 4) if n % times == 0}
-    return sorted(n_layers)[:_MOST_LAYERS]
+        return job.n_layers
+    return 0 if job.sizes else layers_by_counts(job.counts)
 
 
 # Categories and how many blocks of each, in order of addresses, with the probability of that order.
 Layout = tuple[float, tuple[tuple[Category, int], ...]]
 
 
-def layouts(weighed: Weighed, size: int, n: int) -> list[Layout]:
+def layouts(weighed: Weighed, job: Job, size: int, n: int) -> list[Layout]:
     """Lay out the blocks of one size in order of addresses.
 
     Weights lie below states of their size in 99 % of pairs, gradients in 46 to 51 %, which shows
     nothing. The probabilities sum to the share of the blocks that the hypothesis predicts.
     """
     hypothesis = weighed.hypothesis
-    job = weighed.job
     if not hypothesis.is_trained:
         return [(1.0, ((Category.WEIGHT, n),))]
     counts = weighed.prediction.counts.get(size)
     if counts is not None:
-        return _predicted_layouts(weighed, counts, size, n)
+        return _predicted_layouts(hypothesis, job, counts, size, n)
     n_parameters, remainder = divmod(n, blocks_without_gradient(hypothesis, job))
     weights = n_parameters * (1 + hypothesis.copies) + remainder
     states = n_parameters * hypothesis.n_states
     return _ordered((weights, states, n - weights - states), job)
 
 
-def _predicted_layouts(weighed: Weighed, counts: Counts, size: int, n: int) -> list[Layout]:
-    hypothesis = weighed.hypothesis
-    job = weighed.job
+def _predicted_layouts(
+    hypothesis: Hypothesis, job: Job, counts: Counts, size: int, n: int
+) -> list[Layout]:
     surplus = n - sum(counts)
     limited = _ordered(_limited(counts, n), job)
-    may_be_whole = surplus and not hypothesis.is_frozen and job.sizes[size]
-    if may_be_whole and hypothesis.is_simple:
-        whole_copies = _whole_copies(hypothesis, job, size, n, surplus)
-        if whole_copies:
-            layout = _ordered(whole_copies, job)
-            if surplus < 0 or job.parameters.source not in _HAS_ALL:
-                return layout
-            # Parameters without a gradient this time, or no parameters.
-            return [(share / 2, order) for share, order in layout + limited]
+    number = 0 if hypothesis.is_frozen else other_number(hypothesis, job, size)
+    if surplus and number:
+        weights, states, gradients = (number * kind for kind in hypothesis.block_counts)
+        layout = _ordered(job.open_counts(size, (weights, states, gradients)), job)
+        if surplus < 0 or job.parameters.source not in _HAS_ALL:
+            return layout
+        # Parameters without a gradient this time, or no parameters.
+        return [(share / 2, order) for share, order in layout + limited]
     # States of an optimizer that is known are as many as these: what is more is weights.
     has_all_states = job.has_known_states and not has_other_sizes(hypothesis.variant)
     is_weights = hypothesis.is_frozen or surplus < job.sizes[size] or has_all_states
@@ -563,23 +527,6 @@ def _predicted_layouts(weighed: Weighed, counts: Counts, size: int, n: int) -> l
 def _predicted_share(n_expected: int, n: int) -> float:
     """Return the share of blocks that is predicted: of what is not, nothing is said."""
     return min(n_expected, n) / max(n_expected, n, 1)
-
-
-def _whole_copies(
-    hypothesis: Hypothesis, job: Job, size: int, n: int, surplus: int
-) -> Counts | None:
-    """Count by another number of parameters of this size, if that leaves no remainder."""
-    times = hypothesis.per_parameter
-    n_blocks = n + job.fact_total[size]
-    n_parameters, remainder = divmod(n_blocks, times)
-    if remainder:
-        return None
-    if n_parameters <= job.sizes[size] and not (times > 1 and n_blocks and surplus < 0):
-        return None
-    weights, states, gradients = hypothesis.block_counts
-    return job.open_counts(
-        size, (n_parameters * weights, n_parameters * states, n_parameters * gradients)
-    )
 
 
 def _limited(counts: Counts, n: int) -> Counts:
@@ -601,17 +548,15 @@ Probabilities = NDArray[np.float64]
 
 
 def probabilities(
-    decided: Decided, rows: Int64Column, weighed: list[Weighed]
+    decided: Decided, rows: Int64Column, job: Job, weighed: list[Weighed]
 ) -> Probabilities:
     """Return the probability of every category for the rows, summed over hypotheses."""
     features = decided.features
     table = np.zeros((len(rows), len(Category)))
-    likely = [candidate for candidate in weighed if candidate.weight > _LEAST_WEIGHT]
-    likely_jobs = {id(candidate.job): candidate.job for candidate in likely}
-    other_sizes = {key: OtherSizes(decided, job) for key, job in likely_jobs.items()}
+    other_sizes = OtherSizes(decided, job)
     sizes = features.sizes[rows]
     address_order = np.argsort(features.allocations.addr[rows], kind="stable")
-    if not weighed[0].job.is_in_order:
+    if not job.is_in_order:
         # States of one parameter lie beside each other, weights do not.
         beside = is_beside_equal(features, rows[address_order])
         address_order = address_order[np.argsort(beside, kind="stable")]
@@ -622,8 +567,9 @@ def probabilities(
     size_groups = sorted(grouped(address_order, sizes), key=negative_bytes)
     for members in size_groups[:_MOST_SIZES]:
         size = int(sizes[members[0]])
-        for candidate in likely:
-            _mark_size(table, members, candidate, other_sizes[id(candidate.job)], size)
+        for candidate in weighed:
+            if candidate.weight > _LEAST_WEIGHT:
+                _mark_size(table, members, candidate, job, other_sizes, size)
     return table
 
 
@@ -631,14 +577,14 @@ def _mark_size(
     table: Probabilities,
     members: Int64Column,
     weighed: Weighed,
+    job: Job,
     other_sizes: OtherSizes,
     size: int,
 ) -> None:
     """Add what a hypothesis says of the rows of one size; ``other_sizes`` judges other sizes."""
     hypothesis = weighed.hypothesis
-    job = weighed.job
     n = len(members)
-    model = layouts(weighed, size, n)
+    model = layouts(weighed, job, size, n)
     trains_it = hypothesis.trains_all and n % blocks_without_gradient(hypothesis, job) == 0
     if trains_it or size in weighed.prediction.counts:
         _mark(table, members, weighed.weight, model)
@@ -686,13 +632,12 @@ def explain_by_job(decided: Decided) -> Iterator[Proposal]:
     rows = rows_of(decided.is_open & decided.features.unrecorded)
     if not len(rows):
         return
-    alternatives = jobs(decided, rows)
-    job = alternatives[0]
+    job = find_job(decided, rows)
     if not (job.sizes or job.is_training or job.infers or job.saves):
         return  # without an event, a dump at a peak looks like one at rest
-    weighed = weigh(alternatives)
+    weighed = weigh(job)
     decided.explanation = sentence(weighed, bytes_of(job.counts), job.optimizers.names)
-    table = probabilities(decided, rows, weighed)
+    table = probabilities(decided, rows, job, weighed)
     stated = np.interp(table.max(1), _STATED, _RIGHT[bool(job.sizes)])
     if job.parameters.source is Source.BEFORE and weighed[0].explained < _MOSTLY:
         stated = np.minimum(stated, CERTAIN - 0.01)

@@ -1,7 +1,7 @@
 """A job as the recording shows it: open blocks, blocks that facts have named, parameters."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
 
@@ -18,9 +18,9 @@ from snapconv.classification.parameters import (
     Parameters,
     Sizes,
     bytes_of,
-    candidates,
     counted,
     is_training,
+    parameters_beside,
 )
 from snapconv.columns import (
     BoolColumn,
@@ -126,12 +126,6 @@ class Job:
         return bytes_of(other_counts) > _OTHER_SHARE * bytes_of(self.counts)
 
     @cached_property
-    def has_gradients(self) -> bool:
-        """Whether facts have named most gradients, and so all: what is open is none."""
-        gradients = self.fact_counts[Category.GRADIENT]
-        return 2 * bytes_of(gradients & self.sizes) > bytes_of(self.sizes)
-
-    @cached_property
     def fact_total(self) -> Sizes:
         """Weights, gradients and states that facts have named, by size."""
         total: Sizes = Counter()
@@ -150,15 +144,15 @@ class Job:
         return weights, states, gradients
 
 
-def jobs(decided: Decided, rows: Int64Column) -> list[Job]:
-    """Gather the evidence, once for each candidate for the parameters."""
+def find_job(decided: Decided, rows: Int64Column) -> Job:
+    """Gather the evidence; ``rows`` are the open ones."""
     features = decided.features
-    best, *alternatives = candidates(decided, rows)
+    parameters = parameters_beside(decided, rows)
     trains = is_training(decided)
     is_forward = features.in_forward | features.preexisting_in_forward
     frozen_layers, trained_layers = frozen_and_trained_layers(decided)
-    job = Job(
-        parameters=best,
+    return Job(
+        parameters=parameters,
         counts=counted(features.sizes[rows]),
         fact_counts=_fact_counts(decided),
         n_layers=layers_that_ran(decided),
@@ -170,10 +164,42 @@ def jobs(decided: Decided, rows: Int64Column) -> list[Job]:
         has_step=bool(np.any(features.phases.certain == Phase.OPTIMIZER)),
         infers=not trains and bool(is_forward.any()),
         reserves_more=features.reserves_more,
-        states_beside_each_other=states_beside_each_other(features, rows, best.sizes),
-        is_in_order=lies_in_order(features, rows, best.sizes),
+        states_beside_each_other=states_beside_each_other(features, rows, parameters.sizes),
+        is_in_order=lies_in_order(features, rows, parameters.sizes),
     )
-    return [job, *(replace(job, parameters=parameters) for parameters in alternatives)]
+
+
+class _Blocks:
+    """Rows in order of addresses, of sizes that have a whole number of blocks for each parameter.
+
+    ``is_model``: the lowest of each size, as many as parameters; ``is_above``: the rest. Both of
+    the usual number ``n_per_parameter`` alone.
+    """
+
+    def __init__(self, features: Features, rows: Int64Column, sizes: Sizes) -> None:
+        is_large = features.sizes[rows] >= SMALL_BYTES
+        self.rows = rows_by(features.allocations.addr, rows[is_large])
+        self.n_bytes = features.sizes[self.rows]
+        n_in_model, numbers = _numbers_of_blocks(self.n_bytes, sizes)
+        self.n_per_parameter = _usual(numbers, self.n_bytes)
+        is_whole = has_code(numbers, self.n_per_parameter)
+        self.is_model = is_whole & (_ranks(self.n_bytes) < n_in_model)
+        self.is_above = is_whole & ~self.is_model
+        # Of each row but the last: the next block begins at its end, and has its size.
+        block_bytes = features.allocations.block_bytes[self.rows[:-1]]
+        self.is_touched = np.diff(features.allocations.addr[self.rows]) == block_bytes
+        self.is_equal = self.n_bytes[1:] == self.n_bytes[:-1]
+
+    def equal_neighbours(self, lower: BoolColumn, upper: BoolColumn) -> int:
+        """Count the touching pairs of one size, of these lower and upper blocks."""
+        is_pair = self.is_touched & self.is_equal & lower[:-1] & upper[1:]
+        return int(np.count_nonzero(is_pair))
+
+    def unequal_neighbours(self, marked: BoolColumn) -> Int64Column:
+        """Return a number for the two sizes of each other touching pair of marked blocks."""
+        is_pair = self.is_touched & ~self.is_equal & marked[:-1] & marked[1:]
+        factor = int(self.n_bytes.max(initial=0)) + 1
+        return np.asarray((self.n_bytes[:-1] * factor + self.n_bytes[1:])[is_pair])
 
 
 def states_beside_each_other(features: Features, rows: Int64Column, sizes: Sizes) -> float:
@@ -183,22 +209,20 @@ def states_beside_each_other(features: Features, rows: Int64Column, sizes: Sizes
     of their size right above them than in the model. A copy has the model's sizes in their order.
     From -1, for a copy, to 1.
     """
-    rows = rows_by(features.allocations.addr, rows[features.sizes[rows] >= SMALL_BYTES])
-    n_bytes = features.sizes[rows]
-    n_in_model, n_per_parameter = _numbers_of_blocks(n_bytes, sizes)
-    n_per_parameter[n_per_parameter < _LEAST_BLOCKS] = 0
-    is_whole = has_code(n_per_parameter, _usual(n_per_parameter, n_bytes))
-    is_model = is_whole & (_ranks(n_bytes) < n_in_model)
-    model = _Neighbours(features, rows, is_model)
-    n_runs = np.count_nonzero(is_model) - model.n_equal
-    if n_runs < _LEAST_RUNS:
+    blocks = _Blocks(features, rows, sizes)
+    n_model = np.count_nonzero(blocks.is_model)
+    n_equal = blocks.equal_neighbours(blocks.is_model, blocks.is_model)
+    n_runs = n_model - n_equal
+    if n_runs < _LEAST_RUNS or blocks.n_per_parameter < _LEAST_BLOCKS:
         return 0.0
-    above = _Neighbours(features, rows, is_whole & ~is_model)
     # With a copy of the model, so many have an equal one above.
-    n_with_copy = np.count_nonzero(is_whole) - 2 * np.count_nonzero(is_model) - n_runs
-    n_beside = above.n_equal - model.n_equal - n_with_copy
-    n_in_order = np.count_nonzero(is_among(above.unequal, distinct(model.unequal)))
-    n_repeated = n_in_order / max(len(model.unequal), 1) - 1
+    n_with_copy = np.count_nonzero(blocks.is_above) - n_model - n_runs
+    n_above = blocks.equal_neighbours(blocks.is_above, blocks.is_above)
+    n_beside = n_above - n_equal - n_with_copy
+    in_model = blocks.unequal_neighbours(blocks.is_model)
+    above = blocks.unequal_neighbours(blocks.is_above)
+    n_in_order = np.count_nonzero(is_among(above, distinct(in_model)))
+    n_repeated = n_in_order / max(len(in_model), 1) - 1
     return float(min(max(n_beside / n_runs, 0.0), 1.0) - min(max(n_repeated, 0.0), 1.0))
 
 
@@ -210,15 +234,10 @@ def lies_in_order(features: Features, rows: Int64Column, sizes: Sizes) -> bool:
     compared. States of one parameter lie beside each other, so that a weight seldom has an equal
     block beside it.
     """
-    rows = rows_by(features.allocations.addr, rows[features.sizes[rows] >= SMALL_BYTES])
-    n_bytes = features.sizes[rows]
-    n_in_model, n_per_parameter = _numbers_of_blocks(n_bytes, sizes)
-    is_whole = has_code(n_per_parameter, _usual(n_per_parameter, n_bytes))
-    is_model = is_whole & (_ranks(n_bytes) < n_in_model)
-    is_above = is_whole & ~is_model
-    if not np.any(_are_equal_neighbours(features, rows) & is_model[:-1] & is_above[1:]):
+    blocks = _Blocks(features, rows, sizes)
+    if not blocks.equal_neighbours(blocks.is_model, blocks.is_above):
         return True
-    return _share_below(n_bytes, is_model, is_above) <= _MOST_BELOW
+    return _share_below(blocks.n_bytes, blocks.is_model, blocks.is_above) <= _MOST_BELOW
 
 
 def _share_below(
@@ -248,33 +267,11 @@ def _share_below(
 
 def is_beside_equal(features: Features, rows: Int64Column) -> BoolColumn:
     """Return whether a block has one of its size right above or below it, by address."""
-    is_pair = _are_equal_neighbours(features, rows)
-    return np.asarray(np.append(is_pair, False) | np.append(False, is_pair))
-
-
-def _are_equal_neighbours(features: Features, rows: Int64Column) -> BoolColumn:
-    """Return for each row but the last, by address, whether an equal one begins at its end."""
     n_bytes = features.sizes[rows]
     steps = np.diff(features.allocations.addr[rows])
-    is_above = steps == features.allocations.block_bytes[rows[:-1]]
-    return np.asarray(is_above & (n_bytes[1:] == n_bytes[:-1]))
-
-
-class _Neighbours:
-    """Marked blocks right above each other, of rows in order of addresses.
-
-    ``n_equal``: pairs of one size; ``unequal``: a number for the sizes of each other pair.
-    """
-
-    def __init__(self, features: Features, rows: Int64Column, marked: BoolColumn) -> None:
-        n_bytes = features.sizes[rows]
-        steps = np.diff(features.allocations.addr[rows])
-        is_above = steps == features.allocations.block_bytes[rows[:-1]]
-        is_above &= marked[:-1] & marked[1:]
-        is_equal = n_bytes[1:] == n_bytes[:-1]
-        pair_ids = n_bytes[:-1] * (int(n_bytes.max(initial=0)) + 1) + n_bytes[1:]
-        self.n_equal = np.count_nonzero(is_above & is_equal)
-        self.unequal = pair_ids[is_above & ~is_equal]
+    is_pair = steps == features.allocations.block_bytes[rows[:-1]]
+    is_pair &= n_bytes[1:] == n_bytes[:-1]
+    return np.asarray(np.append(is_pair, False) | np.append(False, is_pair))
 
 
 def _numbers_of_blocks(

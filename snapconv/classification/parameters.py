@@ -39,11 +39,8 @@ LEAST_REPEATED = 3
 # A line of the step has all parameters if so much of its bytes agree: a few are tied, or not
 # trained.
 _NEARLY = 0.95
-# What lacks more than this of the parameters is of some of them only.
-_MOST_DROPPED = 0.02
-# Candidates for the parameters that the inventory weighs: a step has a few lines, hostile files
-# millions.
-_MOST_CANDIDATES, _MOST_LINES = 5, 64
+# A step has a few lines, hostile files millions.
+_MOST_LINES = 64
 # Models have fewer layers than this; the sizes of a model that has them make up this much of it.
 _MOST_LAYERS, _OF_LAYERS = 512, 0.8
 
@@ -130,47 +127,38 @@ def layers_by_counts(counts: Sizes) -> int:
 
 
 def find_parameters(decided: Decided) -> Parameters:
-    """Find the parameters: as recorded, else by gradients.
-
-    What one stack of a step made completes the gradients.
-    """
+    """Find the parameters: as recorded, else by gradients."""
     recorded = decided.features.recorded
     if recorded is not None and len(recorded.metadata.parameters.is_buffer):
         parameters = recorded.metadata.parameters
         n_bytes = parameters.n_bytes[~parameters.is_buffer]
         return Parameters(counted(n_bytes), Source.RECORDED)
-    best = _gradient_parameters(decided)
-    if not best.sizes or decided.features.phases.optimizers.may_be_several:
-        return best
-    least_bytes = _NEARLY * bytes_of(best.sizes)
-    for line_sizes in decided.shared(_step_lines):
-        has_all = bytes_of(line_sizes & best.sizes) >= least_bytes
-        if has_all and line_sizes.total() > best.sizes.total():
-            return Parameters(best.sizes + _without(line_sizes, best.sizes), best.source)
-    return best
+    return _gradient_parameters(decided)
 
 
-def candidates(decided: Decided, rows: Int64Column) -> list[Parameters]:
-    """Find the parameters, the best first: then by lines of steps.
+def parameters_beside(decided: Decided, rows: Int64Column) -> Parameters:
+    """Find the parameters beside open rows.
 
-    The open rows have as many blocks of each size as such a line makes.
+    A line of a step that makes something of all sizes shows how many there are, if the open rows
+    have as many blocks: two gradients of one may be in use at once. Without gradients, the fullest
+    line does, or all lines together.
     """
     counts = counted(decided.features.sizes[rows])
-    best = _including_tables(decided, find_parameters(decided), counts)
+    best = find_parameters(decided)
     source = best.source if best.sizes else Source.STATES
-    max_dropped = _MOST_DROPPED * bytes_of(best.sizes)
-    options = {frozenset(best.sizes.items()): best}
-    for line_sizes in _lines_and_union(decided.shared(_step_lines)):
-        n_matching = sum(size * n for size, n in line_sizes.items() if counts[size] >= n)
-        if n_matching < _NEARLY * bytes_of(line_sizes):
-            continue
-        choices = [best.sizes + _without(line_sizes, best.sizes)]
-        if bytes_of(_without(best.sizes, line_sizes)) <= max_dropped:
-            choices.append(line_sizes)
-        for sizes in choices:
-            parameters = Parameters(sizes, source, best.tables)
-            options.setdefault(frozenset(sizes.items()), parameters)
-    return list(options.values())[:_MOST_CANDIDATES]
+    may_be_several = decided.features.phases.optimizers.may_be_several
+
+    def may_show(line_sizes: Sizes) -> bool:
+        """Whether a line may have all parameters, and no other ones."""
+        has_all = line_sizes.keys() == best.sizes.keys() and line_sizes <= best.sizes
+        return not best.sizes or (has_all and not may_be_several)
+
+    for line_sizes in _lines_and_union(decided):
+        n_bytes = sum(size * n for size, n in line_sizes.items() if counts[size] >= n)
+        if may_show(line_sizes) and n_bytes >= _NEARLY * bytes_of(line_sizes):
+            best = Parameters(line_sizes, source)
+            break
+    return _including_tables(decided, best, counts)
 
 
 def _including_tables(decided: Decided, best: Parameters, counts: Sizes) -> Parameters:
@@ -206,8 +194,7 @@ def _sparse_gradients(decided: Decided, counts: Sizes) -> list[tuple[int, int]]:
     known, but indices are as many as those that forward is given.
     """
     features = decided.features
-    is_left = features.is_traced & features.by_engine
-    is_left &= features.end > features.alloc_run_last
+    is_left = features.by_engine & features.outlives_run
     rows = fullest_part(rows_of(is_left), features.iteration, features.sizes)
     if len(rows):
         rows = rows[np.argsort(features.alloc[rows], kind="stable")]
@@ -262,18 +249,6 @@ def _tables(pairs: list[tuple[int, int]], open_sizes: Set[int]) -> list[int]:
                 tables.add(size)
                 n_rows.add(number)
     return sorted(tables)
-
-
-def _lines_and_union(lines: list[Sizes]) -> list[Sizes]:
-    """Return what lines make and what they make together, the largest first."""
-    union: Sizes = Counter()
-    for line_sizes in lines:
-        union |= line_sizes
-    return sorted([*lines, union], key=bytes_of, reverse=True)
-
-
-def _without(sizes: Sizes, excluded: Sizes) -> Sizes:
-    return Counter({size: n for size, n in sizes.items() if size not in excluded})
 
 
 def _gradient_parameters(decided: Decided) -> Parameters:
@@ -336,19 +311,22 @@ def _whole_iterations(decided: Decided) -> Int32Column:
     return np.asarray(iteration[first[is_whole]])
 
 
-def _step_lines(decided: Decided) -> list[Sizes]:
-    """Count what every stack of a step makes, the largest first.
+def _lines_and_union(decided: Decided) -> list[Sizes]:
+    """Count what every stack of a step makes, and all together, the largest first.
 
     In the iteration in which it makes most.
     """
     features = decided.features
-    is_step = has_code(features.alloc_phase, Phase.OPTIMIZER)
-    rows = rows_of(features.is_traced & is_step & features.has_stack)
+    rows = rows_of(features.in_step & features.has_stack)
     lines = []
     for line_rows in grouped(rows, features.allocations.stack_id):
         fullest_rows = fullest_part(line_rows, features.iteration, features.sizes)
         lines.append(counted(features.sizes[fullest_rows]))
-    return sorted(lines, key=bytes_of, reverse=True)[:_MOST_LINES]
+    lines = sorted(lines, key=bytes_of, reverse=True)[:_MOST_LINES]
+    union: Sizes = Counter()
+    for line_sizes in lines:
+        union |= line_sizes
+    return [union, *lines] if lines else []
 
 
 def halves_of_every_parameter(decided: Decided) -> Int8Column:

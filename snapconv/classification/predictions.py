@@ -145,7 +145,7 @@ def predict(hypothesis: Hypothesis, job: Job) -> Prediction:
     if hypothesis.is_frozen:
         weights.update(job.frozen_weights)
     gradients: Sizes = Counter()
-    if hypothesis.gradients and not job.has_gradients:
+    if hypothesis.gradients:
         gradients = job.sizes_of_gradients
     # Gradients that facts have named are there, whatever the hypothesis says.
     explained = weights + (gradients | job.fact_counts[Category.GRADIENT])

@@ -106,7 +106,6 @@ def _with(value: Any, way: Way, number: float) -> Any:
 def set_constant(constant: Constant, number: float) -> None:
     """Change a number in every module that has it."""
     inventory.bits_of_count.cache_clear()
-    inventory._bits_without_parameters.cache_clear()
     if constant.name == "Sign":
         sign = other_sizes.Sign[str(constant.way[0])]
         sign._value_ = _with(sign.value, constant.way[1:], number)

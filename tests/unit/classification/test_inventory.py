@@ -350,3 +350,28 @@ def test_states_lie_beside_each_other_and_a_copy_as_the_model_does(path):
         beside[name] = states_beside_each_other(features, rows, Counter(sizes))
     assert beside["states"] > 0.5
     assert beside["copy"] < 0
+
+
+def test_a_step_shows_how_many_parameters_there_are_where_two_gradients_of_one_are_in_use(path):
+    """That of the step before is there while backward makes the next one."""
+    sizes = {40960: 1, 12288: 2, 4096: 2}
+    job = Job()
+    for n_blocks in (1, 2):
+        for size, n in sizes.items():
+            for _ in range(n * n_blocks):
+                job.older(NO_FRAMES, size)
+    former = job.older(NO_FRAMES, 40960)
+    job.does(FORWARD)
+    gradients = [job.alloc(ENGINE, size) for size, n in sizes.items() for _ in range(n)]
+    gradients.append(former)
+    step = frames(("step", "/w/proj/own.py"), ("wrapper", OPTIMIZER_FILE))
+    for addr in [job.alloc(step, size) for size, n in sizes.items() for _ in range(n)]:
+        job.free(addr, step)
+    for addr in gradients:
+        job.free(addr, ZERO_GRAD)
+    job.does(FORWARD)
+    features = features_of(job, path)
+    found = classify(features)
+    for size, n in sizes.items():
+        rows = ~features.is_traced & (features.sizes == size)
+        assert counts(found, rows) == {WEIGHT: n, STATE: 2 * n}
