@@ -67,7 +67,7 @@ lasts_throughout = feature(Features.lasts_throughout)
 has_no_frames = feature(Features.has_no_frames)
 made_by_engine = feature(Features.by_engine)
 made_in_forward = feature(Features.in_forward)
-made_in_step = feature(Features.in_step)
+made_in_step = feature(Features.made_in_step)
 made_mid_forward = feature(Features.mid_forward)
 made_outside = feature(Features.outside)
 ends_within_run = ~feature(Features.outlives_run)
@@ -281,7 +281,7 @@ def may_be_parameter(features: Features) -> BoolColumn | bool:
     """
     if features.recorded is not None and len(features.recorded.parameters):
         return False
-    in_training = features.by_engine | features.in_step
+    in_training = features.by_engine | features.made_in_step
     if not in_training.any():
         return not features.made_through(Role.PLACEMENT).any()
     return is_among(features.sizes, features.sizes[in_training])
@@ -474,7 +474,7 @@ def replaces_weights(decided: Decided) -> BoolColumn:
     freeing_line = features.lines_of(table.free_stack_id)
     line = features.lines_of(table.stack_id)
     freeing_weights = distinct(freeing_line[former & (freeing_line >= 0)])
-    new_values = features.in_step & features.outlives_run & (line >= 0)
+    new_values = features.made_in_step & features.outlives_run & (line >= 0)
     freed_likewise = (
         new_values & features.is_freed & is_among(freeing_line, freeing_weights)
     )
@@ -600,7 +600,7 @@ def filled_alike(decided: Decided) -> BoolColumn:
     """Made of zeros by one stack, two pairs of a size or more, and kept."""
     features = decided.features
     rows = rows_of(features.made_through(Role.ZEROS) & features.is_live_at_dump)
-    return _in_pairs(features, rows, features.allocations.stack_id, features.sizes)
+    return _paired(features, rows, features.allocations.stack_id, features.sizes)
 
 
 @shared_condition
@@ -609,10 +609,10 @@ def built_in_pairs(decided: Decided) -> BoolColumn:
     features = decided.features
     is_built = made_in_nested_constructors.column(decided) & kept_by_program.column(decided)
     rows = rows_of(is_built & (features.sizes >= parameters.SMALL_BYTES))
-    return _in_pairs(features, rows, features.sizes)
+    return _paired(features, rows, features.sizes)
 
 
-def _in_pairs(
+def _paired(
     features: Features, rows: Int64Column, *keys: Int64Column | Int32Column
 ) -> BoolColumn:
     """Find those of the rows of which an even number, four or more, have the same keys."""

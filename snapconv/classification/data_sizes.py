@@ -78,7 +78,7 @@ def _untrained_sizes(decided: Decided) -> list[int]:
 def _trained_sizes(decided: Decided) -> Int64Column:
     """Return the sizes of gradients, states and weights, and of what backward or a step makes."""
     features = decided.features
-    is_by_training = (features.by_engine | features.in_step) & features.outlives_run
+    is_by_training = (features.by_engine | features.made_in_step) & features.outlives_run
     is_known = decided.has(Category.GRADIENT, Category.OPTIMIZER_STATE, Category.WEIGHT)
     return distinct(features.sizes[is_by_training | is_known])
 

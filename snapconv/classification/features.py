@@ -245,7 +245,7 @@ class Features:
         )
 
     @cached_property
-    def in_step(self) -> BoolColumn:
+    def made_in_step(self) -> BoolColumn:
         """Allocated where an event shows an optimizer's step."""
         return has_code(self.alloc_phase, Phase.OPTIMIZER)
 
@@ -257,7 +257,7 @@ class Features:
     @cached_property
     def outside(self) -> BoolColumn:
         """Allocated neither by the engine, nor in forward, nor in a step."""
-        return self.is_traced & ~(self.by_engine | self.in_forward | self.in_step)
+        return self.is_traced & ~(self.by_engine | self.in_forward | self.made_in_step)
 
     @cached_property
     def is_cache(self) -> BoolColumn:

@@ -317,7 +317,7 @@ def _lines_and_union(decided: Decided) -> list[Sizes]:
     In the iteration in which it makes most.
     """
     features = decided.features
-    rows = rows_of(features.in_step & features.has_stack)
+    rows = rows_of(features.made_in_step & features.has_stack)
     lines = []
     for line_rows in grouped(rows, features.allocations.stack_id):
         fullest_rows = fullest_part(line_rows, features.iteration, features.sizes)
