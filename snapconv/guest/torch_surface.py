@@ -60,6 +60,7 @@ class Feature(Enum):
     SIMULATED_WRAPPERS = "tensors that wrap others"
     SIMULATED_TYPES = "types such as torch.cuda.FloatTensor"
     SIMULATED_COMPILATION = "compiled functions"
+    SIMULATED_FLEX_ATTENTION = "backward passes of FlexAttention"
 
     @property
     def is_of_simulation(self) -> bool:
@@ -328,9 +329,13 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
         Attributes("torch._C._nn", ("_parse_to",)),
         Attributes("torch._C._TorchDispatchModeKey", ("FAKE",)),
         Attributes("torch._ops.OpOverload", optional=("_can_decompose", "_op_dk")),
+        Attributes("torch._ops.HigherOrderOperator", optional=("py_impl",)),
         Attributes("torch.library", ("Library",)),
         Attributes("torch.library.Library", ("impl", "_destroy")),
         Attributes("torch._C._profiler", ("gather_traceback", "symbolize_tracebacks")),
+    ),
+    Feature.SIMULATED_FLEX_ATTENTION: (
+        Attributes("torch._higher_order_ops.flex_attention", ("create_fw_bw_graph",)),
     ),
     Feature.SIMULATED_ANNOTATIONS: (
         Attributes(

@@ -144,6 +144,7 @@ class Simulation:
         from snapconv.simulation import (
             compilation,
             cuda,
+            flex_attention,
             kernels,
             legacy_types,
             process_groups,
@@ -162,6 +163,11 @@ class Simulation:
             (Feature.SIMULATED_ANNOTATIONS, cuda.patch_annotations, machine),
             (Feature.SIMULATED_GROUPS, process_groups.patch_process_groups, tracker),
             (Feature.SIMULATED_COMPILATION, compilation.patch_compilation, machine),
+            (
+                Feature.SIMULATED_FLEX_ATTENTION,
+                flex_attention.patch_flex_attention,
+                tracker.placements,
+            ),
             (Feature.SIMULATED_TYPES, legacy_types.patch_legacy_types, tracker),
         ]
         if self._files is not None:

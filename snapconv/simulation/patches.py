@@ -20,6 +20,7 @@ from snapconv.guest.guard import Guard, is_fault
 from snapconv.guest.own_frames import stands_in
 from snapconv.guest.replacement import replaced
 from snapconv.guest.script_signals import deliver_waiting, waiting
+from snapconv.simulation.higher_order import eager_work
 
 Call = tuple[Any, Any, dict[str, Any]]
 Handler = Callable[[Any, Any, dict[str, Any]], Any]
@@ -176,8 +177,6 @@ class Calls:
         return CallMode()
 
 
-# Runs an operation on the part of a DTensor that this rank has (torch 2.13).
-_DTENSOR_RANDOM = "run_dtensor_rng_op"
 # The namespaces of torch's own operations, in 2.13 and 2.15.
 _OF_TORCH = frozenset(
     "aten prim prims profiler c10d _c10d_functional _c10d_functional_autograd c10d_functional "
@@ -215,9 +214,7 @@ def is_of_library(func: Any) -> bool:
 def _visible_work(func: Any, args: Any, kwargs: dict[str, Any]) -> Callable[[], Any] | None:
     """Return an operation's work where it consists of operations that are to be seen."""
     if func.namespace == "higher_order":
-        # Behind two numbers that move the state of CUDA's generator.
-        is_random = func.name() == _DTENSOR_RANDOM
-        return partial(args[2], *args[3:], **kwargs) if is_random else None
+        return eager_work(func, args, kwargs)
     if func.namespace == "fsdp":  # copies into, and views of, what it is given
         keys = torch._C.DispatchKey
         has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")

@@ -74,9 +74,22 @@ class Placements:
         self._when_freed = when_freed
         self._by_id: dict[int, Placement] = {}
         self._is_open = True
+        self._hiding_thread: int | None = None
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Let all tensors be the CPU's for this thread, as they are for torch's C++ code."""
+        before = self._hiding_thread
+        self._hiding_thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._hiding_thread = before
 
     def of(self, tensor: Any) -> Placement | None:
         """Return a tensor's placement; None for a plain CPU tensor, or what has no storage."""
+        if self._hiding_thread is not None and self._hiding_thread == threading.get_ident():
+            return None
         try:
             placement = self._by_id.get(self._storage_id(tensor))
         except (
