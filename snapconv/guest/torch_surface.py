@@ -388,6 +388,10 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
             optional=("_broadcast_object",),
         ),
         Attributes(
+            "torch.distributed.optim.ZeroRedundancyOptimizer",
+            optional=("consolidate_state_dict", "_partition_parameters"),
+        ),
+        Attributes(
             "torch.distributed.checkpoint.utils._DistWrapper", optional=("__init__",)
         ),
     ),

@@ -94,7 +94,7 @@ def check_types(call: Invocation) -> None:
     """Raise torch's error for a call on a device whose tensors have types that CUDA refuses."""
     rule = _RULES.get(call.operation.name.removesuffix("_"))
     # An overload with ``out_dtype`` takes what its own kernel says.
-    if rule is None or "dtype" in call.func._overloadname:
+    if rule is None or "dtype" in call.func._schema.overload_name:
         return
     (decisive, dtype), *weights = _typed_arguments(call, rule)
     dtypes = {weight_dtype for _, weight_dtype in weights}
