@@ -97,7 +97,8 @@ class Routing:
             return index
         n_values = source.size(dim)
         if not 0 < n_values <= min(index.numel(), _MAX_VALUES):
-            return index
+            keeps_dim = index.dim() == source.dim()
+            return self._distinct(index, dim, n_values) if keeps_dim else index
         self._choosing.setdefault(users_place())
         if index.dim() != source.dim():  # the dimension is gone
             indices = self._spread(n_values, index.numel(), 1).view(index.shape)
@@ -107,6 +108,18 @@ class Routing:
             shape = index.movedim(dim, -1).shape
             indices = rows.view(shape).movedim(-1, dim).contiguous()
         return self._assumed_values(indices.to(index.dtype))
+
+    def _distinct(self, index: Any, dim: int, n_values: int) -> Any:
+        """Choose different values for each row, as the best words of a vocabulary are.
+
+        They are from its middle: a tokenizer has the words that end a text at its ends.
+        """
+        n_each = index.size(dim)
+        if not 1 < n_each <= n_values or index.numel() > _MAX_MASK:
+            return index
+        row = (torch.arange(n_each, dtype=index.dtype) + n_values // 2) % n_values
+        shape = index.movedim(dim, -1).shape
+        return self._assumed_values(row.expand(shape).movedim(-1, dim).contiguous())
 
     def _spread(self, n_values: int, n_rows: int, n_each: int) -> Any:
         """Choose as many different values for each row, evenly, or the same ones but in a few rows.

@@ -190,6 +190,7 @@ def trained(mix, biases=BIASES["even"], **options):
     """Train for three steps; return the peak, the notes and the number of weights with states."""
     with simulated(SimulationOptions(**options)) as simulation:
         torch.manual_seed(0)
+        torch.cuda.manual_seed(1)  # not the numbers of the weights, which the CPU draws
         model = Experts(mix).cuda()
         optimizer = torch.optim.Adam(model.parameters())
         for bias in biases:
@@ -386,8 +387,22 @@ def test_whatever_a_mask_selects_the_worst_peak_is_that_of_most_rows_and_the_lin
 
 
 def test_a_word_is_not_chosen_as_an_expert_is():
-    """An end of text would be met by chance."""
+    """An end of text, which is at an end of a vocabulary, would be met by chance."""
     with simulated(SimulationOptions(compute=False)):
         logits = torch.randn(2, 50_000, device="cuda") * torch.randn(1 << 15, device="cuda").sum()
         assert logits.argmax(-1).tolist() == [0, 0]
-        assert logits.topk(4).indices.flatten().tolist() == [0] * 8
+        best = logits.topk(4).indices
+        assert best.min() > 1000
+        assert best.max() < 49_000
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((3, 500), -1), ((500,), 0), ((2, 500, 3), 1)])
+def test_the_best_of_more_values_than_are_taken_are_different_ones(shape, dim):
+    """A beam search goes on with the best words of a vocabulary: as many beams as words."""
+    with simulated(SimulationOptions(compute=False)):
+        scores = torch.empty(10, 10, device="cuda") @ torch.empty(10, 10, device="cuda")
+        scores = scores.flatten()[:1].expand(shape)
+        best = scores.topk(4, dim).indices.cpu().movedim(dim, -1).reshape(-1, 4)
+    assert all(len(set(row)) == 4 for row in best.tolist())
+    assert best.min() >= 0
+    assert best.max() < 500
