@@ -61,6 +61,7 @@ from snapconv.answers.oom.message_kinds import (
     OF_ENOUGH,
     OF_ENOUGH_TOKENS,
     OF_WRONG_SIZE,
+    REQUEST_AND_DEVICE,
     SUMMARY,
     MessageKind,
 )
@@ -132,7 +133,9 @@ _SHARED_SEGMENTS = {
     ),
 }
 _WINDOWS_PATH = re.compile(r"(?<![a-z])[c-h]:\\{1,2}[\w.]")
-_FRAME = squeezed(r"([\w./\\:-]{1,200})\"?,line\d{1,6}, in")
+_FRAME = squeezed(r"\"?,line\d{1,6}, in")
+_LONGEST_PATH = 200
+_NO_PATH = re.compile(r"[^\w./\\:-]")
 _MIDDLE = squeezed(
     r"allocate \d|total capac|already allocated|is allocated by pytorch|reserved by pytorch"
 )
@@ -315,19 +318,47 @@ def _explained(log: CompactText) -> tuple[MessageAnswer, int] | None:
 
     Beside the answer, the character at which its first message begins.
     """
-    starts = list(_messages(log))
-    messages = [_explain_allocator(log, start, text) for start, text in starts]
+    messages, n_repeated = _first_messages(log)
     # First the messages whose figures are complete: others may be a person's words about them.
-    clear = [answer for answer in messages if answer.message.tried_bytes or answer.verdict]
-    clear.sort(key=lambda answer: answer.verdict is None)
+    clear = [
+        (answer, start)
+        for answer, start in messages
+        if answer.message.tried_bytes or answer.verdict
+    ]
+    clear.sort(key=lambda row: row[0].verdict is None)
     best = _best_match(log, are_all_tried=not clear)
     # A message without figures says more than a text of a kind of level 2 and higher.
     if messages and not clear and (best is None or best[0].level >= 2):
-        return messages[0], starts[0][0]
+        return messages[0]
     server = _explain_kind(*best, log) if best else None
     if clear:
-        return _merge_devices(clear, server), starts[messages.index(clear[0])][0]
+        merged = _merge_devices([answer for answer, _ in clear], server)
+        return replace(merged, n_messages=len(clear) + n_repeated), clear[0][1]
     return (server, best[1].start()) if server and best else None
+
+
+def _first_messages(log: CompactText) -> tuple[list[tuple[MessageAnswer, int]], int]:
+    """Explain torch's messages, each with its first character, but for those that say nothing new.
+
+    Of each rank and device, those after the first with a verdict are counted alone: a program that
+    goes on after each failure writes thousands.
+    """
+    messages = []
+    settled = set()
+    n_repeated = 0
+    for start, text in _messages(log):
+        figures = _values(map(squeezed, REQUEST_AND_DEVICE), text)
+        device = (log.rank_at(start), figures.get("device"))
+        if device in settled and "tried_bytes" in figures:
+            n_repeated += 1
+            continue
+        answer = _explain_allocator(log, start, text)
+        messages.append((answer, start))
+        if answer.verdict:
+            settled.add(device)
+    return messages, n_repeated
+
+
 
 
 def _best_match(
@@ -348,11 +379,12 @@ def _merge_devices(
 ) -> MessageAnswer:
     """Return the first message of each device; a server around torch has the better next step."""
     devices: dict[object, MessageAnswer] = {}
+    shown = set()
     for answer in messages:
-        if answer.message not in [
-            device_answer.message for device_answer in devices.values()
-        ]:
-            devices.setdefault((answer.rank, answer.message.device), answer)
+        device = (answer.rank, answer.message.device)
+        if answer.message not in shown and device not in devices:
+            devices[device] = answer
+            shown.add(answer.message)
     answers = []
     for answer in devices.values():
         if server:
@@ -360,7 +392,7 @@ def _merge_devices(
             if not is_kept or answer.next_step == SAME_PROCESS:
                 answer = _add_server(answer, server)
         answers.append(answer)
-    return replace(answers[0], n_messages=len(messages), others=tuple(answers[1:]))
+    return replace(answers[0], others=tuple(answers[1:]))
 
 
 def _add_server(answer: MessageAnswer, server: MessageAnswer) -> MessageAnswer:
@@ -639,13 +671,22 @@ def _less_where(answer: MessageAnswer, log: CompactText, start: int) -> str:
     step = _phase_step(log.text, start)
     if step != LESS:
         return step
-    frames = _FRAME.findall(log.text[max(start - _MOST_OF_TRACEBACK, 0) : start])
     # A line of the program itself computes; torch's own last frame may be of either.
-    is_own_line = bool(frames) and "torch" not in frames[-1]
+    path = _last_path(log.text[max(start - _MOST_OF_TRACEBACK, 0) : start])
+    is_own_line = bool(path) and "torch" not in path
     if _is_nothing_freed(answer) and "inforward" not in log.text and not is_own_line:
         return NOTHING_FREED
     around = _words_around(log, start)
     return around.format(less=LESS) if around else LESS
+
+
+def _last_path(traceback: str) -> str:
+    """Return the path of the last frame of a traceback, ``""`` where it has none."""
+    path = ""
+    for frame in _FRAME.finditer(traceback):
+        before = traceback[max(frame.start() - _LONGEST_PATH, 0) : frame.start()]
+        path = _NO_PATH.split(before)[-1]
+    return path
 
 
 def _words_around(log: CompactText, start: int) -> str | None:

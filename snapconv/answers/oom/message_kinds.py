@@ -175,12 +175,17 @@ _NOT_AUTOTUNED = (
     "nothing, if the run goes on; without mode='max-autotune' torch tries no other kernels"
 )
 _ENDED = r"(?:error|exception): |terminate called|core dumped"
+# What tells the messages of torch's allocator apart.
+REQUEST_AND_DEVICE = (
+    r"(?:gpu|npu|mlu|gcu|device) <device>(?=has|;|would|[^\d%]{0,2}$)",
+    "allocate <tried_bytes>",
+    "requested(?: size)?: <tried_bytes>",
+)
 _KINDS = (
     MessageKind(
         "torch's allocator",
         also=(
-            "allocate <tried_bytes>",
-            "requested(?: size)?: <tried_bytes>",
+            *REQUEST_AND_DEVICE,
             # A text may be cut anywhere: no more words than tell one figure from the others.
             "<total_bytes> total cap",
             r"\((?:gpu|npu|mlu|gcu) \d{1,4}; <total_bytes>(?<=b|s)(?! re)",
@@ -208,7 +213,6 @@ _KINDS = (
             "other allocations: <metal_bytes>",
             "this process has <process_bytes>",
             "<active_bytes> current active",
-            r"(?:gpu|npu|mlu|gcu|device) <device>(?=has|;|would|[^\d%]{0,2}$)",
         ),
     ),
     MessageKind(
