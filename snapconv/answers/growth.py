@@ -150,7 +150,7 @@ class Trend(str, Enum):
     """When a line left memory behind; the values stand in every output."""
 
     GROWS = "kept growing"
-    WAITS = "waits for backward"
+    WAITS = "may wait for backward"
     KEPT = "usually kept"
     STOPPED = "stopped growing"
     UNKNOWN = "unknown"
@@ -158,7 +158,7 @@ class Trend(str, Enum):
     RECENT = "recent"
 
 
-# By the kind of memory: what usually is kept, and what a backward after the trace frees.
+# By the kind of memory: what usually is kept, and what a backward after the trace may free.
 _TRENDS_OF_KINDS = (None, Trend.KEPT, Trend.WAITS)
 
 
@@ -504,12 +504,12 @@ def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
     table = analysis.allocations
     frame = analysis.project_frame
     classified = analysis.classification
-    ends_in_forward = Phase.FORWARD in analysis.phases.phase[-1:]
-    # The trace ends before the backward that frees them: no leak.
+    # The trace may end before the backward that frees them; a leak of an earlier step waits for none.
+    last_forward = _run_start(analysis.phases.phase == Phase.FORWARD)
     waits = (
         has_code(classified.category, Category.ACTIVATION)
         & ~classified.is_likely
-        & ends_in_forward
+        & (table.alloc_event >= last_forward)
     )
     is_usual = is_among(classified.category, categories_with(Trait.USUALLY_KEPT))
     kind = np.where(is_usual, 1, 2 * waits)

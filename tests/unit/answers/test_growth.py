@@ -385,3 +385,15 @@ def test_memory_that_mostly_rises_is_not_called_steady(analysis_of, every, is_un
         report.unknown.startswith("allocated memory rose in 9 of 11 iterations, from ")
         is is_unknown
     )
+
+
+@pytest.mark.parametrize(("is_over", "waits"), [(False, 1), (True, 0)])
+def test_only_what_the_last_forward_made_may_wait_for_its_backward(analysis_of, is_over, waits):
+    """What earlier steps keep of their forward waits for nothing: their backward has been."""
+    training = trained(3, lambda number: [FORWARD])
+    training.alloc(FORWARD, 2048)
+    if is_over:
+        training.free(training.alloc(STEP, 2048))
+    kept = [line for line in unfreed_lines(analysis_of(training)) if line.line.line_number == 7]
+    found = {line.trend is Trend.WAITS: line.n_allocations for line in kept}
+    assert found == ({True: 1, False: 3} if waits else {False: 4})
