@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection
 
-_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 MAX_SHOWN = 80  # characters of a value of a file in a message
 # torch's own number for pinned host memory (at::CachingHostAllocator, torch 2.14 on), which is on
 # no GPU.

@@ -71,6 +71,7 @@ from snapconv.answers.oom.message_text import (
     compacted,
     no_check,
     squeezed,
+    strip_margins,
 )
 from snapconv.answers.oom.other_sizes import excerpts
 from snapconv.answers.oom.verdict import (
@@ -144,6 +145,7 @@ _FIGURES_ABOVE = squeezed(
     r"(?<!ib)(?<!bytes)(\((?:gpu|npu|mlu|gcu) \d{1,4};[^()]{1,400}\))(?:[\w.]{1,40}:)?$"
 )
 _MOST_ABOVE = 500
+_MOST_READ_TWICE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,22 +263,22 @@ def explain_message(text: str, *, check: Check = no_check) -> MessageAnswer:
     ``check`` is called all the time, and may raise to end it. Raises InputError where the text says
     nothing about memory that ran out.
     """
-    log = compacted(text, check)
-    answer, position = _explained(log) or (None, 0)
-    summary = _read_summary(log)
-    if answer is None:
+    reading = _best_reading(text, check)
+    if reading is None:
         raise InputError(
             "no out-of-memory message is in the text: expected 'CUDA out of memory. "
             "Tried to allocate …', that of another backend or library, or a table of "
             "torch.cuda.memory_summary()"
         )
+    answer = reading.answer
+    summary = _read_summary(reading.log)
     if summary:
         next_step = answer.next_step
         if answer.kind == SUMMARY.name and summary.has_waited:
             next_step = WAITED
         notes = (*answer.notes, *_summary_notes(summary))
         return replace(answer, summary=summary, next_step=next_step, notes=notes)
-    return replace(answer, beside=_beside(log, position, answer))
+    return replace(answer, beside=_beside(reading.log, reading.position, answer))
 
 
 def _beside(log: CompactText, position: int, answer: MessageAnswer) -> tuple[str, ...]:
@@ -301,7 +303,33 @@ def _beside(log: CompactText, position: int, answer: MessageAnswer) -> tuple[str
 
 def is_message(text: str, *, check: Check = no_check) -> bool:
     """Return whether a text is about memory that ran out, by its words."""
-    return _explained(compacted(text, check)) is not None
+    return _best_reading(text, check) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A log, its answer, the character at which its message begins, and the level of its kind."""
+
+    log: CompactText
+    answer: MessageAnswer
+    position: int
+    level: float
+
+    @property
+    def worth(self) -> tuple[int, float]:
+        """How much is known by it: figures first, then the kind."""
+        n_figures = sum(figure is not None for figure in astuple(self.answer.message))
+        return n_figures + len(self.answer.figures), -self.level
+
+
+def _best_reading(text: str, check: Check) -> _Reading | None:
+    """Read a text as it is and without its loggers' words; return what says more."""
+    texts = [text]
+    if len(text) < _MOST_READ_TWICE:
+        stripped = strip_margins(text)
+        texts += [stripped] * (stripped != text)
+    readings = (_explained(compacted(text, check)) for text in texts)
+    return max(filter(None, readings), key=lambda reading: reading.worth, default=None)
 
 
 def decode_log(data: bytes) -> str:
@@ -313,11 +341,8 @@ def decode_log(data: bytes) -> str:
     return data.decode("utf-16-le" if is_wide else "utf-8", "replace")
 
 
-def _explained(log: CompactText) -> tuple[MessageAnswer, int] | None:
-    """Explain torch's message of each device, by a server around it too, or a text of another kind.
-
-    Beside the answer, the character at which its first message begins.
-    """
+def _explained(log: CompactText) -> _Reading | None:
+    """Explain torch's message of each device, with a server around it, or a text of another kind."""
     messages, n_repeated = _first_messages(log)
     # First the messages whose figures are complete: others may be a person's words about them.
     clear = [
@@ -326,15 +351,19 @@ def _explained(log: CompactText) -> tuple[MessageAnswer, int] | None:
         if answer.message.tried_bytes or answer.verdict
     ]
     clear.sort(key=lambda row: row[0].verdict is None)
-    best = _best_match(log, are_all_tried=not clear)
+    distinct = log.drop_repeats()
+    best = _best_match(distinct, are_all_tried=not clear)
     # A message without figures says more than a text of a kind of level 2 and higher.
     if messages and not clear and (best is None or best[0].level >= 2):
-        return messages[0]
-    server = _explain_kind(*best, log) if best else None
+        return _Reading(log, *messages[0], level=2)
+    server = _explain_kind(*best, distinct) if best else None
     if clear:
         merged = _merge_devices([answer for answer, _ in clear], server)
-        return replace(merged, n_messages=len(clear) + n_repeated), clear[0][1]
-    return (server, best[1].start()) if server and best else None
+        answer = replace(merged, n_messages=len(clear) + n_repeated)
+        return _Reading(log, answer, clear[0][1], level=0)
+    return (
+        _Reading(log, server, best[1].start(), best[0].level) if server and best else None
+    )
 
 
 def _first_messages(log: CompactText) -> tuple[list[tuple[MessageAnswer, int]], int]:
@@ -357,8 +386,6 @@ def _first_messages(log: CompactText) -> tuple[list[tuple[MessageAnswer, int]], 
         if answer.verdict:
             settled.add(device)
     return messages, n_repeated
-
-
 
 
 def _best_match(
@@ -481,6 +508,8 @@ def _values_of_kind(
         max(match.start() - _MOST_OF_TRACEBACK, 0) : match.start() + _MOST_OF_TRACEBACK
     ]
     values = _values((match.re, *map(squeezed, (*kind.seen, *kind.also))), near)
+    if "tried_mib" in values:
+        values = {"tried": values.pop("tried_mib")} | values
     sizes = map(int, re.findall(r"\d+", values.get("shape", "")))
     n_bytes = math.prod(sizes) * ITEM_BYTES.get(values.get("type", ""), _NO_LIMIT)
     return values if n_bytes >= _NO_LIMIT else {"tried": n_bytes} | values

@@ -50,6 +50,8 @@ FIGURES = {
     "needed_vram": FigureName("needed on the GPU"),
     "state": FigureName("for its state"),
     "kv": FigureName("the KV cache"),
+    "tried_mib": FigureName("requested", letter="m"),
+    "margin": FigureName("to be left free"),
     "taken_mib": FigureName("taken on the GPU", letter="m"),
     "recommended_mib": FigureName("recommended at most", letter="m"),
     "runtime": FigureName("kept by the runtime"),

@@ -30,6 +30,11 @@ _OF_TORCH = (
 )
 # A person may quote torch's message without its first words; "you tried" is of the host's memory.
 _OUT_OF_MEMORY = r"out of memory(?!: ?kill)|(?<!you)tried to allocate \d"
+# Of cudaMallocAsync, and what ComfyUI writes of it.
+_ALLOCATION_ON_DEVICE = (
+    r"allocation on device(?! ?\d| ?would)|this error means you ran out of memory on your "
+    "gpu"
+)
 # Where neither the program nor its memory is known.
 _LESS_OF_ANY = (
     "use less at once: a smaller batch, input, context or model; `nvidia-smi` and "
@@ -782,6 +787,9 @@ _KINDS = (
             r"tactic\w{0,3} device request: <tried> available: <available>",
             r"requested amount of gpu memory \(<tried>\) could not be allocated",
             r"skipping tactic .{0,40}insufficient memory on requested size of (?P<tried>\d{7,20})",
+            # TensorRT before 10 writes MiB, without the unit.
+            r"skipping tactic .{0,40}insufficient memory on requested size of "
+            r"(?P<tried_mib>\d{1,6})(?!\d)",
             "skipping tactic .{0,40}insufficient memory on requested size",
         ),
         means=(
@@ -2666,6 +2674,29 @@ _KINDS = (
         cause=OomCause.OTHER_MEMORY,
     ),
     MessageKind(
+        "a model that llama.cpp makes fit",
+        level=2.5,
+        seen=(
+            r"cannot (?:fulfill margin|meet free memory target) of \d{1,7}mib[^,]{0,40}, need to "
+            r"(?:use|reduce device memory by) <missing>",
+            r"context size reduced from \d{1,9} to \d{1,9} ?->",
+        ),
+        unless=(
+            "failed to fit params|failed to allocate|unable to allocate|out ?of ?memory",
+        ),
+        also=(
+            *_LLAMA_FIT,
+            "(?:margin|memory target) of <margin>",
+            r"context size reduced from <length> to <fits>(?=->)",
+        ),
+        means="a warning: the model with this context does not fit on the GPU, and llama.cpp takes "
+        "a shorter context, or leaves layers on the CPU, so that it does",
+        next_step="nothing, if that context is long enough; else fewer layers on the GPU "
+        "(--n-gpu-layers), a smaller or more strongly quantized model, or a quantized KV cache "
+        "(-ctk q8_0 -ctv q8_0)",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
         "llama.cpp",
         level=1,
         seen=(
@@ -2827,6 +2858,24 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "weights in ComfyUI",
+        level=-0.1,
+        seen=(
+            r"(?:comfy[/\\]\w{1,40}|nodes)\.py\"?,line\d{1,6},in (?:load_models_gpu|model_load|"
+            r"model_use_more_vram|partially_load|patch_weight_to_device|load_checkpoint|"
+            r"load_diffusion_model|load_torch_file|load_unet|load_checkpoint_guess_config)"
+            r"(?!.{0,12000}?in (?:outer_sample|_calc_cond_batch|sampling_function|predict_noise|"
+            r"decode|encode))",
+            r"node type:\*{0,2} \w{0,40}(?:loader|loadmodel|modelload)\w{0,20}",
+        ),
+        needs=(_ALLOCATION_ON_DEVICE,),
+        unless=("forge",),
+        means="ComfyUI was putting a model's weights on the GPU, and caught torch's out of memory",
+        next_step="a quantized model (fp8, GGUF), or start with --lowvram, which leaves weights in "
+        "the host's memory: a smaller image does not help while weights are loaded",
+        leads=True,
+    ),
+    MessageKind(
         "ComfyUI",
         seen=(
             "this error means you ran out of memory on your gpu",
@@ -2873,7 +2922,9 @@ _KINDS = (
     ),
     MessageKind(
         "a second try of ComfyUI",
-        seen=(r"ran out of memory when regular vae (?:de|en)coding, retrying with tiled",),
+        seen=(
+            r"ran out of memory when regular (?:vae)? ?(?:de|en)coding, retrying with tiled",
+        ),
         unless=(
             "exception during processing|allocation on device|cuda out of memory|got an oom",
         ),
@@ -4733,7 +4784,11 @@ _KINDS = (
         "Java, without its reason",
         backend="host",
         level=2,
-        seen=(r"java\.lang\.outofmemoryerror(?!:)",),
+        seen=(
+            r"java\.lang\.outofmemoryerror(?!:)",
+            # A line of a report of JUnit's tests, by Maven.
+            r"tests?\.test\w{1,80}:\d{1,6} .{0,80}?out of memory",
+        ),
         means="a Java program ran out of memory: most often its heap is full, whatever "
         "memory the machine has; the text does not say which memory it was",
         next_step="the first OutOfMemoryError in the log says which (`Java heap space`, "
@@ -5147,6 +5202,8 @@ _KINDS = (
             "constraint=constraint_memcg",
             r"killed as a result of limit of [/\w]",
             r"memory: usage \d{1,15}kb, limit \d{1,15}kb, failcnt",
+            # In the kernel's call trace.
+            r"mem_cgroup_(?:oom_synchronize|out_of_memory)\+0x|try_charge_memcg\+0x",
         ),
         also=(
             "memory: usage <used>, limit <limit>",
@@ -5219,7 +5276,7 @@ _KINDS = (
             r"(?<!cgroup)out of memory: kill(?:ed)? process (?:\d|\()",
             "constraint=constraint_none",
         ),
-        unless=("cgroup out of memory|constraint_memcg|oomkilled|limit of /",),
+        unless=("cgroup out of memory|constraint_memcg|mem_cgroup_o|oomkilled|limit of /",),
         also=(
             "total-vm: ?<address_space>",
             "anon-rss: ?(?!0kb)<process>",
@@ -5948,6 +6005,9 @@ _KINDS = (
         seen=(
             r"out of memory, (?:skip|retry|split)\w{0,4} (?:the |this )?batch",
             r"out of memory.{0,30}?reducing (?:to )?batch",
+            # In any words: "ran out of memory …, retrying with …".
+            r"(?:out of memory|(?<!\w)oom(?!-?kill))[^.!:]{0,80}?[,;:.!]{1,3}(?:now )?(?:retrying|"
+            r"falling back to|trying again|will retry|switching to|continuing with)(?!\w{0,20}failed)",
             (
                 r"(?:skip|retry|drop)\w{0,5}[\w ]{0,40}? due to (?:cuda |gpu )?(?:oom|out of "
                 r"memory)(?!killed)"

@@ -5,12 +5,14 @@ log takes long: what is far from every word that texts about memory have is left
 between the lines and between the searches may end it.
 """
 
+import html
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from snapconv.answers.oom.message_figures import FIGURES, NUMBERS, SIZE
 
@@ -86,6 +88,14 @@ _APART = re.compile(
     re.IGNORECASE,
 )
 _SEPARATOR = "\x00"
+# How much of a line's begin or end may be a logger's, and what ends that.
+_LONGEST_MARGIN = 160
+_PIECE = re.compile(r"\d{1,160}|\D")
+_ENDS_OF_MARGINS = " \t:|>])=\"'-"
+_MOST_MARGINS = 8
+# A program that goes on after each failure writes the same lines thousands of times.
+_LONG_LOG, _MOST_REPEATS = 4000, 100
+_NUMBER = re.compile(r"\d{1,160}")
 # In a pattern, in place of the number of a figure.
 _FIGURE = re.compile(r"(?<!\?P)<(\w{1,30})>")
 
@@ -129,6 +139,25 @@ class CompactText:
         line = bisect_right(self.ends, position)
         return self.lines[max(line - n_lines, 0) : line + n_lines + 1]
 
+    def drop_repeats(self) -> "CompactText":
+        """Leave out of a long log the lines that differ in digits alone from many before them."""
+        if len(self.lines) < _LONG_LOG:
+            return self
+        n_seen: Counter[str] = Counter()
+        parts, ranks, lines = [], [], []
+        for begin, end, rank, line in zip(
+            [0, *self.ends], self.ends, self.ranks, self.lines, strict=False
+        ):
+            part = self.text[begin:end]
+            shape = _NUMBER.sub("0", part)
+            n_seen[shape] += 1
+            if n_seen[shape] <= _MOST_REPEATS:
+                parts.append(part)
+                ranks.append(rank)
+                lines.append(line)
+        ends = list(accumulate(map(len, parts)))
+        return CompactText("".join(parts), self.check, ends, ranks, lines)
+
     def search(self, pattern: str) -> re.Match[str] | None:
         """Find the first match of a pattern."""
         self.check()
@@ -137,6 +166,8 @@ class CompactText:
 
 def compacted(text: str, check: Check = no_check) -> CompactText:
     """Remove white space from a text, and what terminals and launchers put between its words."""
+    if "&" in text:
+        text = html.unescape(text)
     lines = _near_signs(_ESCAPED.sub("\n", text).split("\n"), check)
     width = max(map(len, lines))
     between = " "
@@ -144,20 +175,77 @@ def compacted(text: str, check: Check = no_check) -> CompactText:
     parts = [_squeeze(program[0]) if program else ""]
     ranks = [""]
     shown = [""]
+    line_parts: dict[str, tuple[str, str, str]] = {}
     for raw in lines:
         check()
-        _, prefix, line = _PREFIX.split(_NOISE.sub(" ", raw), maxsplit=1)
-        words = _squeeze(_APART.sub(_SEPARATOR, line)).lower()
+        if raw not in line_parts:
+            line_parts[raw] = _read_line(raw)
+        words, line, rank = line_parts[raw]
         if _APART.search(f"{parts[-1][-6:]}{between}{words[:11]}"):
             words = _SEPARATOR + words
         # A terminal breaks the longest lines alone: elsewhere a number has ended.
         is_number_cut = len(raw) == width and words[-1:].isdigit()
         between = "" if is_number_cut else " "
         parts.append(words)
-        shown.append(" ".join(line.split()))
-        ranks.append(" ".join(map(" ".join, _RANK.findall(prefix))))
+        shown.append(line)
+        ranks.append(rank)
     ends = list(accumulate(map(len, parts)))
     return CompactText("".join(parts), check, ends, ranks, shown)
+
+
+def _read_line(raw: str) -> tuple[str, str, str]:
+    """Return the words of a line, the line as it is shown, and the rank that wrote it."""
+    _, prefix, line = _PREFIX.split(_NOISE.sub(" ", raw), maxsplit=1)
+    words = _squeeze(_APART.sub(_SEPARATOR, line)).lower()
+    rank = " ".join(map(" ".join, _RANK.findall(prefix)))
+    return words, " ".join(line.split()), rank
+
+
+def strip_margins(text: str) -> str:
+    """Remove what several lines begin or end with, but for its digits: a logger's words.
+
+    They part a message that was written over several lines, each of them a line of the log.
+    """
+    lines = _strip_beginnings(text.split("\n"))
+    # What ends several lines may be a figure of theirs, unless it is the end of an object in JSON.
+    mirrored = _strip_beginnings([line[::-1] for line in lines], mark='"')
+    return "\n".join(line[::-1] for line in mirrored)
+
+
+def _strip_beginnings(lines: list[str], mark: str = "") -> list[str]:
+    """Remove the beginnings that lines share with the next one, of each line the longest.
+
+    Those without the character ``mark`` stay.
+    """
+    pieces = [_PIECE.findall(line[:_LONGEST_MARGIN]) for line in lines]
+    # One character for each piece: a number has as many digits as it likes.
+    shapes = ["".join("0" if piece.isdigit() else piece for piece in row) for row in pieces]
+    shared: Counter[str] = Counter()
+    for neighbours in pairwise(filter(None, shapes)):
+        beginning = _common_beginning(*neighbours)
+        while beginning and beginning[-1] not in _ENDS_OF_MARGINS:
+            beginning = beginning[:-1]
+        shared[beginning] += 1
+    min_pairs = min(2, len(lines) // 2)
+    margins = [
+        beginning
+        for beginning, n_pairs in shared.most_common(_MOST_MARGINS)
+        if n_pairs >= min_pairs and beginning.strip() and mark in beginning
+    ]
+    margins.sort(key=len, reverse=True)
+    stripped = []
+    for line, row, shape in zip(lines, pieces, shapes, strict=True):
+        margin = next(filter(shape.startswith, margins), "")
+        stripped.append(line[sum(map(len, row[: len(margin)])) :])
+    return stripped
+
+
+def _common_beginning(first: str, second: str) -> str:
+    """Return the characters with which both begin."""
+    for index, characters in enumerate(zip(first, second, strict=False)):
+        if characters[0] != characters[1]:
+            return first[:index]
+    return min(first, second, key=len)
 
 
 def _squeeze(text: str) -> str:

@@ -9,6 +9,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, MIN_OWN_SEGMENT_BYTES
 from snapconv.units import counted, format_bytes, format_share
 
 # What a context, libraries and NCCL take without anybody's fault: 0.3 to 1.5 GiB on devices of 2016
@@ -20,10 +21,12 @@ _CONTEXT_BYTES = 1 << 30
 _NOTABLE_EXCESS = 0.25
 # The driver finds no room in the last part of a device: this share, and at most so many bytes.
 _UNUSABLE_SHARE, _MOST_UNUSABLE_BYTES = 1 / 256, 64 << 20
-# Every program has free pieces: up to this share of what is reserved, and not more than so many
-# bytes beside those that the request needed. Pieces of less than the least share would not have
-# served for long.
-_USUAL_SHARE, _USUAL_BYTES, _LEAST_SHARE = 0.05, 128 << 20, 0.015
+# Every program has free pieces: so many bytes beside those that the request needed, a partly used
+# segment, or a small share of what is reserved. Requests that share segments have more beside them,
+# in segments of other sizes.
+_USUAL_BYTES, _USUAL_BESIDE_SHARED = LARGE_SEGMENT_BYTES, 128 << 20
+# Pieces of less than this share of the reserved memory do not serve for long.
+_LITTLE_SHARE = 0.05
 _WHY_FREE = (
     "possible: a limit by set_per_process_memory_fraction(), which a file does not record; memory "
     "that another thread or process freed meanwhile; a budget of Windows, WSL or a virtual GPU"
@@ -203,6 +206,12 @@ _SENTENCES = {
         "{usable[n_bytes]} are reserved and free{in_blocks}{beside}: not in one piece{other_free}",
         "that is {share} of the reserved memory, in partly used segments",
     ),
+    "fragmented and full": (
+        OomCause.FRAGMENTED,
+        "{usable[n_bytes]} are reserved and free{in_blocks}{beside}: not in one piece{other_free}",
+        "in one piece it would be enough for this request, but it is only {share} of the reserved "
+        "memory: the device is nearly full as well",
+    ),
     "full": (
         OomCause.FULL,
         "full: {segment_bytes} more were needed{left}{scattered}{in_use}{other_free}",
@@ -326,8 +335,11 @@ def _lack_inside(shortage: Shortage) -> OomVerdict:
     least_bytes = shortage.block_bytes
     if missing > 0:
         least_bytes = min(least_bytes, missing)
-    if _fragmented_bytes(shortage, least_bytes):
-        return _verdict(shortage, "fragmented", is_inferred=not shortage.has_pieces)
+    free_bytes = _fragmented_bytes(shortage, least_bytes)
+    if free_bytes:
+        is_little = free_bytes < _LITTLE_SHARE * (shortage.reserved_bytes or 0)
+        reason = "fragmented and full" if is_little else "fragmented"
+        return _verdict(shortage, reason, is_inferred=not shortage.has_pieces)
     if pieces is None:
         return _verdict(shortage, "cache not known", is_inferred=True)
     is_inferred = shortage.device_free_bytes is None or missing <= 0
@@ -383,10 +395,10 @@ def _least_notable(shortage: Shortage, least_bytes: int) -> float:
     much.
     """
     reserved = shortage.reserved_bytes or 0
+    is_shared = shortage.block_bytes <= MIN_OWN_SEGMENT_BYTES
+    usual_bytes = _USUAL_BESIDE_SHARED if is_shared else _USUAL_BYTES
     return max(
-        least_bytes,
-        min(_USUAL_SHARE * reserved, least_bytes + _USUAL_BYTES),
-        _LEAST_SHARE * reserved,
+        least_bytes + min(usual_bytes, _LITTLE_SHARE * reserved),
         reserved - (shortage.device_total_bytes or reserved),
     )
 

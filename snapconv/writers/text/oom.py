@@ -250,6 +250,9 @@ def _message_sizes(answer: MessageAnswer) -> Iterator[str]:
     reserved = message.reserved_bytes if answer.unallocated_bytes is None else None
     outside = answer.outside_bytes if message.metal_bytes is None else None
     held = message.process_bytes if answer.own_outside_bytes is None else None
+    in_all = ""
+    if message.process_bytes is not None:
+        in_all = f", which holds {format_bytes(message.process_bytes)} in all"
     pools_noun = "free in private pools, for CUDA graphs or MemPools only"
     outside_noun = "not torch's: context, libraries, NCCL, other processes"
     rows = (
@@ -262,7 +265,7 @@ def _message_sizes(answer: MessageAnswer) -> Iterator[str]:
         (reserved, "reserved by torch"),
         (outside, outside_noun),
         (message.metal_bytes, "other Metal memory of the process"),
-        (answer.own_outside_bytes, "  of it this process's own"),
+        (answer.own_outside_bytes, f"  of it this process's own{in_all}"),
         (held, "held by this process"),
         (message.allowed_bytes, "allowed"),
         (message.total_bytes, "the whole device"),
@@ -284,7 +287,9 @@ def _message_title(answer: MessageAnswer) -> str:
     if not answer.backend or answer.kind == SUMMARY.name:
         return answer.kind
     device = "" if answer.message.device is None else f" on device {answer.message.device}"
-    title = _OTHER_TITLES.get(answer.cause, f"{answer.backend} out of memory{device}")
+    # Of a text that does not say whose memory it was, no device is named.
+    backend = "" if answer.backend == "device" else f"{answer.backend} "
+    title = _OTHER_TITLES.get(answer.cause, f"{backend}out of memory{device}")
     rank = f" ({answer.rank})" if answer.rank else ""
     return f"{title}{rank}: {answer.cause if answer.verdict else answer.kind}"
 

@@ -710,11 +710,15 @@ def test_what_stands_before_a_line_names_its_rank_and_is_no_part_of_the_message(
     [
         (78 * GIB + 205 * MIB, 64 * MIB, "fragmented"),
         (78 * GIB + 205 * MIB, 4 * GIB, "full"),
-        (75 * GIB + 150 * MIB, 64 * MIB, "full"),
+        (75 * GIB + 150 * MIB, 64 * MIB, "fragmented"),
+        # Enough, and no more than a partly used segment has beside it.
+        (75 * GIB + 73 * MIB, 64 * MIB, "full"),
+        (22 * GIB + 225 * MIB, 200 * MIB, "fragmented"),
     ],
 )
 def test_full_is_judged_against_the_request_and_not_against_a_share(reserved, tried, cause):
-    found = explain_message(from_2_1(tried, reserved + GIB, 10 * MIB, 75 * GIB, reserved))
+    allocated = reserved // GIB * GIB if reserved < 78 * GIB else 75 * GIB
+    found = explain_message(from_2_1(tried, reserved + GIB, 10 * MIB, allocated, reserved))
     assert found.cause == cause
 
 
@@ -1513,7 +1517,7 @@ def test_cached_memory_may_be_retyped():
 
 def test_a_little_more_than_usual_outside_of_torch_is_a_context_and_not_another_program():
     own = "Including non-PyTorch memory, this process has 79.08 GiB memory in use. "
-    text = from_2_1(20 * MIB, 79.1 * GIB, 10 * MIB, 76.4 * GIB, 76.9 * GIB, processes=own)
+    text = from_2_1(20 * MIB, 79.1 * GIB, 10 * MIB, 76.8 * GIB, 76.9 * GIB, processes=own)
     assert explain_message(text).cause == "full"
 
 

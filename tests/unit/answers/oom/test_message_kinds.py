@@ -28,6 +28,79 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
+        "[ERROR] Failures:\n[ERROR]   UsageTest.testLargeInput:38 Ran out of memory",
+        "Java, without its reason",
+        HOST,
+        {},
+        "the first OutOfMemoryError in the log",
+    ),
+    (
+        "Warning: Ran out of memory when regular decoding, retrying with tiled VAE decoding.",
+        "a second try of ComfyUI",
+        WARNING,
+        {},
+        "nothing, if the image appears",
+    ),
+    (
+        "worker 3: ran out of memory on the whole volume, falling back to patches",
+        "a skipped or retried batch",
+        WARNING,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "llama_params_fit_impl: projected to use 40960 MiB of device memory vs. 20480 MiB of free "
+        "device memory\nllama_params_fit_impl: cannot meet free memory target of 1024 MiB, need to "
+        "reduce device memory by 21504 MiB\nllama_params_fit_impl: context size reduced from 65536 "
+        "to 8192 -> need 21600 MiB less memory in total",
+        "a model that llama.cpp makes fit",
+        WARNING,
+        {
+            "needed on the GPU": 40 * GIB,
+            "free before": 20 * GIB,
+            "missing": 21 * GIB,
+            "requested": 65536,
+            "fit": 8192,
+            "to be left free": GIB,
+        },
+        "nothing, if that context is long enough",
+    ),
+    (
+        '  File "/srv/ComfyUI/comfy/model_patcher.py", line 41, in patch_weight_to_device\n'
+        "    weight = cast_to_device(weight, device)\n"
+        "torch.OutOfMemoryError: Allocation on device",
+        "weights in ComfyUI",
+        FULL,
+        {},
+        "a quantized model",
+    ),
+    (
+        "- **Node ID:** 4\n- **Node Type:** UNETLoader\n- **Exception Type:** "
+        "torch.OutOfMemoryError\n- **Exception Message:** Allocation on device",
+        "weights in ComfyUI",
+        FULL,
+        {},
+        "a quantized model",
+    ),
+    (
+        # Weights were loaded before the sampler ran out.
+        '  File "/srv/ComfyUI/comfy/model_management.py", line 41, in load_models_gpu\n    load()\n'
+        '  File "/srv/ComfyUI/comfy/samplers.py", line 9, in predict_noise\n    model(x)\n'
+        "torch.OutOfMemoryError: Allocation on device",
+        "ComfyUI",
+        FULL,
+        {},
+        "a smaller image",
+    ),
+    (
+        "[1.2] python invoked oom-killer: gfp_mask=0xd0, order=0, oom_score_adj=0\n"
+        "[1.2]  [<ffffffff811d3a85>] mem_cgroup_oom_synchronize+0x555/0x580",
+        "a control group's limit",
+        HOST,
+        {},
+        "a higher limit",
+    ),
+    (
         "java.lang.OutOfMemoryError: Failed to allocate a 4194316 byte allocation with 2097152 free "
         "bytes and 2048KB until OOM, target footprint 536870912, growth limit 536870912; giving up "
         "on allocation because <1% of heap free after GC.",
@@ -1895,7 +1968,7 @@ TEXTS = (
         ),
         "a skipped tactic of TensorRT",
         WARNING,
-        {},
+        {"tried": 9000 * MIB},
         "nothing, if the build succeeds",
     ),
     (

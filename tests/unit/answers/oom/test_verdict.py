@@ -25,27 +25,33 @@ TOTAL = FULL.reserved_bytes + 50 * MIB
     ("fields", "cause", "words"),
     [
         ({}, "full", "full: 100.00 MiB more were needed, 50.00 MiB were free on the device"),
-        # From the 50 MiB that are missing and 128 MiB on, which every program has; or from a
-        # twentieth of what is reserved on, where that is less.
-        ({"usable": FreePieces(177 * MIB, 20, 30 * MIB)}, "full", "full: "),
+        # From the 50 MiB that are missing and a partly used segment of 20 MiB on, whatever share of
+        # the reserved memory that is.
+        ({"usable": FreePieces(70 * MIB - 1, 20, 30 * MIB)}, "full", "full: "),
         (
-            {"usable": FreePieces(178 * MIB, 20, 30 * MIB)},
+            {"usable": FreePieces(70 * MIB, 20, 30 * MIB)},
             "fragmented",
-            ("178.00 MiB are reserved and free"),
-        ),
-        ({"usable": FreePieces(63 * MIB, 9, MIB), "reserved_bytes": 1280 * MIB}, "full", "full: "),
-        (
-            {"usable": FreePieces(64 * MIB, 9, MIB), "reserved_bytes": 1280 * MIB},
-            "fragmented",
-            "64.00 MiB are",
+            "70.00 MiB are reserved and free",
         ),
         (
-            {"usable": FreePieces(3277 * MIB, 90, 50 * MIB), "reserved_bytes": 78 * GIB},
+            {"usable": FreePieces(GIB, 90, 50 * MIB), "reserved_bytes": 78 * GIB},
             "fragmented",
             "",
         ),
-        # Of a large device so little is no cause: 1 GiB of 78 GiB in pieces.
-        ({"usable": FreePieces(GIB, 90, 50 * MIB), "reserved_bytes": 78 * GIB}, "full", ""),
+        # Of little reserved memory a twentieth is as usual.
+        (
+            {"usable": FreePieces(60 * MIB - 1, 9, MIB), "reserved_bytes": 200 * MIB},
+            "full",
+            "",
+        ),
+        (
+            {"usable": FreePieces(60 * MIB, 9, MIB), "reserved_bytes": 200 * MIB},
+            "fragmented",
+            "",
+        ),
+        # Beside a request that shares a segment there are pieces for other sizes: 128 MiB.
+        ({"block_bytes": 10 * MIB, "usable": FreePieces(138 * MIB - 1, 20, MIB)}, "full", ""),
+        ({"block_bytes": 10 * MIB, "usable": FreePieces(138 * MIB, 20, MIB)}, "fragmented", ""),
         (
             {"block_bytes": 2 * GIB, "segment_bytes": 2 * GIB, "usable": FreePieces(GIB, 9, MIB)},
             "full",
@@ -97,6 +103,15 @@ def test_every_cause_has_its_threshold_and_its_sentence(fields, cause, words):
     verdict = decide_oom(replace(FULL, **fields))
     assert verdict.cause == cause
     assert words in verdict.sentence
+
+
+@pytest.mark.parametrize(("reserved", "is_little"), [(1400 * MIB, False), (1401 * MIB, True)])
+def test_pieces_that_are_less_than_a_twentieth_of_the_reserved_memory_are_called_little(
+    reserved, is_little
+):
+    pieces = FreePieces(70 * MIB, 20, 30 * MIB)
+    verdict = decide_oom(replace(FULL, usable=pieces, reserved_bytes=reserved))
+    assert ("nearly full as well" in verdict.reason) == is_little
 
 
 @pytest.mark.parametrize(("n_bytes", "is_named"), [(100 * MIB - 1, False), (100 * MIB, True)])
