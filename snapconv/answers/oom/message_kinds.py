@@ -1349,6 +1349,7 @@ _KINDS = (
             "maybe_live_out allocation: <outputs>",
             "preallocated temp allocation: <temporary>",
             "total fragmentation: <gaps>",
+            "temp fragmentation: <gaps>",
         ),
         means="XLA's own allocator found no memory for a program that it had compiled: "
         "JAX's pool is 75 % of a GPU by default",
@@ -1466,6 +1467,7 @@ _KINDS = (
             "maybe_live_out allocation: <outputs>",
             "preallocated temp allocation: <temporary>",
             "total fragmentation: <gaps>",
+            "temp fragmentation: <gaps>",
         ),
         means="XLA's own allocator found no memory: JAX's pool is 75 % of a GPU by default",
         next_step="a smaller batch, or jax.checkpoint (remat); "
@@ -2327,7 +2329,9 @@ _KINDS = (
             r"failed to allocate (?!cpu)\w{1,12} buffer of size <tried>",
         ),
         needs=(
-            r"whisper_(?:init|model|backend|kv|full|sched)\w{0,30}:|whisper-(?:cli|server)",
+            r"whisper_(?:init|model|backend|kv|full|sched)\w{0,30}:|whisper-(?:cli|server)|"
+            # Its bindings.
+            r"whisper[-_.](?:rs|cpp|net|sys)(?![a-z])|pywhispercpp",
         ),
         means="the driver refused a buffer for the model, its KV cache or a step of whisper.cpp",
         next_step="a smaller or quantized model, or the CPU (--no-gpu); stop the other "
@@ -2615,6 +2619,7 @@ _KINDS = (
     ),
     MessageKind(
         "Ollama's runner",
+        backend="device",
         seen=(
             r"llama runner (?:exited|process no longer running|process has "
             r"terminated).{0,60}?(?:enough|"
@@ -2866,7 +2871,8 @@ _KINDS = (
             r"load_diffusion_model|load_torch_file|load_unet|load_checkpoint_guess_config)"
             r"(?!.{0,12000}?in (?:outer_sample|_calc_cond_batch|sampling_function|predict_noise|"
             r"decode|encode))",
-            r"node type:\*{0,2} \w{0,40}(?:loader|loadmodel|modelload)\w{0,20}",
+            # Not one that loads images, which computes nothing on the GPU.
+            r"node type:\*{0,2} \w{0,40}?load(?!images?|videos?|audio|latents?|masks?)\w{0,40}",
         ),
         needs=(_ALLOCATION_ON_DEVICE,),
         unless=("forge",),

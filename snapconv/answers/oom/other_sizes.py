@@ -11,7 +11,9 @@ _SIZE = re.compile(
     r"(?:(?:tokens|(?:available|evictable)_size_?|slots|pages|blocks)\s?[=:]\s?(?=\d)|"
     r"(?<!pid)(?<!\d)[=:/]\s?(?=\d{7}))(\d{1,15})(?![\d.:-]|[KMGT]i?B)|"
     # XLA's sizes have no B.
-    r"(?:allocate|reserve|are)\s(\d{1,9}\.\d{1,2}[KMGT])(?!\w)",
+    r"(?:allocate|reserve|are)\s(\d{1,9}\.\d{1,2}[KMGT])(?!\w)|"
+    # Nor have those that programs print of their use.
+    r"(?:memory|vram|usage|utili[sz]ation|used)[^\d\n]{0,40}(\d{1,9}\.\d{1,3}[KMGT])(?!\w)",
     re.IGNORECASE,
 )
 _BEFORE, _AFTER, _LONGEST_WORD = 50, 25, 80

@@ -199,7 +199,7 @@ _SENTENCES = {
         OomCause.OUTSIDE,
         "{outside} of the device are held outside torch's allocator",
         "a context and libraries usually take less than {usual}: the rest is another "
-        "process, or a library with an allocator of its own",
+        "process, or a library with an allocator of its own{cached_too}",
     ),
     "fragmented": (
         OomCause.FRAGMENTED,
@@ -244,6 +244,7 @@ _PARTS = {
     "left": ", {device_free_bytes} were free on the device",
     "scattered": ", most likely not in one piece that the driver could use",
     "in_use": " ({live_bytes} in use)",
+    "cached_too": "; in one piece, the {usable[n_bytes]} that torch had cached would do as well",
     "other_free": "; {other_pool_bytes} are free in {other_pool}, which this request cannot use",
 }
 # Why a request failed beside enough memory of a private pool.
@@ -331,11 +332,7 @@ def _lack_inside(shortage: Shortage) -> OomVerdict:
     """Explain a lack of memory by pieces that are too small, else by a device that is full."""
     missing = _missing_bytes(shortage)
     pieces = shortage.usable
-    # Free memory that the driver could not use does not make up for a part of the request.
-    least_bytes = shortage.block_bytes
-    if missing > 0:
-        least_bytes = min(least_bytes, missing)
-    free_bytes = _fragmented_bytes(shortage, least_bytes)
+    free_bytes = _fragmented_bytes(shortage, _least_bytes(shortage))
     if free_bytes:
         is_little = free_bytes < _LITTLE_SHARE * (shortage.reserved_bytes or 0)
         reason = "fragmented and full" if is_little else "fragmented"
@@ -382,6 +379,13 @@ def _unused_memory(shortage: Shortage) -> OomVerdict | None:
     return _verdict(shortage, "segments elsewhere") if is_enough else None
 
 
+def _least_bytes(shortage: Shortage) -> int:
+    """Return the fewest cached bytes that would have been enough in one piece."""
+    # Free memory that the driver could not use does not make up for a part of the request.
+    missing = _missing_bytes(shortage)
+    return min(shortage.block_bytes, missing) if missing > 0 else shortage.block_bytes
+
+
 def _fragmented_bytes(shortage: Shortage, least_bytes: int) -> int:
     """Return the free bytes; 0 where fewer than ``least_bytes`` or than every program has."""
     free_bytes = shortage.usable.n_bytes if shortage.usable else 0
@@ -420,6 +424,7 @@ def _verdict(
         "left": free is not None,
         "scattered": (free or 0) >= shortage.segment_bytes,
         "in_use": shortage.live_bytes is not None,
+        "cached_too": _fragmented_bytes(shortage, _least_bytes(shortage)) > 0,
         "other_free": shortage.other_pool_bytes >= max(shortage.segment_bytes, 1),
     }
     parts = {

@@ -28,6 +28,39 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
+        "- **Node ID:** 4\n- **Node Type:** DownloadAndLoadFlorenceModel\n- **Exception Type:** "
+        "torch.OutOfMemoryError\n- **Exception Message:** Allocation on device",
+        "weights in ComfyUI",
+        FULL,
+        {},
+        "a quantized model",
+    ),
+    (
+        "- **Node ID:** 4\n- **Node Type:** VHS_LoadVideo\n- **Exception Type:** "
+        "torch.OutOfMemoryError\n- **Exception Message:** Allocation on device",
+        "ComfyUI",
+        FULL,
+        {},
+        "a smaller image",
+    ),
+    (
+        "DEBUG whisper_rs::whisper_sys_tracing: ggml_gallocr_reserve_n: failed to allocate Vulkan0 "
+        "buffer of size 268435456",
+        "whisper.cpp",
+        FULL,
+        {"tried": 256 * MIB},
+        "a smaller or quantized model",
+    ),
+    (
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1073741824 bytes.\n"
+        "BufferAssignment stats:\n  preallocated temp allocation: 2.00GiB\n"
+        "  preallocated temp fragmentation: 512.00MiB (25.00%)",
+        "a compiled program of XLA",
+        FULL,
+        {"tried": GIB, "temporary": 2 * GIB, "lost in gaps": 512 * MIB},
+        "compare what it needs",
+    ),
+    (
         "[ERROR] Failures:\n[ERROR]   UsageTest.testLargeInput:38 Ran out of memory",
         "Java, without its reason",
         HOST,

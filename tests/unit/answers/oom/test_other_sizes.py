@@ -32,6 +32,8 @@ MESSAGE = (
             "Attempting to allocate 196.00M. There are 60.94M free.",
             "Attempting to allocate 196.00M. There are 60.94M free.",
         ),
+        # As programs print what they use.
+        ("Max VRAM used since start:  3.67G", "Max VRAM used since start: 3.67G"),
         ("now: CPU 2557, GPU 3889 (MiB)", "now: CPU 2557, GPU 3889 (MiB)"),
         ("InUse:    6036292612", "InUse: 6036292612"),
         # The words around sizes far into a line.
@@ -53,6 +55,7 @@ def test_sizes_near_a_message_that_it_does_not_have_are_told(before, words):
         "needs 1.00 GiB, 0.5 GiB free, 6.50 GiB, 6.25 GiB, 300 MiB",
         # Rates, names, and what torch writes where no limit was set.
         "copied at 4.50 GB/s",
+        "epoch 3.67G, memory format v1.50Gb",
         "model-70GB.safetensors, v1.5GB",
         "limit 17179869184.00 GiB",
         # Neither the number of a process, nor a time.

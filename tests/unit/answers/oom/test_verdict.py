@@ -141,3 +141,12 @@ def test_nothing_cached_for_a_request_is_said_without_a_figure_beside_what_is_ca
     assert decide_oom(replace(FULL, usable=FreePieces(MIB, 2, MIB))).reason.startswith(
         "torch had 1.00 MiB cached"
     )
+
+
+@pytest.mark.parametrize(("cached", "is_named"), [(70 * MIB - 1, False), (70 * MIB, True)])
+def test_cached_memory_that_would_do_is_named_beside_what_is_held_outside(cached, is_named):
+    pieces = FreePieces(cached, 20, 30 * MIB)
+    verdict = decide_oom(replace(FULL, usable=pieces, device_total_bytes=TOTAL + 6 * GIB))
+    assert verdict.cause == "held outside torch"
+    said = "in one piece, the 70.00 MiB that torch had cached would do as well"
+    assert (said in verdict.reason) == is_named
