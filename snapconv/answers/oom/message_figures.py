@@ -71,6 +71,7 @@ FIGURES = {
     "activations": FigureName("activations at most"),
     "before_start": FigureName("used before its start"),
     "before": FigureName("free before"),
+    "held_before": FigureName("allocated before"),
     "after": FigureName("free when it failed"),
     "used": FigureName("used"),
     "cached": FigureName("pages of files in memory"),

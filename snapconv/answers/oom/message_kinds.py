@@ -123,6 +123,10 @@ class MessageKind:
     leads: bool = False
 
 
+_OUTSIDE_STEP = (
+    "stop the other processes that `nvidia-smi` shows, also those of earlier runs; else a smaller "
+    "batch, model or input (torch.cuda.set_per_process_memory_fraction(0.9) makes torch leave room)"
+)
 _OF_ORT = "failed to allocate memory for requested buffer of size <tried>"
 
 # What llama.cpp logs before a buffer fails, of the device that failed where the text names it. What
@@ -3753,6 +3757,21 @@ _KINDS = (
         next_step="stop the other processes that `amd-smi process` shows",
     ),
     MessageKind(
+        "a CUDA call, or torch 0.4",
+        level=1.4,
+        seen=(r"runtimeerror: cuda error: ?out of memory",),
+        # Words, and versions of Python, that are newer than torch 0.4.
+        unless=(
+            r"asynchronously reported|cuda_launch_blocking|torch_use_cuda_dsa|exception raised "
+            r"from|python3\.(?:[89]|1\d)|torch\.compile|vllm|sglang",
+        ),
+        means="a CUDA call got no memory: in torch 0.4 its allocator, which found the GPU full; in "
+        "newer torch a call outside it (at the start of a process its context, as the GPU is "
+        "already full; later a library, a kernel, or pinned memory of the host, whatever the GPU "
+        "has free)",
+        next_step=_OUTSIDE_STEP,
+    ),
+    MessageKind(
         "a CUDA call outside torch's allocator",
         level=1.5,
         seen=(
@@ -3771,9 +3790,7 @@ _KINDS = (
         means="a CUDA call outside torch's allocator got no memory: at the start of a process its "
         "context (the GPU is already full), later a library, a kernel, a program without torch, or "
         "pinned memory of the host, whatever the GPU has free",
-        next_step="stop the other processes that `nvidia-smi` shows, also those of "
-        "earlier runs; else a smaller batch, model or input "
-        "(torch.cuda.set_per_process_memory_fraction(0.9) makes torch leave room)",
+        next_step=_OUTSIDE_STEP,
     ),
     MessageKind(
         "Intel's limit of a block",
@@ -4897,7 +4914,7 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
-        "a NumPy array of all against all",
+        "a large NumPy matrix",
         backend="host",
         seen=(
             rf"unable to allocate <tried> for (?:an)?array with \w{{4,9}} ?(?={_ALL_AGAINST_ALL})"
@@ -5089,6 +5106,20 @@ _KINDS = (
         "or the container was reached",
         next_step="a smaller batch, input or model in the machine's memory, or more "
         "memory for the job; fewer DataLoader workers; `free -g` while it runs",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
+        "a linker",
+        backend="host",
+        seen=(
+            r"(?:\bld|\bgold|\blld)(?:\.\w{2,4})?(?:-\d{1,2})?: (?:error: )?(?:final link failed: )?"
+            r"(?:out of memory(?: allocating (?P<tried>\d{1,20}bytes) after a total of "
+            r"(?P<held_before>\d{1,20}bytes))?|memory exhausted|cannot allocate memory)",
+        ),
+        means="a linker ran out of host memory, not the GPU's, or an object file is damaged where "
+        "it asks for far more than a machine has",
+        next_step="build from clean object files; fewer jobs at once (make -j1), without debug "
+        "symbols, more memory or swap",
         cause=OomCause.HOST,
     ),
     MessageKind(
@@ -6213,6 +6244,26 @@ _KINDS = (
         "memory or in the host's that it may use (domains: 4 and 2)",
         next_step="a smaller context, batch or model, or fewer layers on the GPU; with memory that "
         "CPU and GPU share, a larger part for the GPU (the firmware's setting, or ttm.pages_limit)",
+    ),
+    MessageKind(
+        "an allocation on the GPU",
+        level=3.9,
+        seen=(
+            r"(?:fail(?:ed|ure|s)?|unable|could ?n[o']t|can ?n?[o']?t) (?:to )?(?:re)?alloc\w{0,6} "
+            r"[^:;]{0,60}?(?:(?:on|for|from) (?:the )?(?:gpu|cuda|device \d)|gpu memory|vram)",
+            r"(?:cuda|hip)malloc\w{0,8} (?:of (?:size )?\d[\d.,]{0,20}(?:bytes|[kmgt]i?b)? )?failed",
+            r"(?:gpu|vram|device) memory alloc\w{0,6} (?:of (?:size )?\d[\d.,]{0,20}(?:bytes|"
+            r"[kmgt]i?b)? )?(?:error|fail)",
+            r"(?:not enough|insufficient|no more) (?:gpu|video|device) ?memory",
+        ),
+        also=(
+            r"bytes on device <device>\. total memory: <total>, free: <free>",
+            *_ANY_FIGURES,
+        ),
+        means="an allocation on the GPU failed: most likely its memory is full; the text does not "
+        "say what holds it",
+        next_step=_STOP_OTHERS,
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "an allocation that failed",

@@ -250,9 +250,9 @@ def _message_sizes(answer: MessageAnswer) -> Iterator[str]:
     reserved = message.reserved_bytes if answer.unallocated_bytes is None else None
     outside = answer.outside_bytes if message.metal_bytes is None else None
     held = message.process_bytes if answer.own_outside_bytes is None else None
-    in_all = ""
+    process_text = ""
     if message.process_bytes is not None:
-        in_all = f", which holds {format_bytes(message.process_bytes)} in all"
+        process_text = f", which holds {format_bytes(message.process_bytes)} in all"
     pools_noun = "free in private pools, for CUDA graphs or MemPools only"
     outside_noun = "not torch's: context, libraries, NCCL, other processes"
     rows = (
@@ -265,7 +265,7 @@ def _message_sizes(answer: MessageAnswer) -> Iterator[str]:
         (reserved, "reserved by torch"),
         (outside, outside_noun),
         (message.metal_bytes, "other Metal memory of the process"),
-        (answer.own_outside_bytes, f"  of it this process's own{in_all}"),
+        (answer.own_outside_bytes, f"  of it this process's own{process_text}"),
         (held, "held by this process"),
         (message.allowed_bytes, "allowed"),
         (message.total_bytes, "the whole device"),

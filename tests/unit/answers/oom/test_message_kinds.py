@@ -222,14 +222,14 @@ TEXTS = (
     (
         "numpy.core._exceptions.MemoryError: Unable to allocate 149. GiB for an array with shape "
         "(100000, 200000) and data type float64",
-        "a NumPy array of all against all",
+        "a large NumPy matrix",
         HOST,
         {"tried": 149 * GIB, "shape": "(100000,200000)", "type": "float64"},
         "keep it sparse (scipy.sparse), take fewer rows or columns",
     ),
     (
         "Unable to allocate array with shape (93849, 1, 52300) and data type float64",
-        "a NumPy array of all against all",
+        "a large NumPy matrix",
         HOST,
         {"tried": 93849 * 52300 * 8, "shape": "(93849,1,52300)", "type": "float64"},
         "keep it sparse (scipy.sparse), take fewer rows or columns",
@@ -1485,22 +1485,72 @@ TEXTS = (
         # Of the GPU or of the host: none says that it was the host.
         (text, "an allocation that failed", UNKNOWN, figures, "use less at once")
         for text, figures in (
+            # A buffer of no model.
+            ("Unable to allocate output buffer.", {}),
+            ("Failed to allocate 4294967296 bytes", {"tried": 4 * GIB}),
+        )
+    ),
+    *(
+        (text, "an allocation on the GPU", UNKNOWN, figures, "stop the other processes")
+        for text, figures in (
             ("cudaMalloc of size 4294967296 failed", {}),
             ("hipMalloc of size 4 GB failed", {"tried": 4 * GIB}),
             ("GPU memory allocation of 4294967296 bytes failed", {"tried": 4 * GIB}),
             ("Error: cannot allocate memory on GPU 0", {}),
             ("Not enough GPU memory: you tried to allocate 4 GB", {"tried": 4 * GIB}),
-            # A buffer of no model.
-            ("Unable to allocate output buffer.", {}),
+            (
+                "F0623 11:32:24 gpu_memory.hpp:38] Failed to allocate 49152000 bytes on device 2. "
+                "Total memory: 12799574016, Free: 21430272",
+                {"tried": 49152000, "total": 12799574016, "free": 21430272, "device": 2},
+            ),
         )
+    ),
+    (
+        "/usr/bin/ld: out of memory allocating 5703833397850032382 bytes after a total of 58503168 "
+        "bytes\ncollect2: error: ld returned 1 exit status",
+        "a linker",
+        LARGER,
+        {"tried": 5703833397850032382, "allocated before": 58503168},
+        "look at the shapes",
+    ),
+    (
+        "/usr/bin/ld: out of memory allocating 65536 bytes after a total of 58503168 bytes",
+        "a linker",
+        HOST,
+        {"tried": 65536, "allocated before": 58503168},
+        "build from clean object files",
+    ),
+    (
+        "/usr/bin/ld.gold: error: memory exhausted",
+        "a linker",
+        HOST,
+        {},
+        "build from clean object files",
+    ),
+    # As torch 0.4 writes of its own allocator, later ones of calls outside it.
+    (
+        '    loss.backward()\n  File "/usr/lib/python3.5/site-packages/torch/tensor.py", line 93'
+        "\nRuntimeError: CUDA error: out of memory",
+        "a CUDA call, or torch 0.4",
+        FULL,
+        {},
+        "stop the other processes",
+    ),
+    (
+        '  File "/usr/lib/python3.11/site-packages/torch/cuda/__init__.py", line 302'
+        "\nRuntimeError: CUDA error: out of memory",
+        "a CUDA call outside torch's allocator",
+        FULL,
+        {},
+        "stop the other processes",
     ),
     *(
         # What stands before has the name of a compiler, or ends as another code of errors begins.
         (text, "a CUDA call outside torch's allocator", FULL, {}, "stop the other processes")
         for text in (
             "caught a C++ exception: CUDA error: out of memory",
-            "built with g++ 11.4\nRuntimeError: CUDA error: out of memory",
-            "saved model0004.pt\nRuntimeError: CUDA error: out of memory",
+            "built with g++ 11.4\ntorch.AcceleratorError: CUDA error: out of memory",
+            "saved model0004.pt\ntorch.AcceleratorError: CUDA error: out of memory",
             # What ends the program after it.
             (
                 "CUDA error: out of memory\nterminate called after throwing an instance of "
