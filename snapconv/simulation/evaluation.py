@@ -84,8 +84,8 @@ class Invocation:
     """A call of an operation: its arguments, the tensors in them, and where those are.
 
     ``device`` is where the results are to be, None for the CPU; ``is_doubtful``: C++ code may have
-    meant a device then. It is run at most once, with these arguments or others: ``is_done``,
-    ``result`` and ``raised`` are of that run.
+    meant a device then; ``is_pinned``: the program wants the CPU's memory pinned. It is run at most
+    once, with these arguments or others: ``is_done``, ``result`` and ``raised`` are of that run.
     """
 
     func: Any
@@ -96,6 +96,7 @@ class Invocation:
     inputs: list[Placement | None] = field(default_factory=list)
     device: int | None = None
     is_doubtful: bool = False
+    is_pinned: bool = False
     is_done: bool = False
     result: Any = None
     raised: BaseException | None = None

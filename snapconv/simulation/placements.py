@@ -28,7 +28,7 @@ class Placement:
     ``is_own_memory`` is False for one without memory, whose zeros are shared by all such storages.
     ``likelihood`` is that of True, for truth values that were not computed. ``is_assumed``: its
     values follow from indices or masks that ``routing`` has assumed. ``is_doubtful``: it is on the
-    CPU, and C++ code may have meant a device.
+    CPU, and C++ code may have meant a device. ``is_pinned``: it is pinned memory of the CPU.
     """
 
     device: int | None
@@ -40,6 +40,7 @@ class Placement:
     likelihood: float = 0.5
     is_assumed: bool = False
     is_doubtful: bool = False
+    is_pinned: bool = False
 
 
 def has_values(inputs: Iterable[Placement | None]) -> bool:

@@ -182,13 +182,19 @@ class TensorPatches:
             machine.allocate_all_deferred()
             machine.record_stream(placement.device, placement.addr, stream.cuda_stream)
 
-    # Pinning changes nothing that is modelled: host memory is in no snapshot.
+    def _is_pinned(self, _real: Any, tensor: Any, *_: Any, **__: Any) -> bool:
+        placement = self._placement(tensor)
+        return placement is not None and placement.is_pinned
 
-    def _is_pinned(self, _real: Any, _tensor: Any, *_: Any, **__: Any) -> bool:
-        return False
-
-    def _pin_memory(self, _real: Any, tensor: Any, *_: Any, **__: Any) -> Any:
-        return tensor
+    def _pin_memory(self, real: Any, tensor: Any, *_: Any, **__: Any) -> Any:
+        if self._device_of(tensor) is not None:
+            # aten/src/ATen/native/Memory.cpp
+            message = f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned"
+            raise for_program(RuntimeError(message))
+        is_wrapper = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+        if is_wrapper or tensor.layout is not torch.strided:
+            return tensor  # its parts stay where they are
+        return tensor if self._is_pinned(real, tensor) else self._tracker.pin(tensor)
 
     def _cpu(self, _real: Any, tensor: Any, memory_format: Any = None) -> Any:
         return self._move(tensor, None, None, memory_format=memory_format)

@@ -152,6 +152,7 @@ class Tracker:
             devices = {placement and placement.device for placement in call.inputs}
             if len(devices) > 1:
                 self.same_device.check(call)
+        call.is_pinned = bool(call.kwargs.get("pin_memory"))
         call.device, call.kwargs = self.choice.resolve(
             call.operation, call.inputs, call.kwargs
         )
@@ -197,7 +198,8 @@ class Tracker:
             return
         has_doubt = any(placement and placement.is_doubtful for placement in call.inputs)
         call.is_doubtful = has_doubt or self.calls.current is None
-        if not has_values or call.is_doubtful or has_assumed(call.inputs):
+        is_plain = has_values and not (call.is_doubtful or call.is_pinned)
+        if not is_plain or has_assumed(call.inputs):
             self._place_results(call, result, has_values=has_values)
 
     def _place_results(self, call: Invocation, result: Any, *, has_values: bool) -> None:
@@ -210,6 +212,7 @@ class Tracker:
             storage = tensor.untyped_storage()
             placement = self._placed(storage, call.device, has_values=has_values)
             placement.is_doubtful = call.is_doubtful
+            placement.is_pinned = call.is_pinned
             if self.evaluation.fake_storages is not None:
                 self.routing.note(call, tensor, placement)
                 if tensor.dtype is torch.bool:
@@ -244,6 +247,15 @@ class Tracker:
     def place_storage(self, storage: Any, device: int) -> None:
         """Put an existing CPU storage on a device; it has values if it had them."""
         self._allocate(self._placed(storage, device, has_values=self.has_values(storage)))
+
+    def pin(self, tensor: Any) -> Any:
+        """Copy a tensor of the CPU into pinned memory, which is in no snapshot."""
+        pinned = tensor.clone()
+        placement = self.placements.of(pinned)
+        if placement is None:
+            placement = self._placed(pinned.untyped_storage(), None, has_values=True)
+        placement.is_pinned = True
+        return pinned
 
     def mark_doubtful(self, values: Any) -> None:
         """Mark tensors on the CPU that C++ code may have meant for a device.
