@@ -87,6 +87,10 @@ def _cut_annotations(raw: dict[str, Any], times_us: list[tuple[int, int] | None]
         return
     first = min(first for first, _ in spans)
     last = max(last for _, last in spans)
-    raw[_ANNOTATIONS] = [
-        row for row in raw[_ANNOTATIONS] if first <= row["time_us"] <= last
-    ]
+    raw[_ANNOTATIONS] = [row for row in raw[_ANNOTATIONS] if _is_within(row, first, last)]
+
+
+def _is_within(row: dict[str, Any], first_us: int, last_us: int) -> bool:
+    """Return whether an annotation has a time in a span; a damaged one has none."""
+    time_us = row.get("time_us")
+    return isinstance(time_us, int) and first_us <= time_us <= last_us

@@ -88,6 +88,13 @@ def test_events_and_everything_else_stay_as_they_are(tmp_path):
     assert part["snapconv"]["source"] is None
 
 
+def test_damaged_annotations_are_left_out(tmp_path):
+    whole = {"name": "step", "stage": "START", "time_us": START_US}
+    damaged = [{"name": "no time"}, {"time_us": "noon"}, {"time_us": None}]
+    path = job().write(tmp_path / "run.pickle", external_annotations=[whole, *damaged])
+    assert pickle.loads(cut(path, "0", "3").read_bytes())["external_annotations"] == [whole]
+
+
 def test_a_part_is_a_pickle_of_plain_values(tmp_path):
     path = cut(FIXTURES / "training_step.pickle", "iteration:1", "iteration:1")
     try:
