@@ -31,11 +31,13 @@ def has_rows_of_batches(decided: Decided) -> BoolColumn:
     features = decided.features
     sizes = features.sizes
     is_batch = features.is_traced & (decided.has(Category.INPUT) | features.outside)
-    batch_sizes = distinct(sizes[is_batch])[-_MOST_BATCHES:]
+    n_batches = _counts(sizes[is_batch], _MOST_BATCHES)
+    n_blocks = _counts(sizes[decided.is_open & features.unrecorded], len(sizes))
     columns = defaultdict(set)
     for size in _untrained_sizes(decided):
-        for batch_bytes in batch_sizes.tolist():
-            if 0 < batch_bytes < size:
+        for batch_bytes, n_of_batch in n_batches.items():
+            # Of each column there is a batch; equal weights of frozen layers are more.
+            if 0 < batch_bytes < size and n_blocks[size] <= n_of_batch:
                 divisor = gcd(size, batch_bytes)
                 columns[size // divisor, batch_bytes // divisor].add(size)
     data_sizes = [
@@ -81,6 +83,13 @@ def _trained_sizes(decided: Decided) -> Int64Column:
     is_by_training = (features.by_engine | features.made_in_step) & features.outlives_run
     is_known = decided.has(Category.GRADIENT, Category.OPTIMIZER_STATE, Category.WEIGHT)
     return distinct(features.sizes[is_by_training | is_known])
+
+
+def _counts(sizes: Int64Column, n_most: int) -> dict[int, int]:
+    """Return how often the largest sizes occur."""
+    unique_sizes, counts = np.unique(sizes, return_counts=True)
+    rows = zip(unique_sizes[-n_most:].tolist(), counts[-n_most:].tolist(), strict=True)
+    return dict(rows)
 
 
 def _common_divisor(sizes: Int64Column) -> int:

@@ -29,9 +29,9 @@ GIVEN_GRADIENT = (
 )
 
 
-def late(*columns, n_rows, n_in_batch, trains=True, results=()):
+def late(*columns, n_rows, n_in_batch, trains=True, results=(), job=None):
     """A step whose batches are rows of columns from before the trace; a column has bytes of a row."""
-    job = Job()
+    job = job or Job()
     for size in (*WEIGHTS, *(n_rows * row_bytes for row_bytes in columns)):
         job.older(NO_FRAMES, size)
     batch = [job.alloc(INDEX, n_in_batch * row_bytes) for row_bytes in columns if n_in_batch]
@@ -69,6 +69,17 @@ def test_what_may_be_as_large_by_chance_is_not_said_to_be_data(columns, n_rows, 
     job = late(*columns, n_rows=n_rows, n_in_batch=96, trains=trains)
     for row_bytes in columns:
         assert Category.INPUT not in categories(found(job, n_rows * row_bytes))
+
+
+def test_more_equal_blocks_than_batches_are_no_data(found):
+    """A frozen layer's weights are as many times as large as batches by chance, in every layer."""
+    columns, n_rows = (68, 24), 5000
+    job = Job()
+    for row_bytes in columns:
+        job.older(NO_FRAMES, n_rows * row_bytes)
+    job = late(*columns, n_rows=n_rows, n_in_batch=96, job=job)
+    for row_bytes in columns:
+        assert categories(found(job, n_rows * row_bytes)) == [Category.UNKNOWN] * 2
 
 
 @pytest.mark.parametrize(("n_rows", "is_data"), [(850, True), (1024, False), (96, False)])
