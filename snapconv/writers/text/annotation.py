@@ -18,6 +18,8 @@ from snapconv.units import counted, device_name, format_bytes, optional
 
 _AROUND = 1
 _NUMBER_WIDTH = 5
+# Two blanks before the longest size, 1023.00 KiB.
+_SIZE_WIDTH = 13
 _HEADS = {
     "live_bytes": "at peak",
     "kept_for_backward_bytes": "backward",
@@ -182,5 +184,5 @@ def _size(n_bytes: int) -> str:
 
 
 def _margin(cells: Sequence[str], number: str, text: str) -> str:
-    figures = "".join(f"{cell:>11}" for cell in cells)
+    figures = "".join(f"{cell:>{_SIZE_WIDTH}}" for cell in cells)
     return f"{figures}{number:>{_NUMBER_WIDTH + 1}}  {text}".rstrip()
