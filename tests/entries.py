@@ -6,7 +6,6 @@ compared bit by bit. Importing this imports no torch.
 
 import hashlib
 import importlib
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -163,13 +162,11 @@ def arguments_of(kind: str, batch_size: int | None) -> list[str]:
     return steps + ([] if batch_size is None else ["--batch-size", str(batch_size)])
 
 
-def run(
-    entry: str, kind: str, folder: Path | None = None, *, batch_size: int | None = None
-) -> tuple[Step, ...]:
-    """Run an entry as it is, without snapconv; ``folder`` has a copy of it that is run instead."""
+def run(entry: str, kind: str, *, batch_size: int | None = None) -> tuple[Step, ...]:
+    """Run an entry as it is, without snapconv."""
     import torch
 
-    folder = folder or FOLDER / entry
+    folder = FOLDER / entry
     torch.manual_seed(0)
     with imports_from(folder), witness() as steps, redirect_stdout(StringIO()):
         if kind == "train":
@@ -196,12 +193,3 @@ def _run_providers(prefix: str, batch_size: int | None) -> None:
     step = iteration(model())
     for _ in range(N_STEPS["providers"]):
         step(*(inputs() if batch_size is None else inputs(batch_size)))
-
-
-def copy_for_the_cpu(entry: str, folder: Path) -> Path:
-    """Copy an entry with every "cuda" in it replaced: the same training on torch's own CPU."""
-    copy = folder / entry
-    shutil.copytree(FOLDER / entry, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in copy.glob("*.py"):
-        file.write_text(file.read_text(encoding="utf-8").replace("cuda", "cpu"), encoding="utf-8")
-    return copy

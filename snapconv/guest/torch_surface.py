@@ -382,6 +382,9 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
             "torch.distributed.tensor._random.OffsetBasedRNGTracker",
             optional=("_distribute_region",),
         ),
+        Attributes(
+            "torch.distributed.tensor.debug", optional=("_clear_sharding_prop_cache",)
+        ),
         Attributes("torch.distributed.pipelining.stage", optional=("_PipelineStageBase",)),
         Attributes(
             "torch.distributed.optim.zero_redundancy_optimizer",

@@ -18,7 +18,11 @@ class DeviceGenerators:
     """The default generators of all devices."""
 
     def __init__(self, n_devices: int) -> None:
-        self.generators = tuple(torch.Generator() for _ in range(n_devices))
+        # torch seeds devices later by a seed that the program gave before CUDA started.
+        seed = torch.initial_seed()
+        self.generators = tuple(
+            torch.Generator().manual_seed(seed) for _ in range(n_devices)
+        )
 
     @contextmanager
     def drawing_from(self, device: int) -> Iterator[None]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial, wraps
+from importlib import import_module
 from inspect import signature
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +37,7 @@ _ONE_RANK = Note(
     "what NCCL allocates for itself is not in the capture",
 )
 _RANDOM = "torch.distributed.tensor._random"
+_SHARDING = "torch.distributed.tensor.debug"
 _CHECKPOINTS = "torch.distributed.checkpoint.utils"
 _PIPELINES = "torch.distributed.pipelining.stage"
 _ZERO = "torch.distributed.optim.zero_redundancy_optimizer"
@@ -65,6 +67,7 @@ def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
     nccl = _patch_nccl(distributed_c10d, patches)
     if tracker.machine.options.job is not None:
         patches.callback(forget_stores)
+        patches.callback(_forget_shardings)
         for owner in (torch.distributed, distributed_c10d):
             patches.set_existing(owner, "ProcessGroupGloo", nccl)
             patches.set_existing(owner, "TCPStore", store_class())
@@ -114,6 +117,14 @@ def _init_process_group(
         tracker.machine.note_not_modelled("NCCL", _note_of_job(job))
     elif n_ranks <= 1:
         tracker.machine.note_not_modelled("NCCL", _ONE_RANK)
+
+
+def _forget_shardings() -> None:
+    """Let DTensor forget its plans: a mesh of the next job may be equal, and its groups are others."""
+    if _SHARDING.rpartition(".")[0] in sys.modules:
+        forget = getattr(import_module(_SHARDING), "_clear_sharding_prop_cache", None)
+        if forget is not None:
+            forget()
 
 
 def _patch_random(patches: Patches) -> None:

@@ -246,6 +246,7 @@ WITHOUT_A_GUARD = {
     # Called by our own code, with the standard library in between.
     "driver.py _own_turn", "marks.py <genexpr>", "models.py _records", "timer.py __post_init__",
     *(f"interception.py {name}" for name in ("_wrapped", "_copies", "_calls")),
+    "interception.py _wrapped_when_imported", "import_hook.py when_imported",
     "interception.py _removed_at_the_end", "replacement.py replaced",
     "patches.py patch_engine", "patches.py function_mode", "patches.py opaque_modules",
 }  # fmt: skip

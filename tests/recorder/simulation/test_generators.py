@@ -43,6 +43,14 @@ def test_what_devices_draw_does_not_change_what_the_cpu_draws():
     assert drawn == alone
 
 
+def test_a_seed_that_was_given_before_a_device_started_is_that_of_devices():
+    torch.manual_seed(5)
+    with simulated():
+        first = draw("cuda")
+        torch.manual_seed(5)
+        assert draw("cuda") == first
+
+
 @pytest.mark.usefixtures("_computing_devices")
 class TestOfDevices:
     def test_one_seed_seeds_all_and_each_draws_on_alone(self):
