@@ -504,7 +504,8 @@ def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
     table = analysis.allocations
     frame = analysis.project_frame
     classified = analysis.classification
-    # The trace may end before the backward that frees them; a leak of an earlier step waits for none.
+    # The trace may end before the backward that frees them; a leak of an earlier step waits for
+    # none.
     last_forward = _run_start(analysis.phases.phase == Phase.FORWARD)
     waits = (
         has_code(classified.category, Category.ACTIVATION)

@@ -36,7 +36,7 @@ def has_rows_of_batches(decided: Decided) -> BoolColumn:
     columns = defaultdict(set)
     for size in _untrained_sizes(decided):
         for batch_bytes, n_of_batch in n_batches.items():
-            # Of each column there is a batch; equal weights of frozen layers are more.
+            # Each column has a batch; equal weights of frozen layers are more.
             if 0 < batch_bytes < size and n_blocks[size] <= n_of_batch:
                 divisor = gcd(size, batch_bytes)
                 columns[size // divisor, batch_bytes // divisor].add(size)

@@ -1,4 +1,4 @@
-"""The requests of a trial: their sizes and pools under its settings, and where its memory begins."""
+"""The requests of a trial: their sizes and pools under its settings, and where memory begins."""
 
 from dataclasses import dataclass, replace
 

@@ -120,7 +120,7 @@ def _init_process_group(
 
 
 def _forget_shardings() -> None:
-    """Let DTensor forget its plans: a mesh of the next job may be equal, and its groups are others."""
+    """Let DTensor forget its plans: the next job's mesh may be equal, and its groups are others."""
     if _SHARDING.rpartition(".")[0] in sys.modules:
         forget = getattr(import_module(_SHARDING), "_clear_sharding_prop_cache", None)
         if forget is not None:

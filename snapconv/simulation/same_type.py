@@ -45,7 +45,10 @@ _PRODUCT = (
     "{decisive} and {refused} must have the same dtype, but got {dtype} and {refused_dtype}"
 )
 _SCALAR = "expected scalar type {dtype} but found {refused_dtype}"
-_CONVOLUTION = "Input type ({tensor_type}) and {refused} type ({refused_tensor_type}) should be the same"
+_CONVOLUTION = (
+    "Input type ({tensor_type}) and {refused} type ({refused_tensor_type}) should be the "
+    "same"
+)
 _WRITTEN = (
     "{decisive} and {refused} expected to have the same dtype, but got ({decisive}) {dtype} "
     "and ({refused}) {refused_dtype}"

@@ -342,7 +342,7 @@ def decode_log(data: bytes) -> str:
 
 
 def _explained(log: CompactText) -> _Reading | None:
-    """Explain torch's message of each device, with a server around it, or a text of another kind."""
+    """Explain torch's message of each device, with a server around it, or another kind of text."""
     messages, n_repeated = _first_messages(log)
     # First the messages whose figures are complete: others may be a person's words about them.
     clear = [
