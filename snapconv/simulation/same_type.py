@@ -59,8 +59,8 @@ _PUT = (
 )
 _ELEMENT_WISE = "Found dtype {refused_dtype} but expected {dtype}"
 _NORM = _Rule(("input", "weight", "bias"), _SCALAR)
-_STATISTICS = ("input", "weight", "bias", "running_mean", "running_var")
-_BATCH_NORM = _Rule(_STATISTICS, _SCALAR, takes_float32=True)
+# Of running statistics CUDA takes any type (batch_norm_update_stats in cuda/Normalization.cu).
+_BATCH_NORM = _Rule(("input", "weight", "bias"), _SCALAR, takes_float32=True)
 _SAMPLER = _Rule(("input", "grid"), _SCALAR)
 _SOURCE = _Rule(("self", "source"), _WRITTEN)
 _INDEX_PUT = _Rule(("self", "values"), _PUT)

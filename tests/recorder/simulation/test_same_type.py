@@ -6,6 +6,8 @@ aten/src/ATen/native/cuda/layer_norm_kernel.cu and group_norm_kernel.cu read the
 numbers of the input's type.
 """
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -14,6 +16,8 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
+from snapconv.simulation.operations import describe  # noqa: E402
+from snapconv.simulation.same_type import check_types  # noqa: E402
 
 LOW, FULL, DOUBLE = torch.bfloat16, torch.float32, torch.float64
 WHERE = {"device": "cpu"}
@@ -134,6 +138,23 @@ class TestOnTheDevice:
     @pytest.mark.parametrize("name", TAKEN)
     def test_what_cuda_takes_is_taken(self, name):
         TAKEN[name]()
+
+    def test_running_statistics_may_have_another_type(self):
+        """CUDA converts them (batch_norm_update_stats); the CPU's kernel refuses some."""
+        weights = low(8), low(8)
+        statistics = full(8), full(8)
+        call = SimpleNamespace(
+            func=torch.ops.aten.native_batch_norm.default,
+            operation=describe(torch.ops.aten.native_batch_norm.default),
+            named_arguments=lambda: dict(
+                zip(
+                    ("input", "weight", "bias", "running_mean", "running_var"),
+                    (low(2, 8, 64, 64), *weights, *statistics),
+                    strict=True,
+                )
+            ),
+        )
+        check_types(call)
 
     def test_autocast_makes_the_types_one(self):
         layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Linear(62, 64))
