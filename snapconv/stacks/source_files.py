@@ -38,7 +38,7 @@ class SourceText:
     def current_line(
         self, number: int, function: str, recorded_text: str | None
     ) -> int | None:
-        """Return the number that a recorded line has here; None where it cannot be told.
+        """Return the number that a recorded line has here; None where it is not known.
 
         Of several lines with the recorded text, the nearest in its function is taken.
         """

@@ -184,7 +184,7 @@ _NOT_AUTOTUNED = (
     "nothing, if the run goes on; without mode='max-autotune' torch tries no other kernels"
 )
 _ENDED = r"(?:error|exception): |terminate called|core dumped"
-# What tells the messages of torch's allocator apart.
+# What distinguishes the messages of torch's allocator.
 REQUEST_AND_DEVICE = (
     r"(?:gpu|npu|mlu|gcu|device) <device>(?=has|;|would|[^\d%]{0,2}$)",
     "allocate <tried_bytes>",
