@@ -9,6 +9,7 @@ import pytest
 
 from snapconv import load
 from snapconv.answers.advice.findings import advise, goal_of
+from snapconv.answers.oom.failed_allocation import failed_allocations
 from snapconv.answers.verdict import find_verdict
 from snapconv.classification.categories import Category
 from snapconv.units import format_bytes
@@ -503,3 +504,27 @@ def test_a_page_that_is_cut_off_says_so(shared_browser, page_of, tmp_path):
     shared_browser.wait("return document.documentElement.dataset.state === 'failed'")
     assert "cannot be shown" in shared_browser.text(".failed")
     shared_browser.logged()
+
+
+@pytest.fixture
+def failing_file(tmp_path):
+    """A file whose peak of 8 KiB is over when a request of 1 GiB fails at 2 KiB, and another of 2."""
+    builder = TraceBuilder().segment().alloc(2048).alloc(6144).free().oom(1 << 30)
+    return builder.alloc(512).oom(2 << 30).write(tmp_path / "failed.pickle")
+
+
+def test_a_page_opens_at_the_failure_and_the_red_figure_leads_to_each(
+    browser, page_of, failing_file
+):
+    first, second = (row.event for row in failed_allocations(load(failing_file).devices[0]))
+    browser.open(page_of(failing_file))
+    expected = f"2.00 KiB in 1 allocation after event {first}, when the request failed"
+    assert browser.text(".live h3") == expected
+    browser.press("p")
+    assert browser.text(".live h3").startswith("8.00 KiB in 2 allocations")
+    browser.run("document.querySelector('.figure.alarm').click()")
+    assert browser.text(".live h3") == expected
+    browser.press("f")
+    assert f"2.50 KiB in 2 allocations after event {second}" in browser.text(".live h3")
+    browser.press("f")
+    assert browser.text(".live h3") == expected

@@ -157,6 +157,20 @@ export class App {
     return low - 1;
   }
 
+  /** Choose a moment, and move the view so that it is seen. */
+  show(event: number): void {
+    this.reveal(event, event);
+    this.setMoment(event);
+  }
+
+  /** Choose the request that failed; from one of several, the one after it. */
+  showFailure(): void {
+    const events = this.device.facts.oom.map(({ event }) => event);
+    if (!events.length) return;
+    const at = events.indexOf(this.state.moment);
+    this.show(events[(at + 1) % events.length]);
+  }
+
   setMoment(event: number): void {
     const last = this.device.facts.n_events - 1;
     this.update({ moment: Math.max(-1, Math.min(last, event)), focus: [] });

@@ -66,16 +66,12 @@ export class DetailPanel implements Part {
 
   private jumps(rows: Rows, row: number): HTMLElement {
     const { app } = this;
-    const jump = (event: number) => {
-      app.reveal(event, event);
-      app.setMoment(event);
-    };
     const freed = rows.freed[row];
     return el(
       "div",
       { class: "buttons" },
-      button("Allocated here", "Show the moment just after it was allocated", () => jump(rows.alloc[row])),
-      freed === NEVER ? null : button("Freed here", "Show the moment just after it was freed", () => jump(freed)),
+      button("Allocated here", "Show the moment just after it was allocated", () => app.show(rows.alloc[row])),
+      freed === NEVER ? null : button("Freed here", "Show the moment just after it was freed", () => app.show(freed)),
       button("Show its life", "Zoom to its lifetime", () => {
         const axis = app.axis();
         const a = axis.place(Math.max(0, rows.alloc[row]));

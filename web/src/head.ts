@@ -29,7 +29,7 @@ export function headOf(app: App, device: Device): HTMLElement {
       changeFigure(app),
       figure("Peak reserved", formatBytes(facts.reserved_peak_bytes), `${formatBytes(facts.reserved_at_peak_bytes)} at the peak`),
       figure("Peak active", formatBytes(facts.active_peak_bytes), "includes freed blocks that a stream still uses"),
-      oomFigure(device),
+      oomFigure(app, device),
       historyFigure(device),
     ),
     bar(device),
@@ -50,12 +50,16 @@ function figure(name: string, value: string, more: string, kind = ""): HTMLEleme
   );
 }
 
-function oomFigure(device: Device): HTMLElement | null {
+/** The failed request, which leads to its moment. */
+function oomFigure(app: App, device: Device): HTMLElement | null {
   const oom = device.facts.oom[0];
   if (!oom) return null;
   const more = `after event ${formatCount(oom.event)}, ${formatBytes(oom.free)} free on the device`;
   const others = device.facts.oom.length - 1;
-  return figure("Out of memory", `${formatBytes(oom.requested)} requested`, others ? `${more}; ${others} more` : more, "alarm");
+  const shown = figure("Out of memory", `${formatBytes(oom.requested)} requested`, others ? `${more}; ${others} more` : more, "alarm");
+  const lead = button("", "Show what was live when the request failed (F)", () => app.showFailure(), "leads");
+  lead.append(shown);
+  return lead;
 }
 
 /** Of two files, how the peak has changed. */

@@ -9,6 +9,7 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["Shift + drag", "zoom to what is brushed; so does the small timeline"],
   ["0", "show everything"],
   ["P", "choose the peak"],
+  ["F", "choose the request that failed, then the next one that did"],
   ["[ ]", "one event earlier, later"],
   ["1 2 3 …", "the tabs"],
   ["/", "filter what is live"],

@@ -94,7 +94,8 @@ export class LivePart implements Part {
     const { app } = this;
     const { facts } = app.device;
     const at = live.event < 0 ? "before the first event" : `after event ${formatCount(live.event)}`;
-    const peak = live.event === facts.peak_event ? ", the peak" : "";
+    const isFailure = facts.oom.some(({ event }) => event === live.event);
+    const peak = isFailure ? ", when the request failed" : live.event === facts.peak_event ? ", the peak" : "";
     const whole = `${formatBytes(live.bytes)} in ${counted(live.rows.length, "allocation")} ${at}${peak}`;
     const isPart = focus.bytes !== live.bytes || focus.count !== live.rows.length;
     const place = focus === this.root ? "fit the filter" : `in ${focus.label}`;

@@ -12,7 +12,7 @@ import { fileDetails, fileLine, headOf } from "./head.ts";
 import { openHelp } from "./help.ts";
 import { LivePart } from "./live.ts";
 import { MapPart } from "./map.ts";
-import { Device, readPage } from "./model.ts";
+import { Device, firstMoment, readPage } from "./model.ts";
 import { Overview } from "./overview.ts";
 import { type State, type Tab, fromHash } from "./state.ts";
 import { Svg, savePng, saveSvg } from "./svg.ts";
@@ -63,7 +63,7 @@ function firstState(devices: Device[], isComparison: boolean): State {
   const { facts, file } = devices[device];
   let tab: Tab = linked.tab ?? (isComparison ? "compare" : "live");
   if ((tab === "compare" && !isComparison) || (tab === "times" && !file.times)) tab = "live";
-  const moment = Math.min(linked.moment ?? facts.peak_event, facts.n_events - 1);
+  const moment = Math.min(linked.moment ?? firstMoment(facts), facts.n_events - 1);
   const axis = isComparison ? "iteration" : "event";
   return {
     axis: axis as AxisKind,
@@ -188,7 +188,7 @@ class Page {
   private chooseDevice(device: number): void {
     const { app } = this;
     const { facts } = app.devices[device];
-    app.update({ device, moment: facts.peak_event, focus: [], row: -1, ...(app.page.is_comparison ? {} : { from: 0, to: 0 }) });
+    app.update({ device, moment: firstMoment(facts), focus: [], row: -1, ...(app.page.is_comparison ? {} : { from: 0, to: 0 }) });
   }
 
   private toolbar(): HTMLElement {
@@ -234,18 +234,14 @@ class Page {
 
   private toPeak(): void {
     const { app } = this;
-    app.reveal(app.device.facts.peak_event, app.device.facts.peak_event);
-    app.setMoment(app.device.facts.peak_event);
+    app.show(app.device.facts.peak_event);
   }
 
   private momentBox(): HTMLElement {
     const { app } = this;
     this.moment.addEventListener("change", () => {
       const event = Number(this.moment.value);
-      if (Number.isInteger(event)) {
-        app.reveal(event, event);
-        app.setMoment(event);
-      }
+      if (Number.isInteger(event)) app.show(event);
     });
     return el(
       "div",
@@ -386,6 +382,7 @@ class Page {
       "-": () => plot.zoom(2),
       "0": () => app.update({ from: 0, to: 0 }),
       p: () => this.toPeak(),
+      f: () => app.showFailure(),
       "[": () => app.setMoment(app.state.moment - 1),
       "]": () => app.setMoment(app.state.moment + 1),
       t: () => this.switchTheme(),

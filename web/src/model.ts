@@ -138,6 +138,11 @@ export interface Segments {
   end: Int32Array;
 }
 
+/** What to look at first: the request that failed, or else the peak. */
+export function firstMoment({ oom, peak_event }: DeviceFacts): number {
+  return oom.length ? oom[0].event : peak_event;
+}
+
 function textOf(id: string): string {
   const element = document.getElementById(id);
   if (!element) throw new Error(`the page is cut off: it has no ${id}`);
