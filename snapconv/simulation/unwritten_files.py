@@ -126,10 +126,11 @@ def _save_safetensors(
     if all(has_values(tensor.untyped_storage()) for tensor in tensors.values()):
         real(tensors, files.at(filename, To.SAVE), metadata, **options)
         return
-    empty = {
+    empty_tensors = {
         name: empty(0, dtype=tensor.dtype, device="cpu") for name, tensor in tensors.items()
     }
-    header = json.loads(sys.modules["safetensors.torch"].save(empty, metadata)[8:])
+    data = sys.modules["safetensors.torch"].save(empty_tensors, metadata)
+    header = json.loads(data[8:])  # after its length
     end = 0
     for name, tensor in tensors.items():
         begin = end
