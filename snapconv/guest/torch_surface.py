@@ -330,7 +330,7 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
         Attributes("torch._C._TorchDispatchModeKey", ("FAKE",)),
         Attributes("torch._ops.OpOverload", optional=("_can_decompose", "_op_dk")),
         Attributes("torch._ops.HigherOrderOperator", optional=("py_impl",)),
-        Attributes("torch.library", ("Library",)),
+        Attributes("torch.library", ("Library", "_impls")),
         Attributes("torch.library.Library", ("impl", "_destroy")),
         Attributes("torch._C._profiler", ("gather_traceback", "symbolize_tracebacks")),
     ),

@@ -122,7 +122,7 @@ class Simulation:
             def enter_modes() -> ExitStack:
                 modes = ExitStack()
                 modes.enter_context(tracker.calls.mode())
-                modes.enter_context(dispatch_mode(handle))
+                modes.enter_context(dispatch_mode(handle, tracker.is_on_device))
                 return modes
 
             patch_threads(enter_modes, patches)

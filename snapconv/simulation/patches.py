@@ -211,7 +211,9 @@ def is_of_library(func: Any) -> bool:
     return getattr(func, "namespace", "aten") not in _OF_TORCH
 
 
-def _visible_work(func: Any, args: Any, kwargs: dict[str, Any]) -> Callable[[], Any] | None:
+def _visible_work(
+    func: Any, args: Any, kwargs: dict[str, Any], is_on_device: Callable[[Any], bool]
+) -> Callable[[], Any] | None:
     """Return an operation's work where it consists of operations that are to be seen."""
     if func.namespace == "higher_order":
         return eager_work(func, args, kwargs)
@@ -221,12 +223,27 @@ def _visible_work(func: Any, args: Any, kwargs: dict[str, Any]) -> Callable[[], 
         # Since torch 2.15 one of them is made of others in C++, and has no kernel of the CPU.
         key = keys.CPU if has_kernel else keys.CompositeExplicitAutograd
         return partial(func._op_dk, key, *args, **kwargs)
-    if is_of_library(func) and func._schema.name in OPDEFS:  # a torch.library.custom_op
+    if not is_of_library(func):
+        return None
+    if _is_for_cuda_alone(func) and is_on_device((args, kwargs)):
+        return partial(func._op_dk, torch._C.DispatchKey.CUDA, *args, **kwargs)
+    if func._schema.name in OPDEFS:  # a torch.library.custom_op
         return partial(OPDEFS[func._schema.name]._init_fn, *args, **kwargs)
     return None
 
 
-def dispatch_mode(handle: Handler) -> Any:
+def _is_for_cuda_alone(func: Any) -> bool:
+    """Say whether a library has implemented an operation in Python, for CUDA and not for the CPU.
+
+    Where it has both, that for CUDA is often a call of native code, for which there is no GPU.
+    """
+    name = func.name()
+    has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+    is_in_python = f"{name.replace('::', '/')}/CUDA" in torch.library._impls
+    return is_in_python and not has_kernel(name, "CPU")
+
+
+def dispatch_mode(handle: Handler, is_on_device: Callable[[Any], bool]) -> Any:
     """Make the TorchDispatchMode that hands every operation to a function.
 
     In inference mode autograd is not there to take composite operations apart before they come here
@@ -253,7 +270,7 @@ def dispatch_mode(handle: Handler) -> Any:
                 return func(*args, **kwargs)
             if any(kind.__torch_dispatch__ is not plain_dispatch for kind in types):
                 return NotImplemented  # a wrapper: it takes itself apart, and its parts come here
-            work = _visible_work(func, args, kwargs)
+            work = _visible_work(func, args, kwargs, is_on_device)
             if work is not None:
                 with self:
                     return work()

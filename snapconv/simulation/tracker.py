@@ -268,6 +268,16 @@ class Tracker:
                     tensor.untyped_storage(), None, has_values=True
                 ).is_doubtful = True
 
+    def is_on_device(self, values: Any) -> bool:
+        """Say whether any of an operation's arguments is on a device, or names one."""
+        tensors = tensors_in(values)
+        if first_device(map(self.placements.of, tensors)) is not None:
+            return True
+        args, kwargs = values
+        return any(
+            getattr(value, "type", "") == "cuda" for value in (*args, *kwargs.values())
+        )
+
     def is_large(self, n_bytes: int) -> bool:
         """Say whether so much memory of the CPU gets no values, where nothing is computed."""
         return self.evaluation.fake_storages is not None and n_bytes >= NO_MEMORY_FROM_BYTES

@@ -235,3 +235,40 @@ def test_of_overlapping_boxes_half_are_taken_and_the_line_is_noted():
         [message] = [note.message for note in simulation.notes() if note.slug == "sizes-assumed"]
         assert "test_odd_features.py" in message
         assert simulation.faults() == ()
+
+
+@pytest.mark.parametrize("compute", [True, False])
+def test_a_librarys_operation_for_cuda_alone_runs_with_its_own_allocations(compute):
+    library = torch.library.Library("snapconv_cuda_alone", "DEF")
+    library.define("twice(Tensor a) -> Tensor")
+    library.define("rows(int n, Device device) -> Tensor")
+    library.impl("twice", lambda a: torch.cat((a, a, a))[: 2 * len(a)].clone(), "CUDA")
+    library.impl("rows", lambda n, device: torch.ones(n, 256, device=device), "CUDA")
+    with simulated(SimulationOptions(compute=compute)) as simulation:
+        a = torch.ops.snapconv_cuda_alone.rows(64, torch.device("cuda"))
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        result = torch.ops.snapconv_cuda_alone.twice(a)
+        assert result.is_cuda
+        # Two rows of a are kept of three: its three copies are a temporary of the implementation.
+        row_bytes = 64 * 256 * 4
+        assert torch.cuda.memory_allocated() - before == 2 * row_bytes
+        assert torch.cuda.max_memory_allocated() - before == 5 * row_bytes
+        if compute:
+            assert result.sum() == 2 * 64 * 256
+        with pytest.raises(NotImplementedError, match="CPU"):
+            torch.ops.snapconv_cuda_alone.twice(torch.ones(3))
+        assert simulation.faults() == ()
+
+
+def test_a_custom_operation_for_cuda_alone_has_its_gradient():
+    @torch.library.custom_op("snapconv_cuda_alone_2::tripled", mutates_args=(), device_types="cuda")
+    def tripled(a: torch.Tensor) -> torch.Tensor:
+        return a + 2 * a
+
+    tripled.register_autograd(lambda _, gradient: 3 * gradient)
+    with simulated() as simulation:
+        a = torch.ones(4, device="cuda", requires_grad=True)
+        tripled(a).sum().backward()
+        assert a.grad.tolist() == [3.0] * 4
+        assert simulation.faults() == ()
