@@ -101,17 +101,18 @@ class Browser:
             text,
         )
 
-    def click_timeline(self, share: float) -> None:
-        """Click the timeline at this share of its axis."""
+    def click_timeline(self, share: float, from_top: int | None = None) -> None:
+        """Click the timeline at this share of its axis, by default in its curves."""
         script = (
             "const c = document.querySelector('.overlay'), b = c.getBoundingClientRect();"
-            "const x = b.left + 58 + (b.width - 66) * arguments[0], y = b.top + b.height - 60;"
+            "const x = b.left + 58 + (b.width - 66) * arguments[0], "
+            "y = b.top + (arguments[1] ?? b.height - 60);"
             "for (const type of ['pointerdown', 'pointerup'])"
             "  c.dispatchEvent(new PointerEvent(type, {clientX: x, clientY: y, pointerId: 1, "
             "bubbles: true}))"
         )
         self.driver.execute_script(
-            "HTMLElement.prototype.setPointerCapture = () => {};" + script, share
+            "HTMLElement.prototype.setPointerCapture = () => {};" + script, share, from_top
         )
 
     def logged(self) -> list[str]:

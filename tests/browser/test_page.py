@@ -29,7 +29,7 @@ FILES = [
 ]
 RUNS = "document.title='run'"
 HOSTILE = f'</script><script>{RUNS}</script><img src=x onerror="{RUNS}">\'&\u202e\u2066'
-TABS = {"1": "live", "2": "allocations", "3": "map", "4": "times"}
+TABS = {"1": "live", "2": "allocations", "3": "map", "4": "range", "5": "times"}
 OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 BYTES = re.compile(r"[\d.]+ [KMGT]?i?B")
 
@@ -62,7 +62,7 @@ def test_the_page_of_every_file_opens_without_an_error(browser, page_of, path):
     for key, tab in TABS.items():
         browser.press(key)
         (shown,) = browser.each("[aria-selected=true]", "e.dataset.tab")
-        assert shown in {tab, "map"}  # most files have no times
+        assert shown in {tab, "range"}  # most files have no times
     assert browser.run(OVERFLOW) <= 0
 
 
@@ -332,7 +332,7 @@ def test_the_map_has_the_reserved_bytes(page, analysis):
 
 
 def test_times_stand_beside_the_memory(page):
-    page.press("4")
+    page.press("5")
     rows = page.run(
         "return [...document.querySelectorAll('.times tbody tr')].map(e => e.textContent)"
     )
@@ -365,7 +365,7 @@ def test_names_of_a_file_are_text_wherever_they_are_shown(browser, page_of, tmp_
         tmp_path / "run.pickle", external_annotations=marks, allocator_settings=settings
     )
     browser.open(page_of(path))
-    for key in "1234":
+    for key in TABS:
         browser.press(key)
     browser.press("1")
     browser.choose("All frames")
@@ -528,3 +528,31 @@ def test_a_page_opens_at_the_failure_and_the_red_figure_leads_to_each(
     assert f"2.50 KiB in 2 allocations after event {second}" in browser.text(".live h3")
     browser.press("f")
     assert browser.text(".live h3") == expected
+
+
+def test_a_click_on_an_iteration_gives_its_totals_by_line_and_category(page, analysis):
+    first, last = analysis.iterations[1].first_event, analysis.iterations[1].last_event
+    page.click_timeline((first + last) / 2 / analysis.n_events, from_top=6)
+    table = analysis.allocations
+    begins = (table.alloc_event >= first) & (table.alloc_event <= last)
+    ends = (table.freed_event >= first) & (table.freed_event <= last)
+    masks = (begins, ends, begins & ~ends)
+    sums = [int(table.block_bytes[mask].sum()) for mask in masks]
+    words = zip(map(format_bytes, sums), ("allocated", "freed", "kept"), strict=True)
+    expected = ", ".join(map(" ".join, words))
+    title = page.text(".range h3")
+    assert title == f"Iteration 1, events {first} to {last}: {expected}"
+    read = "[e.dataset.name, [...e.querySelectorAll('[data-bytes]')].map(c => +c.dataset.bytes)]"
+    lines = page.each(".range tbody tr", read)
+    assert [sum(column) for column in zip(*(row for _, row in lines), strict=True)] == sums
+    page.choose("Categories")
+    category = analysis.classification.category
+    for name, row in page.each(".range tbody tr", read):
+        is_in = category == next(c for c in Category if c.label == name)
+        assert row == [int(table.block_bytes[mask & is_in].sum()) for mask in masks]
+    page.choose("Lines")
+    page.each(".range tbody .link", "e.textContent.startsWith('train.py:24 ') && e.click()")
+    assert f"after event {last}" in page.text(".live h3")
+    assert "fit the filter" in page.text(".live h3")
+    page.press("r", "Escape")
+    assert page.text(".range h3").startswith("The visible part, events 0 to 813: ")

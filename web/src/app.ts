@@ -176,11 +176,15 @@ export class App {
     this.update({ moment: Math.max(-1, Math.min(last, event)), focus: [] });
   }
 
-  /** Move the view so that a range of events is in it, if it is not. */
-  reveal(first: number, last: number): void {
+  /** Move the view so that a range of events is in it, if it is not; `isExact`: that range alone. */
+  reveal(first: number, last: number, isExact = false): void {
     const axis = this.axis();
     const { from, to, low, high } = this.view;
     const [a, b] = [axis.place(Math.max(0, first)), axis.place(last)];
+    if (isExact) {
+      this.update({ from: a, to: Math.max(axis.place(last + 1), a + this.view.least) });
+      return;
+    }
     if (a >= from && b <= to) return;
     const width = Math.max(to - from, (b - a) * 1.2);
     const start = Math.max(low, Math.min(high - width, (a + b) / 2 - width / 2));

@@ -8,6 +8,7 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["wheel, + −, W S", "zoom: the wheel on a picture that was clicked, or with Ctrl; double click too, and two fingers"],
   ["Shift + drag", "zoom to what is brushed; so does the small timeline"],
   ["0", "show everything"],
+  ["click, R", "on an iteration, a phase or a named range: its totals; R: those of what is visible"],
   ["P", "choose the peak"],
   ["F", "choose the request that failed, then the next one that did"],
   ["[ ]", "one event earlier, later"],

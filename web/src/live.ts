@@ -10,7 +10,7 @@ import { Svg, cut } from "./svg.ts";
 import { LiveTable } from "./table.ts";
 import { theme } from "./theme.ts";
 import type { Timeline } from "./timeline.ts";
-import { type Frames, type Grouping, type Node, type Placed, buildTree, innermost, layOut, withoutFolders } from "./tree.ts";
+import { type Frames, type Grouping, type Node, type Placed, buildTree, layOut, moduleOf, operationOf, placeOf, withoutFolders } from "./tree.ts";
 
 const ROW = 23;
 
@@ -125,11 +125,9 @@ export class LivePart implements Part {
     const textOf = (kind: number): string => {
       const stack = kinds.stack[kind];
       let text = stacks.get(stack);
-      if (text === undefined) stacks.set(stack, (text = innermost(rows, detail, stack)));
-      const module = kinds.module[kind] ? detail.modules[kinds.module[kind] - 1] : "";
-      const operation = detail.operations[kinds.operation[kind] - 1] ?? "";
+      if (text === undefined) stacks.set(stack, (text = placeOf(rows, detail, stack)));
       const category = app.page.categories[kinds.category[kind]];
-      return `${text} ${module} ${operation} ${category} ${names.get(kind) ?? ""}`.toLowerCase();
+      return `${text} ${moduleOf(rows, detail, kind)} ${operationOf(rows, detail, kind)} ${category} ${names.get(kind) ?? ""}`.toLowerCase();
     };
     return (kind) => {
       const text = textOf(kind);

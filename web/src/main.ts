@@ -14,6 +14,7 @@ import { LivePart } from "./live.ts";
 import { MapPart } from "./map.ts";
 import { Device, firstMoment, readPage } from "./model.ts";
 import { Overview } from "./overview.ts";
+import { RangePart } from "./range.ts";
 import { type State, type Tab, fromHash } from "./state.ts";
 import { Svg, savePng, saveSvg } from "./svg.ts";
 import { forgetTheme, setTheme, theme } from "./theme.ts";
@@ -25,6 +26,7 @@ const TAB_NAMES: Record<Tab, string> = {
   live: "Live memory",
   allocations: "Allocations",
   map: "Allocator map",
+  range: "Range",
   times: "Times",
 };
 
@@ -65,6 +67,7 @@ function firstState(devices: Device[], isComparison: boolean): State {
   if ((tab === "compare" && !isComparison) || (tab === "times" && !file.times)) tab = "live";
   const moment = Math.min(linked.moment ?? firstMoment(facts), facts.n_events - 1);
   const axis = isComparison ? "iteration" : "event";
+  if (linked.range && linked.range[1] >= facts.n_events) delete linked.range;
   return {
     axis: axis as AxisKind,
     from: 0,
@@ -76,6 +79,7 @@ function firstState(devices: Device[], isComparison: boolean): State {
     row: -1,
     hidden: [],
     coloring: "category",
+    range: [],
     ...linked,
     device,
     tab,
@@ -124,6 +128,7 @@ class Page {
       ["live", this.live],
       ["allocations", this.allocations],
       ["map", this.map],
+      ["range", new RangePart(app)],
     ];
     if (app.devices.some((device) => device.file.times)) parts.push(["times", times]);
     if (app.page.is_comparison) parts.unshift(["compare", new ComparePart(app)]);
@@ -188,7 +193,7 @@ class Page {
   private chooseDevice(device: number): void {
     const { app } = this;
     const { facts } = app.devices[device];
-    app.update({ device, moment: firstMoment(facts), focus: [], row: -1, ...(app.page.is_comparison ? {} : { from: 0, to: 0 }) });
+    app.update({ device, moment: firstMoment(facts), focus: [], row: -1, range: [], ...(app.page.is_comparison ? {} : { from: 0, to: 0 }) });
   }
 
   private toolbar(): HTMLElement {
@@ -382,6 +387,7 @@ class Page {
       "-": () => plot.zoom(2),
       "0": () => app.update({ from: 0, to: 0 }),
       p: () => this.toPeak(),
+      r: () => app.update({ tab: "range" }),
       f: () => app.showFailure(),
       "[": () => app.setMoment(app.state.moment - 1),
       "]": () => app.setMoment(app.state.moment + 1),
@@ -391,7 +397,7 @@ class Page {
         app.update({ tab: "live" });
         requestAnimationFrame(() => requestAnimationFrame(() => this.live.focusSearch()));
       },
-      Escape: () => app.update(app.state.row >= 0 ? { row: -1 } : { focus: [], query: "" }),
+      Escape: () => app.update(app.state.row >= 0 ? { row: -1 } : app.state.range.length ? { range: [] } : { focus: [], query: "" }),
     };
     [...this.panels.keys()].forEach((tab, i) => (acts[String(i + 1)] = () => app.update({ tab })));
     const act = acts[event.key] ?? acts[event.key.toLowerCase()];

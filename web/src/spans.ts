@@ -58,6 +58,8 @@ export interface Bar {
   height: number;
   text: string;
   shade: number;
+  /** Its events: from the first to the last. */
+  range: [number, number];
 }
 
 /** The bars of the visible part; neighbours too narrow to be seen apart become one. */
@@ -73,7 +75,7 @@ export function bars(app: App, plot: Plot, device: Device): Bar[] {
       const a = edge(first(i));
       const b = edge(after(i));
       if (b <= LEFT || a >= end || b - a <= 0 || (b < covered + 1 && b - a < 1)) continue;
-      found.push({ x: a, width: Math.max(1, b - a), y, height: height - 2, text: text(i), shade: shade(i) });
+      found.push({ x: a, width: Math.max(1, b - a), y, height: height - 2, text: text(i), shade: shade(i), range: [first(i), after(i) - 1] });
       covered = b;
     }
   };

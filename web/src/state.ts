@@ -5,7 +5,7 @@ import type { Frames, Grouping } from "./tree.ts";
 
 /** What the colours of allocations stand for. */
 export type Coloring = "category" | "line" | "stack";
-export type Tab = "live" | "allocations" | "map" | "times" | "compare";
+export type Tab = "live" | "allocations" | "map" | "range" | "times" | "compare";
 
 export interface State {
   device: number;
@@ -24,9 +24,11 @@ export interface State {
   row: number;
   hidden: readonly string[];
   coloring: Coloring;
+  /** The first and the last event of the chosen range; empty: none. */
+  range: readonly number[];
 }
 
-const TABS: readonly string[] = ["live", "allocations", "map", "times", "compare"];
+const TABS: readonly string[] = ["live", "allocations", "map", "range", "times", "compare"];
 
 export function toHash(state: State): string {
   const parts: [string, string][] = [
@@ -43,6 +45,7 @@ export function toHash(state: State): string {
   if (state.row >= 0) parts.push(["r", String(state.row)]);
   if (state.hidden.length) parts.push(["h", state.hidden.join(",")]);
   if (state.coloring !== "category") parts.push(["c", state.coloring]);
+  if (state.range.length) parts.push(["s", state.range.join("-")]);
   return "#" + parts.map(([key, value]) => `${key}=${value}`).join("&");
 }
 
@@ -80,6 +83,8 @@ export function fromHash(hash: string): Partial<State> {
   if (hidden) found.hidden = hidden.split(",").filter((name) => name === "active" || name === "reserved" || name === "other");
   const coloring = values.get("c");
   if (coloring === "line" || coloring === "stack") found.coloring = coloring;
+  const range = /^(\d{1,15})-(\d{1,15})$/.exec(values.get("s") ?? "");
+  if (range && Number(range[1]) <= Number(range[2])) found.range = [Number(range[1]), Number(range[2])];
   try {
     const query = values.get("q");
     if (query) found.query = decodeURIComponent(query);

@@ -9,7 +9,7 @@ import type { Device } from "./model.ts";
 import { type Frame, activeApart, drawByteAxis, drawPlaceAxis, drawSteps, paintStacks, placeTicks, yOf } from "./picture.ts";
 import { LEFT, type Place, Plot, RIGHT } from "./plot.ts";
 import { curveOf, lastAtMost } from "./rows.ts";
-import { bars, drawBars, stripHeight } from "./spans.ts";
+import { type Bar, bars, drawBars, stripHeight } from "./spans.ts";
 import type { State } from "./state.ts";
 import { Svg, cut, n } from "./svg.ts";
 import { categoryPixels, theme } from "./theme.ts";
@@ -67,7 +67,7 @@ export class Timeline implements Part {
     this.plot.setHeight(this.height);
     if (changed.has("device")) this.selected = null;
     if (redraws.some((key) => changed.has(key))) this.draw();
-    else if (changed.has("moment") || changed.has("row")) this.drawOverlay();
+    else if (["moment", "row", "range"].some((key) => changed.has(key as keyof State))) this.drawOverlay();
   }
 
   /** Draw the bytes of some kinds of allocations as a line of their own. */
@@ -195,6 +195,7 @@ export class Timeline implements Part {
       context.setLineDash([]);
     };
     if (app.device === this.device) {
+      this.drawRange(context);
       line(this.momentX, colors.accent, 2, []);
       this.drawLife(context);
     }
@@ -206,6 +207,18 @@ export class Timeline implements Part {
       context.fillRect(Math.min(...brush), frame.top, Math.abs(brush[1] - brush[0]), frame.bottom - frame.top);
       context.globalAlpha = 1;
     }
+  }
+
+  private drawRange(context: CanvasRenderingContext2D): void {
+    const { app, plot, frame } = this;
+    const { range } = app.state;
+    if (!range.length) return;
+    const axis = app.axis(this.device);
+    const [from, to] = [range[0], range[1] + 1].map((event) => Math.max(LEFT, Math.min(plot.width - RIGHT, plot.xOf(axis.place(event)))));
+    context.fillStyle = theme().accent;
+    context.globalAlpha = 0.12;
+    context.fillRect(from, 0, to - from, frame.bottom);
+    context.globalAlpha = 1;
   }
 
   /** The lifetime of the chosen allocation, as a bar above the axis. */
@@ -239,9 +252,20 @@ export class Timeline implements Part {
     return columns.maxEvent[c];
   }
 
+  /** The iteration, phase or named range above the curves. */
+  private barAt(place: Place): Bar | undefined {
+    if (place.y >= this.frame.top) return undefined;
+    return bars(this.app, this.plot, this.device).find((bar) => isIn(bar, place));
+  }
+
   private click(place: Place): void {
     if (!this.columns || place.x < LEFT) return;
     const { app, device } = this;
+    const chosen = this.barAt(place);
+    if (chosen) {
+      app.update({ device: device.number, range: chosen.range, tab: "range", ...(app.device === device ? {} : { focus: [], row: -1 }) });
+      return;
+    }
     if (app.device === device) app.setMoment(this.eventAt(place.x));
     else app.update({ device: device.number, moment: this.eventAt(place.x), focus: [], row: -1 });
   }
@@ -253,8 +277,7 @@ export class Timeline implements Part {
     this.drawOverlay();
     this.tip.hidden = !isOn;
     if (!isOn || !place) return;
-    const text = place.y < frame.top ? bars(this.app, plot, this.device).find((bar) => isIn(bar, place))?.text : undefined;
-    this.tip.replaceChildren(...this.tipContent(this.eventAt(place.x), text));
+    this.tip.replaceChildren(...this.tipContent(this.eventAt(place.x), this.barAt(place)?.text));
     const width = this.tip.offsetWidth;
     const left = place.x + 16 + width > plot.width ? place.x - width - 16 : place.x + 16;
     this.tip.style.left = `${Math.max(0, Math.min(left, plot.width - width))}px`;

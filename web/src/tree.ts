@@ -85,6 +85,17 @@ export function placeOf(rows: Rows, detail: Detail, stack: number): string {
   return innermost(rows, detail, stack) || (isEmpty ? NO_STACK : NO_LINE);
 }
 
+export const NO_MODULE = "no module known";
+export const NO_OPERATION = "unknown";
+
+export function operationOf({ kinds }: Rows, detail: Detail, kind: number): string {
+  return detail.operations[kinds.operation[kind] - 1] || NO_OPERATION;
+}
+
+export function moduleOf({ kinds }: Rows, detail: Detail, kind: number): string {
+  return (kinds.module[kind] && detail.modules[kinds.module[kind] - 1]) || NO_MODULE;
+}
+
 export function pathOf(rows: Rows, detail: Detail, kind: number, grouping: Grouping, frames: Frames): string[] {
   const { kinds } = rows;
   if (grouping === "line") {
@@ -92,11 +103,10 @@ export function pathOf(rows: Rows, detail: Detail, kind: number, grouping: Group
     return found.length ? found.map((frame) => frameText(detail, frame)) : [placeOf(rows, detail, kinds.stack[kind]) === NO_STACK ? NO_STACK : NO_LINE];
   }
   if (grouping === "operation") {
-    const name = detail.operations[kinds.operation[kind] - 1] || "no operation";
-    return [name, placeOf(rows, detail, kinds.stack[kind])];
+    return [operationOf(rows, detail, kind), placeOf(rows, detail, kinds.stack[kind])];
   }
-  const module = kinds.module[kind] ? detail.modules[kinds.module[kind] - 1] : "";
-  if (!module) return ["outside of modules"];
+  const module = moduleOf(rows, detail, kind);
+  if (module === NO_MODULE) return [module];
   // `blocks.3.attn` is a path; `model.py:53 < train.py:21` are the lines of calls, innermost first.
   return module.includes(" < ") ? module.split(" < ").reverse() : module.split(".");
 }

@@ -4,7 +4,8 @@ import { eventAxis, iterationAxis, timeAxis } from "../src/axis.ts";
 import { type CurveSource, Walk, pixelColumns } from "../src/curves.ts";
 import { largest, lifetimes, rowAt } from "../src/lifetimes.ts";
 import { NEVER, curveOf, liveAt } from "../src/rows.ts";
-import { madeOf, randomAllocations, sourceOf, bytesAfter } from "./made.ts";
+import { addTotals, noTotals, rangeTotals } from "../src/range.ts";
+import { type Made, madeOf, randomAllocations, sourceOf, bytesAfter } from "./made.ts";
 
 const SOURCES = [1, 2, 3].map((seed) => {
   const allocations = randomAllocations(400, seed);
@@ -131,6 +132,22 @@ test("the largest in view are found, in the order of their events", () => {
         equal(found.rows.length + found.nLeftOut, inView.length);
         deepEqual([...found.rows], [...found.rows].sort((a, b) => rows.alloc[a] - rows.alloc[b] || a - b));
       }
+    }
+  }
+});
+
+test("a range has what was allocated, freed and kept in it", () => {
+  for (const { allocations, rows } of SOURCES) {
+    for (const [first, last] of [[0, 399], [0, 0], [17, 230], [230, 231]]) {
+      const isIn = (event: number) => event >= first && event <= last;
+      const sum = (isWanted: (a: Made) => boolean) => allocations.filter(isWanted).reduce((bytes, a) => bytes + a.bytes, 0);
+      const whole = noTotals();
+      for (const totals of rangeTotals(rows, first, last).values()) addTotals(whole, totals);
+      equal(whole.allocated, sum((a) => isIn(a.alloc)));
+      equal(whole.freed, sum((a) => isIn(a.freed)));
+      equal(whole.kept, sum((a) => isIn(a.alloc) && a.freed > last));
+      equal(whole.nKept, allocations.filter((a) => isIn(a.alloc) && a.freed > last).length);
+      equal(bytesAfter(allocations, first - 1) + whole.allocated - whole.freed, bytesAfter(allocations, last));
     }
   }
 });

@@ -104,7 +104,7 @@ test("bytes are written as on the terminal", () => {
 
 const STATE: State = {
   device: 1, axis: "time", from: 12.5, to: 80, moment: 42, tab: "map", grouping: "module", frames: "all",
-  query: "a b#&=é", focus: [0, 3], row: 7, hidden: ["active"], coloring: "line",
+  query: "a b#&=é", focus: [0, 3], row: 7, hidden: ["active"], coloring: "line", range: [3, 9],
 };
 
 test("a link leads back to what was chosen", () => {
@@ -112,7 +112,7 @@ test("a link leads back to what was chosen", () => {
 });
 
 test("of a link everything that is wrong is left out", () => {
-  deepEqual(fromHash("#d=-1&e=x&t=<b>&x=q&v=9,1&p=1..2&r=-4&q=%E0%A4&h=nothing&f=&g=constructor"), { hidden: [] });
+  deepEqual(fromHash("#d=-1&e=x&t=<b>&x=q&v=9,1&p=1..2&r=-4&q=%E0%A4&h=nothing&f=&g=constructor&s=9-3"), { hidden: [] });
   deepEqual(fromHash(""), {});
 });
 
