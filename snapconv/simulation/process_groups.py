@@ -2,7 +2,7 @@
 
 The rendezvous, the store and the process groups of a simulated job wait for nobody, as no other
 process is there; ``collectives`` does the work. Without a simulated job several ranks are refused,
-except with gloo: then each process has its simulated GPU, and tensors on the CPU go to the others.
+except with gloo: then each process has its simulated GPU, and gloo sends all tensors with values.
 """
 
 import os
@@ -35,6 +35,11 @@ _ONE_RANK = Note(
     _SLUG,
     "the process group is simulated, with this one rank: collectives are copies, and "
     "what NCCL allocates for itself is not in the capture",
+)
+_UNSENT = Note(
+    _SLUG,
+    "gloo sends tensors of the CPU alone, as nothing is computed on the simulated GPUs: there each "
+    "other rank is taken to hold what this one holds",
 )
 _RANDOM = "torch.distributed.tensor._random"
 _SHARDING = "torch.distributed.tensor.debug"
@@ -82,12 +87,17 @@ def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
 
 
 def has_other_processes(tracker: Tracker, args: Any) -> bool:
-    """Say whether gloo takes the tensors to other processes: those on the CPU."""
+    """Say whether gloo sends the tensors to other processes.
+
+    Where nothing is computed, those on the CPU alone: the others have no values to send.
+    """
     groups = torch.distributed
     if tracker.machine.options.job is not None or not groups.is_initialized():
         return False
-    is_gloo = groups.get_world_size() > 1 and groups.get_backend() == "gloo"
-    return is_gloo and all(tensor.device.type == "cpu" for tensor in tensors_in(args))
+    if groups.get_world_size() == 1 or groups.get_backend() != "gloo":
+        return False
+    is_computed = tracker.machine.options.compute
+    return is_computed or all(tensor.device.type == "cpu" for tensor in tensors_in(args))
 
 
 def _init_process_group(
@@ -117,6 +127,8 @@ def _init_process_group(
         tracker.machine.note_not_modelled("NCCL", _note_of_job(job))
     elif n_ranks <= 1:
         tracker.machine.note_not_modelled("NCCL", _ONE_RANK)
+    elif not tracker.machine.options.compute:
+        tracker.machine.notes.setdefault(_SLUG, _UNSENT)
 
 
 def _forget_shardings() -> None:

@@ -301,7 +301,34 @@ with simulated(SimulationOptions()):
 """
 
 
-def test_processes_with_a_simulated_gpu_each_talk_by_gloo():
+ON_GPUS = """
+import os, sys
+import torch
+from torch.distributed.fsdp import fully_shard
+from snapconv.simulation import SimulationOptions, simulated
+
+dist = torch.distributed
+rank = int(os.environ["RANK"])
+with simulated(SimulationOptions(compute=sys.argv[1] == "computed")) as simulation:
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    device = torch.device("cuda", 0)
+    total = torch.full((3,), rank + 1.0, device=device)
+    dist.all_reduce(total)
+    both = torch.empty(2, device=device)
+    dist.all_gather_into_tensor(both, torch.tensor([rank + 1.0], device=device))
+    mesh = dist.device_mesh.init_device_mesh("cuda", (2,))
+    model = torch.nn.Linear(4, 2, bias=False, device=device)
+    torch.nn.init.ones_(model.weight)
+    fully_shard(model, mesh=mesh)
+    model(torch.full((1, 4), rank + 1.0, device=device)).sum().backward()
+    gradient = model.weight.grad.to_local()
+    slugs = [note.slug for note in simulation.notes()]
+    print(total.tolist(), both.tolist(), gradient.tolist(), "simulated-nccl" in slugs)
+    dist.destroy_process_group()
+"""
+
+
+def output_of_two_ranks(script, *args):
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -313,7 +340,7 @@ def test_processes_with_a_simulated_gpu_each_talk_by_gloo():
     }
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", GLOO],
+            [sys.executable, "-c", script, *args],
             env={**environment, "RANK": str(rank), "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -321,5 +348,21 @@ def test_processes_with_a_simulated_gpu_each_talk_by_gloo():
         )
         for rank in range(2)
     ]
-    said = [one.communicate(timeout=100) for one in ranks]
-    assert [out for out, _ in said] == ["3.0 [0.0, 1.0] 4194304\n"] * 2, said
+    said = [one.communicate(timeout=300) for one in ranks]
+    assert all(out for out, _ in said), said
+    return [out for out, _ in said]
+
+
+def test_processes_with_a_simulated_gpu_each_talk_by_gloo():
+    assert output_of_two_ranks(GLOO) == ["3.0 [0.0, 1.0] 4194304\n"] * 2
+
+
+def test_gloo_sends_what_was_computed_on_simulated_gpus():
+    """The gradient of a sum is the input, whose mean over both ranks is 1.5."""
+    expected = "[3.0, 3.0, 3.0] [1.0, 2.0] [[1.5, 1.5, 1.5, 1.5]] False\n"
+    assert output_of_two_ranks(ON_GPUS, "computed") == [expected] * 2
+
+
+def test_gloo_sends_nothing_of_gpus_where_nothing_is_computed_and_a_note_says_so():
+    for line in output_of_two_ranks(ON_GPUS, "shapes"):
+        assert line.endswith(" True\n")
