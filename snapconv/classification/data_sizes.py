@@ -19,6 +19,9 @@ _MOST_SIZES, _MOST_BATCHES = 200, 60
 # So many columns are as many times as large as their batches: fewer, if the number is no power of
 # two, nor small beside one. Weights are products of such numbers.
 _LEAST_COLUMNS, _LEAST_FACTOR = 3, 8
+# Data has more than this share of the sizes that nothing trains: a frozen model has tens of sizes,
+# of which some are by chance as many times as large as some batch.
+_LEAST_SHARE = 1 / 3
 # Powers of two apart, results of forward have at least this factor in common, and weights have not.
 _LEAST_ROWS = 100
 # Of results of forward, by bytes: the others are scalars, and statistics.
@@ -33,8 +36,9 @@ def has_rows_of_batches(decided: Decided) -> BoolColumn:
     is_batch = features.is_traced & (decided.has(Category.INPUT) | features.outside)
     n_batches = _counts(sizes[is_batch], _MOST_BATCHES)
     n_blocks = _counts(sizes[decided.is_open & features.unrecorded], len(sizes))
+    untrained_sizes = _untrained_sizes(decided)
     columns = defaultdict(set)
-    for size in _untrained_sizes(decided):
+    for size in untrained_sizes:
         for batch_bytes, n_of_batch in n_batches.items():
             # Each column has a batch; equal weights of frozen layers are more.
             if 0 < batch_bytes < size and n_blocks[size] <= n_of_batch:
@@ -43,8 +47,8 @@ def has_rows_of_batches(decided: Decided) -> BoolColumn:
     data_sizes = [
         size
         for (n_rows, n_in_batch), column_sizes in columns.items()
-        if len(column_sizes) >= _LEAST_COLUMNS
-        or (len(column_sizes) > 1 and _odd_part(n_rows * n_in_batch) >= _LEAST_FACTOR)
+        if len(column_sizes) > _LEAST_SHARE * len(untrained_sizes)
+        and len(column_sizes) >= _least_columns(n_rows * n_in_batch)
         for size in column_sizes
     ]
     return features.unrecorded & is_among(sizes, data_sizes)
@@ -63,6 +67,11 @@ def has_rows_of_results(decided: Decided) -> BoolColumn:
         return np.zeros(len(sizes), np.bool_)
     data_sizes = [size for size in _untrained_sizes(decided) if size % row_bytes == 0]
     return features.unrecorded & is_among(sizes, data_sizes)
+
+
+def _least_columns(number: int) -> int:
+    """Return how many columns show that data has so many times the rows of a batch."""
+    return 2 if _odd_part(number) >= _LEAST_FACTOR else _LEAST_COLUMNS
 
 
 def _untrained_sizes(decided: Decided) -> list[int]:

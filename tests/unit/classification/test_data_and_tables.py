@@ -82,6 +82,17 @@ def test_more_equal_blocks_than_batches_are_no_data(found):
         assert categories(found(job, n_rows * row_bytes)) == [Category.UNKNOWN] * 2
 
 
+def test_sizes_of_a_frozen_model_that_batches_divide_by_chance_are_no_data(found):
+    """Of kernels between many widths, some are as many times as large as some batch."""
+    columns, n_rows = (68, 24), 5000
+    job = Job()
+    for size in (7 * 1024, 11 * 1024, 13 * 1024, 17 * 1024):
+        job.older(NO_FRAMES, size)
+    job = late(*columns, n_rows=n_rows, n_in_batch=96, job=job)
+    for row_bytes in columns:
+        assert Category.INPUT not in categories(found(job, n_rows * row_bytes))
+
+
 @pytest.mark.parametrize(("n_rows", "is_data"), [(850, True), (1024, False), (96, False)])
 def test_data_that_is_used_as_a_whole_has_the_rows_of_what_forward_makes(n_rows, is_data, tmp_path):
     """A graph's features: 2 x 5 x 5 x 17 nodes, while weights are products of other numbers."""
