@@ -88,7 +88,8 @@ class DeviceAnalysis:
     ``lines`` has the project's lines of every stack. The classification went by ``features``.
     Names, weights and activations are found when an answer first needs them. ``operation_id``
     (position in ``operations``) and the columns of ``classification`` have one entry per row of
-    ``replay.allocations``.
+    ``replay.allocations``. Of a range of the trace, ``first_event`` is the file's number of its
+    first event, and ``n_events_outside`` events of the file are not in it.
     """
 
     snapshot: Snapshot
@@ -100,6 +101,8 @@ class DeviceAnalysis:
     features: Features
     classification: Classification
     iterations: tuple[Iteration, ...]
+    first_event: int = 0
+    n_events_outside: int = 0
 
     def __repr__(self) -> str:
         """Return a line: the device, its peak, and how many allocations there are."""
@@ -250,6 +253,22 @@ class DeviceAnalysis:
     def n_events(self) -> int:
         """The number of events in the trace."""
         return len(self.device.events)
+
+    @property
+    def n_file_events(self) -> int:
+        """The number of events of the whole trace, where this is a range of it."""
+        return self.n_events + self.n_events_outside
+
+    def file_event(self, event: int) -> int | None:
+        """Return the file's number of an event; None before the first one of the file."""
+        number = self.first_event + event
+        return number if number >= 0 else None
+
+    @property
+    def traced_iterations(self) -> tuple[Iteration, ...]:
+        """The iterations that have events; without a trace, the one that stands for all."""
+        traced = tuple(row for row in self.iterations if row.first_event >= 0)
+        return traced or self.iterations
 
     @property
     def live_at_peak(self) -> BoolColumn:
@@ -475,21 +494,25 @@ def analyze_device(
         history=decide_history(snapshot, device, replayed),
         features=features,
         classification=classification,
-        iterations=tuple(_iterations(replayed.allocated, phases)),
+        iterations=tuple(find_iterations(replayed.allocated, phases)),
     )
 
 
-def _iterations(allocated: Curve, phases: Phases) -> Iterator[Iteration]:
+def find_iterations(allocated: Curve, phases: Phases) -> Iterator[Iteration]:
+    """Yield every iteration; one without an event, before a range of the trace, has no peak."""
     if not len(phases.iteration):
         yield Iteration(-1, -1, -1, allocated.start)
         return
     # A search with another kind of number would copy the whole column, for every iteration.
     numbers = np.arange(phases.n_iterations + 1, dtype=phases.iteration.dtype)
     starts = np.searchsorted(phases.iteration, numbers).tolist()
-    for number, (first, after) in enumerate(pairwise(starts)):
+    for first, after in pairwise(starts):
+        if first == after:
+            yield Iteration(-1, -1, -1, allocated.start)
+            continue
         peak = first + int(allocated.after[first:after].argmax())
         n_bytes = int(allocated.after[peak])
-        if number == 0 and allocated.at(first - 1) >= n_bytes:
+        if first == 0 and allocated.start >= n_bytes:
             peak = -1
-            n_bytes = allocated.at(first - 1)
+            n_bytes = allocated.start
         yield Iteration(first, after - 1, peak, n_bytes)

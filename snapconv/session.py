@@ -102,6 +102,17 @@ class Session:
         """
         return Session(self.analysis.of_device(device))
 
+    def between(self, begin: str | None = None, end: str | None = None) -> "Session":
+        """Return a range of the events alone, as every method of it then sees them.
+
+        Bounds are those of ``cut``. Categories and iterations stay as the whole trace shows them,
+        what was live before counts as pre-existing. Raises ValueError for another text, InputError
+        where a device has no such event.
+        """
+        from snapconv.answers.analysis_part import analysis_between
+
+        return Session(analysis_between(self.analysis, begin, end))
+
     def at(
         self, moment: str = "peak", *, device_total: int | None = None
     ) -> "Answers[answer_types.MomentState]":

@@ -214,8 +214,8 @@ def _compared(old: DeviceAnalysis, new: DeviceAnalysis) -> DeviceDiff:
             "peak reserved", old.replay.reserved.peak, new.replay.reserved.peak
         ),
         likely=Change("likely at the peak", old_likely, new_likely),
-        old_iterations=tuple(iteration.peak_bytes for iteration in old.iterations),
-        new_iterations=tuple(iteration.peak_bytes for iteration in new.iterations),
+        old_iterations=tuple(iteration.peak_bytes for iteration in old.traced_iterations),
+        new_iterations=tuple(iteration.peak_bytes for iteration in new.traced_iterations),
         categories=_changes(*categories, order=str),
         lines=_lines(old, new),
         modules=_changes(*modules, order=str),

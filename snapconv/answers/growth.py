@@ -186,7 +186,8 @@ class UnfreedLine:
 class GrowthReport:
     """The growth on one device.
 
-    ``end_bytes`` are the bytes allocated when each iteration ended. ``lines`` are those that grow,
+    ``end_bytes`` are the bytes allocated when each iteration ended, from ``first_iteration`` on,
+    which is 0 but for a range of the trace. ``lines`` are those that grow,
     most bytes first. ``unknown`` says why growth per iteration cannot be seen, and is empty where
     it can be; where it cannot, ``never_freed`` stands in for it. ``garbage`` grows until Python's
     collector runs.
@@ -198,6 +199,7 @@ class GrowthReport:
     unknown: str
     never_freed: tuple[UnfreedLine, ...] = ()
     garbage: Garbage | None = None
+    first_iteration: int = 0
 
     @property
     def bytes_per_iteration(self) -> int:
@@ -216,6 +218,7 @@ class GrowthReport:
         """Return JSON-ready values in bytes; docs/reference/json.md has the schema."""
         return {
             "unknown": self.unknown or None,
+            "first_iteration": self.first_iteration,
             "iteration_end_bytes": list(self.end_bytes),
             "bytes_per_iteration": self.bytes_per_iteration,
             "lines": [line.to_json() for line in self.lines],
@@ -232,7 +235,7 @@ def bytes_per_iteration(growths: Sequence[Growth]) -> int:
 def report_growth(analysis: DeviceAnalysis) -> GrowthReport:
     """Find the lines of one device that grow."""
     allocated = analysis.replay.allocated.after
-    last_events = [iteration.last_event for iteration in analysis.iterations]
+    last_events = [iteration.last_event for iteration in analysis.traced_iterations]
     unknown = why_unknown(analysis)
     return GrowthReport(
         device=analysis.device.device,
@@ -241,6 +244,7 @@ def report_growth(analysis: DeviceAnalysis) -> GrowthReport:
         unknown=unknown,
         never_freed=unfreed_lines(analysis) if unknown else (),
         garbage=find_garbage(analysis),
+        first_iteration=len(analysis.iterations) - len(analysis.traced_iterations),
     )
 
 
@@ -314,7 +318,7 @@ def find_growth(analysis: DeviceAnalysis) -> tuple[Growth, ...]:
     """
     phases = analysis.phases
     n_iterations = phases.n_iterations
-    if not phases.has_steps or n_iterations < LEAST_ITERATIONS:
+    if not phases.has_steps or len(analysis.traced_iterations) < LEAST_ITERATIONS:
         return ()
     survivors = _survivors(analysis)
     growths: list[Growth] = []
@@ -504,27 +508,32 @@ def unfreed_lines(analysis: DeviceAnalysis) -> tuple[UnfreedLine, ...]:
     table = analysis.allocations
     frame = analysis.project_frame
     classified = analysis.classification
-    # The trace may end before the backward that frees them; a leak of an earlier step waits for
-    # none.
-    last_forward = _run_start(analysis.phases.phase == Phase.FORWARD)
-    waits = (
-        has_code(classified.category, Category.ACTIVATION)
-        & ~classified.is_likely
-        & (table.alloc_event >= last_forward)
-    )
     is_usual = is_among(classified.category, categories_with(Trait.USUALLY_KEPT))
-    kind = np.where(is_usual, 1, 2 * waits)
+    kind = np.where(is_usual, 1, 2 * _waits_for_backward(analysis))
     unfreed = []
+    first = analysis.first_event
     live_rows = rows_of(analysis.features.is_traced & ~analysis.features.is_freed)
     frames_and_kinds = frame.astype(np.int64) * len(_TRENDS_OF_KINDS) + kind
     for rows in grouped(live_rows, frames_and_kinds):
         events = table.alloc_event[rows].tolist()
         line_frame = int(frame[rows[0]])
         trend = _TRENDS_OF_KINDS[kind[rows[0]]] or _trend(analysis, events)
-        figures = (len(rows), table.bytes_of(rows), events[0], events[-1], trend)
+        ends = (first + events[0], first + events[-1])
+        figures = (len(rows), table.bytes_of(rows), *ends, trend)
         line = analysis.lines.of_frame(line_frame)
         unfreed.append(UnfreedLine(line, line_frame >= -1, *figures))
     return most_first(unfreed, _line_text)
+
+
+def _waits_for_backward(analysis: DeviceAnalysis) -> BoolColumn:
+    """Mark the activations of a forward in which the trace ends; an earlier leak waits for none."""
+    classified = analysis.classification
+    last_forward = _run_start(analysis.phases.phase == Phase.FORWARD)
+    return (
+        has_code(classified.category, Category.ACTIVATION)
+        & ~classified.is_likely
+        & (analysis.allocations.alloc_event >= last_forward)
+    )
 
 
 def _line_text(unfreed: UnfreedLine) -> str:
@@ -585,14 +594,13 @@ def why_unknown(analysis: DeviceAnalysis) -> str:
 def _why_unsure(analysis: DeviceAnalysis) -> str:
     """Say why the iterations show neither growth nor its absence; empty where they do."""
     n_cut = int(not _is_last_complete(analysis.phases))
-    n_whole = analysis.phases.n_iterations - n_cut
+    iterations = analysis.traced_iterations
+    n_whole = len(iterations) - n_cut
     noun = "whole iteration" if n_cut else "iteration"
     if n_whole < LEAST_ITERATIONS:
         return f"the trace has {counted(n_whole, noun)}, and {LEAST_ITERATIONS} are needed"
     allocated = analysis.replay.allocated
-    ends = allocated.after[
-        [iteration.last_event for iteration in analysis.iterations[:n_whole]]
-    ]
+    ends = allocated.after[[iteration.last_event for iteration in iterations[:n_whole]]]
     rises = np.diff(ends) > 0
     is_steady = rises.mean() < _MOST_ITERATIONS
     is_small = ends[-1] - ends[0] < _LEAST_RISE * allocated.peak

@@ -76,20 +76,36 @@ def find_moment(analysis: DeviceAnalysis, text: str) -> FoundMoment:
         case "iteration":
             return _iteration(analysis, number)
         case "event":
-            if number >= n_events:
-                raise _missing(analysis, f"event {number}", counted(n_events, "event"))
-            return FoundMoment(number, f"event {number}")
+            return _numbered_event(analysis, number)
         case "annotation":
             return _annotation(analysis, name)
         case "worst":
             return FoundMoment(worst_event(analysis), "the moment with most unused memory")
         case "start":
-            return FoundMoment(-1, "the start of the trace")
+            return FoundMoment(-1, f"the start of the {_extent(analysis)}")
         case "end":
-            return FoundMoment(n_events - 1, "the dump")
+            name = "the end of the range" if analysis.n_events_outside else "the dump"
+            return FoundMoment(n_events - 1, name)
         case "largest activations":
             return FoundMoment(analysis.activation_event, "the largest activations")
-    return FoundMoment(analysis.peak_event, "the peak" if n_events else "the dump")
+    peak = "the peak of the range" if analysis.n_events_outside else "the peak"
+    return FoundMoment(analysis.peak_event, peak if n_events else "the dump")
+
+
+def _extent(analysis: DeviceAnalysis) -> str:
+    return "range" if analysis.n_events_outside else "trace"
+
+
+def _numbered_event(analysis: DeviceAnalysis, number: int) -> FoundMoment:
+    first = analysis.first_event
+    n_events = analysis.n_events
+    if not first <= number < first + n_events:
+        has = f"events {first} to {first + n_events - 1}"
+        is_part = n_events and n_events < analysis.n_file_events
+        raise _missing(
+            analysis, f"event {number}", has if is_part else counted(n_events, "event")
+        )
+    return FoundMoment(number - first, f"event {number}")
 
 
 def worst_event(analysis: DeviceAnalysis) -> int:
@@ -115,9 +131,10 @@ def _failed_allocation(analysis: DeviceAnalysis, number: int) -> FoundMoment:
 
 def _iteration(analysis: DeviceAnalysis, number: int) -> FoundMoment:
     iterations = analysis.iterations
-    if number >= len(iterations):
-        last = len(iterations) - 1
-        has = f"iterations 0 to {last}" if last else "iteration 0"
+    last = len(iterations) - 1
+    first = len(iterations) - len(analysis.traced_iterations)
+    if not first <= number <= last:
+        has = f"iterations {first} to {last}" if last > first else f"iteration {last}"
         raise _missing(analysis, f"iteration {number}", has)
     return FoundMoment(iterations[number].peak_event, f"the peak of iteration {number}")
 

@@ -407,8 +407,8 @@ def state_at(
     state = MomentState(
         device=analysis.device.device,
         moment=moment.name,
-        event=event if event >= 0 else None,
-        n_events=len(events),
+        event=analysis.file_event(event),
+        n_events=analysis.n_file_events,
         time_us=events.time_at(event),
         iteration=analysis.phases.iteration_at(event),
         phase=analysis.phases.name_at(event),

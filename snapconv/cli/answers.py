@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from snapconv.cli.arguments import (
     JsonOption,
+    RangeOptions,
     ReadOptions,
     TopOption,
     device_number,
@@ -64,21 +65,36 @@ class Answer:
 
 
 def analysis_of(
-    snapshot: Path, options: ReadOptions, *, shows_progress: bool = True
+    snapshot: Path,
+    options: ReadOptions,
+    *,
+    events: RangeOptions | None = None,
+    shows_progress: bool = True,
 ) -> "Analysis":
-    """Read and analyse a file, or the requested one of its devices."""
+    """Read and analyse a file, or the requested device and range of events."""
     from snapconv.analysis import analyze_file
 
     device = device_number(options.device)
+    if events is not None:
+        events.check()
     with progress_bar(shown=shows_progress) as progress:
-        return analyze_file(snapshot, options.analysis(), device=device, progress=progress)
+        analysis = analyze_file(
+            snapshot, options.analysis(), device=device, progress=progress
+        )
+    if events is None:
+        return analysis
+    from snapconv.answers.analysis_part import analysis_between
+
+    return analysis_between(analysis, events.begin, events.end)
 
 
-def session_of(snapshot: Path, options: ReadOptions) -> "Session":
+def session_of(
+    snapshot: Path, options: ReadOptions, events: RangeOptions | None = None
+) -> "Session":
     """Read a file for the questions that the library has as methods."""
     from snapconv.session import Session
 
-    return Session(analysis_of(snapshot, options))
+    return Session(analysis_of(snapshot, options, events=events))
 
 
 def answer_by_device(

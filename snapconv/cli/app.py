@@ -31,7 +31,7 @@ from snapconv.version import VERSION
 _INTERRUPTED, _NOBODY_READS = BY_SIGNAL + 2, BY_SIGNAL + 13
 # These commands run a program of the user in this process.
 _PROGRAM_COMMANDS = {"record", "watch"}
-_OUTPUTS = {
+_OUTPUTS: dict[str, Callable[..., None]] = {
     "cut": outputs.cut,
     "export": outputs.export,
     "to-sqlite": outputs.to_sqlite,

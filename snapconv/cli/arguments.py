@@ -164,6 +164,37 @@ class ReadOptions:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class RangeOptions:
+    """The range of events that an answer is about."""
+
+    begin: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="BOUND",
+            help="Where the range begins: an event such as 1234, iteration:3, annotation:NAME, or "
+            "seconds from the trace's beginning such as 1.5s. Default: the beginning.",
+        ),
+    ] = None
+    end: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="BOUND",
+            help="Where the range ends, with this. Default: the trace's end.",
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Refuse a text that is no bound, before a file is read."""
+        from snapconv.answers.event_range import parse_bound
+
+        for bound, option in ((self.begin, "--from"), (self.end, "--to")):
+            if bound is not None:
+                parsed(bound, parse_bound, option)
+
+
 # --- from a function to a command
 
 

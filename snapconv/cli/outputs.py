@@ -12,10 +12,10 @@ from snapconv.cli.arguments import (
     ForceOption,
     JsonOption,
     QuietOption,
+    RangeOptions,
     ReadOptions,
     SnapshotArgument,
     device_number,
-    parsed,
     refuse_pipe,
 )
 from snapconv.cli.terminal import print_json, print_lines, progress_bar, show_notes
@@ -102,21 +102,27 @@ def view(
     open_page: Annotated[
         bool, typer.Option("--open", help="Open the page in the browser.")
     ] = False,
+    events: RangeOptions,
     read: ReadOptions,
     force: ForceOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Write a page that shows a snapshot in any browser, or compares two.
 
-    Its timeline, what was live at any moment, the allocator's map. One file that needs no network
-    and no program but a browser. It holds the file paths and function names of the job: think of
+    Its timeline, what was live at any moment, the allocator's map; of a range with --from and --to,
+    whose events it counts from 0. One file that needs no network and no program but a browser. It
+    holds the file paths and function names of the job: think of
     that before you pass it on.
     """
     from snapconv.writers.html.page import page_output, write_view
 
     inputs = [snapshot] if newer is None else [snapshot, newer]
     path = page_output(inputs, output, force=force)
-    files = [analysis_of(file, read, shows_progress=not quiet) for file in inputs]
+    shows_progress = not quiet
+    files = [
+        analysis_of(file, read, events=events, shows_progress=shows_progress)
+        for file in inputs
+    ]
     page = write_view(files, path, force=force)
     if not quiet:
         _report(page.path, [note for note in page.notes if not note.is_minor], page.n_bytes)
@@ -136,6 +142,7 @@ def export(
             help="The trace's file. Default: SNAPSHOT.trace.json, here.",
         ),
     ] = None,
+    events: RangeOptions,
     force: ForceOption = False,
     read: ReadOptions,
     quiet: QuietOption = False,
@@ -143,13 +150,13 @@ def export(
     """Write memory over time as a trace for Perfetto.
 
     Every device with its curves, categories, iterations, phases and annotations; ui.perfetto.dev
-    opens it.
+    opens it. With --from and --to only a range of the events.
     """
     from snapconv.answers.notes import main_notes
     from snapconv.writers.perfetto_trace import write_trace
 
     path = checked_output([snapshot], output, ".trace.json", force=force)
-    analysis = analysis_of(snapshot, read)
+    analysis = analysis_of(snapshot, read, events=events)
     write_trace(path, analysis, force=force)
     if not quiet:
         _report(path, main_notes(analysis))
@@ -158,23 +165,7 @@ def export(
 def cut(
     snapshot: SnapshotArgument,
     *,
-    begin: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="BOUND",
-            help="Where it begins: an event such as 1234, iteration:3, annotation:NAME, or seconds "
-            "from the trace's beginning such as 1.5s. Default: the beginning.",
-        ),
-    ] = None,
-    end: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="BOUND",
-            help="Where it ends, with this. Default: the trace's end.",
-        ),
-    ] = None,
+    events: RangeOptions,
     output: Annotated[
         str | None,
         typer.Option(
@@ -193,16 +184,12 @@ def cut(
     With the segments at its end, and what was live before it. Example: snapconv cut run.pickle
     --from iteration:2 --to iteration:3
     """
-    from snapconv.answers.event_range import parse_bound
-
-    for bound, option in ((begin, "--from"), (end, "--to")):
-        if bound is not None:
-            parsed(bound, parse_bound, option)
-    if begin is None and end is None:
+    events.check()
+    if events.begin is None and events.end is None:
         raise typer.BadParameter("give --from, --to or both", param_hint="--from")
     checked_output([snapshot], output, ".part.pickle", force=force)
     session = session_of(snapshot, read)
-    path = session.cut(begin, end, output=output, force=force)
+    path = session.cut(events.begin, events.end, output=output, force=force)
     if not quiet:
         _report(path, (), path.stat().st_size)
 

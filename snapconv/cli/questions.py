@@ -19,6 +19,7 @@ from snapconv.cli.answers import (
 )
 from snapconv.cli.arguments import (
     DeviceTotalOption,
+    RangeOptions,
     ReadOptions,
     SnapshotArgument,
     TopOption,
@@ -81,16 +82,17 @@ def summary(
     *,
     at: MomentOption = "peak",
     device_total: DeviceTotalOption = None,
+    events: RangeOptions,
     read: ReadOptions,
 ) -> Answer:
     """Show what is live at the peak, or at any other moment.
 
-    By categories, lines, modules, operations and pools. It writes no file. Example: snapconv
-    summary run.pickle --at iteration:3
+    By categories, lines, modules, operations and pools; of a range of events with --from and --to.
+    It writes no file. Example: snapconv summary run.pickle --at iteration:3
     """
     name = moment(at)
     total = size_of(device_total, "--device-total")
-    session = session_of(snapshot, read)
+    session = session_of(snapshot, read, events)
     states = session.at(name, device_total=total)
     return answer_by_device(session.analysis, states.rows(), every_note=True)
 
@@ -290,16 +292,18 @@ def fragmentation(
 
 
 @question
-def growth(snapshot: SnapshotArgument, *, read: ReadOptions) -> Answer:
+def growth(
+    snapshot: SnapshotArgument, *, events: RangeOptions, read: ReadOptions
+) -> Answer:
     """Show the lines whose memory grows from iteration to iteration.
 
     By how much and since when. An iteration is a step of the optimizer; the trace needs at least
-    three.
+    three, and so does a range of it. Example: snapconv growth run.pickle --from iteration:10
     """
     from snapconv.answers.growth import report_growth
     from snapconv.writers.text.growth import growth_lines
 
-    analysis = analysis_of(snapshot, read)
+    analysis = analysis_of(snapshot, read, events=events)
     reports = list(map(report_growth, analysis.devices))
     answers = [(report, growth_lines(report, str(snapshot))) for report in reports]
     return answer_by_device(
@@ -527,17 +531,19 @@ def diff(
         ),
     ],
     *,
+    events: RangeOptions,
     read: ReadOptions,
 ) -> Answer:
     """Compare two files: what is new, gone or larger at the peak.
 
     By category, line, module and operation. Lines are matched by file, function and order, also
-    where they moved; never by address. Example: snapconv diff old.pickle new.pickle
+    where they moved; never by address. --from and --to compare the same range of both. Example:
+    snapconv diff old.pickle new.pickle
     """
     from snapconv.writers.text.comparisons import diff_lines
 
-    before = session_of(old, read)
-    after = session_of(new, read)
+    before = session_of(old, read, events)
+    after = session_of(new, read, events)
     report = after.compared_with(before)
     n_bytes = sum(file.snapshot.container.n_unpacked_bytes for file in (before, after))
     notes = list(_notes_of_both(before.notes, after.notes))

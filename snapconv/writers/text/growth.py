@@ -57,9 +57,10 @@ def growth_lines(report: GrowthReport, file: str) -> Iterator[str]:
         yield f"{name}  nothing grows up to the end of the trace, which has {n_iterations}"
     # The first iteration and the last but one, which are the same where there are two.
     moments = []
-    for number in dict.fromkeys((0, len(report.end_bytes) - 2)):
+    for position in dict.fromkeys((0, len(report.end_bytes) - 2)):
+        number = report.first_iteration + position
         moments.append(
-            f"after iteration {number}: {format_bytes(report.end_bytes[number])}"
+            f"after iteration {number}: {format_bytes(report.end_bytes[position])}"
         )
     last = format_bytes(report.end_bytes[-1])
     yield f"  allocated {'; '.join(moments)}; at the end: {last}"

@@ -31,28 +31,27 @@ class Counterpart(NamedTuple):
     renamed: dict[str, str] = {}  # noqa: RUF012  # never changed
 
 
+PART = (load, Session.of_device, Session.between)
 LOADED = {"snapshot": "path", "include": "includes"}
 COUNTERPARTS = {
-    "summary": Counterpart((load, Session.of_device, Session.at), LOADED | {"at": "moment"}),
+    "summary": Counterpart((*PART, Session.at), LOADED | {"at": "moment"}),
     "tree": Counterpart((load, Session.of_device, Session.tree), LOADED | {"at": "moment"}),
     "annotate": Counterpart((load, Session.of_device, Session.annotate), LOADED | {"at": "moment"}),
     "oom": Counterpart((load, Session.explain_oom), LOADED | {"no_replay": "replay"}),
     "fragmentation": Counterpart(
         (load, Session.of_device, Session.fragmentation), LOADED | {"at": "moment"}
     ),
-    "growth": Counterpart((load, Session.of_device, Session.growth), LOADED),
+    "growth": Counterpart((*PART, Session.growth), LOADED),
     "advise": Counterpart((load, Session.of_device, Session.advise), LOADED),
     "what-if": Counterpart(
         (load, Session.of_device, Session.what_if, Request.read), LOADED | {"setting": "settings"}
     ),
     "explain": Counterpart((load, Session.explain), LOADED),
-    "diff": Counterpart((load, Session.of_device, Session.compared_with), LOADED | {"new": "path"}),
+    "diff": Counterpart((*PART, Session.compared_with), LOADED | {"new": "path"}),
     "check": Counterpart((load, Session.of_device, Session.check, Budgets), LOADED),
     "to-sqlite": Counterpart((snapconv.to_sqlite, ConvertOptions, AnalysisOptions), LOADED),
-    "view": Counterpart(
-        (load, Session.of_device, Session.view), LOADED | {"newer": "compared_with"}
-    ),
-    "export": Counterpart((load, Session.of_device, Session.export), LOADED),
+    "view": Counterpart((*PART, Session.view), LOADED | {"newer": "compared_with"}),
+    "export": Counterpart((*PART, Session.export), LOADED),
     "cut": Counterpart((load, Session.of_device, Session.cut), LOADED),
     "ranks": Counterpart(
         (read_job, JobOptions, AnalysisOptions, write_job_database),

@@ -72,6 +72,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "source": ("annotate", {"snapshot": "job/run.pickle", "source": "job"}),
     "served source": ("annotate", {"snapshot": "job/run.pickle"}),
     "source outside": ("annotate", {"snapshot": "job/run.pickle", "source": ".."}),
+    "range": ("summary", {"snapshot": "job/run.pickle", "begin": "1", "end": "1"}),
     "no moment": ("explain", {**OOM, "question": "noon"}),
     "no device": ("summary", {**OOM, "device": "7"}),
     "no option": ("summary", {**OOM, "output": "x"}),
@@ -135,6 +136,15 @@ def test_source_is_read_in_the_served_folders_alone(session, folder):
         assert texts == {"buffer = make(step)", None}
     assert answers["source outside"][0]
     assert "no such file in" in answers["source outside"][1]
+
+
+def test_a_range_of_events_is_answered(session):
+    """Of a segment and two blocks of 512 bytes, event 1 allocated the first."""
+    failed, text = session[1]["range"]
+    assert not failed
+    (device,) = json.loads(text)["devices"]
+    assert (device["event"], device["allocated_bytes"]) == (1, 512)
+    assert any("events 1 to 1 of 3 events" in note for note in json.loads(text)["notes"])
 
 
 @pytest.mark.parametrize("name", QUESTIONS_OF_OOM)
