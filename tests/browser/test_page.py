@@ -556,3 +556,33 @@ def test_a_click_on_an_iteration_gives_its_totals_by_line_and_category(page, ana
     assert "fit the filter" in page.text(".live h3")
     page.press("r", "Escape")
     assert page.text(".range h3").startswith("The visible part, events 0 to 813: ")
+
+
+def test_by_operation_the_live_memory_is_a_flame_graph_upside_down(page, analysis):
+    page.choose("Operations")
+    labels = page.each(".cell", "[e.title.split('\\n')[0], +e.dataset.bytes, e.style.top]")
+    operation = np.array(analysis.operations)[analysis.operation_id]
+    live = analysis.live_at_peak & (operation == "zeros_like")
+    n_bytes = int(analysis.allocations.block_bytes[live].sum())
+    rows = [label for label, size, _ in labels if size == n_bytes]
+    # Only the step calls it, and only main the step.
+    expected = ["zeros_like", "train.py:24 in train_step", "train.py:38 in main"]
+    assert rows == [*expected, "train.py:43 in <module>"]
+
+
+def test_two_files_are_one_flame_graph_of_what_differs(browser, page_of, moved):
+    browser.open(page_of(*moved))
+    browser.choose("Lines")
+    cells = dict(browser.each(".compare .cell", "e.title.split('\\n')"))
+    assert cells == {
+        "all that is live at the peak": "3.00 KiB → 7.50 KiB (+4.50 KiB)",
+        # The line has moved down by two: it is one of the same function all the same.
+        "model.py in forward": "2.00 KiB → 6.00 KiB (+4.00 KiB)",
+        "model.py:11 in forward": "2.00 KiB → 6.00 KiB (+4.00 KiB)",
+        "train.py in train": "1.00 KiB → 1.00 KiB (the same)",
+        "train.py:7 in train": "1.00 KiB → 1.00 KiB (the same)",
+        "log.py in log": "0 B → 512 B (+512 B)",
+        "log.py:3 in log": "0 B → 512 B (+512 B)",
+    }
+    browser.each(".compare .cell", "e.title.startsWith('log.py in') && e.click()")
+    assert browser.each(".compare .cell", "e.title.split(' ')[0]") == ["all", "log.py", "log.py:3"]

@@ -4,26 +4,24 @@ import type { App, Part } from "./app.ts";
 import { colorOf, css, mix } from "./colors.ts";
 import { button, choice, clear, el } from "./dom.ts";
 import { counted, formatBytes, formatCount, formatShare } from "./format.ts";
+import { Icicle, type Look, ROW } from "./icicle.ts";
 import type { Live } from "./rows.ts";
 import type { State } from "./state.ts";
 import { Svg, cut } from "./svg.ts";
 import { LiveTable } from "./table.ts";
 import { theme } from "./theme.ts";
 import type { Timeline } from "./timeline.ts";
-import { type Frames, type Grouping, type Node, type Placed, buildTree, layOut, moduleOf, operationOf, placeOf, withoutFolders } from "./tree.ts";
-
-const ROW = 23;
+import { type Frames, type Grouping, type Node, buildTree, moduleOf, operationOf, placeOf, withoutFolders } from "./tree.ts";
 
 export class LivePart implements Part {
   readonly element: HTMLElement;
-  private readonly icicle = el("div", { class: "icicle", attrs: { role: "tree", "aria-label": "Live memory" } });
+  private readonly icicle = new Icicle<Node>("Live memory", this.look());
   private readonly table: LiveTable;
   private readonly title = el("h3");
   private readonly search = el("input", { attrs: { type: "search", placeholder: "Filter: a file, function, module, operation, category, tensor", "aria-label": "Filter" } });
   private readonly groupings;
   private readonly frames;
   private root: Node | null = null;
-  private placed: Placed[] = [];
 
   constructor(
     private readonly app: App,
@@ -48,10 +46,9 @@ export class LivePart implements Part {
       { class: "live" },
       el("div", { class: "bar" }, this.title, el("div", { class: "spacer" }), this.groupings.element, this.frames.element),
       this.search,
-      this.icicle,
+      this.icicle.element,
       this.table.element,
     );
-    new ResizeObserver(() => this.drawIcicle()).observe(this.icicle);
   }
 
   focusSearch(): void {
@@ -72,7 +69,7 @@ export class LivePart implements Part {
     }
     this.groupings.update();
     this.frames.update();
-    this.frames.element.hidden = app.state.grouping !== "line";
+    this.frames.element.hidden = app.state.grouping === "module";
     if (this.search.value !== app.state.query) this.search.value = app.state.query;
     const live = app.live();
     if (!live) {
@@ -85,7 +82,7 @@ export class LivePart implements Part {
     this.root = buildTree(rows, detail, live, app.state.grouping, app.state.frames, app.page.categories.length, isWanted);
     const focus = this.focusNode();
     this.setTitle(live, focus);
-    this.drawIcicle();
+    this.icicle.show(focus);
     this.table.show(live, focus.kinds, focus.bytes);
     this.timeline().select(focus === this.root && !app.state.query ? null : focus.kinds);
   }
@@ -145,61 +142,17 @@ export class LivePart implements Part {
     return node;
   }
 
-  private drawIcicle(): void {
-    const width = this.icicle.clientWidth;
-    if (!width || !this.root || this.app.state.tab !== "live") return;
-    const focus = this.focusNode();
-    this.placed = layOut(focus, 2 / width);
-    const depth = this.placed.reduce((most, { depth }) => Math.max(most, depth), 0);
-    const box = el("div", { class: "icicle-rows", style: { height: `${(depth + 1) * ROW}px` } });
-    const hadFocus = this.icicle.contains(document.activeElement);
-    for (const place of this.placed) box.append(this.cell(place, width, focus));
-    clear(this.icicle, box);
-    if (hadFocus) this.icicle.querySelector<HTMLElement>("[tabindex='0']")?.focus();
+  private textOf(node: Node): string {
+    return node.parent ? node.label : "all that is live";
   }
 
-  /** Arrows lead from a node to what it contains, to what contains it, and to its neighbours. */
-  private walk(event: KeyboardEvent, place: Placed): void {
-    const { node, depth } = place;
-    const siblings = this.placed.filter((other) => other.depth === depth);
-    const at = siblings.indexOf(place);
-    const next: Record<string, Placed | undefined> = {
-      ArrowDown: this.placed.find((other) => other.node.parent === node),
-      ArrowUp: this.placed.find((other) => other.node === node.parent),
-      ArrowLeft: siblings[at - 1],
-      ArrowRight: siblings[at + 1],
+  private look(): Look<Node> {
+    return {
+      text: (node) => `${withoutFolders(this.textOf(node))} · ${formatBytes(node.bytes)}`,
+      title: (node) => `${this.textOf(node)}\n${formatBytes(node.bytes)}, ${formatShare(node.bytes, (this.root as Node).bytes)}, ${counted(node.count, "allocation")}`,
+      background: (node) => this.background(node),
+      choose: (node) => this.app.update({ focus: ranksOf(node) }),
     };
-    if (!(event.key in next)) return;
-    event.preventDefault();
-    event.stopPropagation();
-    const target = next[event.key];
-    const box = this.icicle.firstElementChild;
-    if (target) (box?.children[this.placed.indexOf(target)] as HTMLElement | undefined)?.focus();
-  }
-
-  private cell(place: Placed, width: number, focus: Node): HTMLElement {
-    const { node, from, to, depth } = place;
-    const { app } = this;
-    const label = node.parent ? node.label : "all that is live";
-    const pixels = (to - from) * width;
-    const text = pixels > 28 ? `${withoutFolders(label)} · ${formatBytes(node.bytes)}` : "";
-    const root = this.root as Node;
-    return el("button", {
-      class: depth < focus.depth ? "cell above" : "cell",
-      text,
-      title: `${label}\n${formatBytes(node.bytes)}, ${formatShare(node.bytes, root.bytes)}, ${counted(node.count, "allocation")}`,
-      attrs: { type: "button", role: "treeitem", "data-bytes": String(node.bytes), tabindex: node === focus ? "0" : "-1" },
-      style: {
-        left: `${from * 100}%`,
-        width: `calc(${(to - from) * 100}% - 1px)`,
-        top: `${depth * ROW}px`,
-        background: this.background(node),
-      },
-      on: {
-        click: () => app.update({ focus: ranksOf(node) }),
-        keydown: (event: KeyboardEvent) => this.walk(event, place),
-      },
-    });
   }
 
   /** The categories of a node, side by side by their bytes. */
@@ -219,11 +172,11 @@ export class LivePart implements Part {
   }
 
   toSvg(): Svg {
-    const width = this.icicle.clientWidth;
-    const depth = this.placed.reduce((most, place) => Math.max(most, place.depth), 0);
+    const { placed, height, element } = this.icicle;
+    const width = element.clientWidth;
     const { background, isDark, text } = theme();
-    const svg = new Svg(width, (depth + 1) * ROW, css(background));
-    for (const { node, from, to, depth } of this.placed) {
+    const svg = new Svg(width, height, css(background));
+    for (const { node, from, to, depth } of placed) {
       let x = from * width;
       const whole = (to - from) * width - 1;
       for (const i of this.app.order) {
@@ -232,8 +185,7 @@ export class LivePart implements Part {
         svg.rect(x, depth * ROW, part, ROW - 1, css(mix(colorOf(this.app.page.categories[i]), background, isDark ? 0.5 : 0.42)));
         x += part;
       }
-      const label = `${node.parent ? withoutFolders(node.label) : "all that is live"} · ${formatBytes(node.bytes)}`;
-      if (whole > 28) svg.text(from * width + 5, depth * ROW + 15, cut(label, whole - 8), text);
+      if (whole > 28) svg.text(from * width + 5, depth * ROW + 15, cut(this.look().text(node), whole - 8), text);
     }
     return svg;
   }

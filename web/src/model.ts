@@ -74,7 +74,14 @@ export interface DeviceFacts {
 /** A name, its bytes at the peak of the old file and of the new one, and what became of it. */
 export type ComparedRow = [name: string, old: number, now: number, difference: string];
 
+/** The lines and files of the old version that have another name in the new one. */
+export interface Moved {
+  lines: Record<string, string>;
+  files: Record<string, string>;
+}
+
 export interface Comparison {
+  moved: Moved;
   category: ComparedRow[];
   line: ComparedRow[];
   module: ComparedRow[];

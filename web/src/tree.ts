@@ -7,16 +7,20 @@ export type Grouping = "line" | "module" | "operation";
 /** Which frames of a stack count: the project's, all of Python, all. Python writes 2, 1 and 0. */
 export type Frames = "project" | "python" | "all";
 
-export interface Node {
-  label: string;
+/** A node of any tree that is drawn as wide as its bytes. */
+export interface Sized<T> {
   bytes: number;
+  children: Map<string, T>;
+  parent: T | null;
+  depth: number;
+}
+
+export interface Node extends Sized<Node> {
+  label: string;
   count: number;
   /** Bytes by category. */
   categories: Float64Array;
-  children: Map<string, Node>;
   kinds: number[];
-  parent: Node | null;
-  depth: number;
 }
 
 export const NO_LINE = "library code only";
@@ -32,9 +36,15 @@ export function frameText(detail: Detail, frame: number): string {
   return names[name[frame]] ? `${place} in ${names[name[frame]]}` : place;
 }
 
+/** The function of a frame, whatever its line; `files` has new names of some. */
+export function functionText({ frames }: Detail, frame: number, files: Record<string, string> = {}): string {
+  const path = frames.files[frames.file[frame]];
+  return `${files[path] ?? path} in ${frames.names[frames.name[frame]]}`;
+}
+
 /** A place without its folders: what a cell has room for. The whole text belongs into the tooltip. */
 export function withoutFolders(text: string): string {
-  return text.replace(/^.*[\\/](?=[^\\/]*:\d+( in |$))/, "");
+  return text.replace(/^.*[\\/](?=[^\\/]*(:\d+$| in ))/, "");
 }
 
 /** Frames between two lines that a person wrote: of hooks, decorators, notebooks and the interpreter. */
@@ -98,16 +108,19 @@ export function moduleOf({ kinds }: Rows, detail: Detail, kind: number): string 
 
 export function pathOf(rows: Rows, detail: Detail, kind: number, grouping: Grouping, frames: Frames): string[] {
   const { kinds } = rows;
-  if (grouping === "line") {
+  if (grouping !== "module") {
     const found = framesOf(rows, detail, kinds.stack[kind], leastOrigin(frames));
-    return found.length ? found.map((frame) => frameText(detail, frame)) : [placeOf(rows, detail, kinds.stack[kind]) === NO_STACK ? NO_STACK : NO_LINE];
-  }
-  if (grouping === "operation") {
-    return [operationOf(rows, detail, kind), placeOf(rows, detail, kinds.stack[kind])];
+    const lines = found.length ? found.map((frame) => frameText(detail, frame)) : [placeOf(rows, detail, kinds.stack[kind]) === NO_STACK ? NO_STACK : NO_LINE];
+    // From what allocates to those that call it: what one operation takes, wherever it is called.
+    return grouping === "operation" ? [operationOf(rows, detail, kind), ...lines.reverse()] : lines;
   }
   const module = moduleOf(rows, detail, kind);
   if (module === NO_MODULE) return [module];
-  // `blocks.3.attn` is a path; `model.py:53 < train.py:21` are the lines of calls, innermost first.
+  return modulePath(module);
+}
+
+/** `blocks.3.attn` is a path; `model.py:53 < train.py:21` are the lines of calls, innermost first. */
+export function modulePath(module: string): string[] {
   return module.includes(" < ") ? module.split(" < ").reverse() : module.split(".");
 }
 
@@ -151,19 +164,19 @@ function grow(node: Node, bytes: number, count: number, category: number, kind: 
 }
 
 /** Where the nodes are drawn: from 0 to 1 across, one row per depth; narrower ones are left out. */
-export interface Placed {
-  node: Node;
+export interface Placed<T> {
+  node: T;
   from: number;
   to: number;
   depth: number;
 }
 
-export function layOut(focus: Node, least: number): Placed[] {
-  const placed: Placed[] = [];
-  const ancestors: Node[] = [];
+export function layOut<T extends Sized<T>>(focus: T, least: number): Placed<T>[] {
+  const placed: Placed<T>[] = [];
+  const ancestors: T[] = [];
   for (let node = focus.parent; node; node = node.parent) ancestors.unshift(node);
   ancestors.forEach((node, depth) => placed.push({ node, from: 0, to: 1, depth }));
-  const visit = (node: Node, from: number, to: number) => {
+  const visit = (node: T, from: number, to: number) => {
     placed.push({ node, from, to, depth: node.depth });
     const children = [...node.children.values()].sort((a, b) => b.bytes - a.bytes);
     let at = from;

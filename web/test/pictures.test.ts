@@ -6,6 +6,7 @@ import { byteTicks, formatBytes, formatCount, formatShare, ticks } from "../src/
 import { flow } from "../src/map.ts";
 import { groupSegments, holes, reservedCurve, segmentsAt } from "../src/segments.ts";
 import { type State, fromHash, toHash } from "../src/state.ts";
+import { buildDifference } from "../src/difference.ts";
 import { Svg, escape } from "../src/svg.ts";
 import { type Node, buildTree, isPlumbing, layOut, pathOf, withoutFolders } from "../src/tree.ts";
 import { type Detail, spread } from "../src/model.ts";
@@ -90,6 +91,16 @@ test("a column is read as it was written, differences with their sign", () => {
   deepEqual([...fillColumn(Uint8Array.of(10, 5), [2, 1, 2], new Float64Array(2))], [5, -3]);
   const planes = Uint8Array.of(1, 0, 0, 0, 2, 0, 0, 0);
   deepEqual([...fillColumn(planes, [1, 8, 0], new Float64Array(1))], [2 * 2 ** 32 + 1]);
+});
+
+test("of two trees a node is as wide as the larger of what both have at its leaves", () => {
+  const root = buildDifference([[["f", "a"], 10], [["f", "b"], 4], [["g"], 3]], [[["f", "a"], 2], [["f", "b"], 9], [["h"], 1], [["h"], 1]]);
+  const child = (...labels: string[]) => labels.reduce((node, label) => node.children.get(label) as typeof root, root);
+  const figures = (node: typeof root) => [node.old, node.now, node.bytes];
+  deepEqual(figures(child("f", "a")), [10, 2, 10]);
+  deepEqual(figures(child("f")), [14, 11, 19]);
+  deepEqual(figures(child("g")), [3, 0, 3]);
+  deepEqual(figures(root), [17, 13, 24]);
 });
 
 test("bytes are written as on the terminal", () => {

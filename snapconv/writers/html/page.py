@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from snapconv.analysis import Analysis
-from snapconv.answers.diff import FileDiff, compare_files, paired
+from snapconv.answers.diff import Change, FileDiff, Match, compare_files, paired
 from snapconv.answers.notes import file_notes
 from snapconv.answers.times import (
     TimeReport,
@@ -23,7 +23,7 @@ from snapconv.answers.times import (
 from snapconv.files import checked_output, new_files
 from snapconv.json_text import picked
 from snapconv.notes import Note
-from snapconv.stacks.project_lines import line_values
+from snapconv.stacks.project_lines import SourceLine, line_values
 from snapconv.version import VERSION
 from snapconv.writers.html.column_encoding import (
     EncodedColumn,
@@ -34,6 +34,7 @@ from snapconv.writers.html.column_encoding import (
 from snapconv.writers.html.view_device import view_device, vocabulary
 from snapconv.writers.text.comparisons import AnyChange, row_name
 from snapconv.writers.text.info import settings_shown
+from snapconv.writers.text.size_rows import line_shown
 
 _HERE = Path(__file__).parent
 _PROGRAM = _HERE / "page.js"
@@ -205,7 +206,18 @@ def _comparison_facts(report: FileDiff) -> dict[str, object] | None:
         "operation": device.operations,
     }
     rows = {name: list(map(_row, table)) for name, table in tables.items()}
-    return rows | {"settings": settings}
+    return rows | {"settings": settings, "moved": _moved(device.lines)}
+
+
+def _moved(lines: Sequence[Change[Match]]) -> dict[str, dict[str, str]]:
+    """Return the new names of lines and of files that have another one in the old version."""
+    moved: dict[str, dict[str, str]] = {"lines": {}, "files": {}}
+    for old, new in (line.name for line in lines):
+        if isinstance(old, SourceLine) and isinstance(new, SourceLine) and old != new:
+            moved["lines"][line_shown(old)] = line_shown(new)
+            if old.file_path != new.file_path:
+                moved["files"][old.file_path] = new.file_path
+    return moved
 
 
 def _row(row: AnyChange) -> list[object]:

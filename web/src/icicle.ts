@@ -1,0 +1,89 @@
+// A tree as rows of cells, each as wide as its bytes, that the mouse and the arrows lead through.
+
+import { clear, el } from "./dom.ts";
+import { type Placed, type Sized, layOut } from "./tree.ts";
+
+export const ROW = 23;
+
+/** What cells of one kind of tree show, and what a click on one does. */
+export interface Look<T> {
+  text(node: T): string;
+  title(node: T): string;
+  background(node: T): string;
+  choose(node: T): void;
+}
+
+export class Icicle<T extends Sized<T>> {
+  readonly element: HTMLElement;
+  placed: Placed<T>[] = [];
+  private focus: T | null = null;
+
+  constructor(
+    name: string,
+    private readonly look: Look<T>,
+  ) {
+    this.element = el("div", { class: "icicle", attrs: { role: "tree", "aria-label": name } });
+    new ResizeObserver(() => this.draw()).observe(this.element);
+  }
+
+  show(focus: T): void {
+    this.focus = focus;
+    this.draw();
+  }
+
+  get height(): number {
+    return (this.placed.reduce((most, { depth }) => Math.max(most, depth), 0) + 1) * ROW;
+  }
+
+  private draw(): void {
+    const { element, focus } = this;
+    const width = element.clientWidth;
+    if (!width || !focus) return;
+    this.placed = layOut(focus, 2 / width);
+    const box = el("div", { class: "icicle-rows", style: { height: `${this.height}px` } });
+    const hadFocus = element.contains(document.activeElement);
+    for (const place of this.placed) box.append(this.cell(place, width, focus));
+    clear(element, box);
+    if (hadFocus) element.querySelector<HTMLElement>("[tabindex='0']")?.focus();
+  }
+
+  /** Arrows lead from a node to what it contains, to what contains it, and to its neighbours. */
+  private walk(event: KeyboardEvent, place: Placed<T>): void {
+    const { node, depth } = place;
+    const siblings = this.placed.filter((other) => other.depth === depth);
+    const at = siblings.indexOf(place);
+    const next: Record<string, Placed<T> | undefined> = {
+      ArrowDown: this.placed.find((other) => other.node.parent === node),
+      ArrowUp: this.placed.find((other) => other.node === node.parent),
+      ArrowLeft: siblings[at - 1],
+      ArrowRight: siblings[at + 1],
+    };
+    if (!(event.key in next)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const target = next[event.key];
+    const box = this.element.firstElementChild;
+    if (target) (box?.children[this.placed.indexOf(target)] as HTMLElement | undefined)?.focus();
+  }
+
+  private cell(place: Placed<T>, width: number, focus: T): HTMLElement {
+    const { node, from, to, depth } = place;
+    const { look } = this;
+    return el("button", {
+      class: depth < focus.depth ? "cell above" : "cell",
+      text: (to - from) * width > 28 ? look.text(node) : "",
+      title: look.title(node),
+      attrs: { type: "button", role: "treeitem", "data-bytes": String(node.bytes), tabindex: node === focus ? "0" : "-1" },
+      style: {
+        left: `${from * 100}%`,
+        width: `calc(${(to - from) * 100}% - 1px)`,
+        top: `${depth * ROW}px`,
+        background: look.background(node),
+      },
+      on: {
+        click: () => look.choose(node),
+        keydown: (event: KeyboardEvent) => this.walk(event, place),
+      },
+    });
+  }
+}
