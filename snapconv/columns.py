@@ -142,14 +142,16 @@ def stable_order(values: NDArray[Any]) -> Int64Column:
     return np.argsort(values, kind="stable")
 
 
-def grouped(rows: Int64Column, key: NDArray[Any], *, least: int = 1) -> list[Int64Column]:
-    """Return the rows in groups of one key each, by key, those of ``least`` rows and more.
+def grouped(
+    rows: Int64Column, key: NDArray[Any], *, min_rows: int = 1
+) -> list[Int64Column]:
+    """Return the rows in groups of one key each, by key, those of ``min_rows`` rows and more.
 
     ``key`` has one entry for every row number.
     """
     order = rows[stable_order(key[rows])]
     bounds = np.append(run_starts(key[order]), len(order))
-    large = rows_of(np.diff(bounds) >= least)
+    large = rows_of(np.diff(bounds) >= min_rows)
     firsts = bounds[large].tolist()
     ends = bounds[large + 1].tolist()
     return [order[first:end] for first, end in zip(firsts, ends, strict=True)]

@@ -137,8 +137,8 @@ class AllocatorSettings:
         """
         changes = split_conf(conf)
         replaced = {name for name, text in changes if not text.startswith("[")}
-        kept = [pair for pair in split_conf(self.conf) if pair[0] not in replaced]
-        return ",".join(":".join(pair) for pair in kept + changes)
+        unchanged = [pair for pair in split_conf(self.conf) if pair[0] not in replaced]
+        return ",".join(":".join(pair) for pair in unchanged + changes)
 
     def round_size(self, n_bytes: int) -> int:
         """Round a request up to a block size (round_size in CUDACachingAllocator.cpp)."""
@@ -223,10 +223,10 @@ def split_conf(conf: str, grammar: SettingsGrammar = _NEWEST) -> list[tuple[str,
 
     It leaves out all spaces, even in a word, and takes anything for the colon and the comma.
     """
-    return grammar.entry.findall(_without_spaces(conf, grammar))
+    return grammar.entry.findall(_strip_spaces(conf, grammar))
 
 
-def _without_spaces(conf: str, grammar: SettingsGrammar) -> str:
+def _strip_spaces(conf: str, grammar: SettingsGrammar) -> str:
     return conf.translate(dict.fromkeys(map(ord, grammar.spaces)))
 
 
@@ -258,7 +258,7 @@ def _known_pairs(
     conf: str, release: str, grammar: SettingsGrammar
 ) -> Iterator[tuple[str, str]]:
     """Yield the keys and values of a text up to one that a release does not have, which raises."""
-    if not grammar.whole.fullmatch(_without_spaces(conf, grammar)):
+    if not grammar.valid_conf.fullmatch(_strip_spaces(conf, grammar)):
         raise SettingError(
             f"allocator settings: torch {release} refuses {conf!r}: before 2.10 it takes "
             "key:value pairs with commas between them"
@@ -318,11 +318,11 @@ def _size(
     return min(megabytes, _MAX_UNSIGNED // MIB) * MIB
 
 
-def _integer(name: str, text: str, most: int = _MAX_UNSIGNED) -> int:
+def _integer(name: str, text: str, max_integer: int = _MAX_UNSIGNED) -> int:
     """Read the integer at the start of a text; a negative one becomes 64 unsigned bits (stoull)."""
     digits = _INTEGER.match(text)
-    number = int(f"{digits[1]}{digits[2]}") if digits else most + 1
-    if abs(number) > most:
+    number = int(f"{digits[1]}{digits[2]}") if digits else max_integer + 1
+    if abs(number) > max_integer:
         error = _refused(name, "an integer", text)
         raise SettingError(str(error), IndexError) if digits else error
     return number & _MAX_UNSIGNED
@@ -364,7 +364,7 @@ def _divisions(
     the last one named (that one included before torch 2.10), and other sizes keep what they have.
     """
     if not text.startswith("["):
-        count = _power_of_2(name, text, minimum=1, most=grammar.max_integer)
+        count = _power_of_2(name, text, minimum=1, max_integer=grammar.max_integer)
         return (count,) * N_ROUNDUP_INTERVALS
     tokens = _TOKEN.findall(text)[1:]
     divisions = list(settings.roundup_power2_divisions)
@@ -374,7 +374,7 @@ def _divisions(
         bound, colon, value, comma, *_ = (*tokens[i : i + 4], "", "")
         if grammar.is_strict and (colon != ":" or comma not in (",", "]")):
             raise _refused(name, KINDS["divisions"][1], text)
-        count = _power_of_2(name, value, most=grammar.max_integer)
+        count = _power_of_2(name, value, max_integer=grammar.max_integer)
         begin, end = last + (not grammar.is_rest_inclusive), N_ROUNDUP_INTERVALS
         if bound != ">":
             end = min(_power_of_2(name, bound, minimum=1).bit_length(), end)
@@ -385,9 +385,9 @@ def _divisions(
 
 
 def _power_of_2(
-    name: str, text: str, *, minimum: int = 0, most: int = _MAX_UNSIGNED
+    name: str, text: str, *, minimum: int = 0, max_integer: int = _MAX_UNSIGNED
 ) -> int:
-    number = _integer(name, text, most)
+    number = _integer(name, text, max_integer)
     if number < minimum or number & (number - 1):
         raise _refused(name, f"{minimum}, or a larger power of 2", number)
     return number

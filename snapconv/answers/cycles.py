@@ -134,7 +134,7 @@ def _collected(
     n_extra = np.where(features.freed_through(Role.COLLECTOR), _LEAST_PLACES, is_torch)
     n_bursts = int(burst.max(initial=0)) + 1
     first_rows = []
-    for burst_rows in grouped(rows, stack * n_bursts + burst, least=2):
+    for burst_rows in grouped(rows, stack * n_bursts + burst, min_rows=2):
         if alloc_step[burst_rows[0]] < alloc_step[burst_rows[-1]]:
             first_rows.append(burst_rows[0])
     collected = [rows[:0]]

@@ -427,7 +427,7 @@ def _sums(key: Int64Column, n_bytes: Int64Column) -> tuple[Int64Column, Int64Col
 def _groups(survivors: _Survivors) -> Iterator[tuple[int, _Survivors]]:
     """Group the allocations by key, where a key may have one for each of enough iterations."""
     positions = np.arange(len(survivors.row))
-    for rows in grouped(positions, survivors.key, least=LEAST_ITERATIONS):
+    for rows in grouped(positions, survivors.key, min_rows=LEAST_ITERATIONS):
         n_iterations = len(run_starts(survivors.birth[rows]))
         if n_iterations >= LEAST_ITERATIONS - 1:  # the last may count as two
             yield int(survivors.key[rows[0]]), take(survivors, rows)

@@ -131,8 +131,8 @@ ABOUT: dict[Category, About] = {
         | Trait.READ_BY_EVERYTHING
         | Trait.NO_SPARE_WEIGHT
         | Trait.ONLY_RECORDED,
-        "in a capture: whole weights that FSDP gathers from the shards of all ranks, until it frees "
-        "them again",
+        "in a capture: whole weights that FSDP gathers from the shards of all ranks, until it "
+        "frees them again",
     ),
     Category.UNREDUCED_GRADIENT: About(
         "unreduced gradients",

@@ -36,20 +36,24 @@ from snapconv.columns import (
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
 
-# cuBLAS has one workspace for every handle and stream: of so few there may be several, traced or
-# pre-existing.
+# cuBLAS has one workspace for every handle and stream, so a job has few: more blocks of the size
+# are something else. The bound is for traced blocks, and for pre-existing ones.
 _MOST_WORKSPACES, _MOST_OLD_WORKSPACES = 4, 2
-# How often a line must lengthen its result, always by the same: fewer may be any two sizes.
+# A cache grows by the same again and again; once could be any two sizes.
 _LEAST_LENGTHENED = 2
-# What is there so many iterations later is no batch of its own, nor kept for its backward.
+# A batch, or what is kept for a backward, is freed before this many iterations have passed.
 _MOST_ITERATIONS = 2
-# Gradients of single samples are so many times as large as weights of so many sizes.
+# Gradients of single samples are n times as large as their weights, for one n of all the weights:
+# so many sizes must show the same n.
 _LEAST_SIZES = 2
-# What the program makes may be any data: so many sizes are as many times as large.
+# The same for what the program makes outside of backward: it may be any data, so more must agree.
 _LEAST_JOINED = 5
+# What is twice as large as a parameter has so many halves of its size.
+_HALVES_OF_TWICE = 4
 # Models have some tens of sizes of weights; hostile files have any number.
 _MOST_WEIGHT_SIZES = 600
-# Without frames that show autocast, its casts are of so many sizes: two were seen that were none.
+# Where no frames show autocast, its casts have so many sizes at least: two sizes were seen that
+# only looked like casts.
 _LEAST_CAST = 3
 # Where more than this share of a forward's memory is in use when memory runs out, the forward is
 # trained. Inference keeps little.
@@ -97,18 +101,18 @@ def is_undecided(decided: Decided) -> BoolColumn:
 
 @Condition
 def made_for_every_parameter(decided: Decided) -> BoolColumn:
-    """Made by a line that makes one for every parameter.
+    """Made by a line that makes one block for every parameter.
 
-    Its parameters are of several sizes; it may work in full precision beside half.
+    The parameters are of several sizes. The blocks are as large as they, half as large or twice.
     """
     return decided.shared(parameters.halves_of_every_parameter) > 0
 
 
 @Condition
 def twice_as_large(decided: Decided) -> BoolColumn:
-    """One for every parameter, and twice as large as it."""
+    """Made by a line that makes one block for every parameter, twice as large as it."""
     halves = decided.shared(parameters.halves_of_every_parameter)
-    return has_code(halves, 4)
+    return has_code(halves, _HALVES_OF_TWICE)
 
 
 @feature_condition
@@ -168,7 +172,11 @@ def freed_in_zero_grad(features: Features) -> BoolColumn:
 
 @feature_condition
 def ends_within_backward(features: Features) -> BoolColumn:
-    """Freed in its run while that shows its phase, or before the step that follows."""
+    """Freed before the run of the phase that made it ends, by all that the events show.
+
+    Between the last event that shows a phase and the first of the next, either may have freed it:
+    that counts where the next is a step.
+    """
     next_phase = at(features.phases.phase, features.alloc_run_last + 1)
     is_shown = features.end <= features.alloc_run_end
     return ~features.outlives_run & (is_shown | has_code(next_phase, Phase.OPTIMIZER))
@@ -281,10 +289,10 @@ def may_be_parameter(features: Features) -> BoolColumn | bool:
     """
     if features.recorded is not None and len(features.recorded.parameters):
         return False
-    in_training = features.by_engine | features.made_in_step
-    if not in_training.any():
+    training_rows = features.by_engine | features.made_in_step
+    if not training_rows.any():
         return not features.made_through(Role.PLACEMENT).any()
-    return is_among(features.sizes, features.sizes[in_training])
+    return is_among(features.sizes, features.sizes[training_rows])
 
 
 @shared_condition
@@ -389,6 +397,11 @@ def joined_from_samples(decided: Decided) -> BoolColumn:
 def _as_many_times_as_weights(
     decided: Decided, rows: BoolColumn, least_sizes: int
 ) -> BoolColumn:
+    """Find those of the rows that are n times as large as a weight, for an n of a whole batch.
+
+    An n counts if sizes of the rows are n times as large as ``least_sizes`` weights of different
+    sizes at least.
+    """
     features = decided.features
     sizes = distinct(features.sizes[rows])
     weight_sizes = distinct(features.sizes[like_weight.column(decided)])
@@ -418,7 +431,8 @@ _weight_of_layers = like_weight | made_through(Role.PLACEMENT) | made_in_nested_
 def cast_of_weight(decided: Decided) -> BoolColumn:
     """Cast by autocast, half as large as a weight, and no input of the operation.
 
-    By its frames; without them it comes right before a result of its line.
+    Frames show a cast. Without C++ frames it is made right before another block of the same line:
+    the operation's result, or its next cast.
     """
     features = decided.features
     sizes = features.sizes
@@ -437,20 +451,22 @@ def cast_of_weight(decided: Decided) -> BoolColumn:
 def _inputs_among(
     may_be_cast: BoolColumn, is_repeated: BoolColumn, features: Features
 ) -> BoolColumn:
-    """Find the casts of an operation's input.
+    """Find the casts of an operation's input, which are no casts of weights.
 
-    It is cast last: third, or after one that is no smaller, as a bias is smaller than its weight.
-    `einsum` may cast it first, and products of two results cast no weight: outside of torch's
-    layers, what is half as large as a result of forward may be cast from it.
+    A layer casts its arguments from the last to the first: bias, weight, input. So the input is the
+    third cast of a line, or a second one that is no larger than the first: a weight is larger than
+    its bias. `einsum` may cast its input first, and products of two results cast no weight: outside
+    of torch's layers, what is half as large as a result of forward may be cast from it.
     """
     sizes = features.sizes
     is_result = features.in_forward & ~may_be_cast
     may_be_of_result = is_among(2 * sizes, distinct(sizes[is_result]))
     may_be_of_result &= ~features.made_through(Role.LAYER)
-    follows_cast = np.append(False, may_be_cast[1:] & (may_be_cast & is_repeated)[:-1])
-    is_last_cast = np.append(False, follows_cast[:-1] | (sizes[1:] <= sizes[:-1]))
+    is_after_first = np.append(False, may_be_cast[1:] & (may_be_cast & is_repeated)[:-1])
+    is_third = np.append(False, is_after_first[:-1])
+    is_no_larger = np.append(False, sizes[1:] <= sizes[:-1])
     follows_input = np.append(False, may_be_of_result[:-1])
-    is_last = follows_cast & is_last_cast & ~follows_input
+    is_last = is_after_first & (is_third | is_no_larger) & ~follows_input
     return np.asarray(may_be_of_result | is_last)
 
 
@@ -540,10 +556,10 @@ def outlives_forward(decided: Decided) -> BoolColumn:
 
 @shared_condition
 def continued(decided: Decided) -> BoolColumn:
-    """Made in forward by one stack, in use when that makes it longer, again and again.
+    """Made in forward by a stack that makes longer ones again and again, while the last is in use.
 
-    With every length it makes several of that size: keys and values, or those of every layer. A
-    block that joins its results to its input has one.
+    Such a stack makes several of every length: keys and values, or those of every layer. A block
+    that joins its results to its input makes one of each, and is no cache.
     """
     features = decided.features
     stack = features.allocations.stack_id
@@ -563,7 +579,10 @@ def continued(decided: Decided) -> BoolColumn:
 
 @shared_condition
 def outlives_a_token(decided: Decided) -> BoolColumn:
-    """Made in forward, and in use when a cache has grown twice since."""
+    """Made in forward, and in use when a cache has grown twice since.
+
+    The line whose cache grows first shows when: all caches grow once a token.
+    """
     features = decided.features
     stack = features.allocations.stack_id
     rows = rows_by(features.alloc, rows_of(continued.column(decided)))
@@ -597,7 +616,10 @@ def lengthened(decided: Decided) -> BoolColumn:
 
 @shared_condition
 def filled_alike(decided: Decided) -> BoolColumn:
-    """Made of zeros by one stack, two pairs of a size or more, and kept."""
+    """Made of zeros by one stack that makes at least two pairs of the size, and kept.
+
+    A pair is the keys and the values of a layer.
+    """
     features = decided.features
     rows = rows_of(features.made_through(Role.ZEROS) & features.is_live_at_dump)
     return _paired(features, rows, features.allocations.stack_id, features.sizes)
@@ -605,7 +627,7 @@ def filled_alike(decided: Decided) -> BoolColumn:
 
 @shared_condition
 def built_in_pairs(decided: Decided) -> BoolColumn:
-    """Put on the device by constructors of layers, two pairs of a size or more, and kept."""
+    """Put on the device by constructors of layers, at least two pairs of the size, and kept."""
     features = decided.features
     is_built = made_in_nested_constructors.column(decided) & kept_by_program.column(decided)
     rows = rows_of(is_built & (features.sizes >= parameters.SMALL_BYTES))

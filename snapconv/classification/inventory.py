@@ -106,8 +106,8 @@ class Bits:
     """
 
     # --- once for a hypothesis
-    # So many states, 0 to 6, for every parameter, of an unknown optimizer: as rare as they are. Half
-    # a program more of each lets none be impossible.
+    # The states of an unknown optimizer for every parameter, 0 to 6: each number costs as much as
+    # it is rare. Half a program more of each lets none be impossible.
     states: tuple[float, ...] = tuple(
         log2((sum(_PROGRAMS_BY_STATES) + 0.5 * len(_PROGRAMS_BY_STATES)) / (n + 0.5))
         for n in _PROGRAMS_BY_STATES

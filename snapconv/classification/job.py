@@ -220,8 +220,8 @@ def states_beside_each_other(features: Features, rows: Int64Column, sizes: Sizes
     n_above = blocks.equal_neighbours(blocks.is_above, blocks.is_above)
     n_beside = n_above - n_equal - n_with_copy
     model_pairs = blocks.unequal_neighbours(blocks.is_model)
-    above_pairs = blocks.unequal_neighbours(blocks.is_above)
-    n_in_order = np.count_nonzero(is_among(above_pairs, distinct(model_pairs)))
+    pairs_above = blocks.unequal_neighbours(blocks.is_above)
+    n_in_order = np.count_nonzero(is_among(pairs_above, distinct(model_pairs)))
     n_repeated = n_in_order / max(len(model_pairs), 1) - 1
     return float(min(max(n_beside / n_runs, 0.0), 1.0) - min(max(n_repeated, 0.0), 1.0))
 

@@ -345,7 +345,7 @@ def halves_of_every_parameter(decided: Decided) -> Int8Column:
     rows = rows_of((features.outside | features.preexisting_outside) & features.has_stack)
     stack = features.allocations.stack_id.astype(np.int64)
     line_id = stack * (features.phases.n_iterations + 2) + features.iteration + 1
-    for line_rows in grouped(rows, line_id, least=2):
+    for line_rows in grouped(rows, line_id, min_rows=2):
         line_bytes = features.sizes[line_rows]
         for (halves, sizes), n_bytes in zip(expected, expected_bytes, strict=True):
             if _nearly_agree(line_bytes, sizes, expected_bytes=n_bytes):

@@ -99,6 +99,17 @@ QuietOption = Annotated[
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Replace what is there already.")
 ]
+
+
+def output_option(
+    help_text: str, *, metavar: str = "PATH", show_default: bool = True
+) -> Any:
+    """Return the option of a command that names what is written."""
+    return typer.Option(
+        "--output", "-o", metavar=metavar, help=help_text, show_default=show_default
+    )
+
+
 RanksOption = Annotated[
     str | None,
     typer.Option(

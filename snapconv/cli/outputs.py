@@ -16,6 +16,7 @@ from snapconv.cli.arguments import (
     ReadOptions,
     SnapshotArgument,
     device_number,
+    output_option,
     refuse_pipe,
 )
 from snapconv.cli.terminal import print_json, print_lines, progress_bar, show_notes
@@ -31,11 +32,8 @@ def to_sqlite(
     *,
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PATH",
-            help="The report's file. Default: SNAPSHOT.memory.sqlite, here. A capture with times "
+        output_option(
+            "The report's file. Default: SNAPSHOT.memory.sqlite, here. A capture with times "
             "becomes NAME.memory.sqlite and NAME.time.sqlite: name either, or NAME alone.",
         ),
     ] = None,
@@ -92,11 +90,8 @@ def view(
     *,
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PATH",
-            help="The page's file. Default: SNAPSHOT.view.html, of two files NEWER.compare.html.",
+        output_option(
+            "The page's file. Default: SNAPSHOT.view.html, of two files NEWER.compare.html."
         ),
     ] = None,
     open_page: Annotated[
@@ -135,12 +130,7 @@ def export(
     *,
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PATH",
-            help="The trace's file. Default: SNAPSHOT.trace.json, here.",
-        ),
+        output_option("The trace's file. Default: SNAPSHOT.trace.json, here."),
     ] = None,
     events: RangeOptions,
     force: ForceOption = False,
@@ -168,12 +158,7 @@ def cut(
     events: RangeOptions,
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PATH",
-            help="The snapshot's file. Default: SNAPSHOT.part.pickle, here.",
-        ),
+        output_option("The snapshot's file. Default: SNAPSHOT.part.pickle, here."),
     ] = None,
     force: ForceOption = False,
     read: ReadOptions,

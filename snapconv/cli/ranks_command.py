@@ -14,6 +14,7 @@ from snapconv.cli.arguments import (
     ProjectRootOption,
     QuietOption,
     TopOption,
+    output_option,
     parsed,
 )
 from snapconv.cli.terminal import (
@@ -46,12 +47,7 @@ def ranks(
     *,
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PATH",
-            help="Write an SQLite database; a name ending in .html gets a page.",
-        ),
+        output_option("Write an SQLite database; a name ending in .html gets a page."),
     ] = None,
     mesh: Annotated[
         str | None,

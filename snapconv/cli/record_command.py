@@ -24,6 +24,7 @@ from snapconv.cli.arguments import (
     QuietOption,
     RanksOption,
     chosen_ranks,
+    output_option,
     size_of,
 )
 from snapconv.cli.program_end import ProgramEnded, lasting_until_exit
@@ -167,11 +168,8 @@ def record(
     program: ProgramOptions,
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PATH",
-            help="The capture, a folder; or the URL of a folder in a store, such as "
+        output_option(
+            "The capture, a folder; or the URL of a folder in a store, such as "
             "s3://bucket/run, to copy it to in the end. Default: the entry's name and "
             ".capture, here.",
         ),

@@ -10,6 +10,7 @@ from snapconv.cli.arguments import (
     ProgramOptions,
     RanksOption,
     chosen_ranks,
+    output_option,
 )
 from snapconv.cli.program_end import ProgramEnded, lasting_until_exit
 from snapconv.cli.record_command import Simulated, launched, simulation_options
@@ -24,12 +25,10 @@ def watch(
     program: ProgramOptions,
     output: Annotated[
         str,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FOLDER",
-            help="The folder for captures, or the URL of one in a store, to which a "
+        output_option(
+            "The folder for captures, or the URL of one in a store, to which a "
             "thread copies them. Default: captures, here.",
+            metavar="FOLDER",
             show_default=False,
         ),
     ] = "captures",

@@ -37,7 +37,10 @@ def when_imported(name: str, work: Callable[[], object]) -> Iterator[None]:
 
 @dataclass(eq=False)
 class _Finder(MetaPathFinder):
-    """Finds one module as other finders do, and notices its import; looking for it is none."""
+    """Finds one module as other finders do, and does the work after its import.
+
+    A program that looks for the module, and does not import it, starts no work.
+    """
 
     name: str
     work: Callable[[], object]

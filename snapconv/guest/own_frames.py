@@ -26,11 +26,13 @@ _START = "PyEval_EvalCode"
 
 
 class _Calls(Enum):
-    """The kind of function that one of ours calls; each kind is a decorator that declares it."""
+    """Whom a function of ours calls; a member is the decorator that declares such a function."""
 
-    PROGRAM = auto()  # the program
-    ORIGINAL = auto()  # the function that it replaces, for whoever called that
-    # The same, for a function that another of ours calls: one that stands in.
+    # It calls the user's program.
+    PROGRAM = auto()
+    # It stands in for a function of the program's or of torch's, and calls that for its caller.
+    ORIGINAL = auto()
+    # It calls that function too, on behalf of the function of ours that stands in for it.
     ORIGINAL_WITHIN = auto()
 
     def __call__(self, function: _Function) -> _Function:
@@ -39,28 +41,44 @@ class _Calls(Enum):
 
 
 _CALLS: dict[CodeType, _Calls] = {}
-runs_program, stands_in, calls_original = _Calls
+runs_program = _Calls.PROGRAM
+stands_in = _Calls.ORIGINAL
+calls_original = _Calls.ORIGINAL_WITHIN
 
 
 def is_in_our_work(frame: FrameType | None) -> bool:
-    """Return whether a frame runs work of ours, not the program's within functions of ours."""
+    """Return whether a frame runs work of ours, not the program's within functions of ours.
+
+    The callers decide, from the innermost outwards: one of ours that is not declared has work done
+    for us, and ``call_user`` for the program. A function that stands in passes a call on, so who
+    called it decides.
+    """
     if frame is not None and is_ours(frame.f_code.co_filename):
         return True
     while frame is not None:
         if is_ours(frame.f_code.co_filename):
             calls = _CALLS.get(frame.f_code)
-            if calls in (None, _Calls.PROGRAM):
-                return calls is None
-            while frame is not None and _CALLS.get(frame.f_code) is not _Calls.ORIGINAL:
-                frame = frame.f_back
-            if frame is None:
+            if calls is None:
+                return True
+            if calls is _Calls.PROGRAM:
                 return False
-        frame = frame.f_back
+            frame = _frame_that_stands_in(frame)
+        frame = frame and frame.f_back
     return False
 
 
+def _frame_that_stands_in(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame, from this one outwards, of a function that stands in."""
+    while frame is not None and _CALLS.get(frame.f_code) is not _Calls.ORIGINAL:
+        frame = frame.f_back
+    return frame
+
+
 def for_program(error: _Error, *, interrupts: bool = False) -> _Error:
-    """Mark an exception that must reach the program; ``interrupts``: it broke work of ours off."""
+    """Mark an exception that must reach the program.
+
+    ``interrupts``: it was raised in the midst of our work, which is left half done.
+    """
     with suppress(Exception):  # a class may forbid it
         is_interrupt = interrupts or has_interrupted(error)
         error._snapconv_interrupts = is_interrupt  # type: ignore[attr-defined]
@@ -73,7 +91,7 @@ def is_for_program(error: BaseException) -> bool:
 
 
 def has_interrupted(error: BaseException) -> bool:
-    """Return whether an exception for the program broke work of ours off."""
+    """Return whether an exception for the program was raised in the midst of our work."""
     return getattr(error, "_snapconv_interrupts", False)
 
 

@@ -95,9 +95,9 @@ def annotations_at(
 
 
 def find_span_lanes(
-    snapshot: Snapshot, device: DeviceSnapshot, *, most: int
+    snapshot: Snapshot, device: DeviceSnapshot, *, max_spans: int
 ) -> tuple[AnnotationSpans, Int32Column, int]:
-    """Return the longest of a device's spans that have events and a length, at most so many.
+    """Return the longest of a device's spans that have events and a length, at most ``max_spans``.
 
     With the lane of each, counted from the top, so that what is within another is below it; and the
     number of those left out.
@@ -107,7 +107,7 @@ def find_span_lanes(
     length = spans.last_event - spans.first_event
     is_shown = (length >= 0) & (spans.kind != SpanKind.TENSOR)
     rows = rows_of(is_shown & ~np.isin(spans.name_id, recorder_names))
-    longest = rows[np.argsort(-length[rows], kind="stable")[:most]]
+    longest = rows[np.argsort(-length[rows], kind="stable")[:max_spans]]
     longest_spans = take(spans, np.sort(longest))
     lanes = _lanes(longest_spans.first_event.tolist(), longest_spans.last_event.tolist())
     return longest_spans, np.array(lanes, np.int32), len(rows) - len(lanes)

@@ -100,8 +100,8 @@ class Optimizers:
         """
         unbounded = any(
             variant.is_flat or variant.squares or variant.has_others
-            for of_one in self.variants
-            for variant in of_one
+            for variants in self.variants
+            for variant in variants
         )
         return self.are_known and not unbounded
 

@@ -57,10 +57,10 @@ class FileVersions:
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
         self.folder = os.path.realpath(tempfile.mkdtemp(prefix="snapconv-"))
-        # Where the contents of a name are; nowhere if it is gone.
+        # The path of the program's version of a name; nothing is there if the name is gone.
         self.versions: dict[str, str] = {}
-        # The paths that the program has made, and whether it was given an array of values before
-        # that were not computed.
+        # The paths that the program has written, and whether their contents may be values that were
+        # not computed: the program had been given an array of such values before it opened them.
         self.new: dict[str, bool] = {}
         self._is_closed = False
         # What stands in for functions, by id.
@@ -82,7 +82,9 @@ class FileVersions:
     def find(self, path: Any, *, follows: bool = True) -> tuple[str, str]:
         """Follow a path by the links that the program sees, to its name and its true path.
 
-        The name is that in the true path of its folder.
+        The name is the key in ``versions``: the true path of the folder, with the last part added.
+        Parts are followed one after the other. ``prefix`` is the path so far as the program writes
+        it, from which ``..`` and relative links lead on.
         """
         remaining = [*reversed(Path(os.fsdecode(path)).absolute().parts)]
         prefix = true_path = name = remaining.pop()
@@ -131,10 +133,10 @@ class FileVersions:
         """Return a path where the program may write: that of a version if the file was there."""
         is_users = self.is_users(path)
         if is_users and os.path.isdir(path) and to is not To.MAKE:
-            # A folder's mode and times are forgotten.
+            # The program changes a folder's mode or times: those of an empty folder instead.
             return tempfile.mkdtemp(dir=self.folder)
         if is_users and (to is To.MAKE or not os.path.isfile(path)):
-            return path  # the function says that it is there; or it is a pipe or a device
+            return path  # the call fails, as the file exists; or it is a pipe or a device
         if is_users or to is To.ARCHIVE:
             path = self._version(name, path, to)
         has_arrays = to is To.ARCHIVE or (to is To.CHANGE and self.new.get(path, False))
@@ -271,8 +273,8 @@ class FileVersions:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def patch(self, patches: Patches, functions: "Functions") -> None:
-        """Replace functions by work of this, as soon as their modules are imported."""
-        # Else rmtree removes what is in open folders, which have no names (Python 3.10 to 3.14).
+        """Replace functions of modules, by the rows of FUNCTIONS, once they are imported."""
+        # Else rmtree removes files by numbers of open folders, not by paths (Python 3.10 to 3.14).
         if not hasattr(shutil, "_use_fd_functions"):
             raise RecorderError(
                 "with this Python, --no-compute cannot keep files from shutil.rmtree; "
@@ -286,6 +288,7 @@ class FileVersions:
     def _patch_module(
         self, patches: Patches, module: str, rows: tuple[tuple[Any, ...], ...]
     ) -> None:
+        """Replace functions, in their module and in every other one that has imported them."""
         replacements: dict[int, Real] = {}
         for path, work, *arguments in rows:
             *owners, name = path.split(".")
@@ -312,11 +315,12 @@ class FileVersions:
         @stands_in
         @wraps(real)
         def call(*args: Any, **kwargs: Any) -> Any:
-            # An opener opens another file than is named: tempfile's one in that folder.
+            # Relative to an open folder, or opened by an opener (tempfile's makes another file
+            # inside the folder that is named), a path is not the file's own.
             is_elsewhere = any(kwargs.get(name) is not None for name in _ELSEWHERE)
             if is_elsewhere or self._is_closed or is_in_our_work(sys._getframe(1)):
                 return real(*args, **kwargs)
-            # Not guarded: torch's own would write over files.
+            # No guard calls the original after a fault of ours: it would write over the file.
             return work(real, *args, **kwargs)
 
         return call

@@ -146,10 +146,11 @@ def cuda_only_operations() -> dict[Any, Callable[..., None]]:
     forward = aten._scaled_dot_product_flash_attention_for_cpu.default
     backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
+    # Positions among the operation's arguments: its tensors come first, and a bias among them is
+    # left out before the causal flag is looked up.
     def filler(
         kernel: Any, n_tensors: int, causal_index: int, bias_index: int | None
     ) -> Callable[..., None]:
-        # The index of the causal flag does not count the bias.
         def fill(results: Any, *args: Any, scale: Any = None) -> None:
             arguments = [argument for i, argument in enumerate(args) if i != bias_index]
             is_causal = len(arguments) > causal_index and arguments[causal_index]

@@ -201,13 +201,13 @@ def _patch_zero(tracker: Tracker, patches: Patches) -> None:
         if src_rank == torch.distributed.get_rank() or not optimizers:
             return real(states, src_rank, *args, **kwargs)
         tracker.machine.objects_of_others.setdefault(users_place())
-        return _without_states(optimizers[-1], src_rank)
+        return _initial_state_dict(optimizers[-1], src_rank)
 
     patches.wrap(module, "_broadcast_object", send)
     patches.wrap(module.ZeroRedundancyOptimizer, "consolidate_state_dict", collect)
 
 
-def _without_states(optimizer: Any, rank: int) -> dict[str, Any]:
+def _initial_state_dict(optimizer: Any, rank: int) -> dict[str, Any]:
     """Return what the optimizer of another rank sends before its first step."""
     rank = torch.distributed.get_group_rank(optimizer.process_group, rank)
     groups: list[dict[str, Any]] = []

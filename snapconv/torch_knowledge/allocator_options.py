@@ -112,15 +112,15 @@ OPTIONS = {
 class SettingsGrammar:
     """How releases read a text of settings.
 
-    ``spaces`` are left out, even in a word. ``entry`` is a key and its value, and ``whole`` a text
-    that is read at all. ``is_strict``: a colon and a comma have to stand where they belong. The
-    least ``max_split_size_mb`` is ``extra_mib`` more than a large segment has, and no integer is
-    above ``max_integer``. ``is_rest_inclusive``: ``>`` has the last size that was named, too.
+    ``spaces`` are left out, even in a word. ``entry`` is a key and its value, and ``valid_conf`` a
+    text that is read at all. ``is_strict``: a colon and a comma have to stand where they belong.
+    The least ``max_split_size_mb`` is ``extra_mib`` more than a large segment has, and no integer
+    is above ``max_integer``. ``is_rest_inclusive``: ``>`` has the last size that was named, too.
     """
 
     spaces: str
     entry: re.Pattern[str]
-    whole: re.Pattern[str]
+    valid_conf: re.Pattern[str]
     is_strict: bool
     extra_mib: int
     max_integer: int
@@ -135,7 +135,7 @@ _STRICT_ENTRY = r"(?:^|(?<=[,:\[\]]))([^,:\[\]]+):(\[[^\]]*\]|[^,:\[\]]+)(?:,|$)
 _FROM_2_10 = SettingsGrammar(
     spaces=" \t\n\v\f\r",
     entry=_ENTRY,
-    whole=re.compile(".*", re.DOTALL),
+    valid_conf=re.compile(".*", re.DOTALL),
     is_strict=False,
     extra_mib=0,
     max_integer=(1 << 64) - 1,
@@ -144,7 +144,7 @@ _FROM_2_10 = SettingsGrammar(
 _BEFORE_2_10 = SettingsGrammar(
     spaces=" ",
     entry=re.compile(_STRICT_ENTRY),
-    whole=re.compile(f"(?:{_STRICT_ENTRY})*"),
+    valid_conf=re.compile(f"(?:{_STRICT_ENTRY})*"),
     is_strict=True,
     extra_mib=1,
     max_integer=(1 << 31) - 1,

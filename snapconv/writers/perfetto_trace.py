@@ -131,7 +131,7 @@ def _phases(analysis: DeviceAnalysis) -> Iterator[_Span]:
 
 def _annotations(analysis: DeviceAnalysis) -> list[list[_Span]]:
     spans, lane_of_span, _ = find_span_lanes(
-        analysis.snapshot, analysis.device, most=_MOST_SPANS
+        analysis.snapshot, analysis.device, max_spans=_MOST_SPANS
     )
     lanes: dict[int, list[_Span]] = defaultdict(list)
     rows = plain_rows(spans.name_id, spans.first_event, spans.last_event, lane_of_span)

@@ -117,7 +117,7 @@ def _groups_by_line(
     line = np.maximum(evidence.analysis.project_frame, -1).astype(np.int64)
     n_forwards = np.searchsorted(alloc[evidence.features.in_forward], alloc)
     line_and_forward = line * (len(alloc) + 1) + n_forwards
-    return grouped(rows, line_and_forward, least=n_least)
+    return grouped(rows, line_and_forward, min_rows=n_least)
 
 
 def early_batches(evidence: Evidence) -> Iterator[Detected]:
@@ -142,7 +142,7 @@ def _unused_inputs(evidence: Evidence, bursts: Sequence[Int64Column]) -> Int64Co
     last_step = np.searchsorted(steps, evidence.end)
     unused = [bursts[0][:0]]
     for burst in bursts:
-        for rows in grouped(burst, evidence.sizes, least=_LEAST_BATCHES):
+        for rows in grouped(burst, evidence.sizes, min_rows=_LEAST_BATCHES):
             latest = last_step[rows].max()
             # A few that stay together may all be read in each step.
             stay_together = last_step[rows].min() == latest

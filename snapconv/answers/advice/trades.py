@@ -396,7 +396,7 @@ def foreach_temporaries(evidence: Evidence) -> Iterator[Detected]:
     stack_id = evidence.stack_id
     is_temporary = _is_temporary_of_step(evidence.analysis)
     live = rows_of(is_temporary & evidence.live)
-    lists = grouped(live, stack_id, least=_LEAST_OF_LIST)
+    lists = grouped(live, stack_id, min_rows=_LEAST_OF_LIST)
     live_rows = np.concatenate([live[:0], *lists])
     if evidence.is_large(live_rows):
         is_of_list = is_among(stack_id, stack_id[live_rows])

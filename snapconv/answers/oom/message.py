@@ -729,9 +729,9 @@ def _exact_verdict(answer: MessageAnswer) -> OomVerdict | None:
     """Return the verdict, which blames no other process for what this one holds."""
     if answer.cause != OomCause.OUTSIDE or not _is_outside_own(answer):
         return answer.verdict
-    own = format_bytes(answer.own_outside_bytes or 0)
+    outside = format_bytes(answer.own_outside_bytes or 0)
     reason = (
-        f"{own} of it are this process's own: its context, NCCL, and libraries with "
+        f"{outside} of it are this process's own: its context, NCCL, and libraries with "
         "allocators of their own"
     )
     return answer.verdict and replace(answer.verdict, reason=reason)

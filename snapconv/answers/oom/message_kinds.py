@@ -166,7 +166,8 @@ _TENSORRT_USED = (
         r"(?!.{0,12000}?tensorrt-managed)"
     ),
     (
-        r"init \w{1,20}: cpu [+-]\d{1,9}, gpu [+-]\d{1,9}, now: cpu \d{1,9}, gpu <taken_mib> \(mib\)"
+        r"init \w{1,20}: cpu [+-]\d{1,9}, gpu [+-]\d{1,9}, "
+        r"now: cpu \d{1,9}, gpu <taken_mib> \(mib\)"
         r"(?!.{0,12000}?init \w{1,20}: cpu)"
     ),
 )
@@ -5112,7 +5113,8 @@ _KINDS = (
         "a linker",
         backend="host",
         seen=(
-            r"(?:\bld|\bgold|\blld)(?:\.\w{2,4})?(?:-\d{1,2})?: (?:error: )?(?:final link failed: )?"
+            r"(?:\bld|\bgold|\blld)(?:\.\w{2,4})?(?:-\d{1,2})?: "
+            r"(?:error: )?(?:final link failed: )?"
             r"(?:out of memory(?: allocating (?P<tried>\d{1,20}bytes) after a total of "
             r"(?P<held_before>\d{1,20}bytes))?|memory exhausted|cannot allocate memory)",
         ),
@@ -6043,8 +6045,9 @@ _KINDS = (
             r"out of memory, (?:skip|retry|split)\w{0,4} (?:the |this )?batch",
             r"out of memory.{0,30}?reducing (?:to )?batch",
             # In any words: "ran out of memory …, retrying with …".
-            r"(?:out of memory|(?<!\w)oom(?!-?kill))[^.!:]{0,80}?[,;:.!]{1,3}(?:now )?(?:retrying|"
-            r"falling back to|trying again|will retry|switching to|continuing with)(?!\w{0,20}failed)",
+            r"(?:out of memory|(?<!\w)oom(?!-?kill))[^.!:]{0,80}?[,;:.!]{1,3}(?:now )?"
+            r"(?:retrying|falling back to|trying again|will retry|switching to|continuing with)"
+            r"(?!\w{0,20}failed)",
             (
                 r"(?:skip|retry|drop)\w{0,5}[\w ]{0,40}? due to (?:cuda |gpu )?(?:oom|out of "
                 r"memory)(?!killed)"
@@ -6251,7 +6254,8 @@ _KINDS = (
         seen=(
             r"(?:fail(?:ed|ure|s)?|unable|could ?n[o']t|can ?n?[o']?t) (?:to )?(?:re)?alloc\w{0,6} "
             r"[^:;]{0,60}?(?:(?:on|for|from) (?:the )?(?:gpu|cuda|device \d)|gpu memory|vram)",
-            r"(?:cuda|hip)malloc\w{0,8} (?:of (?:size )?\d[\d.,]{0,20}(?:bytes|[kmgt]i?b)? )?failed",
+            r"(?:cuda|hip)malloc\w{0,8} "
+            r"(?:of (?:size )?\d[\d.,]{0,20}(?:bytes|[kmgt]i?b)? )?failed",
             r"(?:gpu|vram|device) memory alloc\w{0,6} (?:of (?:size )?\d[\d.,]{0,20}(?:bytes|"
             r"[kmgt]i?b)? )?(?:error|fail)",
             r"(?:not enough|insufficient|no more) (?:gpu|video|device) ?memory",

@@ -120,6 +120,7 @@ def check_pickle(data: bytes) -> Checked:
     memory; MalformedSnapshotError for one that no pickler writes in a snapshot; TruncatedFileError
     where the stream ends before its STOP.
     """
+    # A run of harmless tokens is matched at once; the token behind it is looked at here.
     run = re.compile(_RUN, re.DOTALL)
     position = n_odd = 0
     while position <= len(data):
@@ -141,7 +142,7 @@ def check_pickle(data: bytes) -> Checked:
                     f"the opcode at byte {position} requests a memo larger than the file: not read"
                 )
             position += 5
-        elif start == position:
+        elif start == position:  # no token here matches
             if code in _ARGUMENTS:  # the token is cut off, or the data has ended
                 break
             _refuse(data, position, n_odd)

@@ -121,7 +121,9 @@ def _detail(
 def _spans(analysis: DeviceAnalysis) -> tuple[Columns, dict[str, object]]:
     """Return the columns and the facts of the spans that a page shows."""
     snapshot = analysis.snapshot
-    spans, lanes, n_left_out = find_span_lanes(snapshot, analysis.device, most=_MOST_SPANS)
+    spans, lanes, n_left_out = find_span_lanes(
+        snapshot, analysis.device, max_spans=_MOST_SPANS
+    )
     name_ids, name = np.unique(spans.name_id, return_inverse=True)
     names = [snapshot.texts[number] for number in name_ids.tolist()]
     facts: dict[str, object] = {"span_names": names, "n_spans_left_out": n_left_out}

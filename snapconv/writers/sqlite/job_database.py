@@ -75,8 +75,8 @@ def _category_rows(report: JobReport) -> Rows:
 def _line_rows(report: JobReport) -> Rows:
     for number, device in _devices(report):
         for position, line in enumerate(device.lines):
-            place = line.file, line.line, line.function
-            yield number, device.device, position, line.category, *place, line.block_bytes
+            source = line.file, line.line, line.function
+            yield number, device.device, position, line.category, *source, line.block_bytes
 
 
 JOB_TABLES = (

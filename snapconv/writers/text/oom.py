@@ -249,7 +249,7 @@ def _message_sizes(answer: MessageAnswer) -> Iterator[str]:
         active = None  # no stream uses anything else
     reserved = message.reserved_bytes if answer.unallocated_bytes is None else None
     outside = answer.outside_bytes if message.metal_bytes is None else None
-    held = message.process_bytes if answer.own_outside_bytes is None else None
+    process_bytes = message.process_bytes if answer.own_outside_bytes is None else None
     process_text = ""
     if message.process_bytes is not None:
         process_text = f", which holds {format_bytes(message.process_bytes)} in all"
@@ -266,7 +266,7 @@ def _message_sizes(answer: MessageAnswer) -> Iterator[str]:
         (outside, outside_noun),
         (message.metal_bytes, "other Metal memory of the process"),
         (answer.own_outside_bytes, f"  of it this process's own{process_text}"),
-        (held, "held by this process"),
+        (process_bytes, "held by this process"),
         (message.allowed_bytes, "allowed"),
         (message.total_bytes, "the whole device"),
     )

@@ -28,7 +28,9 @@ def lanes_of(tmp_path):
         path = tmp_path / "run.pickle"
         path.write_bytes(pickle.dumps(builder.snapshot(external_annotations=given)))
         analysis = snapconv.load(path).devices[0]
-        found, lanes, n_left_out = find_span_lanes(analysis.snapshot, analysis.device, most=most)
+        found, lanes, n_left_out = find_span_lanes(
+            analysis.snapshot, analysis.device, max_spans=most
+        )
         names = [analysis.snapshot.texts[i] for i in found.name_id.tolist()]
         columns = (found.first_event, found.last_event, lanes)
         return list(zip(names, *(column.tolist() for column in columns), strict=True)), n_left_out
