@@ -20,7 +20,6 @@ from snapconv.analysis import Iteration
 from snapconv.answers.growth import Fate, Growth
 from snapconv.answers.memory_report import (
     PEAK_ALLOCATED,
-    PEAK_RESERVED,
     ActivationEntry,
     MemoryReport,
     Moment,
@@ -227,7 +226,7 @@ def small_report(**changes: Any) -> MemoryReport:
         moments=(
             Moment(PEAK_ALLOCATED, 1, 20, 3584),
             Moment("start", -1, None, 1024),
-            Moment(PEAK_RESERVED, 0, 10, 2 << 20),
+            Moment("peak_reserved", 0, 10, 2 << 20),
         ),
         growth=(
             Growth(0, Fate.NEVER_FREED, 0, 0, 1, 4096, 4096, np.arange(8), (FORWARD,)),

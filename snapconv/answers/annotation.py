@@ -6,13 +6,13 @@ are at hand, a line has its text and its number today. Findings of ``advise`` st
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import count
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.findings import Finding, quick_findings
 from snapconv.answers.moments import FoundMoment
+from snapconv.answers.peak import NOTHING, sums_by_name
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn, has_code, rows_of, sums_by
+from snapconv.columns import BoolColumn, has_code, rows_of
 from snapconv.stacks.project_lines import SourceLine, line_values
 from snapconv.stacks.source_files import SourceFolder, SourceText
 from snapconv.units import Device
@@ -191,55 +191,33 @@ def _lines_by_file(
         line = finding.where or finding.line
         if line is not None:
             findings_of.setdefault(line, []).append(number)
-    sums = _sums_by_line(analysis, live)
-    for line in findings_of:
-        sums.setdefault(line, [0] * 5)
+    frames = analysis.project_frame
+    is_project = frames >= 0
+    is_kept = live & has_code(analysis.classification.category, Category.ACTIVATION)
+    line_of = analysis.lines.of_frame
+    all_sums = sums_by_name(analysis, is_project, line_of, frames)
+    live_sums = sums_by_name(analysis, is_project & live, line_of, frames)
+    kept_sums = sums_by_name(analysis, is_project & is_kept, line_of, frames)
     lines: dict[str, list[AnnotatedLine]] = {}
-    for line, (
-        live_bytes,
-        activation_bytes,
-        n_bytes,
-        n_live,
-        n_allocations,
-    ) in sums.items():
+    for line in dict.fromkeys((*all_sums, *findings_of)):
+        if line is None:
+            continue
+        live_sum = live_sums.get(line, NOTHING)
+        total = all_sums.get(line, NOTHING)
         annotated = AnnotatedLine(
             line=line.line_number,
             function=line.function,
             current_line=None,
             text=None,
-            live_bytes=live_bytes,
-            kept_for_backward_bytes=activation_bytes,
-            allocated_bytes=n_bytes,
-            n_live=n_live,
-            n_allocations=n_allocations,
+            live_bytes=live_sum.block_bytes,
+            kept_for_backward_bytes=kept_sums.get(line, NOTHING).block_bytes,
+            allocated_bytes=total.block_bytes,
+            n_live=live_sum.n_allocations,
+            n_allocations=total.n_allocations,
             findings=tuple(findings_of.get(line, ())),
         )
         lines.setdefault(line.file_path, []).append(annotated)
     return lines
-
-
-def _sums_by_line(
-    analysis: DeviceAnalysis, live: BoolColumn
-) -> dict[SourceLine, list[int]]:
-    """Return bytes live, kept and allocated, and numbers of allocations live and in all."""
-    table = analysis.allocations
-    rows = rows_of(analysis.project_frame >= 0)
-    frame = analysis.project_frame[rows]
-    n_frames = len(analysis.snapshot.stacks.frames)
-    is_live = live[rows]
-    is_kept = is_live & has_code(
-        analysis.classification.category[rows], Category.ACTIVATION
-    )
-    n_bytes = table.block_bytes[rows]
-    columns = [n_bytes * is_live, n_bytes * is_kept, n_bytes, is_live * 1, is_live * 0 + 1]
-    figures = [sums_by(frame, column, n_frames).tolist() for column in columns]
-    sums: dict[SourceLine, list[int]] = {}
-    for i, *values in zip(count(), *figures, strict=False):
-        line = analysis.lines.of_frame(i) if values[-1] else None
-        if line is not None:
-            before = sums.get(line, [0] * len(values))
-            sums[line] = [old + new for old, new in zip(before, values, strict=True)]
-    return sums
 
 
 def _annotated(

@@ -49,7 +49,6 @@ CURVES = ("requested", "allocated", "active", "reserved")
 # What weights, categories and lines are about.
 PEAK_ALLOCATED = "peak_allocated"
 END_ALLOCATED = "end_allocated"
-PEAK_RESERVED = "peak_reserved"
 # What the activations are about: their own high-water mark.
 PEAK_ACTIVATIONS = "peak_activations"
 # A row has an id, a position among the frames and a line, and SQLite needs some bytes for them.

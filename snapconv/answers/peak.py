@@ -465,6 +465,7 @@ def device_memory(
     if len(failed):
         earlier = failed[failed <= event]
         measured = int(earlier[-1]) if len(earlier) else int(failed[0])
+        # An event of a failed allocation has the free bytes where others have an address.
         free = int(analysis.device.events.addr[measured])
         if total is not None and "reserved" not in analysis.replay.at_least:
             outside = max(total - free - reserved.at(measured), 0)

@@ -177,6 +177,7 @@ def _check(options: "FitOptions", entry: str, program: ProgramOptions) -> None:
     from snapconv.recorder.program.launch_line import is_launch
     from snapconv.simulation import RankOfJob
 
+    # Each wrong value is a usage error that names its option.
     option = "--capacity" if options.card is None else "--card"
     parsed(options.card or options.capacity, lambda _text: options.memory(), option)
     parsed("", lambda _text: options.combinations(), "--arg")

@@ -68,7 +68,7 @@ def print_lines(lines: Iterable[str], stream: TextIO | None) -> None:
 
 
 def fitted(line: str, width: int | None, *, shortens_paths: bool) -> list[str]:
-    """Break a line that is too wide, below the text behind its figures.
+    """Break a line that is too wide; what follows stands below the text that its figures are about.
 
     Its folders are shortened first. A file's name, its line number and its function are never cut.
     A command to type stays on one line.
@@ -77,6 +77,7 @@ def fitted(line: str, width: int | None, *, shortens_paths: bool) -> list[str]:
         return [line]
     if shortens_paths:
         line = _shorten_folders(line, width)
+    # The text begins behind the last gap between columns, if that leaves a third of the width.
     indent = len(line) - len(line.lstrip()) + 2
     for gap in _GAP.finditer(line):
         indent = gap.end() if gap.end() <= 2 * width // 3 else indent

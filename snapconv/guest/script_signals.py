@@ -52,7 +52,7 @@ class _Deferred:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Run the handler, or have the signal come once more."""
-        heard()
+        heard()  # the main thread reacts to signals
         is_ours = is_in_our_work(frame)
         if is_ours and _is_program_over and self.is_scripts:
             return  # Python alone would have ended by now

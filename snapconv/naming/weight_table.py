@@ -251,11 +251,14 @@ def _live_parameters(
     is_after = records.is_after
     time = np.where(is_after, -records.recorded_us, records.recorded_us)
     order = np.lexsort((time, is_after))
+    # The record of each parameter that comes first after the event; -1 if there is none.
     first_after = unknown_column(n_parameters)
     first_after[records.parameter[order]] = np.where(is_after[order], order, -1)
     is_first_after = first_after[records.parameter] == np.arange(len(records.parameter))
     is_live = records.is_here & (records.row < 0) & is_after & is_first_after
     is_live |= values_of(allocations.live_at(event), records.row, missing=False)
+    # Recorded on another device before the event: it has moved there, unless a later record says
+    # that it lives here.
     has_left = ~(records.is_here | is_after)
     deciding = order[(is_live | has_left)[order]]
     last = unknown_column(n_parameters)

@@ -251,11 +251,6 @@ class Recording:
         """The folders written so far."""
         return self._policy.captures
 
-    @property
-    def steps_done(self) -> int:
-        """The number of steps that have ended, of the first optimizer that stepped."""
-        return 0 if self._driver is None else self._driver.iteration
-
     def __enter__(self) -> "Recording":
         if self._is_chosen:
             self._driver = self._guard.run(self._new_driver)

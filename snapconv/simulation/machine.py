@@ -76,6 +76,7 @@ def _clock() -> Callable[[], int]:
     return time_us
 
 
+# What goes back to its default where the program's text of settings does not name it.
 _RESET = (
     "max_split_size_bytes",
     "garbage_collection_threshold",
@@ -99,10 +100,11 @@ def _settings() -> AllocatorSettings:
 
 def torch_error(error: SettingError, release: str) -> Exception:
     """Return the error that a release of torch raises for a text of settings."""
-    # torch 2.10 told errors of values from others, and 2.15 numbers that are too large.
+    # Older releases raise RuntimeError for all: ValueError came with torch 2.10, and IndexError,
+    # for numbers that are too large, with 2.15.
     since = (2, 15) if error.error_type is IndexError else (2, 10)
-    is_told = release_key(release) >= since
-    return error.error_type(str(error)) if is_told else RuntimeError(str(error))
+    has_own_type = release_key(release) >= since
+    return error.error_type(str(error)) if has_own_type else RuntimeError(str(error))
 
 
 @dataclass(slots=True)
@@ -355,7 +357,6 @@ class Machine:
     def _changed_settings(self, conf: str) -> AllocatorSettings:
         """Return the settings after a text of the program's; raises the error that torch raises."""
         release = _release()
-        # torch gives only these their defaults, where the text does not name them.
         defaults = {name: getattr(AllocatorSettings(), name) for name in _RESET}
         settings = replace(self.settings, cuda_conf=None, **defaults)
         try:
@@ -378,8 +379,8 @@ class Machine:
     def fraction(self, index: int | None) -> float:
         """Return the part of its memory at which a device runs out, 1.0 where none is set.
 
-        As torch does, it follows from whole bytes; the environment's counts until the program sets
-        one.
+        As in torch, it is a quotient of whole bytes, and may differ a little from the fraction that
+        was set. The environment's counts until the program sets one.
         """
         if self._reads_environment:
             self._start()

@@ -196,7 +196,11 @@ def _is_function(frame: dict[str, Any], function: tuple[str, str]) -> bool:
 
 
 def _drop_simulation(python: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out the simulation's frames, and torch's through which it calls an operation itself."""
+    """Leave out the simulation's frames, and torch's on either side of them.
+
+    Nearer to the leaf it calls an operation itself, through ``torch/_ops.py``; its own callers are
+    what torch puts between a mode and the program.
+    """
     frames: list[dict[str, Any]] = []
     is_own = False
     for frame in python:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapconv.answers.memory_report import CURVES, PEAK_ALLOCATED, PEAK_RESERVED, Moment
+from snapconv.answers.memory_report import CURVES, PEAK_ALLOCATED, Moment
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import take
 from snapconv.phases.trace_phases import Phase
@@ -108,7 +108,7 @@ def test_a_moment_before_the_first_event_has_no_event(ask):
     assert ask("SELECT * FROM snapconv_moments") == [
         (PEAK_ALLOCATED, 1, 20, 3584),
         ("start", None, None, 1024),
-        (PEAK_RESERVED, 0, 10, 2 << 20),
+        ("peak_reserved", 0, 10, 2 << 20),
     ]
 
 
