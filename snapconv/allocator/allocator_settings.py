@@ -45,7 +45,7 @@ NO_ROUNDUP = (0,) * N_ROUNDUP_INTERVALS
 ROUNDUP_KEYS = tuple(str(1 << i) for i in range(N_ROUNDUP_INTERVALS))
 _MAX_UNSIGNED = 2**64 - 1
 _NEWEST = grammar_of(NEWEST_RELEASE)
-# Of a longer number the beginning is too large as well.
+# The first digits of a longer number are too large as well.
 _INTEGER = re.compile(r"\s*([+-]?)0*(\d{1,21})", re.ASCII)
 _NUMBER = re.compile(r"\A\s*[+-]?(?:\.?\d|nan|inf)", re.ASCII | re.IGNORECASE)
 # How a value of a kind begins; of other kinds with digits.

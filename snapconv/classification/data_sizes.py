@@ -24,7 +24,7 @@ _LEAST_COLUMNS, _LEAST_FACTOR = 3, 8
 _LEAST_SHARE = 1 / 3
 # Powers of two apart, results of forward have at least this factor in common, and weights have not.
 _LEAST_ROWS = 100
-# Of results of forward, by bytes: the others are scalars, and statistics.
+# This share of the bytes of results of forward: the others are scalars, and statistics.
 _MOST_RESULTS = 0.9
 
 

@@ -185,7 +185,7 @@ class _Blocks:
         is_whole = has_code(numbers, self.n_per_parameter)
         self.is_model = is_whole & (_ranks(self.n_bytes) < n_in_model)
         self.is_above = is_whole & ~self.is_model
-        # Of each row but the last: the next block begins at its end, and has its size.
+        # For each row but the last: whether the next block begins at its end, and has its size.
         block_bytes = features.allocations.block_bytes[self.rows[:-1]]
         self.is_touched = np.diff(features.allocations.addr[self.rows]) == block_bytes
         self.is_equal = self.n_bytes[1:] == self.n_bytes[:-1]

@@ -443,6 +443,11 @@ def _range_of_states(variants: tuple[Variant, ...]) -> tuple[int, int] | None:
     return min(numbers), max(numbers)
 
 
+def _variants_of(rows: tuple[OptimizerRow, ...]) -> tuple[Variant, ...]:
+    """Return the variants of all rows of an optimizer, each once."""
+    return tuple(dict.fromkeys(variant for row in rows for variant in row.variants))
+
+
 def find_optimizers(snapshot: Snapshot, roles: StackRoles) -> Optimizers:
     """Find the optimizers, by the files of their steps' frames and by torch's annotations."""
     return known_optimizers(_annotated_optimizers(snapshot), roles)
@@ -457,12 +462,10 @@ def known_optimizers(names: set[str], roles: StackRoles) -> Optimizers:
     known_rows = [rows for rows in optimizers if rows]
     are_known = len(known_rows) == len(optimizers)
     is_built = [row.is_built for rows in known_rows for row in rows]
-    variants = (
-        dict.fromkeys(v for row in rows for v in row.variants) for rows in known_rows
-    )
+    variants = [_variants_of(rows) for rows in known_rows]
     return Optimizers(
         names=tuple(sorted(names)),
-        variants=tuple(sorted(map(tuple, variants), key=repr)),
+        variants=tuple(sorted(variants, key=repr)),
         are_known=are_known,
         states_are_built=bool(known_rows) and are_known and all(is_built),
         may_be_several=_n_lines_of_steps(roles.stacks, roles) > 1,

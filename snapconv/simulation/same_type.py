@@ -59,7 +59,7 @@ _PUT = (
 )
 _ELEMENT_WISE = "Found dtype {refused_dtype} but expected {dtype}"
 _NORM = _Rule(("input", "weight", "bias"), _SCALAR)
-# Of running statistics CUDA takes any type (batch_norm_update_stats in cuda/Normalization.cu).
+# CUDA takes running statistics of any type (batch_norm_update_stats in cuda/Normalization.cu).
 _BATCH_NORM = _Rule(("input", "weight", "bias"), _SCALAR, takes_float32=True)
 _SAMPLER = _Rule(("input", "grid"), _SCALAR)
 _SOURCE = _Rule(("self", "source"), _WRITTEN)

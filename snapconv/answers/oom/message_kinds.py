@@ -30,7 +30,7 @@ _OF_TORCH = (
 )
 # A person may quote torch's message without its first words; "you tried" is of the host's memory.
 _OUT_OF_MEMORY = r"out of memory(?!: ?kill)|(?<!you)tried to allocate \d"
-# Of cudaMallocAsync, and what ComfyUI writes of it.
+# The words of cudaMallocAsync, and what ComfyUI writes of it.
 _ALLOCATION_ON_DEVICE = (
     r"allocation on device(?! ?\d| ?would)|this error means you ran out of memory on your "
     "gpu"
@@ -148,7 +148,7 @@ _LLAMA_FIGURES = (
     rf"({_GGML_DEVICE}) (?:model)? buffer size = <weights>{_OF_THE_FAILED}",
     rf"{_GGML_DEVICE} (?:model)? buffer size = <weights>",
     rf"({_GGML_DEVICE}) kv buffer size = <kv>{_OF_THE_FAILED}",
-    # Of all devices: a log of several may lack that of the one that failed.
+    # The sum of all devices: a log of several may lack that of the one that failed.
     r"kv self size = <kv>",
     rf"{_GGML_DEVICE} kv buffer size = <kv>",
     r"\(<total>, <before> free\)",

@@ -212,14 +212,18 @@ def strip_margins(text: str) -> str:
     return "\n".join(line[::-1] for line in mirrored)
 
 
+def _shape(pieces: list[str]) -> str:
+    """Join pieces with one character for each: a number has as many digits as it likes."""
+    return "".join("0" if piece.isdigit() else piece for piece in pieces)
+
+
 def _strip_beginnings(lines: list[str], mark: str = "") -> list[str]:
     """Remove the beginnings that lines share with the next one, of each line the longest.
 
     Those without the character ``mark`` stay.
     """
     pieces = [_PIECE.findall(line[:_LONGEST_MARGIN]) for line in lines]
-    # One character for each piece: a number has as many digits as it likes.
-    shapes = ["".join("0" if piece.isdigit() else piece for piece in row) for row in pieces]
+    shapes = [_shape(row) for row in pieces]
     shared: Counter[str] = Counter()
     for neighbours in pairwise(filter(None, shapes)):
         beginning = _common_beginning(*neighbours)

@@ -89,7 +89,7 @@ class RestOfStep:
         steps = analysis.iteration[rows]
         step = analysis.phases.iteration[self.event]
         earlier = int(steps[steps < step].max(initial=-1))
-        # Of a history that is not complete, the first step may lack its begin.
+        # The first step may lack its begin if the history is not complete.
         first_whole = 0 if analysis.history.verdict is Verdict.COMPLETE else 1
         if earlier < first_whole:
             return None

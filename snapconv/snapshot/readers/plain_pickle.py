@@ -45,7 +45,7 @@ _TOKENS = rb"|".join((
 _RUN = rb"(?:%b){0,4000}" % _TOKENS
 _ARGUMENTS = b"hqjrGKMJ\x80\x95"
 _LONGS = (pickle.LONG1, pickle.LONG4)
-# Of 64 bits, and a byte for the sign.
+# 64 bits, and a byte for the sign.
 _MOST_LONG_BYTES = 9
 # The opcodes of values that begin with a count of bytes, and the bytes of the count.
 _COUNT_BYTES = {

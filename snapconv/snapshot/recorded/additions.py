@@ -32,7 +32,7 @@ _STORMLOG = ("cuda_allocator_snapshot.pickle", "cuda_tensor_attribution.json")
 _MOST_STORMLOG_BYTES = 64 << 20
 _DIMENSION = Bounds(0, 1 << 62, "0 to 2^62")
 _MOST_DIMENSIONS, _MAX_TEXT = 64, 2000
-# Of one address, and of the text of a line.
+# So many tensors of one address are read, and characters of the text of a line.
 _MOST_TENSORS, _MAX_LINE = 20, 200
 # A pickle may name one text or one list very many times: what is read of them, for a byte of it.
 _BYTES_PER_BYTE, _FREE_BYTES, _ROW_BYTES = 4, 512 << 10, 10
@@ -193,10 +193,10 @@ def _check_blocks(tensors: _Tensors, device: int, memory: Memory) -> None:
     is_live = blocks.is_live & (memory.segments.device[blocks.segment_id] == device)
     addresses, sizes = blocks.addr[is_live].tolist(), blocks.block_bytes[is_live].tolist()
     room = dict(zip(addresses, sizes, strict=True))
-    n_held = sum(
-        all((tensor.n_bytes or 0) <= room.get(addr, -1) for tensor in rows)
-        for addr, rows in tensors.items()
-    )
+    n_held = 0
+    for addr, rows in tensors.items():
+        block_bytes = room.get(addr, -1)
+        n_held += all((tensor.n_bytes or 0) <= block_bytes for tensor in rows)
     if 2 * n_held < len(tensors):
         raise InputError(
             f"only {n_held} of its {len(tensors)} addresses are those of live blocks that have "

@@ -287,7 +287,7 @@ def _message_title(answer: MessageAnswer) -> str:
     if not answer.backend or answer.kind == SUMMARY.name:
         return answer.kind
     device = "" if answer.message.device is None else f" on device {answer.message.device}"
-    # Of a text that does not say whose memory it was, no device is named.
+    # No device is named if the text does not say whose memory it was.
     backend = "" if answer.backend == "device" else f"{answer.backend} "
     title = _OTHER_TITLES.get(answer.cause, f"{backend}out of memory{device}")
     rank = f" ({answer.rank})" if answer.rank else ""
