@@ -96,8 +96,11 @@ class LineCalls:
         if path not in self._marks:
             marks = np.zeros(len(self._python) + 1, bool)
             marks[-1] = True
-            for stack in self._stacks_by_frame(path[-1]).tolist():
-                marks[stack] = self.path(stack)[: len(path)] == path
+            ends = self._python.offsets[1:]
+            stacks = self._stacks_by_frame(path[-1])
+            stacks = stacks[np.diff(self._python.offsets)[stacks] >= len(path)]
+            entries = ends[stacks][:, None] - np.arange(1, len(path) + 1)
+            marks[stacks] = (self._python.frame_ids[entries] == path).all(axis=1)
             self._marks[path] = marks
         return self._marks[path]
 

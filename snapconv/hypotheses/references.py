@@ -219,7 +219,8 @@ class _Paths:
     def __init__(
         self, calls: LineCalls, analysis: DeviceAnalysis, stack: Int32Column
     ) -> None:
-        paths = {number: calls.path(number) for number in stack.tolist()}
+        first_values = np.sort(number_groups(stack)[0])
+        paths = {number: calls.path(number) for number in stack[first_values].tolist()}
         self.calls = calls
         self.function = _functions(analysis, set(chain.from_iterable(paths.values())))
         self.first: dict[int, int] = {}

@@ -1,5 +1,6 @@
 """Everything that a detector looks at, and the form of its result."""
 
+import copy
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,11 +13,14 @@ from snapconv.columns import (
     Int64Column,
     has_code,
     is_among,
+    rows_of,
 )
 from snapconv.hypotheses.changes import Change, Demand, Peak
 from snapconv.hypotheses.line_calls import LineCalls
+from snapconv.hypotheses.references import ends_without_graph
 from snapconv.phases.trace_phases import Phase
 from snapconv.stacks.project_lines import SourceLine
+from snapconv.torch_knowledge.frame_patterns import Role
 
 # A change of the program is worth it from this part of the peak on; a price, from the second on.
 LEAST_SHARE, LEAST_SHARE_OF_TRADE = 0.01, 0.05
@@ -70,6 +74,28 @@ class Evidence:
         self.end = self.features.end
         self.live = self.table.live_at(self.moment.event)
         self.bytes_of = self.table.bytes_of
+
+    def at(self, moment: Peak) -> "Evidence":
+        """Return the evidence at another moment; the rest is not computed again."""
+        evidence = copy.copy(self)
+        evidence.moment = moment
+        evidence.live = self.table.live_at(moment.event)
+        return evidence
+
+    @cached_property
+    def saved(self) -> Int64Column:
+        """What autograd saves in forward for backward.
+
+        What backward computes again is saved there, outside of the forward's hooks.
+        """
+        features = self.features
+        is_saved = self.has(Trait.SAVED) & features.is_freed_by_engine & features.is_traced
+        return rows_of(is_saved & ~features.made_through(Role.RECOMPUTE))
+
+    @cached_property
+    def saved_ends(self) -> Int64Column:
+        """The event from which each saved allocation would be free if no graph kept it."""
+        return ends_without_graph(self.calls, self.analysis, self.saved)
 
     @cached_property
     def is_computed(self) -> BoolColumn:

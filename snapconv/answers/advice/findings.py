@@ -729,6 +729,10 @@ class _ChangeLog:
         self._keys.add(key)
         return is_new
 
+    def is_settled(self, kind: Kind) -> bool:
+        """Return whether a kind that is found but once was detected already."""
+        return kind.sort != FAULT and (kind.slug, None) in self._keys
+
     def add(self, change: Change) -> None:
         self.changes.append(change)
         self._is_changed[change.rows] = True
@@ -745,8 +749,8 @@ def _allocated(evidence: Evidence, kinds: Sequence[Kind]) -> list[Finding]:
         chosen = [kind for kind in kinds if kind.sort in sorts and not kind.is_of_reserved]
         moment = demand.without(change_log.changes) if is_beside else demand.peak
         for _ in range(_ROUNDS):
-            round_evidence = replace(evidence, moment=moment)
-            new_findings = _round(round_evidence, chosen, change_log, is_beside=is_beside)
+            evidence = evidence.at(moment)
+            new_findings = _round(evidence, chosen, change_log, is_beside=is_beside)
             if not new_findings:
                 break
             findings += new_findings
@@ -760,6 +764,8 @@ def _round(
     """Return the new findings at one moment, and add their changes to those found before."""
     findings = []
     for kind in kinds:
+        if change_log.is_settled(kind):
+            continue
         for detected in kind.detect(evidence):
             if not change_log.is_new(kind, detected):
                 continue

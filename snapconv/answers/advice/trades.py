@@ -9,7 +9,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
-from snapconv.classification.categories import ABOUT, Category, Trait
+from snapconv.classification.categories import ABOUT, Category
 from snapconv.classification.categories import Evidence as NameEvidence
 from snapconv.classification.features import at
 from snapconv.columns import (
@@ -21,6 +21,7 @@ from snapconv.columns import (
     has_code,
     is_among,
     last_before,
+    plain_rows,
     rows_of,
 )
 from snapconv.hypotheses.batch_growth import GROWING, batch_of
@@ -32,7 +33,6 @@ from snapconv.hypotheses.changes import (
     scaled_batch,
     smaller,
 )
-from snapconv.hypotheses.references import ends_without_graph
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.units import format_bytes, optional
@@ -333,36 +333,39 @@ def _scaled_queries(evidence: Evidence, softmax: int, rows: Int64Column) -> Int6
 def _layers(
     evidence: Evidence, softmaxes: Int64Column, is_inner: BoolColumn
 ) -> Iterator[tuple[int, Int64Column]]:
-    """Yield softmaxes, each with the memory that its module made nearest to it.
+    """Yield softmaxes, each with the inner rows that its module made nearest to it.
 
     Equal layers follow one another without a break.
     """
-    stacks = distinct(evidence.stack_id[softmaxes]).tolist()
-    for module in set(map(evidence.calls.module_call, stacks)) - {()}:
-        is_of_module = evidence.calls.made_within(module)
-        module_softmaxes = softmaxes[is_of_module[softmaxes]]
+    inner_rows = rows_of(is_inner)
+    softmax_stacks = evidence.stack_id[softmaxes]
+    inner_stacks = evidence.stack_id[inner_rows]
+    for module in set(
+        map(evidence.calls.module_call, distinct(softmax_stacks).tolist())
+    ) - {()}:
+        is_of_module = evidence.calls.is_within(module)
+        module_softmaxes = softmaxes[is_of_module[softmax_stacks]]
+        module_rows = inner_rows[is_of_module[inner_stacks]]
         alloc = np.sort(evidence.alloc[module_softmaxes].astype(np.int64))
         middles = (alloc[1:] + alloc[:-1]) // 2
-        nearest = np.searchsorted(middles, evidence.alloc)
-        for part in grouped(rows_of(is_inner & is_of_module), nearest):
-            yield int(module_softmaxes[nearest[part[0]]]), part
+        nearest = np.searchsorted(middles, evidence.alloc[module_rows])
+        for part in grouped(np.arange(len(module_rows)), nearest):
+            yield int(module_softmaxes[nearest[part[0]]]), module_rows[part]
 
 
 def _originals(evidence: Evidence, copies: Int64Column, candidates: Int64Column) -> int:
     """Return the bytes of the originals of copies: in use then, and one to three times as large."""
     alloc = evidence.alloc
     sizes = evidence.sizes
-    originals = candidates[~evidence.features.is_freed_by_engine[candidates]]
+    rows = candidates[~evidence.features.is_freed_by_engine[candidates]]
+    # The largest first: queries, keys and values are often parts of one tensor.
+    rows = rows[np.argsort(-sizes[rows], kind="stable")]
+    originals = list(plain_rows(rows, sizes[rows], alloc[rows], evidence.end[rows]))
     n_more_copies: dict[int, int] = {}  # that each original can have
-    for copy in copies.tolist():
-        size = int(sizes[copy])
-        is_live = (alloc[originals] < alloc[copy]) & (evidence.end[originals] > alloc[copy])
-        live = originals[is_live]
-        fitting = live[(sizes[live] % size == 0) & (sizes[live] <= 3 * size)]
-        # The largest first: queries, keys and values are often parts of one tensor.
-        order = np.argsort(-sizes[fitting], kind="stable")
-        for row in fitting[order].tolist():
-            if n_more_copies.setdefault(row, int(sizes[row]) // size):
+    for size, event in plain_rows(sizes[copies], alloc[copies]):
+        for row, n_bytes, begin, end in originals:
+            is_fitting = begin < event < end and n_bytes % size == 0 and n_bytes <= 3 * size
+            if is_fitting and n_more_copies.setdefault(row, n_bytes // size):
                 n_more_copies[row] -= 1
                 break
     return int(evidence.table.block_bytes[list(n_more_copies)].sum())
@@ -465,13 +468,10 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
 def _moved(evidence: Evidence) -> Change:
     """Return the change that has the saved tensors on the CPU while no operation needs them."""
     features = evidence.features
-    # What backward computes again is saved there, outside of the forward's hooks.
-    is_saved = evidence.has(Trait.SAVED) & features.is_freed_by_engine & features.is_traced
-    rows = rows_of(is_saved & ~features.made_through(Role.RECOMPUTE))
+    rows = evidence.saved
     freed = features.end[rows]
     # Nothing but the graph holds it when backward begins; it comes back for its own operation.
-    ends = ends_without_graph(evidence.calls, evidence.analysis, rows)
-    first = np.minimum(ends, features.next_backward[rows])
+    first = np.minimum(evidence.saved_ends, features.next_backward[rows])
     last = np.maximum(last_before(np.sort(freed), freed), first)
     return freed_from(evidence.analysis, rows, first, last)
 
