@@ -7,6 +7,7 @@ event takes one.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.classification.categories import Category
 from snapconv.columns import (
     Int64Column,
+    chunks,
     plain_rows,
     rows_of,
     run_starts,
@@ -42,17 +44,26 @@ def write_trace(output: Path, analysis: Analysis, *, force: bool) -> None:
         file.write(b'{"displayTimeUnit":"ms","traceEvents":[')
         separator = b"\n"
         for pid, device in enumerate(analysis.devices, 1):
-            for phase, event in _events(device):
-                file.write(separator + write_json({"ph": phase, "pid": pid, **event}))
+            for lines in chain(_span_lines(device, pid), _counter_lines(device, pid)):
+                file.write(separator + lines)
                 separator = b",\n"
         file.write(b"\n]}\n")
 
 
-def _events(analysis: DeviceAnalysis) -> Iterator[tuple[str, _Event]]:
+def _times(analysis: DeviceAnalysis) -> Int64Column:
+    """Return the time of each event."""
     events = analysis.device.events
-    times = (
-        np.arange(len(events), dtype=np.int64) if events.time_us is None else events.time_us
-    )
+    return np.arange(len(events)) if events.time_us is None else events.time_us
+
+
+def _span_lines(analysis: DeviceAnalysis, pid: int) -> Iterator[bytes]:
+    """Yield the events of the threads, and of the names, each as a line."""
+    for phase, event in _span_events(analysis):
+        yield write_json({"ph": phase, "pid": pid, **event})
+
+
+def _span_events(analysis: DeviceAnalysis) -> Iterator[tuple[str, _Event]]:
+    times = _times(analysis)
     process = f"{device_name(analysis.device.device)} memory"
     yield _METADATA, {"name": "process_name", "args": {"name": process}}
     tid = 0
@@ -68,12 +79,23 @@ def _events(analysis: DeviceAnalysis) -> Iterator[tuple[str, _Event]]:
                 _SLICE,
                 {"tid": tid, "name": text, "ts": begin, "dur": length, "args": details},
             )
+
+
+def _counter_lines(analysis: DeviceAnalysis, pid: int) -> Iterator[bytes]:
+    """Yield the events of the counters, many lines at a time: a trace has millions of them."""
+    times = _times(analysis)
     for name, start, after in _curves(analysis):
+        begin = write_json({"ph": _COUNTER, "pid": pid, "name": name})[:-1] + b',"ts":'
         changes = rows_of(np.diff(after, prepend=start))
-        first_time = int(times[0]) if len(times) else 0
-        yield _COUNTER, {"name": name, "ts": first_time, "args": {"bytes": start}}
-        for time, n_bytes in plain_rows(times[changes], after[changes]):
-            yield _COUNTER, {"name": name, "ts": time, "args": {"bytes": n_bytes}}
+        first_time = times[:1] if len(times) else [0]
+        change_times = np.append(first_time, times[changes])
+        n_bytes = np.append(start, after[changes])
+        for part in chunks(len(n_bytes)):
+            rows = np.column_stack((change_times[part], n_bytes[part]))
+            # "[[1,2],[3,4]]" has the numbers of two lines: what stands between them is put there.
+            numbers = write_json(rows)[2:-2].replace(b"],[", b"\n")
+            texts = numbers.replace(b",", b',"args":{"bytes":')
+            yield begin + texts.replace(b"\n", b"}},\n" + begin) + b"}}"
 
 
 def _tracks(analysis: DeviceAnalysis) -> Iterator[tuple[str, list[_Span]]]:
