@@ -29,7 +29,7 @@ FILES = [
 ]
 RUNS = "document.title='run'"
 HOSTILE = f'</script><script>{RUNS}</script><img src=x onerror="{RUNS}">\'&\u202e\u2066'
-TABS = {"1": "live", "2": "allocations", "3": "map", "4": "range", "5": "times"}
+TABS = {"1": "live", "2": "allocations", "3": "map", "4": "range", "5": "events", "6": "times"}
 OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 BYTES = re.compile(r"[\d.]+ [KMGT]?i?B")
 
@@ -62,7 +62,7 @@ def test_the_page_of_every_file_opens_without_an_error(browser, page_of, path):
     for key, tab in TABS.items():
         browser.press(key)
         (shown,) = browser.each("[aria-selected=true]", "e.dataset.tab")
-        assert shown in {tab, "range"}  # most files have no times
+        assert shown in {tab, "events"}  # most files have no times
     assert browser.run(OVERFLOW) <= 0
 
 
@@ -332,7 +332,7 @@ def test_the_map_has_the_reserved_bytes(page, analysis):
 
 
 def test_times_stand_beside_the_memory(page):
-    page.press("5")
+    page.press("6")
     rows = page.run(
         "return [...document.querySelectorAll('.times tbody tr')].map(e => e.textContent)"
     )
@@ -586,3 +586,36 @@ def test_two_files_are_one_flame_graph_of_what_differs(browser, page_of, moved):
     }
     browser.each(".compare .cell", "e.title.startsWith('log.py in') && e.click()")
     assert browser.each(".compare .cell", "e.title.split(' ')[0]") == ["all", "log.py", "log.py:3"]
+
+
+def test_the_list_of_events_has_each_with_its_effect_and_a_click_chooses_it(page, analysis):
+    page.press("p", "5")
+    assert page.text(".events h3") == "Events 500 to 549 of 814"
+    table, events = analysis.allocations, analysis.device.events
+    read = "[+e.dataset.event, e.children[1].textContent, +e.dataset.bytes]"
+    rows = page.each(".events tbody tr", read)
+    for event, action, n_bytes in rows:
+        at = {"alloc": table.alloc_event, "free": table.freed_event, "reusable": table.end_event}
+        if action in at:
+            assert n_bytes in table.block_bytes[at[action] == event].tolist()
+        if action == "segment":
+            assert n_bytes == events.size[event]
+    allocs = [event for event, action, _ in rows if action == "alloc"]
+    is_on_page = (table.alloc_event >= 500) & (table.alloc_event < 550)
+    assert allocs == sorted(table.alloc_event[is_on_page].tolist())
+    page.run(
+        "document.querySelector('.events tr[data-event=\"' + arguments[0] + '\"]').click()",
+        allocs[0],
+    )
+    assert f"'#{allocs[0]}'" in page.text(".detail code")
+    assert int(page.run("return document.querySelector('.moment').value")) == allocs[0]
+    page.choose("Earlier")
+    assert page.text(".events h3") == "Events 450 to 499 of 814"
+
+
+def test_the_list_of_events_has_failures(browser, page_of, failing_file):
+    browser.open(page_of(failing_file), "#t=events")
+    actions = browser.each(".events tbody tr", "[e.children[1].textContent, +e.dataset.bytes]")
+    assert [size for action, size in actions if action == "out of memory"] == [1 << 30, 2 << 30]
+    assert [size for action, size in actions if action == "alloc"] == [2048, 6144, 512]
+    assert browser.each(".events tr.chosen td.alarm", "e.textContent") == ["out of memory"]

@@ -27,6 +27,15 @@ export function button(text: string, title: string, act: () => void, name = "but
   return el("button", { class: name, text, title, attrs: { type: "button" }, on: { click: act } });
 }
 
+/** Enter and the space bar act on a row as a click does. */
+export function onEnter(act: () => void): (event: KeyboardEvent) => void {
+  return (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    act();
+  };
+}
+
 /** A row of buttons of which one is chosen. */
 export function choice<T extends string>(
   label: string,

@@ -8,6 +8,7 @@ import { ComparePart } from "./compare.ts";
 import { DetailPanel } from "./detail.ts";
 import { button, choice, clear, el, swatch } from "./dom.ts";
 import { formatCount } from "./format.ts";
+import { EventsPart } from "./events.ts";
 import { fileDetails, fileLine, headOf } from "./head.ts";
 import { openHelp } from "./help.ts";
 import { LivePart } from "./live.ts";
@@ -27,6 +28,7 @@ const TAB_NAMES: Record<Tab, string> = {
   allocations: "Allocations",
   map: "Allocator map",
   range: "Range",
+  events: "Events",
   times: "Times",
 };
 
@@ -129,6 +131,7 @@ class Page {
       ["allocations", this.allocations],
       ["map", this.map],
       ["range", new RangePart(app)],
+      ["events", new EventsPart(app)],
     ];
     if (app.devices.some((device) => device.file.times)) parts.push(["times", times]);
     if (app.page.is_comparison) parts.unshift(["compare", new ComparePart(app)]);

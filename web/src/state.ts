@@ -5,7 +5,7 @@ import type { Frames, Grouping } from "./tree.ts";
 
 /** What the colours of allocations stand for. */
 export type Coloring = "category" | "line" | "stack";
-export type Tab = "live" | "allocations" | "map" | "range" | "times" | "compare";
+export type Tab = "live" | "allocations" | "map" | "range" | "events" | "times" | "compare";
 
 export interface State {
   device: number;
@@ -28,7 +28,7 @@ export interface State {
   range: readonly number[];
 }
 
-const TABS: readonly string[] = ["live", "allocations", "map", "range", "times", "compare"];
+const TABS: readonly string[] = ["live", "allocations", "map", "range", "events", "times", "compare"];
 
 export function toHash(state: State): string {
   const parts: [string, string][] = [

@@ -2,7 +2,7 @@
 
 import type { App } from "./app.ts";
 import { colorOf, css } from "./colors.ts";
-import { button, clear, el, swatch } from "./dom.ts";
+import { button, clear, el, onEnter, swatch } from "./dom.ts";
 import { counted, formatBytes, formatCount, formatShare } from "./format.ts";
 import type { Live } from "./rows.ts";
 import { placeOf, withoutFolders } from "./tree.ts";
@@ -148,12 +148,7 @@ export class LiveTable {
         attrs: { tabindex: "0", "data-kind": String(line.kind), "data-bytes": String(line.bytes) },
         on: {
           click: choose,
-          keydown: (event: KeyboardEvent) => {
-            if (event.key === "Enter" || event.key === " ") {
-              event.preventDefault();
-              choose();
-            }
-          },
+          keydown: onEnter(choose),
         },
       },
       ...cells,
