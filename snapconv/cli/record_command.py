@@ -53,7 +53,11 @@ class RecordCommand(Command):
     """The command line of ``record``, which refuses snapconv's options behind the script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse it; with ``--`` before the script, all that follows is the script's."""
+        """Parse it; ``python`` before the script is left out.
+
+        Refuse snapconv's own options behind the script, but not if ``--`` stands before it: then
+        all that follows is the script's. Refuse a launcher whose line cannot be simulated.
+        """
         from snapconv.recorder.program.entry import refuse_launcher, strip_interpreter
         from snapconv.recorder.program.launch_line import is_launch
 
@@ -62,7 +66,7 @@ class RecordCommand(Command):
         params = ctx.params
         entry = params["entry"]
         arguments = params["args"] or []
-        before = words[: len(words) - len(arguments) - 1]
+        before = words[: len(words) - len(arguments) - 1]  # one word is the script
         command = [
             "snapconv",
             "record",
@@ -263,7 +267,7 @@ def record(
     arguments = launch.program.args or []
     _check_for_providers(user_program, arguments, batch_size)
     simulation = simulation_options(launch.simulated, device, ranks=chosen)
-    _run_as_it_is_unless(chosen, user_program, arguments)
+    _run_unrecorded_unless(chosen, user_program, arguments)
     upload = _upload(output)
     capture = _capture_path(
         output if output and not upload else None, user_program.stem, simulation
@@ -290,7 +294,8 @@ def record(
     )
 
 
-def _run_as_it_is_unless(ranks: frozenset[int], entry: "Entry", args: list[str]) -> None:
+def _run_unrecorded_unless(ranks: frozenset[int], entry: "Entry", args: list[str]) -> None:
+    """Unless this process is one of the ranks to record, run the program alone, and end with it."""
     from snapconv.recorder.job import is_chosen
     from snapconv.recorder.record import watch
 

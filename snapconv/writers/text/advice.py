@@ -19,7 +19,11 @@ _MUCH_CACHED = 0.05
 
 
 def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterator[str]:
-    """Show what to change; ``cached`` is in no goal, ``growing`` names a line that may grow."""
+    """Show what to change.
+
+    ``cached`` are the bytes that torch keeps cached beyond the peak: a goal that follows from a
+    capacity is without them. ``growing`` names a line that may grow; empty for none.
+    """
     yield _headline(advice)
     if advice.unknown:
         yield f"  {advice.unknown}"

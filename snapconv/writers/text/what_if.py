@@ -80,9 +80,7 @@ def _refused_lines(trials: SettingTrials) -> Iterator[str]:
         groups[f"{action} {trials.refused[name]}"].append(name)
     yield from (f"  {reason}: {_grouped(names)}" for reason, names in groups.items())
     caution = backend_of_kind(device_kind(trials.device)).caution
-    if caution and any(
-        tried_names.name != ONE_STREAM for tried_names in trials.alternatives
-    ):
+    if caution and any(tried.name != ONE_STREAM for tried in trials.alternatives):
         yield f"  before you set {trials.variable}: {caution}"
 
 
