@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.moments import missing
 from snapconv.errors import InputError
 from snapconv.phases.annotation_spans import find_spans
 from snapconv.units import counted, device_name, shortened
@@ -63,7 +64,7 @@ def _event(analysis: DeviceAnalysis, text: str, *, is_end: bool) -> int:
         number = int(bound["iteration"])
         iterations = analysis.iterations
         if number >= len(iterations):
-            raise _missing(analysis, text, counted(len(iterations), "iteration"))
+            raise missing(analysis, text, counted(len(iterations), "iteration"))
         iteration = iterations[number]
         return max(iteration.last_event if is_end else iteration.first_event, 0)
     if bound["name"] is not None:
@@ -72,7 +73,7 @@ def _event(analysis: DeviceAnalysis, text: str, *, is_end: bool) -> int:
         return _event_at(analysis, float(bound["seconds"]), is_end=is_end)
     event = int(bound["event"] or 0)
     if event >= analysis.n_events:
-        raise _missing(analysis, f"event {event}", counted(analysis.n_events, "event"))
+        raise missing(analysis, f"event {event}", counted(analysis.n_events, "event"))
     return event
 
 
@@ -82,7 +83,7 @@ def _event_of_annotation(analysis: DeviceAnalysis, name: str, *, is_end: bool) -
     rows = np.flatnonzero([texts[i] == name for i in spans.name_id.tolist()])
     rows = rows[spans.last_event[rows] >= spans.first_event[rows]]
     if not len(rows):
-        raise _missing(analysis, f"annotation {shortened(name, 60)!r} with events", "none")
+        raise missing(analysis, f"annotation {shortened(name, 60)!r} with events", "none")
     return int(spans.last_event[rows].max() if is_end else spans.first_event[rows].min())
 
 
@@ -96,7 +97,3 @@ def _event_at(analysis: DeviceAnalysis, seconds: float, *, is_end: bool) -> int:
     if is_end:
         return int(np.searchsorted(times, time_us, side="right")) - 1
     return int(np.searchsorted(times, time_us, side="left"))
-
-
-def _missing(analysis: DeviceAnalysis, bound: str, has: str) -> InputError:
-    return InputError(f"{device_name(analysis.device.device)} has no {bound}; it has {has}")

@@ -102,7 +102,7 @@ def _numbered_event(analysis: DeviceAnalysis, number: int) -> FoundMoment:
     if not first <= number < first + n_events:
         has = f"events {first} to {first + n_events - 1}"
         is_part = n_events and n_events < analysis.n_file_events
-        raise _missing(
+        raise missing(
             analysis, f"event {number}", has if is_part else counted(n_events, "event")
         )
     return FoundMoment(number - first, f"event {number}")
@@ -125,7 +125,7 @@ def _failed_allocation(analysis: DeviceAnalysis, number: int) -> FoundMoment:
         has = (
             counted(len(failed), "failed allocation") if failed else "no failed allocation"
         )
-        raise _missing(analysis, f"oom:{number}", has)
+        raise missing(analysis, f"oom:{number}", has)
     return FoundMoment(failed[number - 1], f"failed allocation {number} of {len(failed)}")
 
 
@@ -135,7 +135,7 @@ def _iteration(analysis: DeviceAnalysis, number: int) -> FoundMoment:
     first = len(iterations) - len(analysis.traced_iterations)
     if not first <= number <= last:
         has = f"iterations {first} to {last}" if last > first else f"iteration {last}"
-        raise _missing(analysis, f"iteration {number}", has)
+        raise missing(analysis, f"iteration {number}", has)
     return FoundMoment(iterations[number].peak_event, f"the peak of iteration {number}")
 
 
@@ -146,7 +146,7 @@ def _annotation(analysis: DeviceAnalysis, name: str) -> FoundMoment:
     shown = shortened(name, _MOST_OF_NAME)
     rows = np.flatnonzero([span_name == name for span_name in names])
     if not len(rows):
-        raise _missing(analysis, f"annotation {shown!r}", _annotation_list(names))
+        raise missing(analysis, f"annotation {shown!r}", _annotation_list(names))
     # Levels before the first event, and after each: a span has that of before it, and those of its
     # events.
     levels = np.append(analysis.replay.allocated.start, analysis.replay.allocated.after)
@@ -171,7 +171,8 @@ def _annotation_list(span_names: Sequence[str]) -> str:
     return f"the annotations {listed}{f' and {n_more} more' if n_more > 0 else ''}"
 
 
-def _missing(analysis: DeviceAnalysis, moment: str, has: str) -> InputError:
+def missing(analysis: DeviceAnalysis, moment: str, has: str) -> InputError:
+    """Return the error for a moment or a bound that a device does not have."""
     return InputError(
         f"{device_name(analysis.device.device)} has no {moment}; it has {has}"
     )

@@ -504,9 +504,7 @@ def _values_of_kind(
 
     The shape and the type of a tensor are its request.
     """
-    near = log.text[
-        max(match.start() - _MOST_OF_TRACEBACK, 0) : match.start() + _MOST_OF_TRACEBACK
-    ]
+    near = log.around(match.start(), _MOST_OF_TRACEBACK)
     values = _values((match.re, *map(squeezed, (*kind.seen, *kind.also))), near)
     if "tried_mib" in values:
         values = {"tried": values.pop("tried_mib")} | values
@@ -568,9 +566,7 @@ def _explain_kind(
     backend = values.pop("backend", kind.backend)
     row = _row_by_figures(kind, values)
     next_step = _next_step(row, values, backend_of_kind(backend).monitor)
-    near = log.text[
-        max(match.start() - _MOST_OF_MESSAGE, 0) : match.start() + _MOST_OF_MESSAGE
-    ]
+    near = log.around(match.start(), _MOST_OF_MESSAGE)
     if not squeezed(OF_NVIDIA).search(near):
         for words, monitor in MONITORS:
             if squeezed(words).search(near):
@@ -686,7 +682,7 @@ def _explain_allocator(log: CompactText, start: int, text: str) -> MessageAnswer
 
 def _step_where(answer: MessageAnswer, log: CompactText, start: int, text: str) -> str:
     """Return the next step, by the figures of a message and by what stands around it."""
-    above = log.text[max(start - _MOST_OF_TRACEBACK, 0) : start]
+    above = log.before(start, _MOST_OF_TRACEBACK)
     step = _exact_step(answer, above + text)
     is_own_request = answer.cause == OomCause.TOO_LARGE or step.startswith(SHAPES)
     if is_own_request and squeezed(MOVING).search(above):
@@ -701,7 +697,7 @@ def _less_where(answer: MessageAnswer, log: CompactText, start: int) -> str:
     if step != LESS:
         return step
     # A line of the program itself computes; torch's own last frame may be of either.
-    path = _last_path(log.text[max(start - _MOST_OF_TRACEBACK, 0) : start])
+    path = _last_path(log.before(start, _MOST_OF_TRACEBACK))
     is_own_line = bool(path) and "torch" not in path
     if _is_nothing_freed(answer) and "inforward" not in log.text and not is_own_line:
         return NOTHING_FREED
@@ -720,7 +716,7 @@ def _last_path(traceback: str) -> str:
 
 def _words_around(log: CompactText, start: int) -> str | None:
     """Return the step that fits what a person says around a message of when it came."""
-    near = log.text[max(start - _MOST_OF_MESSAGE, 0) : start + _MOST_OF_MESSAGE]
+    near = log.around(start, _MOST_OF_MESSAGE)
     matches = (step for words, step in WORDS_AROUND if squeezed(words).search(near))
     return next(matches, None)
 

@@ -139,6 +139,14 @@ class CompactText:
         line = bisect_right(self.ends, position)
         return self.lines[max(line - n_lines, 0) : line + n_lines + 1]
 
+    def before(self, position: int, n_characters: int) -> str:
+        """Return at most so many characters before a position."""
+        return self.text[max(position - n_characters, 0) : position]
+
+    def around(self, position: int, n_characters: int) -> str:
+        """Return at most so many characters before a position, and as many from it on."""
+        return self.text[max(position - n_characters, 0) : position + n_characters]
+
     def drop_repeats(self) -> "CompactText":
         """Leave out of a long log the lines that differ in digits alone from many before them."""
         if len(self.lines) < _LONG_LOG:
