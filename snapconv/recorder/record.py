@@ -381,7 +381,7 @@ def _outcome(
 ) -> RecordOutcome:
     late_notes = list(driver.guards.notes())
     if simulation is not None:
-        late_notes += simulation.faults()
+        late_notes += simulation.late_notes()
     policy.notes += [note for note in late_notes if note not in policy.notes]
     exit_code = exit_code_of(raised)
     guard = driver.guard

@@ -9,7 +9,8 @@ without; both name the module that does it: ``cuda`` torch.cuda and torch._C, ``
 they have no answer for, ``tensors`` methods and places of tensors, ``legacy_types`` types such as
 torch.cuda.FloatTensor, ``generators`` random numbers, ``kernels`` what only a GPU computes,
 ``same_device`` the errors of tensors on two devices, ``process_groups`` and ``collectives``
-torch.distributed, ``compilation`` torch.compile, ``unwritten_files`` what saves.
+torch.distributed, ``worker_processes`` torch.multiprocessing, ``compilation`` torch.compile,
+``unwritten_files`` what saves.
 """
 
 import warnings
@@ -39,9 +40,11 @@ class Simulation:
     def __init__(self, options: SimulationOptions, changed: Changed) -> None:
         from snapconv.simulation.tracker import Tracker
         from snapconv.simulation.unwritten_files import UnwrittenFiles
+        from snapconv.simulation.worker_processes import WorkerProcesses
 
         self.machine = Machine(options)
         self.tracker = Tracker(self.machine)
+        self._workers = WorkerProcesses(self.machine)
         self._changed = changed
         self._files = None if options.compute else UnwrittenFiles(self.tracker)
 
@@ -52,13 +55,17 @@ class Simulation:
         unwritten = self._files.notes() if self._files else ()
         return (
             *changed_notes(self._changed),
-            *self.faults(),
+            *self.late_notes(),
             *self.machine.notes.values(),
             *object_notes(self.machine),
             *self.tracker.values_read.notes(),
             *self.tracker.routing.notes(),
             *unwritten,
         )
+
+    def late_notes(self) -> tuple[Note, ...]:
+        """Return notes that the program may cause until its end, also after its recording."""
+        return (*self.faults(), *self._workers.notes())
 
     def faults(self) -> tuple[Note, ...]:
         """Return notes on what a fault of ours has left to the CPU."""
@@ -109,6 +116,7 @@ class Simulation:
             tensors.patch_factories(tracker, patches)
             generators.patch_generators(machine, tracker.generators, patches)
             same_device.patch_doubts(tracker.mark_doubtful, patches)
+            self._workers.patch(patches)
             self._patch_features(patches)
             if self._files is not None:
                 unwritten_files.patch_files(self._files, patches)

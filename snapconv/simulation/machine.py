@@ -154,6 +154,11 @@ class Machine:
         self._is_busy = False
         self._late_frees: deque[tuple[int, int]] = deque()
 
+    @property
+    def has_started(self) -> bool:
+        """Say whether the program has used a device: its settings are read then."""
+        return not self._reads_environment
+
     def _device(self, index: int) -> Device:
         statistics = Statistics()
         addresses = AddressSpace(_FIRST_ADDR + index * _ADDRS_PER_DEVICE)

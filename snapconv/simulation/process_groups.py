@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import partial, wraps
 from importlib import import_module
@@ -134,9 +134,9 @@ def _init_process_group(
 def _forget_shardings() -> None:
     """Let DTensor forget its plans: the next job's mesh may be equal, and its groups are others."""
     if _SHARDING.rpartition(".")[0] in sys.modules:
-        forget = getattr(import_module(_SHARDING), "_clear_sharding_prop_cache", None)
-        if forget is not None:
-            forget()
+        # As the process ends, torch has taken away what this module wants as it is imported.
+        with suppress(AttributeError):
+            import_module(_SHARDING)._clear_sharding_prop_cache()
 
 
 def _patch_random(patches: Patches) -> None:
