@@ -135,9 +135,11 @@ class Session:
     def tree(
         self, moment: str = "peak", *, by: str = "line", all_frames: bool = False
     ) -> "Answers[answer_types.MemoryTree]":
-        """Arrange live memory as a tree, by ``line``, ``module``, ``operation`` or ``category``.
+        """Arrange live memory as a tree, by lines or what groups them.
 
-        Raises what ``at`` raises.
+        ``by`` is ``line``, ``module``, ``operation``, ``category``, ``compile-context``,
+        ``annotation``, ``pool``, ``stream``, ``thread`` or ``size``, or several with commas such as
+        ``module,category``. Raises what ``at`` raises, and ValueError for another text.
         """
         from snapconv.answers.moments import find_moment
         from snapconv.answers.tree import find_tree

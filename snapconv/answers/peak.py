@@ -30,6 +30,7 @@ from snapconv.classification.categories import (
 from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
 from snapconv.columns import (
     BoolColumn,
+    Int64Column,
     count_of,
     first_known,
     number_groups,
@@ -267,22 +268,36 @@ def totals_by_operation(
 def totals_by_pool(
     analysis: DeviceAnalysis, live: BoolColumn, layout: MemoryLayout
 ) -> tuple[PoolTotal, ...]:
-    """Sum by memory pool and stream; a block whose events name no pool has that of its segment."""
-    allocations = analysis.allocations
+    """Sum by memory pool and stream."""
     pools = analysis.snapshot.pools
-    segment_pools = unknown_column(len(allocations))
-    segment_pools[layout.blocks.allocation] = layout.segments.pool_id[layout.blocks.segment]
-    pool_id = first_known(allocations.pool_id.astype(np.int64), segment_pools)
+    pool_id = pool_ids(analysis, layout)
 
     def pool_and_stream(pool: int, stream: int) -> tuple[tuple[int, int] | None, int]:
         return pools[pool] if pool >= 0 else None, stream
 
-    sums = sums_by_name(analysis, live, pool_and_stream, pool_id, allocations.stream)
+    sums = sums_by_name(
+        analysis, live, pool_and_stream, pool_id, analysis.allocations.stream
+    )
     rows = [
         PoolTotal(*key, total.n_allocations, total.block_bytes)
         for key, total in sums.items()
     ]
     return most_first(rows, _pool_name)
+
+
+def pool_ids(analysis: DeviceAnalysis, layout: MemoryLayout) -> Int64Column:
+    """Return the pool of every allocation, where its events name none that of its segment."""
+    allocations = analysis.allocations
+    segment_pools = unknown_column(len(allocations))
+    segment_pools[layout.blocks.allocation] = layout.segments.pool_id[layout.blocks.segment]
+    return first_known(allocations.pool_id.astype(np.int64), segment_pools)
+
+
+def pool_shown(pool: tuple[int, int] | None) -> str:
+    """Name a memory pool as people know it."""
+    if pool is None:
+        return "pool not known"
+    return "default pool" if pool == (0, 0) else f"private pool {pool}"
 
 
 def _pool_name(row: PoolTotal) -> tuple[str, int]:

@@ -103,10 +103,12 @@ def tree(
     *,
     at: MomentOption = "peak",
     by: Annotated[
-        Literal["line", "module", "operation", "category"],
+        str,
         typer.Option(
             metavar="WHAT",
-            help="line, module, operation or category. Default: line.",
+            help="line, module, operation, category, compile-context, annotation, pool, stream, "
+            "thread or size; several with commas, outermost first, such as module,category. "
+            "Default: line.",
             show_default=False,
         ),
     ] = "line",
@@ -123,11 +125,13 @@ def tree(
     """Show live memory as a tree of lines, modules or operations.
 
     Each row has its total and its own bytes. --by groups the tree. Example: snapconv tree
-    run.pickle --by module
+    run.pickle --by module,category
     """
+    from snapconv.answers.tree_levels import parse_levels
     from snapconv.writers.text.moment import MOST_NODES, tree_lines
 
     name = moment(at)
+    parsed(by, parse_levels, "--by")
     session = session_of(snapshot, read)
     n_most = MOST_NODES if top is None else top
     answers = []

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heappop, heappush
+from itertools import islice
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from snapconv.columns import (
     Int8Column,
@@ -37,6 +40,8 @@ _FOREIGN_PREFIXES = (
     "autograd::",
     _RECORDER_PREFIX,
 )
+# So many spans around an event, the innermost, have names in a path; no real program comes near.
+_MOST_AROUND = 16
 
 
 class SpanKind(IntEnum):
@@ -92,6 +97,61 @@ def annotations_at(
     name_ids = spans.name_id[is_around & (spans.kind != SpanKind.TENSOR)]
     names = dict.fromkeys(snapshot.texts[name_id] for name_id in name_ids.tolist())
     return tuple(name for name in names if not name.startswith(_FOREIGN_PREFIXES))
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationPaths:
+    """The program's names of the spans around every event, outermost first.
+
+    They change at the events of ``begins``, in order; ``path_ids`` are positions in ``paths``, with
+    one more for what is before the first of them.
+    """
+
+    begins: Int64Column
+    path_ids: Int64Column
+    paths: tuple[tuple[str, ...], ...]
+
+    def at(self, events: NDArray[np.integer[Any]]) -> Int64Column:
+        """Return the position of the path of every event."""
+        return self.path_ids[np.searchsorted(self.begins, events, side="right")]
+
+
+def find_annotation_paths(snapshot: Snapshot, device: DeviceSnapshot) -> AnnotationPaths:
+    """Find the names around all events at once; texts of tensors are no such names."""
+    spans = _program_spans(snapshot, device)
+    ends = spans.last_event + 1
+    # Ends come before begins: two spans may follow one another.
+    events = np.concatenate((ends, spans.first_event))
+    order = np.argsort(events, kind="stable")
+    n_spans = len(ends)
+    around: dict[int, str] = {}
+    numbers: dict[tuple[str, ...], int] = {(): 0}
+    path_ids = [0]
+    for row in order.tolist():
+        if row < n_spans:
+            if next(reversed(around)) == row:
+                around.popitem()  # which leaves no gap to pass over
+            else:
+                del around[row]
+        else:
+            span = row - n_spans
+            around[span] = snapshot.texts[int(spans.name_id[span])]
+        innermost = list(islice(reversed(around.values()), _MOST_AROUND))
+        path = tuple(dict.fromkeys(innermost[::-1]))
+        path_ids.append(numbers.setdefault(path, len(numbers)))
+    return AnnotationPaths(events[order], np.array(path_ids, np.int64), tuple(numbers))
+
+
+def _program_spans(snapshot: Snapshot, device: DeviceSnapshot) -> AnnotationSpans:
+    """Return the spans that have events and a name of the program."""
+    spans = find_spans(snapshot, device)
+    foreign = [
+        number
+        for number, text in enumerate(snapshot.texts)
+        if text.startswith(_FOREIGN_PREFIXES)
+    ]
+    is_shown = (spans.kind != SpanKind.TENSOR) & (spans.last_event >= spans.first_event)
+    return take(spans, rows_of(is_shown & ~is_among(spans.name_id, foreign)))
 
 
 def find_span_lanes(

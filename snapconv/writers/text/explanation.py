@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 
 from snapconv.answers.explanation import Explanation, Values, parse_question
 from snapconv.answers.kept_for_backward import FREES
+from snapconv.answers.peak import pool_shown
 from snapconv.classification.categories import NO_RULE
 from snapconv.stacks.paths import UNKNOWN_FILES
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes, format_duration_us, optional
-from snapconv.writers.text.moment import pool_shown
 
 _LABEL_WIDTH = 12
 _MANY = 20

@@ -13,6 +13,7 @@ from snapconv.answers.peak import (
     MomentState,
     PoolTotal,
     group_modules,
+    pool_shown,
 )
 from snapconv.classification.categories import Evidence
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine
@@ -155,13 +156,6 @@ def outside_line(memory: DeviceMemory, device: Device) -> Iterator[str]:
     else:
         size = "not recorded; pass --device-total"
     yield f"  {_OUTSIDE.get(device_kind(device), _OUTSIDE_OTHERS)}: {size}"
-
-
-def pool_shown(pool: tuple[int, int] | None) -> str:
-    """Name a memory pool as people know it."""
-    if pool is None:
-        return "pool not known"
-    return "default pool" if pool == (0, 0) else f"private pool {pool}"
 
 
 def verdict_lines(verdict: "FileVerdict", file: str) -> Iterator[str]:

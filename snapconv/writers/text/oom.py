@@ -8,7 +8,7 @@ from snapconv.answers.oom.message import MemorySummary, MessageAnswer, MessageFi
 from snapconv.answers.oom.message_kinds import SUMMARY
 from snapconv.answers.oom.remedies import Remedies, Remedy
 from snapconv.answers.oom.verdict import OomCause, OomVerdict
-from snapconv.answers.peak import WAITING_LABEL
+from snapconv.answers.peak import WAITING_LABEL, pool_shown
 from snapconv.units import (
     counted,
     device_name,
@@ -17,7 +17,7 @@ from snapconv.units import (
     optional,
     printable,
 )
-from snapconv.writers.text.moment import line_rows, outside_line, pool_shown, trace_position
+from snapconv.writers.text.moment import line_rows, outside_line, trace_position
 from snapconv.writers.text.size_rows import (
     history_lines,
     line_shown,

@@ -54,7 +54,7 @@ OOM, PAIR = {"snapshot": "oom.pickle"}, {"snapshot": "new.pickle", "baseline": "
 QUESTIONS_OF_OOM: dict[str, dict[str, Any]] = {
     "verdict": {},
     "summary": {"at": "end"},
-    "tree": {"by": "category", "top": 3},
+    "tree": {"by": "category,size", "top": 3},
     "oom": {"no_replay": True},
     "what_if": {"setting": ["expandable_segments:True"]},
 }
