@@ -24,6 +24,7 @@ from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from scripts.docs import json_schemas
 from scripts.docs.reference_pages import (
     action_inputs,
     answer_keys,
@@ -107,6 +108,7 @@ def main() -> None:
 def generated_pages() -> list[Path]:
     """Return every page that has a part which the program makes."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    pages += [ROOT / name for name in PAGES if name.endswith(".json")]
     return [
         path
         for path in pages
@@ -338,6 +340,10 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/ranks-schema.md": ranks_schema_page,
     "docs/reference/schema.md": memory_schema_page,
     "docs/reference/time-schema.md": time_schema_page,
+    **{
+        f"docs/reference/schemas/{command}.json": partial(json_schemas.schema_text, command)
+        for command in json_schemas.COMMANDS
+    },
 }
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/guide/advise.md": {"look-alikes": look_alikes},
@@ -360,7 +366,11 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "public": public_programs,
         "distributed": distributed_programs,
     },
-    "docs/reference/json.md": {"keys": json_keys, "answers": answer_keys},
+    "docs/reference/json.md": {
+        "schemas": json_schemas.schema_links,
+        "keys": json_keys,
+        "answers": answer_keys,
+    },
     "docs/reference/library.md": {"library": library, "examples": examples},
     "docs/reference/notes.md": {"notes": notes},
     "docs/reference/operations.md": {"operations": simulated_operations},
