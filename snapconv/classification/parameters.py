@@ -23,6 +23,7 @@ from snapconv.columns import (
     has_code,
     is_among,
     last_before,
+    number_groups,
     plain_rows,
     rows_of,
     run_starts,
@@ -286,15 +287,18 @@ def _gradient_source(decided: Decided, sizes: Sizes, gradient_rows: Int64Column)
 
 
 def _fullest_run(features: Features, rows: Int64Column) -> Sizes:
-    """Count, for every size, the most of one run of backward."""
-    if not len(rows):
-        return Counter()
-    sizes, size_id = np.unique(features.sizes[rows], return_inverse=True)
-    n_events = features.n_events + 1
-    runs = size_id * n_events + features.alloc_run_last[rows]
-    run_ids, counts = np.unique(runs, return_counts=True)
-    max_counts = np.maximum.reduceat(counts, run_starts(run_ids // n_events))
-    return Counter(dict(plain_rows(sizes, max_counts)))
+    """Count, for every size, the most of one run of backward.
+
+    Of several losses, one after the other, each has a run: a gradient is added to that before.
+    """
+    roots = np.sort(features.alloc[features.is_traced & features.made_through(Role.ROOT)])
+    root = last_before(roots, features.alloc[rows])
+    sizes = features.sizes[rows]
+    first, run_id = number_groups(sizes, features.alloc_run_last[rows], root)
+    counts: Sizes = Counter()
+    for size, n in plain_rows(sizes[first], np.bincount(run_id)):
+        counts[size] = max(counts[size], n)
+    return counts
 
 
 def _whole_iterations(decided: Decided) -> Int32Column:

@@ -16,7 +16,7 @@ Role = IntEnum("Role", (
     "CACHE", "COMPILED", "PINNED_BATCH", "OFFLOADED", "CACHE_UPDATE", "STATES",
     "COLLECTED", "REPLICA", "SCATTERED", "NAMED_WEIGHTS", "NAMED_CACHE", "ACCUMULATION",
     "LAYER", "SET_GRAD", "LOADED", "GATHERED", "IN_PLACE", "CAST", "UNCACHED",
-    "COLLECTOR", "CHECKPOINTED", "ADAPTED", "PARAMETRIZED", "BUCKET",
+    "COLLECTOR", "CHECKPOINTED", "ADAPTED", "PARAMETRIZED", "BUCKET", "ROOT",
 ), start=0)  # fmt: skip
 
 
@@ -83,6 +83,14 @@ FRAME_RULES = (
         function="^backward$",
         file=r"torch/_tensor\.py$",
         reason="Tensor.backward frees the gradient that it began with",
+    ),
+    FrameRule(
+        "root-gradient",
+        Role.ROOT,
+        function="^_make_grads$",
+        file=r"torch/autograd/__init__\.py$",
+        reason="the gradient of a loss: every call of backward begins with it",
+        seen="2.0-2.13; seen 2.13",
     ),
     FrameRule(
         "custom-function-backward",

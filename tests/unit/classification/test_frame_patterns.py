@@ -16,6 +16,7 @@ EXAMPLES = {
     ),
     "autograd-backward": ("backward", "torch/autograd/__init__.py"),
     "tensor-backward": ("backward", "torch/_tensor.py"),
+    "root-gradient": ("_make_grads", "torch/autograd/__init__.py"),
     "custom-function-backward": ("apply", "torch/autograd/function.py"),
     "release-variables": ("torch::autograd::generated::AddmmBackward0::release_variables()", "??"),
     "node-destroyed": ("torch::autograd::generated::MulBackward0::~MulBackward0()", ""),

@@ -13,6 +13,7 @@ from snapconv.classification.predictions import Hypothesis
 from snapconv.columns import is_among
 from snapconv.torch_knowledge.optimizers import same_states
 from tests.classified_jobs import (
+    ADD_TO_GRADIENT,
     APPLY,
     ENGINE,
     FORWARD,
@@ -375,3 +376,30 @@ def test_a_step_shows_how_many_parameters_there_are_where_two_gradients_of_one_a
     for size, n in sizes.items():
         rows = ~features.is_traced & (features.sizes == size)
         assert counts(found, rows) == {WEIGHT: n, STATE: 2 * n}
+
+
+def test_two_losses_of_one_forward_add_to_the_same_gradients(path):
+    """`backward` begins anew, without a forward between: its gradients are of no more weights."""
+    sizes = (81920, 73728, 61440, 53248, 40960, 24576, 12288)
+    root = frames(
+        ("_make_grads", f"{TORCH}/autograd/__init__.py"),
+        ("backward", f"{TORCH}/autograd/__init__.py"),
+    )
+    job = Job()
+    for n_blocks in (1, 3):  # the weights, then two states and the gradients
+        for size in sizes:
+            for _ in range(n_blocks):
+                job.older(NO_FRAMES, size)
+    job.does(FORWARD)
+    for _ in range(2):
+        loss_gradient = job.alloc(root + MAIN, 4)
+        for size in sizes:
+            job.free(job.alloc(ENGINE, size), ADD_TO_GRADIENT)
+        job.free(loss_gradient, MAIN)
+    job.does(STEP)
+    job.does(FORWARD)
+    features = features_of(job, path)
+    found = classify(features)
+    for size in sizes:
+        rows = ~features.is_traced & (features.sizes == size)
+        assert counts(found, rows)[WEIGHT] == 1
