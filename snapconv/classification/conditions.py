@@ -297,15 +297,22 @@ def may_be_parameter(features: Features) -> BoolColumn | bool:
 
 @shared_condition
 def workspace_size(decided: Decided) -> BoolColumn:
-    """As large as cuBLAS's workspace, kept, and rare; only where no C++ frame names it."""
+    """As large as cuBLAS's workspace, kept, and rare; only where no C++ frame names it.
+
+    A product makes its result first, by the same code.
+    """
     features = decided.features
+    stack_id = features.allocations.stack_id
+    follows_result = np.append(False, stack_id[1:] == stack_id[:-1])
     fits = is_among(features.sizes, CUBLAS_WORKSPACE_BYTES) & features.is_live_at_dump
     lacks_cpp = np.bool_(not features.has_cpp)
     is_computed = has_code(features.alloc_phase, Phase.FORWARD) | features.by_engine
     traced = fits & is_computed & lacks_cpp
     older = fits & ~features.is_traced & (features.has_no_frames | lacks_cpp)
     all_rows = np.ones(len(fits), bool)
-    workspaces = _rare(features, traced, traced, max_count=_MOST_WORKSPACES)
+    workspaces = _rare(
+        features, traced & follows_result, traced, max_count=_MOST_WORKSPACES
+    )
     return workspaces | _rare(features, older, all_rows, max_count=_MOST_OLD_WORKSPACES)
 
 

@@ -6,9 +6,11 @@ from snapconv.classification.categories import Category, Evidence
 from tests.classified_jobs import (
     ENGINE,
     FORWARD,
+    LAYER,
     LOAD,
     MAIN,
     NO_FRAMES,
+    OTHER,
     RELEASE,
     STEP,
     TORCH,
@@ -88,14 +90,20 @@ def test_a_workspace_is_one_wherever_it_is_made(found):
     assert categories(found(job)) == [WORKSPACE] * 3
 
 
+def product(job, stack, size=WORKSPACE_BYTES):
+    """Multiply: the result is made first, then what cuBLAS needs."""
+    job.alloc(stack, OTHER)
+    return job.alloc(stack, size)
+
+
 def test_a_workspace_is_kept_and_rare_and_made_where_it_is_used(found):
     job = Job()
     for _ in range(5):
         job.alloc(FORWARD, WORKSPACE_BYTES)
     assert categories(found(job, WORKSPACE_BYTES)) == [ACTIVATION] * 5
     job = Job()
-    job.free(job.alloc(FORWARD, WORKSPACE_BYTES), FORWARD)
-    job.alloc(LOAD, WORKSPACE_BYTES)
+    job.free(product(job, FORWARD), FORWARD)
+    product(job, LOAD)
     assert categories(found(job, WORKSPACE_BYTES)) == [TEMPORARY, Category.UNKNOWN]
 
 
@@ -105,15 +113,23 @@ def test_without_frames_of_cpp_a_workspace_is_inferred_from_its_size(size, stack
     job = Job()
     job.does(FORWARD, NO_FRAMES)
     for _ in range(4):
-        job.alloc(stack, size)
+        product(job, stack, size)
     assert found(job, size) == [(WORKSPACE, Evidence.SIZES, "cublas-workspace-size")] * 4
+
+
+def test_what_a_line_makes_alone_is_its_result_and_no_workspace(found):
+    """An upsampled picture may be as large as a workspace."""
+    job = Job()
+    job.alloc(FORWARD, OTHER)
+    job.alloc(LAYER, WORKSPACE_BYTES)
+    assert categories(found(job, WORKSPACE_BYTES)) == [ACTIVATION]
 
 
 def test_more_than_four_blocks_of_the_size_of_a_workspace_are_none(found):
     job = Job()
     job.does(FORWARD, NO_FRAMES)
     for _ in range(5):
-        job.alloc(FORWARD, WORKSPACE_BYTES)
+        product(job, FORWARD)
     assert WORKSPACE not in categories(found(job, WORKSPACE_BYTES))
 
 
