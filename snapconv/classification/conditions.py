@@ -562,6 +562,26 @@ def outlives_forward(decided: Decided) -> BoolColumn:
 
 
 @shared_condition
+def dropped_with_graph(decided: Decided) -> BoolColumn:
+    """Made in forward by many lines, and freed at once by one of the program: with a graph.
+
+    Without a graph, forward itself frees all but its results.
+    """
+    features = decided.features
+    table = features.allocations
+    is_dropped = features.in_forward & features.is_freed & ~features.is_freed_by_engine
+    is_dropped &= (
+        ~features.freed_through(Role.MODULE_CALL) & features.phases.free_sites_known
+    )
+    rows = rows_of(is_dropped)
+    n_made_before = np.searchsorted(np.sort(features.alloc), features.end[rows])
+    _, drop_id = number_groups(table.free_stack_id[rows], n_made_before)
+    first_of_line, _ = number_groups(drop_id, table.stack_id[rows])
+    n_lines = np.bincount(drop_id[first_of_line])
+    return features.mask(rows[n_lines[drop_id] >= _SAVED_LINES])
+
+
+@shared_condition
 def continued(decided: Decided) -> BoolColumn:
     """Made in forward by a stack that makes longer ones again and again, while the last is in use.
 

@@ -12,6 +12,7 @@ from snapconv.classification.conditions import (
     built_in_pairs,
     cast_of_weight,
     continued,
+    dropped_with_graph,
     ends_before_next_phase,
     ends_once_backward_may_free,
     ends_out_of_memory,
@@ -406,6 +407,16 @@ FACTS = (
             "made in a forward in which memory ran out, in use then, as most of what it had made",
         ),
         in_use_when_memory_ran_out,
+    ),
+    Fact(
+        ACTIVATION,
+        Reason(
+            "dropped-with-its-graph",
+            "made in forward, and freed at once with what many other lines of it made, by a line "
+            "outside of modules: a graph without a backward",
+        ),
+        dropped_with_graph & ~reaches_backward,
+        BY_FREE,
     ),
     Fact(
         TEMPORARY,

@@ -260,6 +260,7 @@ def test_every_fact_has_a_job_that_it_decides():
         "kept-for-a-backward-within",
         "gradient-of-every-sample",
         "made-by-accumulation",
+        "dropped-with-its-graph",
         "rows-of-batches",
         "rows-of-results",
         "joined-from-samples",

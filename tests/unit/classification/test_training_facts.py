@@ -143,3 +143,18 @@ def test_other_lines_fetch_no_batch_of_the_line_before_however_large_it_is(found
     for addr in others:
         job.free(addr, MAIN)
     assert "made-for-the-next-forward" not in {reason for *_, reason in found(job, gib)}
+
+
+@pytest.mark.parametrize(("n_lines", "category"), [(6, ACTIVATION), (3, TEMPORARY)])
+def test_results_of_many_lines_that_the_program_frees_at_once_were_kept_by_a_graph(
+    n_lines, category, found
+):
+    """Without a graph, forward itself frees all but its results, which few lines make."""
+    job = Job()
+    job.does(FORWARD, NO_FRAMES)
+    results = [job.alloc(at_line(FORWARD, line)) for line in range(n_lines)]
+    job.does(MAIN)
+    for addr in results:
+        job.free(addr, MAIN)
+    job.does(FORWARD, NO_FRAMES)
+    assert categories(found(job)) == [category] * n_lines
