@@ -430,12 +430,16 @@ def _bits_of_other_size(hypothesis: Hypothesis, job: Job, n: int, n_layers: int)
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A hypothesis with its posterior weight, and the share of the open bytes that it explains."""
+    """A hypothesis with its posterior weight, and the share of the open bytes that it explains.
+
+    ``is_contradicted``: the optimizers are known, and they or the gradients speak against it.
+    """
 
     weight: float
     hypothesis: Hypothesis
     prediction: Prediction
     explained: float
+    is_contradicted: bool
 
 
 def weigh(job: Job) -> list[Weighed]:
@@ -443,7 +447,7 @@ def weigh(job: Job) -> list[Weighed]:
     sizes = _sizes_to_weigh(job)
     total_bytes = max(1, bytes_of(job.counts))
     n_layers = _n_layers(job)
-    options: list[tuple[float, tuple[Hypothesis, Prediction, float]]] = []
+    options: list[tuple[float, tuple[Hypothesis, Prediction, float, bool]]] = []
     least_bits = inf
     for hypothesis, rarity in sorted(hypotheses(job), key=itemgetter(1)):
         if rarity > least_bits + _MOST_BITS and len(options) > 1:
@@ -454,7 +458,8 @@ def weigh(job: Job) -> list[Weighed]:
             bits = rarity + misses.bits
             least_bits = min(least_bits, bits)
             explained = misses.explained_bytes / total_bytes
-            options.append((bits, (hypothesis, prediction, explained)))
+            is_contradicted = bool(job.optimizers.variants) and rarity >= BITS.impossible
+            options.append((bits, (hypothesis, prediction, explained, is_contradicted)))
     options.sort(key=itemgetter(0))
     weights = np.array([2.0 ** (least_bits - bits) for bits, _ in options])
     weights /= weights.sum()
@@ -639,7 +644,8 @@ def explain_by_job(decided: Decided) -> Iterator[Proposal]:
     decided.explanation = sentence(weighed, bytes_of(job.counts), job.optimizers.names)
     table = probabilities(decided, rows, job, weighed)
     stated = np.interp(table.max(1), _STATED, _RIGHT[bool(job.sizes)])
-    if job.parameters.source is Source.BEFORE and weighed[0].explained < _MOSTLY:
+    is_part = job.parameters.source is Source.BEFORE and weighed[0].explained < _MOSTLY
+    if is_part or weighed[0].is_contradicted:
         stated = np.minimum(stated, CERTAIN - 0.01)
     if not job.is_in_order:
         is_shown = _is_shown_by_neighbours(decided, rows, table)

@@ -77,6 +77,16 @@ def test_as_many_blocks_beside_the_gradients_as_adam_or_momentum_keeps_are_state
         assert counts(found, rows) == {WEIGHT: n, STATE: n * n_states}
 
 
+def test_what_the_optimizer_of_the_step_contradicts_is_likely_at_most(path):
+    """AdamW keeps two states: where only one could be, the weights may be none of the blocks."""
+    for copies, is_certain in ((3, True), (2, False)):
+        features = features_of(late(copies=copies), path)
+        found = classify(features)
+        rows = ~features.is_traced & (features.sizes == 16384)
+        assert found.is_certain[rows].all() == is_certain
+        assert found.is_certain[rows].any() == is_certain
+
+
 def test_weights_lie_below_their_states(path):
     features = features_of(late(copies=3), path)
     found, rows = classify(features), np.flatnonzero(~features.is_traced & (features.sizes == 4096))
