@@ -619,3 +619,36 @@ def test_the_list_of_events_has_failures(browser, page_of, failing_file):
     assert [size for action, size in actions if action == "out of memory"] == [1 << 30, 2 << 30]
     assert [size for action, size in actions if action == "alloc"] == [2048, 6144, 512]
     assert browser.each(".events tr.chosen td.alarm", "e.textContent") == ["out of memory"]
+
+
+def test_a_tab_is_copied_as_text_with_the_moment_and_the_filter_in_words(browser, page_of):
+    browser.open(page_of(CAPTURE), "#q=head%20weight%20exp_avg")
+    browser.driver.execute_script(
+        "Object.defineProperty(navigator, 'clipboard', {value: {writeText: t => {window.text = t}}})"
+    )
+    browser.choose("Copy as text")
+    lines = browser.wait("return window.text").splitlines()
+    assert lines[:2] == [
+        "transformer.capture, cuda:0, after event 547 of 814, the peak, iteration 1",
+        "filter: only what has the words head and weight and exp_avg",
+    ]
+    # Two states of 2,000 words in 256 numbers of 4 bytes each.
+    assert lines[2].startswith("3.91 MiB (6.1 %) fit the filter, of 64.33 MiB")
+    assert lines[3].split() == [
+        "Bytes",
+        "Count",
+        "Category",
+        "Line",
+        "Operation",
+        "Module",
+        "Tensor",
+    ]
+    assert [line.rpartition("  ")[2] for line in lines[4:]] == [
+        "head.weight: exp_avg",
+        "head.weight: exp_avg_sq",
+    ]
+    browser.driver.execute_script(
+        "navigator.clipboard.writeText = () => Promise.reject(Error('not allowed'))"
+    )
+    browser.press("c")
+    browser.wait("return document.querySelector('dialog textarea')?.value === window.text")

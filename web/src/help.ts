@@ -17,13 +17,26 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["arrows, Enter", "within the live memory: to what a line contains, and choose it"],
   ["↑ ↓", "on the allocations: the one above or below at the moment"],
   ["arrows", "on the allocator map: the block before or after, in the segment before or after"],
+  ["C", "copy the shown tab as text"],
   ["T", "light, dark"],
   ["Esc", "close what is chosen, show all again"],
 ];
 
 export function openHelp(): void {
   const rows = KEYS.map(([key, text]) => el("tr", {}, el("th", { text: key }), el("td", { text })));
-  const dialog = el("dialog", { class: "help" }, el("h2", { text: "Keys and mouse" }), el("table", {}, ...rows));
+  open(el("h2", { text: "Keys and mouse" }), el("table", {}, ...rows));
+}
+
+/** Where the browser gives no clipboard: a text, marked, so that it can be copied. */
+export function openText(text: string): void {
+  const box = el("textarea", { attrs: { readonly: "", rows: "16", "aria-label": "Text" } });
+  box.value = text;
+  open(el("h2", { text: "Copy this text" }), box);
+  box.select();
+}
+
+function open(...content: HTMLElement[]): void {
+  const dialog = el("dialog", { class: "help" }, ...content);
   dialog.append(button("Close", "Esc", () => dialog.close()));
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);

@@ -10,7 +10,7 @@ import { button, choice, clear, el, swatch } from "./dom.ts";
 import { formatCount } from "./format.ts";
 import { EventsPart } from "./events.ts";
 import { fileDetails, fileLine, headOf } from "./head.ts";
-import { openHelp } from "./help.ts";
+import { openHelp, openText } from "./help.ts";
 import { LivePart } from "./live.ts";
 import { MapPart } from "./map.ts";
 import { Device, firstMoment, readPage } from "./model.ts";
@@ -18,6 +18,7 @@ import { Overview } from "./overview.ts";
 import { RangePart } from "./range.ts";
 import { type State, type Tab, fromHash } from "./state.ts";
 import { Svg, savePng, saveSvg } from "./svg.ts";
+import { choiceText, panelText } from "./text.ts";
 import { forgetTheme, setTheme, theme } from "./theme.ts";
 import { Timeline, mostBytes } from "./timeline.ts";
 import { TimesPart } from "./times.ts";
@@ -148,7 +149,7 @@ class Page {
     const lower = el(
       "section",
       { class: "card" },
-      el("div", { class: "bar" }, this.tabs, el("div", { class: "spacer" }), this.momentBox(), this.saveBox("this picture", () => this.pictureOfTab(), () => app.state.tab)),
+      el("div", { class: "bar" }, this.tabs, el("div", { class: "spacer" }), this.momentBox(), button("Copy as text", "The moment, the filter and the table, for a message (C)", () => this.copyText(), "link"), this.saveBox("this picture", () => this.pictureOfTab(), () => app.state.tab)),
       ...this.panels.values(),
     );
     clear(this.columns, el("div", { class: "main-column" }, card, lower), detail.element);
@@ -341,6 +342,18 @@ class Page {
     }
   }
 
+  private async copyText(): Promise<void> {
+    const { app } = this;
+    const panel = this.panels.get(app.state.tab) as HTMLElement;
+    const text = [...choiceText(app), ...panelText(panel), ""].join("\n");
+    try {
+      await navigator.clipboard.writeText(text);
+      this.say("Copied as text");
+    } catch {
+      openText(text);
+    }
+  }
+
   private say(text: string): void {
     const note = el("div", { class: "toast", text, attrs: { role: "status" } });
     document.body.append(note);
@@ -395,6 +408,7 @@ class Page {
       "[": () => app.setMoment(app.state.moment - 1),
       "]": () => app.setMoment(app.state.moment + 1),
       t: () => this.switchTheme(),
+      c: () => void this.copyText(),
       "?": () => openHelp(),
       "/": () => {
         app.update({ tab: "live" });
