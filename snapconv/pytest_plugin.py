@@ -3,6 +3,10 @@
     @pytest.mark.gpu_memory(max_peak="2GiB")
     def test_a_step_fits(): ...
 
+    @pytest.mark.limit_growth("0")
+    @pytest.mark.no_faults("64MiB")
+    def test_five_steps(): ...
+
     def test_checkpointing_saves(gpu_memory):
         ...
         assert gpu_memory.peak_bytes < 1 << 30
@@ -26,18 +30,30 @@ _MARK = (
     "at once than this, beside what was allocated before it; simulated where there is no GPU; "
     "simulate=True: always."
 )
+_GROWTH, _FAULTS = "limit_growth", "no_faults"
+# Each by its limit of `snapconv check`, which a test that passed so far has to hold too.
+_LIMITS = {_GROWTH: "max_growth", _FAULTS: "no_faults_above"}
+_LIMIT_MARKS = (
+    f"{_GROWTH}(size='0'): fail the test where an iteration adds more GPU memory than this that is "
+    "never freed, or where it has too few steps of an optimizer to see that.",
+    f"{_FAULTS}(above='1MiB'): fail the test where a fault that `snapconv advise` finds holds more "
+    "GPU memory than this at the peak.",
+)
+_DEFAULTS = {_GROWTH: "0", _FAULTS: "1MiB"}
 _WIDER_SCOPES = ("session", "package", "module", "class")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
-    config.addinivalue_line("markers", _MARK)
+    """Make the marks known."""
+    for mark in (_MARK, *_LIMIT_MARKS):
+        config.addinivalue_line("markers", mark)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Have a marked test measured before its own fixtures begin, and after shared ones did."""
     names = getattr(item, "fixturenames", None)
-    if item.get_closest_marker(_NAME) is None or names is None or _NAME in names:
+    is_marked = any(item.get_closest_marker(mark) for mark in (_NAME, *_LIMITS))
+    if not is_marked or names is None or _NAME in names:
         return
     fixtures = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]  # nothing public
     n_before = 0
@@ -61,13 +77,50 @@ def measured_test(
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Compare the peak with the limit of the mark, last of all: the test has passed so far."""
+    """Compare the memory with the limits of the marks, last of all: the test has passed so far."""
     block = getattr(item, "funcargs", {}).get(_NAME)
     if block is None:
         return
     limit, _ = _limits(item)
     if limit is not None and block.peak_bytes > limit:
         _fail(block, limit)
+    checked = _checked_limits(item)
+    if checked:
+        _check(block, checked)
+
+
+def _checked_limits(item: pytest.Item) -> dict[str, str]:
+    """Read the limits of the marks without a peak, by their names in `snapconv check`."""
+    limits = {}
+    for name, limit in _LIMITS.items():
+        mark = item.get_closest_marker(name)
+        if mark is None:
+            continue
+        if len(mark.args) > 1 or mark.kwargs:
+            pytest.fail(f"{name} takes one size, such as {name}('1MiB')", pytrace=False)
+        limits[limit] = str(mark.args[0]) if mark.args else _DEFAULTS[name]
+    return limits
+
+
+def _check(block: "MeasuredBlock", limits: dict[str, str]) -> None:
+    """Fail the test where its capture does not hold the limits."""
+    from snapconv.answers.check import Budgets
+    from snapconv.session import load
+    from snapconv.units import printable
+    from snapconv.writers.text.comparisons import check_lines
+
+    try:
+        budgets = Budgets.read(**limits)
+    except ValueError as error:
+        pytest.fail(f"{', '.join(_LIMITS)}: {error}", pytrace=False)
+    block.end()
+    if not block.captures:
+        return
+    session = load(block.captures[-1])
+    checks = session.check(budgets)
+    if not all(check.holds for check in checks):
+        lines = check_lines(str(block.captures[-1]), checks)
+        pytest.fail("\n".join(map(printable, lines)), pytrace=False)
 
 
 def _fail(block: "MeasuredBlock", limit: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Any
 
+from snapconv.integrations.loggers import RunLog
 from snapconv.recorder.options import NO_STEP
 from snapconv.recorder.recording import Recording
 
@@ -24,7 +25,8 @@ class MemoryCallback(Callback):  # type: ignore[misc]  # without the library it 
 
     ``output`` is the folder for captures; steps are those of the optimizer, counted from 0 where
     ``fit`` begins. ``options`` are those of ``snapconv.recording``. The recording begins before the
-    model goes to the device.
+    model goes to the device. ``logs``: when it ends, the figures of the captures go to the
+    Trainer's loggers.
     """
 
     def __init__(
@@ -32,9 +34,11 @@ class MemoryCallback(Callback):  # type: ignore[misc]  # without the library it 
         output: str | os.PathLike[str],
         *,
         steps: Collection[int] = NO_STEP,
+        logs: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
+        self._logs = logs
         self._output = output
         self._steps = steps
         self._options = options
@@ -47,6 +51,9 @@ class MemoryCallback(Callback):  # type: ignore[misc]  # without the library it 
             recording = Recording(
                 self._output, model=pl_module, steps=self._steps, **self._options
             )
+            if self._logs and trainer.loggers:
+                log = RunLog(loggers=trainer.loggers)
+                self._parts.callback(log.add_recording, recording)
             self._parts.enter_context(recording)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:

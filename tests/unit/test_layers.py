@@ -48,7 +48,8 @@ MAY_IMPORT = {
     for height, layer in enumerate(LAYERS)
     for package in layer
 }
-MAY_IMPORT["integrations"] = GROUND | {"recorder", "integrations"}
+# What logs the figures of captures reads them, when training is over.
+MAY_IMPORT["integrations"] = GROUND | {"recorder", "integrations", "answers", "session"}
 GUEST_LAYERS = ("guest", "simulation", "recorder")
 GUEST = set(GUEST_LAYERS)
 READ_BEFORE_TORCH = {
@@ -74,7 +75,8 @@ MAY_IMPORT_FROM_OUTSIDE = (
         "ranks": {"numpy", "distributed", "dask", "fsspec"},  # inside functions: extras
         "cli": {"typer", "rich", "anyio", "mcp"},  # the last two inside functions: an extra
         "pytest_plugin": {"pytest"},
-        "integrations": {"transformers", "lightning", "pytorch_lightning"},
+        # The last inside a function: TensorBoard's writer, where the run has it.
+        "integrations": {"transformers", "lightning", "pytorch_lightning", "torch"},
     }
 )
 # Writes the header of a file of safetensors for the program.

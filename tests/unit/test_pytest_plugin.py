@@ -174,3 +174,104 @@ def test_reset():
         in shown
     )
     assert "1 failed" in shown
+
+
+STEPS = """
+import pytest, torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1024, 1024, bias=False)
+    def forward(self, x):
+        return self.layer(x)
+
+def train(keep=None, kept_bytes=1 << 20):
+    net = Net().cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(6):
+        loss = net(torch.randn(512, 1024, device="cuda")).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if keep is not None:
+            keep.append(torch.empty(kept_bytes, dtype=torch.uint8, device="cuda"))
+
+simulated = pytest.mark.gpu_memory(simulate=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory):
+    """A run of tests with limits of growth and of faults."""
+    pytest.importorskip("torch")
+    return run(
+        tmp_path_factory.mktemp("limited"),
+        f"""{STEPS}
+KEPT = []
+
+@simulated
+@pytest.mark.limit_growth("512KiB")
+def test_that_leaks():
+    train(KEPT)
+
+@simulated
+@pytest.mark.limit_growth("2MiB")
+def test_that_leaks_less_than_it_may():
+    train([])
+
+@simulated
+@pytest.mark.limit_growth
+@pytest.mark.no_faults
+def test_that_is_clean():
+    train()
+
+@simulated
+@pytest.mark.no_faults("4MiB")
+def test_that_has_a_fault():
+    train(KEPT, kept_bytes=8 << 20)
+
+@pytest.mark.limit_growth
+def test_without_memory_of_a_gpu():
+    pass
+
+@simulated
+@pytest.mark.limit_growth("much")
+def test_with_a_wrong_size():
+    train()
+
+@pytest.mark.no_faults(1, 2)
+def test_with_two_sizes():
+    pass
+""",
+        "-rA",
+    )
+
+
+def outcome(shown, test):
+    return next(
+        line.split()[0]
+        for line in shown.splitlines()
+        if line.endswith(f"::{test}") or (f"::{test} - " in line)
+    )
+
+
+def test_growth_over_its_limit_fails_the_test_and_names_the_line(limited):
+    """Each step keeps 1 MiB for good."""
+    assert outcome(limited, "test_that_leaks") == "FAILED"
+    assert outcome(limited, "test_that_leaks_less_than_it_may") == "PASSED"
+    assert "growth" in limited
+    assert "1.00 MiB" in limited
+
+
+def test_a_fault_over_its_limit_fails_the_test(limited):
+    """A list that gets 8 MiB a step is a fault, and holds five of them at the peak."""
+    assert outcome(limited, "test_that_has_a_fault") == "FAILED"
+    assert outcome(limited, "test_that_is_clean") == "PASSED"
+
+
+def test_wrong_limits_are_named_and_a_test_without_memory_holds_all(limited):
+    assert outcome(limited, "test_without_memory_of_a_gpu") == "PASSED"
+    assert outcome(limited, "test_with_a_wrong_size") == "FAILED"
+    assert "limit_growth, no_faults: " in limited
+    assert "no_faults takes one size, such as no_faults('1MiB')" in limited
