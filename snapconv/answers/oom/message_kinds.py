@@ -500,6 +500,7 @@ _KINDS = (
             "capturing (?:the model for )?cuda graphs?",
             r"vllm\S{0,80}?\.py\"?,line\d{1,6},in (?:capture_model|_capture_cudagraphs"
             r"|_warm_up_model)",
+            r"vllm.{0,4000}?torch[/\\]cuda[/\\]graphs\.py\"?,line\d{1,6},in capture_end",
         ),
         needs=(_OUT_OF_MEMORY,),
         unless=(r"captur\w{0,8} finished|application startup complete",),
@@ -2177,7 +2178,9 @@ _KINDS = (
     ),
     MessageKind(
         "Numba",
-        seen=(r"call to cu\w{3,40} results in cuda_error_out_of_memory",),
+        seen=(
+            r"call to cu(?!ctxcreate|deviceprimaryctx)\w{3,40} results in cuda_error_out_of_memory",
+        ),
         means="Numba got no memory from the driver: its arrays, or a pool of another "
         "library (RMM, CuPy, torch), hold it, or another process does",
         next_step="less data at once, and free the pools of other libraries; stop the "
@@ -3687,6 +3690,19 @@ _KINDS = (
         next_step="weights in fewer bytes (a checkpoint of 8 or 4 bits, which needs no "
         "16 bits while it is loaded), a smaller model, or more GPUs; stop the other "
         "processes that `nvidia-smi` shows",
+    ),
+    MessageKind(
+        "a CUDA context",
+        level=1.4,
+        seen=(
+            r"(?:cuctxcreate|cudeviceprimaryctxretain)(?:_v\d)?(?:(?: call)? failed|"
+            r" (?:results in|returned|resulted in)|:) ?\S{0,40}?out_?of_?memory",
+            r"cuda_(?:error_)?out_of_memory\S{0,200}?(?:cuctxcreate|cudeviceprimaryctxretain)",
+        ),
+        means="the driver refused the context that every program makes first on a GPU: the "
+        "GPU was full before this program had used it",
+        next_step="stop the other processes that `nvidia-smi` shows, also those of earlier runs, or "
+        "use another device",
     ),
     MessageKind(
         "the CUDA driver",
@@ -5898,6 +5914,8 @@ _KINDS = (
             r"killed process \d",
             "killed by signal: killed",
             r"docker container: 137(?!\d)",
+            # Of CircleCI.
+            'received "killed" signal',
             _EXIT_CODE,
             # The word of the shell, in the languages of those who post, before its prompt or after
             # a bar.

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Callable, Iterable
 
-# A size, and neither a rate nor a part of a name or of a longer number; what servers count; a long
-# number of bytes.
+# A size, and neither a rate, nor a part of a name or of a longer number, nor what a copy or a
+# download counts; what servers count; a long number of bytes.
 _SIZE = re.compile(
     r"(?<![\w.,/-])((?:\d[\d.,]{0,12}-)?\d[\d,]{0,20}(?:\.\d{1,9})?\s?\(?(?:bytes|[KMGT]i?B)|"
-    r"\d{4,20}\s?B)(?![\w/])|"
+    r"\d{4,20}\s?B)(?![\w/]|[\d\s.,()KMGTiB]{0,30}\s(?:copied|transferred|downloaded))|"
     r"(?:(?:tokens|(?:available|evictable)_size_?|slots|pages|blocks)\s?[=:]\s?(?=\d)|"
     r"(?<!pid)(?<!\d)[=:/]\s?(?=\d{7}))(\d{1,15})(?![\d.:-]|[KMGT]i?B)|"
     # XLA's sizes have no B.

@@ -28,6 +28,42 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
+        # The failed call stands below its error in Java's stacks, in the error elsewhere.
+        "example.jcuda.CudaException: CUDA_ERROR_OUT_OF_MEMORY\n"
+        "    at jcuda.driver.JCudaDriver.checkResult(JCudaDriver.java:337)\n"
+        "    at jcuda.driver.JCudaDriver.cuCtxCreate(JCudaDriver.java:1514)",
+        "a CUDA context",
+        FULL,
+        {},
+        "stop the other processes that `nvidia-smi` shows",
+    ),
+    (
+        "pycuda._driver.MemoryError: cuCtxCreate failed: out of memory",
+        "a CUDA context",
+        FULL,
+        {},
+        "stop the other processes that `nvidia-smi` shows",
+    ),
+    (
+        "numba.cuda.cudadrv.driver.CudaAPIError: [2] Call to cuDevicePrimaryCtxRetain results in "
+        "CUDA_ERROR_OUT_OF_MEMORY",
+        "a CUDA context",
+        FULL,
+        {},
+        "stop the other processes that `nvidia-smi` shows",
+    ),
+    (
+        "(VllmWorker rank=1 pid=912) ERROR 07-02 08:11:09 [multiproc_executor.py:470]   File "
+        '"/opt/torch/cuda/graphs.py", line 84, in capture_end\n'
+        "(VllmWorker rank=1 pid=912) ERROR 07-02 08:11:09 [multiproc_executor.py:470] RuntimeError: "
+        "CUDA error: out of memory",
+        "graph capture in vLLM",
+        FULL,
+        {},
+        "lower --gpu-memory-utilization, or capture fewer graphs",
+    ),
+    ('Received "killed" signal', "a killed process", HOST, {}, "less host memory"),
+    (
         "- **Node ID:** 4\n- **Node Type:** DownloadAndLoadFlorenceModel\n- **Exception Type:** "
         "torch.OutOfMemoryError\n- **Exception Message:** Allocation on device",
         "weights in ComfyUI",

@@ -55,6 +55,9 @@ def test_sizes_near_a_message_that_it_does_not_have_are_told(before, words):
         "needs 1.00 GiB, 0.5 GiB free, 6.50 GiB, 6.25 GiB, 300 MiB",
         # Rates, names, and what torch writes where no limit was set.
         "copied at 4.50 GB/s",
+        # What a copy counts.
+        "52428800 bytes (52 MB) copied, 0.459204 s, 114 MB/s",
+        "83886080 bytes (84 MB, 80 MiB) copied, 0.05 s, 1.6 GB/s",
         "epoch 3.67G, memory format v1.50Gb",
         "model-70GB.safetensors, v1.5GB",
         "limit 17179869184.00 GiB",
