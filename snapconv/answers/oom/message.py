@@ -922,6 +922,12 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
             "one job that all touch this device, if each has called torch.cuda.set_device() too "
             "late, or not at all"
         )
+    own_bytes = max(message.reserved_bytes or 0, allocated)
+    if message.process_bytes is not None and message.process_bytes < own_bytes:
+        yield (
+            f"the text gives {format_bytes(message.process_bytes)} to this process, which has "
+            f"{format_bytes(own_bytes)}: in a container the driver may not tell what it holds"
+        )
     if message.process_bytes is None and message.other_processes:
         yield (
             "torch did not recognise its own process (a container): one of those "

@@ -2197,6 +2197,18 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
+        "MXNet's pinned memory",
+        backend="host",
+        seen=(
+            r"pinned_memory_storage\.h:\d{1,5}:? check failed:? \S{0,120}?out of memory",
+        ),
+        means="CUDA pinned no host memory for MXNet: most likely the machine's memory is used up, "
+        "or what a process may pin, whatever the GPU has free",
+        next_step="free memory of the machine: close other programs, fewer workers and a smaller "
+        "batch, a larger page file on Windows; `free -g` while it runs",
+        cause=OomCause.HOST,
+    ),
+    MessageKind(
         "MXNet",
         seen=(
             (
@@ -2205,6 +2217,7 @@ _KINDS = (
             ),
             r"(?:mxnet|mshadow)\S{0,200}?check failed: \S{0,40}?cudasuccess\S{0,80}?out of memory",
         ),
+        unless=(r"pinned_memory_storage\.h",),
         means="MXNet's pool got no memory from the driver",
         next_step="stop the other processes that `nvidia-smi` shows; else a smaller batch or input",
     ),
@@ -2933,6 +2946,17 @@ _KINDS = (
         "(custom_width, custom_height), or batches (the Meta Batch Manager of "
         "VideoHelperSuite); more memory or swap",
         cause=OomCause.LIMIT,
+    ),
+    MessageKind(
+        "the VAE in ComfyUI",
+        seen=(
+            r"ran out of memory when regular (?:vae)? ?(?:de|en)coding, retrying with tiled"
+            r".{0,400}?(?:exception during processing|allocation on device|cuda out of memory)",
+        ),
+        unless=("gpu <device> has a total",),
+        means="the VAE ran out of memory on the whole image or video, and then on its tiles",
+        next_step="fewer frames or a smaller image, smaller tiles (VAE Encode or Decode (Tiled)), or "
+        "start with --cpu-vae; else unload models (--lowvram)",
     ),
     MessageKind(
         "a second try of ComfyUI",

@@ -199,7 +199,7 @@ _SENTENCES = {
         OomCause.OUTSIDE,
         "{outside} of the device are held outside torch's allocator",
         "a context and libraries usually take less than {usual}: the rest is another "
-        "process, or a library with an allocator of its own{cached_too}",
+        "process, or a library with an allocator of its own{cached_too}{both_too}",
     ),
     "fragmented": (
         OomCause.FRAGMENTED,
@@ -245,6 +245,8 @@ _PARTS = {
     "scattered": ", most likely not in one piece that the driver could use",
     "in_use": " ({live_bytes} in use)",
     "cached_too": "; in one piece, the {usable[n_bytes]} that torch had cached would do as well",
+    "both_too": "; in one piece, the {usable[n_bytes]} that torch had cached and the "
+    "{device_free_bytes} free on the device would do as well",
     "other_free": "; {other_pool_bytes} are free in {other_pool}, which this request cannot use",
 }
 # Why a request failed beside enough memory of a private pool.
@@ -333,8 +335,9 @@ def _lack_inside(shortage: Shortage) -> OomVerdict:
     missing = _missing_bytes(shortage)
     pieces = shortage.usable
     free_bytes = _fragmented_bytes(shortage, _least_bytes(shortage))
-    if free_bytes:
-        is_little = free_bytes < _LITTLE_SHARE * (shortage.reserved_bytes or 0)
+    is_little = free_bytes < _LITTLE_SHARE * (shortage.reserved_bytes or 0)
+    # Every full device has a few pieces that together are less than a large request.
+    if free_bytes and not (is_little and free_bytes < shortage.segment_bytes):
         reason = "fragmented and full" if is_little else "fragmented"
         return _verdict(shortage, reason, is_inferred=not shortage.has_pieces)
     if pieces is None:
@@ -413,6 +416,8 @@ def _verdict(
     """Write the sentences of a reason with the figures."""
     pieces = shortage.usable or FreePieces()
     free = shortage.device_free_bytes
+    is_cached_too = _fragmented_bytes(shortage, _least_bytes(shortage)) > 0
+    is_cached_enough = pieces.n_bytes >= shortage.segment_bytes
     shown = _shown(asdict(shortage)) | texts
     shown["source"] = "file" if shortage.has_pieces else "text"
     shown["n_blocks"] = counted(pieces.n_pieces, "block")
@@ -424,7 +429,8 @@ def _verdict(
         "left": free is not None,
         "scattered": (free or 0) >= shortage.segment_bytes,
         "in_use": shortage.live_bytes is not None,
-        "cached_too": _fragmented_bytes(shortage, _least_bytes(shortage)) > 0,
+        "cached_too": is_cached_too and is_cached_enough,
+        "both_too": is_cached_too and not is_cached_enough,
         "other_free": shortage.other_pool_bytes >= max(shortage.segment_bytes, 1),
     }
     parts = {

@@ -1606,3 +1606,15 @@ def test_ipythons_class_before_a_frames_function_is_read_over():
     traceback = f"Traceback (most recent call last)\n{frame}"
     answer = explain_message(f"{traceback}{from_2_1(*FIGURES)}")
     assert "load the weights in fewer bytes" in answer.next_step
+
+
+def test_a_process_that_is_given_less_than_torch_has_is_said_to_be_miscounted():
+    message = (
+        "CUDA out of memory. Tried to allocate 896.00 MiB. GPU has a total capacity of 22.00 GiB of "
+        "which 759.00 MiB is free. Including non-PyTorch memory, this process has 0 bytes memory in "
+        "use. Of the allocated memory 20.50 GiB is allocated by PyTorch, and 102.00 MiB is reserved "
+        "by PyTorch but unallocated."
+    )
+    answer = explain_message(message)
+    assert "the text gives 0 B to this process, which has 20.60 GiB" in "\n".join(answer.notes)
+    assert "held by this process" not in "\n".join(message_lines(answer))

@@ -28,6 +28,22 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
+        "[09:12:44] C:\\mxnet\\src\\storage\\./pinned_memory_storage.h:54: Check failed: e == "
+        "cudaSuccess || e == cudaErrorCudartUnloading CUDA: out of memory",
+        "MXNet's pinned memory",
+        HOST,
+        {},
+        "free memory of the machine",
+    ),
+    (
+        "Warning: Ran out of memory when regular VAE decoding, retrying with tiled VAE decoding.\n"
+        "!!! Exception during processing !!! Allocation on device\nTraceback (most recent call last):",
+        "the VAE in ComfyUI",
+        FULL,
+        {},
+        "fewer frames or a smaller image",
+    ),
+    (
         # The failed call stands below its error in Java's stacks, in the error elsewhere.
         "example.jcuda.CudaException: CUDA_ERROR_OUT_OF_MEMORY\n"
         "    at jcuda.driver.JCudaDriver.checkResult(JCudaDriver.java:337)\n"
