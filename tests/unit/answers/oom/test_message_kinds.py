@@ -61,6 +61,13 @@ TEXTS = (
         "stop the other processes that `nvidia-smi` shows",
     ),
     (
+        "CUDA error at cuCtxCreate: Out of memory",
+        "a CUDA context",
+        FULL,
+        {},
+        "stop the other processes that `nvidia-smi` shows",
+    ),
+    (
         "numba.cuda.cudadrv.driver.CudaAPIError: [2] Call to cuDevicePrimaryCtxRetain results in "
         "CUDA_ERROR_OUT_OF_MEMORY",
         "a CUDA context",
@@ -4321,7 +4328,6 @@ TEXTS = (
             "[LightGBM] [Fatal] [CUDA] out of memory /src/cuda_utils.hu 50",
             "Error out of memory at line 380 in file /csrc/ops.cu",
             "Check failed: [error == cudaSuccess]  out of memory",
-            "CUDA error at cuCtxCreate: Out of memory",
             (
                 'CUDA error at x.cpp:9 code=2(cudaErrorMemoryAllocation) "cudaMalloc((void**)&d, n '
                 '* 4)"'
