@@ -173,6 +173,12 @@ class OomMessage:
     active_bytes: int | None = None
     other_processes: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def is_process_miscounted(self) -> bool:
+        """Return whether the text gives this process less than torch alone has in it."""
+        torch_bytes = max(self.reserved_bytes or 0, self.allocated_bytes or 0)
+        return self.process_bytes is not None and self.process_bytes < torch_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class MemorySummary:
@@ -915,6 +921,11 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
         yield from _apu_notes(message)
     yield from _free_memory_notes(message)
     yield from _cached_memory_notes(message)
+    yield from _process_notes(message)
+
+
+def _process_notes(message: OomMessage) -> Iterator[str]:
+    """Explain what the text gives to each process."""
     n_contexts = sum(size <= _CONTEXT_BYTES for _, size in message.other_processes)
     if n_contexts > 1:
         yield (
@@ -922,11 +933,10 @@ def _notes(message: OomMessage, backend: str) -> Iterator[str]:
             "one job that all touch this device, if each has called torch.cuda.set_device() too "
             "late, or not at all"
         )
-    own_bytes = max(message.reserved_bytes or 0, allocated)
-    if message.process_bytes is not None and message.process_bytes < own_bytes:
+    if message.is_process_miscounted:
         yield (
-            f"the text gives {format_bytes(message.process_bytes)} to this process, which has "
-            f"{format_bytes(own_bytes)}: in a container the driver may not tell what it holds"
+            f"the text gives this process {format_bytes(message.process_bytes or 0)}, less than "
+            "torch has in it: in a container the driver may not tell"
         )
     if message.process_bytes is None and message.other_processes:
         yield (

@@ -199,7 +199,7 @@ _SENTENCES = {
         OomCause.OUTSIDE,
         "{outside} of the device are held outside torch's allocator",
         "a context and libraries usually take less than {usual}: the rest is another "
-        "process, or a library with an allocator of its own{cached_too}{both_too}",
+        "process, or a library with an allocator of its own{cached_too}",
     ),
     "fragmented": (
         OomCause.FRAGMENTED,
@@ -244,9 +244,8 @@ _PARTS = {
     "left": ", {device_free_bytes} were free on the device",
     "scattered": ", most likely not in one piece that the driver could use",
     "in_use": " ({live_bytes} in use)",
-    "cached_too": "; in one piece, the {usable[n_bytes]} that torch had cached would do as well",
-    "both_too": "; in one piece, the {usable[n_bytes]} that torch had cached and the "
-    "{device_free_bytes} free on the device would do as well",
+    "cached_too": "; in one piece, the {usable[n_bytes]} that torch had cached{with_free} would do "
+    "as well",
     "other_free": "; {other_pool_bytes} are free in {other_pool}, which this request cannot use",
 }
 # Why a request failed beside enough memory of a private pool.
@@ -416,11 +415,11 @@ def _verdict(
     """Write the sentences of a reason with the figures."""
     pieces = shortage.usable or FreePieces()
     free = shortage.device_free_bytes
-    is_cached_too = _fragmented_bytes(shortage, _least_bytes(shortage)) > 0
-    is_cached_enough = pieces.n_bytes >= shortage.segment_bytes
     shown = _shown(asdict(shortage)) | texts
     shown["source"] = "file" if shortage.has_pieces else "text"
     shown["n_blocks"] = counted(pieces.n_pieces, "block")
+    is_enough = pieces.n_bytes >= shortage.segment_bytes
+    shown["with_free"] = "" if is_enough else f" and the {shown['device_free_bytes']} free"
     shown["share"] = format_share(pieces.n_bytes, shortage.reserved_bytes or 0)
     is_part_known = {
         "in_blocks": pieces.n_pieces,
@@ -429,8 +428,7 @@ def _verdict(
         "left": free is not None,
         "scattered": (free or 0) >= shortage.segment_bytes,
         "in_use": shortage.live_bytes is not None,
-        "cached_too": is_cached_too and is_cached_enough,
-        "both_too": is_cached_too and not is_cached_enough,
+        "cached_too": _fragmented_bytes(shortage, _least_bytes(shortage)) > 0,
         "other_free": shortage.other_pool_bytes >= max(shortage.segment_bytes, 1),
     }
     parts = {

@@ -249,12 +249,8 @@ def _message_sizes(answer: MessageAnswer) -> Iterator[str]:
         active = None  # no stream uses anything else
     reserved = message.reserved_bytes if answer.unallocated_bytes is None else None
     outside = answer.outside_bytes if message.metal_bytes is None else None
-    # What is less than torch has is no figure of this process: a note says so.
-    own_bytes = max(message.reserved_bytes or 0, message.allocated_bytes or 0)
-    is_shown = (
-        answer.own_outside_bytes is None and (message.process_bytes or 0) >= own_bytes
-    )
-    process_bytes = message.process_bytes if is_shown else None
+    is_sum = answer.own_outside_bytes is None and not message.is_process_miscounted
+    process_bytes = message.process_bytes if is_sum else None
     process_text = ""
     if message.process_bytes is not None:
         process_text = f", which holds {format_bytes(message.process_bytes)} in all"

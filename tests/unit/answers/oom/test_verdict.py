@@ -155,8 +155,8 @@ def test_nothing_cached_for_a_request_is_said_without_a_figure_beside_what_is_ca
         (70 * MIB - 1, "with an allocator of its own"),
         (
             70 * MIB,
-            "; in one piece, the 70.00 MiB that torch had cached and the 50.00 MiB free on the "
-            "device would do as well",
+            "; in one piece, the 70.00 MiB that torch had cached and the 50.00 MiB free would do as "
+            "well",
         ),
         (100 * MIB, "; in one piece, the 100.00 MiB that torch had cached would do as well"),
     ],
