@@ -415,12 +415,14 @@ def _verdict(
     """Write the sentences of a reason with the figures."""
     pieces = shortage.usable or FreePieces()
     free = shortage.device_free_bytes
-    shown = _shown(asdict(shortage)) | texts
-    shown["source"] = "file" if shortage.has_pieces else "text"
-    shown["n_blocks"] = counted(pieces.n_pieces, "block")
     is_enough = pieces.n_bytes >= shortage.segment_bytes
-    shown["with_free"] = "" if is_enough else f" and the {shown['device_free_bytes']} free"
-    shown["share"] = format_share(pieces.n_bytes, shortage.reserved_bytes or 0)
+    shown = _shown(asdict(shortage)) | {
+        "source": "file" if shortage.has_pieces else "text",
+        "n_blocks": counted(pieces.n_pieces, "block"),
+        "with_free": "" if is_enough else f" and the {format_bytes(free or 0)} free",
+        "share": format_share(pieces.n_bytes, shortage.reserved_bytes or 0),
+        **texts,
+    }
     is_part_known = {
         "in_blocks": pieces.n_pieces,
         "of_blocks": pieces.n_pieces,
