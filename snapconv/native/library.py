@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-ABI = 5
+ABI = 6
 VARIABLE = "SNAPCONV_NATIVE"
 _MODES = ("auto", "no", "require")
 FILE = Path(__file__).with_name("core.dll" if sys.platform == "win32" else "core.so")
@@ -60,6 +60,7 @@ _FUNCTIONS = {
     "snapconv_replay_place": "ipLpp",
     "snapconv_replay_make": "ipLppppL",
     "snapconv_replay_figures": "-pp",
+    "snapconv_table_pages": "LLLppLLpp",
 }
 
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Raised with every change to this file; library.py expects the same number. */
-#define SNAPCONV_ABI 5
+#define SNAPCONV_ABI 6
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
@@ -224,5 +224,16 @@ EXPORT int32_t snapconv_replay_place(replay *r, int64_t n_live, const snapconv_l
 EXPORT int32_t snapconv_replay_make(replay *r, int64_t n_calls, const int8_t *operation, const int64_t *row,
                                     const int64_t *event, const int64_t *reserved_after, int64_t n_events);
 EXPORT void snapconv_replay_figures(const replay *r, int64_t figures[N_FIGURES]);
+
+/* Writing: rows of numbers to the leaf pages of a table in a SQLite file. */
+
+enum cell { CELL_NULL, CELL_INTEGER, CELL_REAL };
+
+/* Row by row, values (of a REAL, its bits) and kinds have n_columns cells; the key before them is the number of the row.
+ * pages are n_pages of zeros of 4096 bytes; row_ends gets the rows up to the end of each. Returns the pages that have
+ * rows, -1 where there are too few of them, or too many columns.
+ */
+EXPORT int64_t snapconv_table_pages(int64_t n_rows, int64_t n_columns, const int64_t *values, const uint8_t *kinds,
+                                    int64_t first_row, int64_t n_pages, uint8_t *pages, int64_t *row_ends);
 
 #endif

@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 
 from snapconv.errors import OutputWriteError
-from snapconv.files import new_files
+from snapconv.files import new_files, os_errors
+from snapconv.native.library import core
+from snapconv.writers.sqlite.table_pages import NumberRows, append_rows
 
 Value = int | float | str | None
 # The values of a record, or of a table column by column, in the order of a table's columns.
@@ -48,6 +50,10 @@ _PRAGMAS = (
     "PRAGMA synchronous = OFF",
     "PRAGMA locking_mode = EXCLUSIVE",
 )
+
+# The letters of NumPy for the columns of numbers of each type; others have whole numbers.
+_KINDS_OF_NUMBERS = {"REAL": "f", "TEXT": ""}
+_ROOT_OF_TABLE = "SELECT rootpage FROM sqlite_master WHERE name = ?"
 
 # SQLITE_ERROR: the statement itself is wrong, which is a bug of ours and keeps its traceback.
 _SQL_IS_WRONG = 1
@@ -275,9 +281,9 @@ def write_databases(
     contents = []
     total = 0
     for database in databases:
-        tables = [(table, *table.rows_of(database.report)) for table in database.tables]
+        tables = [_content(table, database.report) for table in database.tables]
         contents.append(tables)
-        total += sum(n_rows for _, n_rows, _ in tables)
+        total += sum(content.n_rows for content in tables)
     n_rows_written = 0
     with new_files(
         [database.path for database in databases], force=force, token=token
@@ -285,14 +291,71 @@ def write_databases(
         for database, tables, temporary in zip(
             databases, contents, temporaries, strict=True
         ):
-            with _new_database(temporary, output=database.path) as connection:
-                for statement in _schema(database):
-                    connection.execute(statement)
-                for table, n_rows, rows in tables:
-                    for n_written in write_rows(connection, table, rows, n_rows):
-                        n_rows_written += n_written
-                        if progress is not None:
-                            progress(n_rows_written, total)
+            for n_written in _write_database(database, tables, temporary):
+                n_rows_written += n_written
+                if progress is not None:
+                    progress(n_rows_written, total)
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The rows of a table: ``numbers`` where the compiled core writes them."""
+
+    table: Table
+    n_rows: int
+    rows: Iterator[Row]
+    numbers: NumberRows | None = None
+
+
+def _content(table: Table, report: object) -> _Content:
+    """Return a report's rows of a table, each made when it is written."""
+    numbers = _numbers_of(table, report) if core() else None
+    if numbers:
+        return _Content(table, numbers.n_rows, iter(()), numbers)
+    return _Content(table, *table.rows_of(report))
+
+
+def _numbers_of(table: Table, report: object) -> NumberRows | None:
+    """Return the rows of a long table of numbers, whose key counts from 0; None for others."""
+    key_column, *columns = table.columns
+    is_counted = key_column.path == NUMBER and "PRIMARY KEY" in key_column.sql_type
+    is_plain = not (table.rows or table.constraint or table.index)
+    kinds = [_KINDS_OF_NUMBERS.get(column.sql_type, "bi") for column in columns]
+    if not (is_counted and is_plain and all(kinds)):
+        return None
+    _, *arrays = table.arrays(report)
+    if not isinstance(arrays[-1], np.ndarray) or len(arrays[-1]) < CHUNK_ROWS:
+        return None
+    for array, kind in zip(arrays, kinds, strict=True):
+        if array is not None and np.asarray(array).dtype.kind not in kind:
+            return None
+    return NumberRows(
+        arrays, [column.stands_for_null for column in columns], len(arrays[-1])
+    )
+
+
+def _write_database(
+    database: Database, tables: Sequence[_Content], temporary: Path
+) -> Iterator[int]:
+    """Fill a new file, and yield the number of rows written each time."""
+    roots = []
+    with _new_database(temporary, output=database.path) as connection:
+        for statement in _schema(database):
+            connection.execute(statement)
+        for content in tables:
+            if content.numbers:
+                name = content.table.name
+                roots.append(connection.execute(_ROOT_OF_TABLE, (name,)).fetchone()[0])
+            else:
+                yield from write_rows(
+                    connection, content.table, content.rows, content.n_rows
+                )
+    compiled = core()
+    number_tables = [content.numbers for content in tables if content.numbers]
+    for root, numbers in zip(roots, number_tables, strict=True):
+        assert compiled is not None
+        with os_errors(database.path):
+            yield from append_rows(compiled, temporary, root, numbers)
 
 
 def _schema(database: Database) -> Iterator[str]:
