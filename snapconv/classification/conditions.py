@@ -273,7 +273,7 @@ def made_in_nested_constructors(decided: Decided) -> BoolColumn:
     is_constructor: BoolColumn = (innermost >= 0) & np.append(is_init, np.False_)[innermost]
     if not is_constructor.any():
         return is_constructor
-    init_stacks = stacks.owners[stacks.with_frames(is_init)]
+    init_stacks = stacks.owners[stacks.mark_entries(is_init)]
     n_inits = np.bincount(init_stacks, minlength=len(stacks))
     is_nested: BoolColumn = np.append(n_inits > 1, np.False_)[stack_id]
     return is_constructor & is_nested

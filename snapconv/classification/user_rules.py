@@ -92,7 +92,7 @@ def match_rules(rules: Sequence[UserRule], stacks: StackTable) -> UserRules:
         frame_bits = fitting_rules(stacks.frames, patterns)
         for number, row in enumerate(has):
             is_fitting = np.array([bits >> number & 1 for bits in frame_bits], bool)
-            row[stacks.owners[stacks.with_frames(is_fitting)]] = True
+            row[stacks.owners[stacks.mark_entries(is_fitting)]] = True
     return read_only(UserRules(tuple(rules), has))
 
 

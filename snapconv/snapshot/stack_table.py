@@ -68,7 +68,7 @@ class FrameTable:
         positions = {file: number for number, file in enumerate(self.files)}
         return np.fromiter(map(positions.__getitem__, self.filenames), np.int32, len(self))
 
-    def in_files(self, is_match: Callable[[str], bool]) -> BoolColumn:
+    def mark_files(self, is_match: Callable[[str], bool]) -> BoolColumn:
         """Mark the frames whose file matches; each file is tested once."""
         matches = np.array([is_match(file) for file in self.files], bool)
         return matches[self.file_id]
@@ -122,14 +122,14 @@ class StackTable:
         frame_ids = self.frame_ids[np.repeat(is_taken, lengths)]
         return read_only(StackTable(self.frames, offsets, frame_ids))
 
-    def with_frames(self, frames: BoolColumn) -> BoolColumn:
-        """Return whether each entry of ``frame_ids`` is one of the frames that are marked."""
+    def mark_entries(self, frames: BoolColumn) -> BoolColumn:
+        """Mark the entries of ``frame_ids`` whose frame is marked."""
         # Brackets take three times as long for numbers of 32 bits.
         return np.take(frames, self.frame_ids)
 
     def only(self, frames: BoolColumn) -> "StackTable":
         """Return the stacks with some of their frames alone; stacks and frames keep their ids."""
-        entries = rows_of(self.with_frames(frames))
+        entries = rows_of(self.mark_entries(frames))
         offsets = np.searchsorted(entries, self.offsets)
         return read_only(StackTable(self.frames, offsets, self.frame_ids[entries]))
 

@@ -38,10 +38,10 @@ _NATIVE_SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".cuh", ".o", ".s"
 # For functions that are called for every frame of every stack: their texts are those of a few
 # hundred files. Where a file has more distinct texts than fit, and all are looked up in the same
 # order, none is found again.
-for_every_frame = lru_cache(maxsize=1 << 16)
+cached_text = lru_cache(maxsize=1 << 16)
 
 
-@for_every_frame
+@cached_text
 def normal(path: str) -> str:
     """Return the same path with forward slashes and no trailing one.
 
@@ -66,7 +66,7 @@ def is_under(path: str, root: str) -> bool:
     return path.startswith(root + "/")
 
 
-@for_every_frame
+@cached_text
 def is_python(filename: str) -> bool:
     """Return whether a frame's file name is that of Python code.
 
@@ -75,7 +75,7 @@ def is_python(filename: str) -> bool:
     return filename.endswith((".py", ".ipynb")) or filename.startswith("<")
 
 
-@for_every_frame
+@cached_text
 def is_native(filename: str) -> bool:
     """Return whether a frame's file name is that of C or C++ code.
 
@@ -95,7 +95,7 @@ def is_absolute(path: str) -> bool:
     return path.startswith("/") or path[1:2] == ":"
 
 
-@for_every_frame
+@cached_text
 def is_generated(path: str) -> bool:
     """Return whether a normal path is that of code that torch.compile wrote."""
     if _GENERATED_FILE.search(path):
@@ -112,7 +112,7 @@ def is_hidden(path: str) -> bool:
     return bool(_HIDDEN.search(path))
 
 
-@for_every_frame
+@cached_text
 def installed_part(path: str) -> str | None:
     """Return a normal path below the folder that an installer filled: ``torch/nn/functional.py``.
 
@@ -130,7 +130,7 @@ def is_standard_library(path: str) -> bool:
     return bool(_STANDARD_LIBRARY.search(path)) and not _PACKAGES.search(path)
 
 
-@for_every_frame
+@cached_text
 def is_library(path: str) -> bool:
     """Return whether a normal path is of a library, and not of the user's code.
 

@@ -147,7 +147,7 @@ def find_project(
         root=chosen_root,
         seen_root=seen_root,
         is_inferred=not (root or recorded.root),
-        is_project=stacks.frames.in_files(lambda file: normal(file) in project_paths),
+        is_project=stacks.frames.mark_files(lambda file: normal(file) in project_paths),
         relative_paths=_relative_paths(stacks.frames, chosen_root, project_paths),
         includes=tuple(included_paths),
         unused_includes=_unused(texts, included_paths),
@@ -214,7 +214,7 @@ def _entry_packages(stacks: StackTable, bytes_of_stack: Int64Column) -> list[str
     Console scripts (``yolo train``) and modules (``-m trl.scripts.sft``) have no file of the
     user's: the package with the outermost line stands for the project.
     """
-    is_of_package = stacks.frames.in_files(_is_of_package)
+    is_of_package = stacks.frames.mark_files(_is_of_package)
     outermost = stacks.only(is_of_package).outermost
     n_bytes: Counter[str] = Counter()
     for frame, stack_bytes in plain_rows(outermost, bytes_of_stack):

@@ -244,9 +244,9 @@ def find_module_calls(stacks: StackTable, project: Project) -> tuple[str, ...]:
     """
     frames = stacks.frames
     is_call = np.array([name == _CALL for name in frames.names], bool)
-    is_call &= frames.in_files(_has_module_calls)
-    is_line = frames.in_files(_says_which_module)
-    entries = rows_of(stacks.with_frames(is_call | is_line))
+    is_call &= frames.mark_files(_has_module_calls)
+    is_line = frames.mark_files(_says_which_module)
+    entries = rows_of(stacks.mark_entries(is_call | is_line))
     frame_ids = stacks.frame_ids[entries]
     owners = stacks.owners[entries]
     # The next frame beyond a call of a module is what called it.

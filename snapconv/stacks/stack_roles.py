@@ -22,7 +22,7 @@ from snapconv.columns import (
 )
 from snapconv.snapshot.fields import Interner
 from snapconv.snapshot.stack_table import FrameTable, StackTable
-from snapconv.stacks.paths import for_every_frame, is_native, is_python, normal
+from snapconv.stacks.paths import cached_text, is_native, is_python, normal
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 
 
@@ -53,7 +53,7 @@ def _finder(patterns: tuple[str, ...]) -> Callable[[str], int]:
         (bits, re.compile(pattern).search) for pattern, bits in pattern_bits.items()
     ]
 
-    @for_every_frame
+    @cached_text
     def find_bits(text: str) -> int:
         text_bits = bits_of_any
         for bits, search in searches:
@@ -132,7 +132,7 @@ def assign_roles(stacks: StackTable) -> StackRoles:
 
     A stack of a closure that was given to an optimizer's step has not the role of an optimizer.
     """
-    python = stacks.only(stacks.frames.in_files(is_python))
+    python = stacks.only(stacks.frames.mark_files(is_python))
     frame_bits = _bits_of_frames(stacks.frames)
     entry_bits = np.take(frame_bits & ~_OUTERMOST_BITS, stacks.frame_ids)
     stack_bits = _bits_of_stacks(stacks, entry_bits)
@@ -193,8 +193,8 @@ def _closures(stacks: StackTable, entry_bits: Int64Column, has: BoolColumn) -> B
     optimizer = innermost(int(_BITS_OF_ROLE[Role.OPTIMIZER]))
     torch_optimizer = innermost(_TORCH_OPTIMIZER_BITS)
     is_within = innermost(_CLOSURE_BITS) < optimizer
-    is_foreign = stacks.frames.in_files(_is_foreign)
-    foreign = innermost_places(steps, steps.with_frames(is_foreign))
+    is_foreign = stacks.frames.mark_files(_is_foreign)
+    foreign = innermost_places(steps, steps.mark_entries(is_foreign))
     # An optimizer of torch calls Python code outside of torch only through a closure.
     is_within |= (foreign < torch_optimizer) & (torch_optimizer < _NOWHERE)
     runs_modules = (has[Role.MODULE_CALL] | has[Role.LOSS])[step_stacks]
@@ -255,7 +255,7 @@ def _hooks(python: StackTable, has: BoolColumn, *, has_cpp: bool) -> BoolColumn:
     program_functions = distinct(function[~is_of_engine & runs_modules])
     if not len(program_functions):
         return np.zeros(len(frame), bool)
-    may_be_hook = values_of(python.frames.in_files(_may_be_hook), frame, missing=False)
+    may_be_hook = values_of(python.frames.mark_files(_may_be_hook), frame, missing=False)
     is_on_engine_thread = has[Role.ENGINE] | np.bool_(not has_cpp)
     is_of_program = is_among(function, program_functions)
     return np.asarray(may_be_hook & ~is_of_program & is_on_engine_thread, bool)
