@@ -257,6 +257,13 @@ def by_its_mode_and_owner(_state, path):
     assert (entry.path, entry.inode()) == ("./run/model.npz", path.stat().st_ino)
 
 
+def by_keywords(state, path):
+    os.truncate(path=path, length=5)
+    assert path.read_bytes() == PRECIOUS[:5]
+    torch.save(state, f=path)
+    assert torch.load(f=path)["weight"].shape == (1024, 512)
+
+
 def by_a_tokenizer(_state, path):
     tokenizers = pytest.importorskip("tokenizers")
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"word": 0}, unk_token="word"))
@@ -304,7 +311,7 @@ CHANGES = [
     ),
     *(by_another_process, by_a_link_to_the_latest),
     *(by_a_database_of_an_address, by_a_shared_tensor, by_its_mode_and_owner),
-    *(by_a_tokenizer, by_safetensors_of_numpy),
+    *(by_keywords, by_a_tokenizer, by_safetensors_of_numpy),
     *SAVES,
     *(
         by_pickle,
