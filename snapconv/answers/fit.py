@@ -248,7 +248,7 @@ def conclude(rows: Sequence[FitRow], not_run: Sequence[Combination] = ()) -> str
     sentences = (
         list(_best(fitting)) if fitting else [_nothing_fits(rows, is_whole=is_whole)]
     )
-    sentences += _unknown(rows, not_run, fitting)
+    sentences += _unknown(rows, not_run)
     return "; ".join(sentences)
 
 
@@ -295,9 +295,7 @@ def shortage(row: FitRow) -> str:
     return f"at least {format_bytes(row.short_bytes)} short{location}"
 
 
-def _unknown(
-    rows: Sequence[FitRow], not_run: Sequence[Combination], fitting: Sequence[FitRow]
-) -> Iterator[str]:
+def _unknown(rows: Sequence[FitRow], not_run: Sequence[Combination]) -> Iterator[str]:
     """Name what failed or did not run, of which nothing is inferred."""
     failed = _select(rows, Verdict.FAILED)
     if failed and len(failed) == len(rows) and len({row.reason for row in rows}) == 1:
