@@ -47,7 +47,7 @@ from snapconv.classification.categories import ABOUT, EVIDENCE_WORTH, Category, 
 from snapconv.classification.classify import ORDER as CLASSIFICATION
 from snapconv.classification.classify import REASONS
 from snapconv.classification.decisions import Fact
-from snapconv.cli.app import app_with
+from snapconv.cli.app import whole_app
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, FrameRule
 from snapconv.torch_knowledge.optimizers import optimizer_rows
 
@@ -144,7 +144,7 @@ def filled(path: Path, parts: dict[str, Callable[[], str]]) -> str:
 def commands() -> str:
     """Describe every command with the texts of its own help."""
     return "\n\n".join(
-        _command(info.name, info.callback) for info in app_with().registered_commands
+        _command(info.name, info.callback) for info in whole_app().registered_commands
     )
 
 

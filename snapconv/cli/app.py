@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -80,7 +80,7 @@ def _run(line: list[str]) -> int:
             if name in COMMANDS:
                 _app_of(name)(line[1:], prog_name=f"snapconv {name}")
             else:
-                app_with()(line, prog_name="snapconv")
+                whole_app()(line, prog_name="snapconv")
     except SystemExit as stop:  # how typer ends, whatever happened
         error = stop.__context__
         if isinstance(error, BrokenPipeError):  # typer gives it the code of any failure
@@ -177,8 +177,8 @@ def _options(
     """Options before the command."""
 
 
-def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Make the command line with these of its commands, whose modules are loaded."""
+def whole_app() -> typer.Typer:
+    """Make the command line with all commands, whose modules are loaded."""
     app = typer.Typer(
         name="snapconv",
         help="Show what fills GPU memory and takes time: read PyTorch's memory "
@@ -189,7 +189,7 @@ def app_with(commands: Iterable[str] = COMMANDS) -> typer.Typer:
         **_PLAIN_OUTPUT,
     )
     app.callback()(_options)
-    for name in commands:
+    for name in COMMANDS:
         _add(app, name)
     return app
 

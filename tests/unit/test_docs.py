@@ -14,7 +14,7 @@ from scripts.docs.reference_pages import EXIT_CODES
 from snapconv import errors
 from snapconv.classification.categories import Category, Evidence
 from snapconv.classification.classify import REASONS
-from snapconv.cli.app import app_with, main
+from snapconv.cli.app import main, whole_app
 from snapconv.cli.terminal import JSON_VERSION
 from snapconv.replay.history_verdict import Verdict
 from tests.faulty_jobs import steps_that_collect
@@ -24,7 +24,7 @@ DOCS = ROOT / "docs"
 SOURCES = sorted((ROOT / "snapconv").rglob("*.py"))
 PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
 FIXTURES = ROOT / "fixtures"
-COMMANDS = {info.name: info.callback for info in app_with().registered_commands}
+COMMANDS = {info.name: info.callback for info in whole_app().registered_commands}
 
 
 def text_of(name):
@@ -243,7 +243,7 @@ def shown_commands(path):
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_every_command_of_a_page_is_one_with_these_options(path):
-    known_commands = typer.main.get_command(app_with()).commands
+    known_commands = typer.main.get_command(whole_app()).commands
     for line in shown_commands(path):
         _, name, *words = f"{line} ".split(" ")
         if name not in known_commands:  # a file alone: the verdict

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from scripts.docs.json_schemas import COMMANDS, json_schema
-from snapconv.cli.app import app_with, main
+from snapconv.cli.app import main, whole_app
 
 jsonschema = pytest.importorskip("jsonschema")
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ RUNS = {
 
 
 def test_every_command_with_json_has_a_schema():
-    commands = typer.main.get_command(app_with()).commands
+    commands = typer.main.get_command(whole_app()).commands
     printing = {
         name
         for name, command in commands.items()

@@ -10,7 +10,7 @@ import snapconv
 from snapconv.analysis import AnalysisOptions
 from snapconv.answers.check import Budgets
 from snapconv.answers.what_if.setting_trials import Request
-from snapconv.cli.app import COMMANDS, app_with
+from snapconv.cli.app import COMMANDS, whole_app
 from snapconv.convert import ConvertOptions
 from snapconv.ranks.job import JobOptions, read_job
 from snapconv.recorder.recording import recording
@@ -20,7 +20,7 @@ from snapconv.writers.sqlite.job_database import write_job_database
 
 OPTIONS = {
     info.name: set(inspect.signature(info.callback).parameters)
-    for info in app_with().registered_commands
+    for info in whole_app().registered_commands
 }
 
 
