@@ -197,9 +197,9 @@ def _are_first(stack: Int32Column, sizes: Int64Column) -> BoolColumn:
 
 
 def _levels(calls: LineCalls, analysis: DeviceAnalysis, stack: Int32Column) -> Int64Column:
-    """Return the level of each value, and two marks.
+    """Return three rows: the level of each value, and the two marks of ``_Paths.between``.
 
-    They say whether one line made the value and the next, and whether an object has it.
+    A pair of stacks that occurs several times is compared once.
     """
     paths = _Paths(calls, analysis, stack)
     first, pair = number_groups(stack[:-1], stack[1:])
@@ -210,10 +210,10 @@ def _levels(calls: LineCalls, analysis: DeviceAnalysis, stack: Int32Column) -> I
 
 
 class _Paths:
-    """The paths of some stacks, with a number for the function of each frame.
+    """The paths of some stacks, outermost frame first, with a number for each frame's function.
 
-    ``first``: the depth at which a path was the first of a function's call; met again there, so is
-    the call.
+    ``first``: the depth of the outermost call that began with this stack. Where the stack occurs
+    again, that call is made again.
     """
 
     def __init__(
@@ -235,7 +235,10 @@ class _Paths:
                 parent = nodes.setdefault((parent, frame), len(nodes))
 
     def between(self, before: int, after: int) -> tuple[int, bool, bool]:
-        """Return what ``_levels`` says of a value of one stack, before one of another."""
+        """Return the level of a value of one stack that is followed by one of another; two marks.
+
+        The marks: one line made both values, and an object that the model returns has the first.
+        """
         path = self.calls.path(before)
         next_path = self.calls.path(after)
         if path == next_path:
@@ -244,6 +247,7 @@ class _Paths:
         shared = 0
         while shared < n_frames and path[shared] == next_path[shared]:
             shared += 1
+        # Two lines of one function: it goes on, unless it is called anew for the next value.
         is_inside = False
         if shared < n_frames:
             is_inside = self.function[path[shared]] == self.function[next_path[shared]]
@@ -253,6 +257,7 @@ class _Paths:
             level += 1
         elif not is_inside and first < shared:
             level -= 1
+        # What calls a module hands its value on.
         while level and self.calls.is_module_call(path[level - 1]):
             level -= 1
         return level, not is_inside, self._makes_output(path[level:])
@@ -292,8 +297,9 @@ def _keep_joined(
 ) -> None:
     """Keep what concatenations read, where they read several sizes, as those of a U-Net do.
 
-    One reads the value before it, and in its other bytes what an earlier block returned: the last
-    concatenation the first such value. It is an argument of its block, which holds it to the end.
+    A concatenation reads the value before it; its other bytes are what an earlier block returned.
+    The later the concatenation, the earlier that block: the last reads the first value of the size.
+    Such a value is an argument of the block that concatenates, and in use to its end.
     """
     sizes = values.sizes
     is_join = _are_joins(analysis, values)
