@@ -86,9 +86,8 @@ class ReplayStart:
     """The segments just before an event, with their live blocks.
 
     ``rows`` maps the address of a live block to its row among the allocations. ``n_inexact`` counts
-    blocks whose size is only known to be at least the one here, ``n_outside`` live ones that no
-    segment contains:
-    they are left out.
+    blocks whose size is only known to be at least the one here; ``n_outside`` counts live ones that
+    no segment contains, which are left out.
     """
 
     segments: tuple[SegmentLayout, ...]

@@ -70,10 +70,10 @@ def _grows(analysis: DeviceAnalysis) -> BoolColumn:
 
 
 def _is_like(analysis: DeviceAnalysis, is_fixed: BoolColumn) -> BoolColumn:
-    """Mark what the lines of forward that made recorded allocations made besides, of their sizes.
+    """Mark what forward made besides the fixed allocations, by their lines and in their sizes.
 
-    The first layer computes its weight too, and saves none: its input has no gradient. A size that
-    saved tensors which may grow have as well shows nothing.
+    The first layer computes its weight by the same line, and saves none, as its input needs no
+    gradient. A size that saved tensors which may grow have as well shows nothing.
     """
     features = analysis.features
     if features.recorded is None:
@@ -89,8 +89,7 @@ def _is_like(analysis: DeviceAnalysis, is_fixed: BoolColumn) -> BoolColumn:
 def _saved_without_batch(analysis: DeviceAnalysis) -> BoolColumn:
     """Mark recorded saved tensors whose shapes show that no side is the batch.
 
-    A side that the batch, or the batch times further sides of an input, is as long as shows
-    nothing.
+    A side as long as the batch, or as the batch times further sides of an input, shows nothing.
     """
     recorded = analysis.recorded
     marked = np.zeros(len(analysis.allocations), np.bool_)

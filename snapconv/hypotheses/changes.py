@@ -228,9 +228,9 @@ def changed_calls(
 ) -> AllocatorCalls:
     """Return the calls of a trace as the program would make them with some changes made together.
 
-    Where the size of an allocation changes it is freed and requested again, under a number of its
-    own; at its own request it has its number, as what is there before the first call has, unless
-    that is freed.
+    Where the size of an allocation changes, it is freed and requested again, and the new request
+    has a number of its own. The allocation's own request keeps the number; so does an allocation
+    that is there before the first call, unless the change frees it there.
     """
     change = combined(analysis, changes)
     for call_change in change.calls:
@@ -241,7 +241,6 @@ def changed_calls(
         return calls
     points = _points(calls, analysis, change)
     row = points.row
-    # Its request has an allocation's own number, and what is there before the first call.
     is_request = points.event == analysis.allocations.alloc_event[row]
     is_own = np.where(points.event < calls.event[0], points.size > 0, is_request)
     number = np.where(is_own, row, len(analysis.allocations) + np.arange(len(row)))
@@ -315,7 +314,11 @@ def _renumbered(
 def _calls_at(
     points: _Points, number: Int64Column, is_own: BoolColumn
 ) -> Iterator[Int64Column]:
-    """Yield the frees and requests at points as columns, for ``AllocatorCalls.insert``."""
+    """Yield the frees and requests at points as columns, for ``AllocatorCalls.insert``.
+
+    A point frees what the allocation had up to there, under its number then, and requests what it
+    has from there on; either is left out if it has no bytes, and both at a request of its own.
+    """
     row = points.row
     is_first = np.diff(row, prepend=-1) != 0
     freed = np.where(is_first, row, np.roll(number, 1))
