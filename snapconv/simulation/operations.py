@@ -167,11 +167,59 @@ def written_arguments(operation: Operation, arguments: dict[str, Any]) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
+# Meta functions, most of them in Python, would take most of the time where nothing is computed: what
+# they gave for equal arguments is kept, up to so many times.
+_MAX_KNOWN = 1 << 13
+_known_shapes: dict[Any, Any] = {}
+_NUMBERS = (bool, int, float, complex)
+_OF_TORCH = (torch.dtype, torch.layout, torch.memory_format, torch.device)
+_CONSTANTS = frozenset((*_NUMBERS, *_OF_TORCH, str, type(None)))
+
+
 def result_shapes(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Return an operation's results as meta tensors.
+    """Return an operation's results as meta tensors, which nobody changes.
 
     Raises NotImplementedError if values decide the shapes.
     """
+    try:
+        key = func, _described(args), _described(kwargs), torch.get_default_dtype()
+    except TypeError:
+        return _evaluated_shapes(func, args, kwargs)
+    shapes = _known_shapes.get(key)
+    if shapes is not None:
+        return shapes
+    result = _evaluated_shapes(func, args, kwargs)
+    # A library may still register another function for an operation of its own.
+    if func.namespace == "aten" and _are_meta(result):
+        if len(_known_shapes) >= _MAX_KNOWN:
+            _known_shapes.clear()
+        _known_shapes[key] = result
+    return result
+
+
+def _described(value: Any) -> Any:
+    """Return all of an argument that a meta function can see; TypeError for other types."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.size(), value.stride()
+    kind = type(value)
+    if kind in _CONSTANTS:  # 1, 1.0 and True are equal
+        return kind, value
+    if kind is list or kind is tuple:
+        return kind, *map(_described, value)
+    if kind is dict:
+        return kind, *value, *map(_described, value.values())
+    raise TypeError(kind)
+
+
+def _are_meta(value: Any) -> bool:
+    """Say whether there are results, all of them on the meta device, or None."""
+    if isinstance(value, list | tuple):
+        return all(item is None or _are_meta(item) for item in value)
+    return isinstance(value, torch.Tensor) and value.is_meta
+
+
+def _evaluated_shapes(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call a meta function, corrected."""
 
     def as_meta(tensor: Any) -> Any:
         shape, stride = tensor.size(), tensor.stride()
