@@ -90,39 +90,13 @@ def _record_condition(find_rows: Callable[[RecordedMatches], Int64Column]) -> Co
     return Condition(find)
 
 
-@_record_condition
-def _gathered(recorded: RecordedMatches) -> Int64Column:
-    return recorded.gathered
-
-
-@_record_condition
-def _unreduced(recorded: RecordedMatches) -> Int64Column:
-    return recorded.unreduced
-
-
-@_record_condition
-def _buffers(recorded: RecordedMatches) -> Int64Column:
-    return recorded.buffers
-
-
-@_record_condition
-def _gradients(recorded: RecordedMatches) -> Int64Column:
-    return recorded.gradients
-
-
-@_record_condition
-def _states(recorded: RecordedMatches) -> Int64Column:
-    return recorded.states
-
-
-@_record_condition
-def _inputs(recorded: RecordedMatches) -> Int64Column:
-    return recorded.inputs
-
-
-@_record_condition
-def _saved(recorded: RecordedMatches) -> Int64Column:
-    return recorded.saved
+_gathered = _record_condition(lambda recorded: recorded.gathered)
+_unreduced = _record_condition(lambda recorded: recorded.unreduced)
+_buffers = _record_condition(lambda recorded: recorded.buffers)
+_gradients = _record_condition(lambda recorded: recorded.gradients)
+_states = _record_condition(lambda recorded: recorded.states)
+_inputs = _record_condition(lambda recorded: recorded.inputs)
+_saved = _record_condition(lambda recorded: recorded.saved)
 
 
 def _parameters(*, is_buffer: bool) -> Condition:
