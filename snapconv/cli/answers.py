@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snapconv.cli.arguments import (
+    ColorOption,
     JsonOption,
     RangeOptions,
     ReadOptions,
@@ -45,6 +46,7 @@ QUESTION_COMMANDS: dict[str, Callable[..., None]] = {}
 TOP = inspect.Parameter(
     "top", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=TopOption
 )
+_COLOR = TOP.replace(name="color", default="auto", annotation=ColorOption)
 _AS_JSON = TOP.replace(name="as_json", default=False, annotation=JsonOption)
 
 
@@ -183,10 +185,10 @@ def _device_line(device: "DeviceAnalysis", head: str = "") -> str:
 
 
 def question(function: Callable[..., Answer]) -> Callable[..., None]:
-    """Make a command of a question: it prints the answer, and has ``--top`` and ``--json`` too."""
+    """Make a command of a question: it prints the answer, with ``--top``, ``--color``, ``--json``."""
     parameters = inspect.signature(function).parameters
 
-    def run(*, as_json: bool, top: int | None, **options: Any) -> None:
+    def run(*, as_json: bool, color: str, top: int | None, **options: Any) -> None:
         from snapconv.writers.text.size_rows import table_rows
 
         shown = {"top": top} if "top" in parameters else {}
@@ -197,13 +199,13 @@ def question(function: Callable[..., Answer]) -> Callable[..., None]:
             elif answer.document is not None:
                 print_document(answer.document)
             else:
-                print_lines(answer.lines, sys.stdout)
+                print_lines(answer.lines, sys.stdout, color=color)
         show_notes(answer.notes)
         if answer.exceeded:
             raise BudgetExceeded(answer.exceeded)
 
     own_options = [parameter for name, parameter in parameters.items() if name != "top"]
-    command = give_signature(run, [*own_options, TOP, _AS_JSON], of=function)
+    command = give_signature(run, [*own_options, TOP, _COLOR, _AS_JSON], of=function)
     name = function.__name__.replace("_", "-")
     QUESTIONS[name], QUESTION_COMMANDS[name] = function, command
     return command

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from snapconv.cli import outputs
 from snapconv.cli.answers import error_values
@@ -38,8 +39,19 @@ _OUTPUTS: dict[str, Callable[..., None]] = {
     "view": outputs.view,
 }
 _LOADED_WHEN_CALLED = ("fit", "mcp", "ranks", "record", "watch")
-# Every command in the order of the help.
+# Every command.
 COMMANDS = (*QUESTION_COMMANDS, *sorted((*_OUTPUTS, *_LOADED_WHEN_CALLED)))
+# The groups of the help, each with its commands in order.
+GROUPS = {
+    "What fills the memory": (
+        *("verdict", "summary", "tree", "annotate", "growth", "fragmentation"),
+        *("explain", "info"),
+    ),
+    "What to change": ("oom", "advise", "what-if", "fit"),
+    "Several files, and limits": ("diff", "check", "ranks"),
+    "Pages, tables and traces": ("view", "export", "to-sqlite", "cut"),
+    "Recording, and agents": ("record", "watch", "mcp"),
+}
 # The commands of a line that begins with a file, or with a folder of a job's files.
 _FILE_COMMAND, _FOLDER_COMMAND = "verdict", "ranks"
 _HELP = {"help_option_names": ["--help", "-h"]}
@@ -47,6 +59,26 @@ _PLAIN_OUTPUT: dict[str, Any] = {
     "pretty_exceptions_enable": False,
     "rich_markup_mode": None,
 }
+
+
+class _GroupedHelp(TyperGroup):
+    """The command line, whose help lists the commands in groups."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the sections of the help that list the commands."""
+        width = max(map(len, self.commands), default=0)
+        for title, names in GROUPS.items():
+            rows = [
+                (
+                    f"{name:<{width}}",
+                    self.commands[name].get_short_help_str(formatter.width),
+                )
+                for name in names
+                if name in self.commands
+            ]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -181,6 +213,7 @@ def whole_app() -> typer.Typer:
     """Make the command line with all commands, whose modules are loaded."""
     app = typer.Typer(
         name="snapconv",
+        cls=_GroupedHelp,
         help="Show what fills GPU memory and takes time: read PyTorch's memory "
         "snapshots (no GPU, no torch, nothing in the file is run), or record a "
         "training script. `snapconv help COMMAND` shows a command's options.",

@@ -90,6 +90,15 @@ TopOption = Annotated[
         min=1,
     ),
 ]
+ColorOption = Annotated[
+    Literal["auto", "always", "never"],
+    typer.Option(
+        metavar="WHEN",
+        help="Colour categories, with bars: auto (on a terminal, without NO_COLOR), always or "
+        "never. Default: auto.",
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print JSON for machines instead of text.")
 ]

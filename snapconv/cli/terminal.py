@@ -28,6 +28,30 @@ _GAP = re.compile(r"(?<=\S)  +")
 _LINE_NUMBER = re.compile(r":\d")
 # The space between a number and its unit.
 _FIGURE = re.compile(r"(?<=\d) (?=%|[KMGT]?i?B\b)")
+# The colour of every category on a terminal, by its SGR code; docs and page have others.
+CATEGORY_COLORS = {
+    "weight": 34,
+    "gathered_weight": 34,
+    "gradient": 33,
+    "unreduced_gradient": 33,
+    "optimizer_state": 35,
+    "gradient or optimizer state": 35,
+    "activation": 32,
+    "kv_cache": 36,
+    "input": 94,
+    "workspace": 96,
+    "temporary": 93,
+    "communication": 95,
+    "unknown": 90,
+}
+# A category as a column, or before what has it; the same word in a sentence is none.
+_CATEGORY = re.compile(
+    rf"(?<=  )({'|'.join(sorted(CATEGORY_COLORS, key=len, reverse=True))})(?=$|,| \(likely\)|  )"
+)
+_SHARE = re.compile(r"^  (\S.*?)  .* (\d{1,3}\.\d) % +\d+ allocations?(?:, .*)?$")
+# Columns of a bar of 100 %.
+_BAR_WIDTH = 20
+_BAR = "\N{LOWER HALF BLOCK}"
 _TO_COPY = re.compile(r" *(?:next|written): ")
 
 # A symbol of C++ may have some thousand characters, and the path of a file.
@@ -49,22 +73,48 @@ def open_stdout() -> None:
         sys.stdout = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115  # stays open
 
 
-def print_lines(lines: Iterable[str], stream: TextIO | None) -> None:
+def print_lines(
+    lines: Iterable[str], stream: TextIO | None, *, color: str = "never"
+) -> None:
     """Print lines, with everything escaped that a name in a file could do to a terminal.
 
     On a terminal they are as wide as it is. What is far longer than any line for a person, such as
-    a name of a megabyte, is cut.
+    a name of a megabyte, is cut. ``color`` is ``auto`` (on a terminal), ``always`` or ``never``.
     """
     if stream is None:  # closed by the parent process
         return
     is_terminal, width = stream.isatty(), None  # None: as many columns as a line has
     if is_terminal or os.environ.get("COLUMNS", "").isdecimal():
         width = max(get_terminal_size().columns, LEAST_WIDTH)
+    is_colored = color == "always" or (color == "auto" and _takes_color(stream))
     for line in lines:
         text = unobeyed(printable(shortened(line, _MOST_OF_LINE)))
         for part in fitted(text, width, shortens_paths=is_terminal):
-            print(part, file=stream)
+            print(_colored(part, width) if is_colored else part, file=stream)
     stream.flush()
+
+
+def _takes_color(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal that shows colours, and NO_COLOR is not set."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    is_old_console = sys.platform == "win32" and "WT_SESSION" not in os.environ
+    return stream.isatty() and not is_old_console
+
+
+def _colored(line: str, width: int | None) -> str:
+    """Colour the categories of a line, with a bar behind the share of each, where there is room."""
+    share = _SHARE.match(line)
+    bar = ""
+    if share and share[1] in CATEGORY_COLORS:
+        length = round(float(share[2]) * _BAR_WIDTH / 100)
+        if length and (width is None or len(line) + 2 + length <= width):
+            bar = f"  {_painted(_BAR * length, share[1])}"
+    return _CATEGORY.sub(lambda match: _painted(match[0], match[0]), line) + bar
+
+
+def _painted(text: str, category: str) -> str:
+    return f"\x1b[{CATEGORY_COLORS[category]}m{text}\x1b[0m"
 
 
 def fitted(line: str, width: int | None, *, shortens_paths: bool) -> list[str]:

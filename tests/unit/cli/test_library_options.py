@@ -73,6 +73,7 @@ OF_THE_TERMINAL = {
     "as_json": "answers are objects, with to_json where they need it",
     "top": "answers are sequences, largest first, of which Python takes slices",
     "quiet": "the library prints nothing",
+    "color": "the library prints nothing",
     "stack": "the text alone is shorter: an Explanation has whole stacks",
     "format": "the form of the printed text",
     "open_page": "View.open() opens it",
