@@ -257,3 +257,13 @@ def test_of_a_torch_that_has_changed_they_are_left_out_with_a_note(tmp_path):
     (device,) = snapconv.load(capture).devices
     assert not len(device.rows(snapconv.Category.GATHERED_WEIGHT))
     assert len(device.rows(snapconv.Category.WEIGHT)) == 2 * N_BLOCKS
+
+
+def test_a_job_of_fsdp2_ends_without_a_message_of_pythons(tmp_path):
+    """What a simulation undoes as the process ends meets a torch that has begun to end too."""
+    script = tmp_path / "train.py"
+    script.write_text(MODEL + "IN_BF16 = RESHARDS = True\n" + FSDP2 + TRAIN)
+    options = ["--simulate", "--no-compute", "--world-size", "8", "-o", str(tmp_path / "a.capture")]
+    command = [sys.executable, "-m", "snapconv", "record", *options, str(script)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    assert "Traceback" not in done.stderr
