@@ -126,10 +126,16 @@ class Stacks:
         if any(capture.has_cpp for capture in captures):
             name_every_function()
         symbolised = self._symbolise([capture.handle for capture in captures])
+        # Loops capture equal stacks again and again; torch has one dict per distinct frame here.
+        distinct: dict[Any, list[dict[str, object]]] = {}
         for stack, capture, frames in zip(
             pending.values(), captures, symbolised, strict=True
         ):
-            stack[:] = [self._shared(frame) for frame in _gpu_frames(frames, capture)]
+            key = (*map(id, frames), capture.node, capture.within, capture.has_cpp)
+            if key not in distinct:
+                gpu_frames = _gpu_frames(frames, capture)
+                distinct[key] = [self._shared(frame) for frame in gpu_frames]
+            stack[:] = distinct[key]
 
     def _shared(self, frame: tuple[str, str, int]) -> dict[str, object]:
         """Return one dict per distinct frame, as torch's snapshots share them."""
