@@ -145,7 +145,8 @@ class Simulation:
         handle = self.tracker.handle
         if Feature.SIMULATED_GROUPS in self._changed:
             return handle
-        return Collectives(handle, partial(has_other_processes, self.tracker)).handle
+        is_real = partial(has_other_processes, self.tracker)
+        return Collectives(handle, is_real, self.tracker.mark_of_others).handle
 
     def _patch_features(self, patches: "Patches") -> None:
         """Replace what a simulation can do without, as far as this torch has it."""

@@ -250,6 +250,9 @@ class ValuesRead:
         self._n_asked: Counter[_Test] = Counter()
         self._reads: dict[str, None] = {}
         self._doubted: dict[str, None] = {}
+        # The same of values that were computed, and follow from what other ranks would have.
+        self._reads_of_others: dict[str, None] = {}
+        self._decided_by_others: dict[str, None] = {}
 
     def is_truth(self, dtype: Any, *, is_comparison: bool) -> bool:
         """Say whether a read is of a truth value: of one, or of a number that decides a branch."""
@@ -282,6 +285,17 @@ class ValuesRead:
             test, _ = decision
             self._doubt(test, test.then_branch, test.else_branch)
 
+    def add_of_others(self, operation: str) -> None:
+        """Note a read of values of other ranks, and the line that they decide; not torch's own."""
+        frame = _reading_frame()
+        if frame is None or frame.f_code.co_filename.startswith(torch_folder()):
+            return
+        if len(self._reads_of_others) < _MAX_PLACES:
+            self._reads_of_others.setdefault(f"{users_place()} ({operation}())")
+        decision = _decision()
+        if decision is not None:
+            self._decided_by_others.setdefault(decision[0].line)
+
     def _doubt(self, test: _Test, *branches: list[Any]) -> None:
         """Note a test if a branch may be left out that needs memory, and raises no error."""
         if not (test.is_torchs or any(map(_fails, branches))) and any(
@@ -301,7 +315,22 @@ class ValuesRead:
             self._reads.setdefault(f"{users_place()} ({operation})")
 
     def notes(self) -> tuple[Note, ...]:
-        """List the reads of values that were not computed, and the lines that they decide."""
+        """List the reads of values that were not computed, or are other ranks' own."""
+        return (*self._notes_of_others(), *self._notes_of_not_computed())
+
+    def _notes_of_others(self) -> tuple[Note, ...]:
+        if not self._reads_of_others:
+            return ()
+        message = (
+            f"values of other ranks were read at {shown(self._reads_of_others)}; they are taken to "
+            "hold what this rank holds"
+        )
+        if self._decided_by_others:
+            lines = shown(self._decided_by_others)
+            message += f"; on the GPUs the program may go another way at {lines}"
+        return (Note("values-of-other-ranks", message),)
+
+    def _notes_of_not_computed(self) -> tuple[Note, ...]:
         if not self._reads:
             return ()
         message = (

@@ -22,6 +22,9 @@ _GATHERS = {
 _SCATTERS = {
     *"reduce_scatter_ _reduce_scatter_base_ reduce_scatter_tensor_coalesced_ scatter_".split()
 }
+# One rank sends what the others get.
+_SENT = {"broadcast_", "scatter_"}
+_BRINGING_NOTHING = {"send", "barrier", "monitored_barrier_"}
 _EXCHANGES = {"alltoall_", "alltoall_base_"}
 _FUNCTIONAL = ("all_", "broadcast", "reduce_scatter")
 
@@ -29,10 +32,17 @@ _FUNCTIONAL = ("all_", "broadcast", "reduce_scatter")
 class Collectives:
     """Does collectives; ``handle`` does all other operations, and those that these consist of.
 
-    ``is_real`` says of a collective's arguments whether other processes take part in it.
+    ``is_real`` says of a collective's arguments whether other processes take part in it;
+    ``mark_of_others`` is given the tensors whose values are those of other ranks.
     """
 
-    def __init__(self, handle: Handler, is_real: Callable[[Any], bool]) -> None:
+    def __init__(
+        self,
+        handle: Handler,
+        is_real: Callable[[Any], bool],
+        mark_of_others: Callable[[list[Any]], None],
+    ) -> None:
+        self._mark_of_others = mark_of_others
         self._handle = handle
         self._is_real = is_real
         self._handlers: dict[str, Handler] = {
@@ -63,6 +73,8 @@ class Collectives:
         elif name in _EXCHANGES:
             self._exchange(args)
         self._reduce(func, args, outputs)
+        if _has_values_of_others(func, args):
+            self._mark_of_others(outputs)
         n_returns = len(schema.returns)
         if n_returns == 0:
             return None
@@ -134,6 +146,8 @@ class Collectives:
             return func(*args, **kwargs)
         rule = self._functional_rule(name, args)
         result = map_tensors(args[0], rule)
+        if _rank_and_size(args)[1] > 1:
+            self._mark_of_others([*tensors_in((result,))])
         if name.endswith("_out"):
             self._copy(kwargs["out"], result)
             result = kwargs["out"]
@@ -182,6 +196,16 @@ class Collectives:
         tensor, gather_dim, shard_dim = args[:3]
         part = tensor.chunk(n_ranks, shard_dim)[group_rank]
         return self._repeated(part, n_ranks, gather_dim)
+
+
+def _has_values_of_others(func: Any, args: Any) -> bool:
+    """Say whether a collective brings values of other ranks: not what this rank itself sends."""
+    name = func._schema.name.partition("::")[2]
+    rank, n_ranks = _rank_and_size(args)
+    if n_ranks == 1 or name in _BRINGING_NOTHING:
+        return False
+    names = [argument.name for argument in func._schema.arguments]
+    return not (name in _SENT and args[names.index("root_rank")] == rank)
 
 
 def _listed(value: Any) -> Any:

@@ -18,6 +18,7 @@ from snapconv.simulation.branches import ValuesRead
 from snapconv.simulation.kernels import cuda_only_operations
 from snapconv.simulation.operations import (
     FILLING,
+    OVERWRITING,
     RESIZING,
     FakeStorages,
     Kind,
@@ -33,6 +34,7 @@ from snapconv.simulation.placements import (
     Placement,
     Placements,
     are_computed,
+    are_of_others,
     first_device,
     has_values,
     tensors_in,
@@ -57,8 +59,6 @@ _READS_VALUES = {"_pack_padded_sequence"}
 _GIVES_VALUES = {"_local_scalar_dense", "equal", "is_nonzero", "allclose"}
 _COMPARES = {"equal", "allclose"}
 _TO_SPARSE = {"to_sparse", "_to_sparse"}
-# These give their first argument values whatever it had.
-_OVERWRITING = {"copy_", "fill_", "zero_"}
 # Results that one operand decides alone: False in `and`, True in `or`.
 _ABSORBING = {
     "bitwise_and": False,
@@ -150,10 +150,10 @@ class Evaluation:
     def run(self, call: Invocation) -> tuple[Any, bool]:
         """Return an operation's results, and whether they have values."""
         operation = call.operation
+        if operation.kind is Kind.VALUE and not call.is_on_meta:
+            return self._value(call), True
         if self.fake_storages is None or operation.kind is Kind.VIEW or call.is_on_meta:
             return self._compute(call), True
-        if operation.kind is Kind.VALUE:
-            return self._value(call), True
         if not are_computed(call.inputs) and self._is_decided(call):
             # The result follows from nothing that is unknown: without inputs that are assumed, it
             # counts as computed.
@@ -185,6 +185,8 @@ class Evaluation:
         name = call.operation.name
         values_read = self._values_read
         if name not in _GIVES_VALUES or are_computed(call.inputs):
+            if name in _GIVES_VALUES and are_of_others(call.inputs):
+                values_read.add_of_others(values_read.name_of_call(name))
             return self._compute(call)
         if not values_read.is_truth(call.tensors[0].dtype, is_comparison=name in _COMPARES):
             function = values_read.name_of_call(name)
@@ -301,7 +303,7 @@ class Evaluation:
 
         Return whether it does: the operation is computed then.
         """
-        if call.operation.name not in _OVERWRITING or not has_values(call.inputs[1:]):
+        if call.operation.name not in OVERWRITING or not has_values(call.inputs[1:]):
             return False
         target = call.inputs[0]
         tensor = call.args[0]

@@ -90,6 +90,8 @@ _SILENT_VIEWS = {
 }
 # They take the shape alone of their first argument.
 FILLING = {"new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"}
+# They give their first argument values whatever it had.
+OVERWRITING = {"copy_", "fill_", "zero_"}
 # They change the memory of their argument, and none of its values.
 RESIZING = {"resize_", "resize_as_", "set_", "resize_output_"}
 _CPU_RESULTS = {

@@ -29,6 +29,7 @@ class Placement:
     ``likelihood`` is that of True, for truth values that were not computed. ``is_assumed``: its
     values follow from indices or masks that ``routing`` has assumed. ``is_doubtful``: it is on the
     CPU, and C++ code may have meant a device. ``is_pinned``: it is pinned memory of the CPU.
+    ``is_of_others``: its values follow from what other ranks of a simulated job would have.
     """
 
     device: int | None
@@ -41,6 +42,7 @@ class Placement:
     is_assumed: bool = False
     is_doubtful: bool = False
     is_pinned: bool = False
+    is_of_others: bool = False
 
 
 def has_values(inputs: Iterable[Placement | None]) -> bool:
@@ -59,6 +61,11 @@ def first_device(placements: Iterable[Placement | None]) -> int | None:
 def has_assumed(inputs: Iterable[Placement | None]) -> bool:
     """Say whether the values of any of these are assumed."""
     return any(placement is not None and placement.is_assumed for placement in inputs)
+
+
+def are_of_others(inputs: Iterable[Placement | None]) -> bool:
+    """Say whether the values of any of these follow from those of other ranks."""
+    return any(placement is not None and placement.is_of_others for placement in inputs)
 
 
 def are_computed(inputs: Iterable[Placement | None]) -> bool:

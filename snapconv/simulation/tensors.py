@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from snapconv.guest.own_frames import for_program
 from snapconv.simulation.patches import LibraryKernel, Patches
-from snapconv.simulation.placements import Placement, are_computed
+from snapconv.simulation.placements import Placement, are_computed, are_of_others
 from snapconv.simulation.tracker import Tracker
 
 _METHODS = ("get_device", "data_ptr", "numpy", "to", "type", "type_as", "tolist")
@@ -169,6 +169,8 @@ class TensorPatches:
         """Record that the program reads a tensor past torch's operations."""
         placement = self._placement(tensor)
         if are_computed([placement]):
+            if are_of_others([placement]):
+                self._tracker.values_read.add_of_others(method.removesuffix("()"))
             return
         self._tracker.has_given_arrays = True
         self._tracker.values_read.add_numbers(method)

@@ -23,12 +23,20 @@ from snapconv.simulation.evaluation import NO_MEMORY_FROM_BYTES, Evaluation, Inv
 from snapconv.simulation.generators import DeviceGenerators
 from snapconv.simulation.likelihoods import likelihood_of
 from snapconv.simulation.machine import Machine
-from snapconv.simulation.operations import FakeStorages, Kind, Operation, describe
+from snapconv.simulation.operations import (
+    FILLING,
+    OVERWRITING,
+    FakeStorages,
+    Kind,
+    Operation,
+    describe,
+)
 from snapconv.simulation.patches import Calls
 from snapconv.simulation.placements import (
     DeviceChoice,
     Placement,
     Placements,
+    are_of_others,
     first_device,
     has_assumed,
     has_values,
@@ -178,11 +186,28 @@ class Tracker:
             self._account_fresh(call, result, has_values=has_values)
         elif operation.may_resize:
             self._place_resized(result, call.device, has_values=has_values)
-        elif operation.kind is Kind.IN_PLACE and has_values and has_assumed(call.inputs):
-            # What is written follows from indices or masks that routing.py has assumed.
-            target = call.inputs[0]
-            if target is not None:
-                target.is_assumed = True
+        elif operation.kind is Kind.IN_PLACE and has_values:
+            self._mark_written(call)
+
+    def _mark_written(self, call: Invocation) -> None:
+        """Remember what the values follow from that an operation has written."""
+        if has_assumed(call.inputs) and call.inputs[0] is not None:
+            # Indices or masks that routing.py has assumed.
+            call.inputs[0].is_assumed = True
+        if self.machine.options.job is not None:
+            is_overwritten = call.operation.name in OVERWRITING
+            if are_of_others(call.inputs[1:] if is_overwritten else call.inputs):
+                self.mark_of_others(call.tensors[:1])
+            elif is_overwritten and call.inputs[0] is not None:
+                call.inputs[0].is_of_others = False
+
+    def mark_of_others(self, tensors: Any) -> None:
+        """Remember that the values of tensors follow from what other ranks would have."""
+        for tensor in self._tensors_stored(tensors):
+            placement = self.placements.of(tensor)
+            if placement is None:
+                placement = self._placed(tensor.untyped_storage(), None, has_values=True)
+            placement.is_of_others = True
 
     def _account_fresh(self, call: Invocation, result: Any, *, has_values: bool) -> None:
         """Note where new results are: all on a device, and those on the CPU that are not plain.
@@ -199,13 +224,14 @@ class Tracker:
         has_doubt = any(placement and placement.is_doubtful for placement in call.inputs)
         call.is_doubtful = has_doubt or self.calls.current is None
         is_plain = has_values and not (call.is_doubtful or call.is_pinned)
-        if not is_plain or has_assumed(call.inputs):
+        if not is_plain or has_assumed(call.inputs) or are_of_others(call.inputs):
             self._place_results(call, result, has_values=has_values)
 
     def _place_results(self, call: Invocation, result: Any, *, has_values: bool) -> None:
         indices_on_cpu = call.operation.cpu_results
         if indices_on_cpu:
             result = [value for i, value in enumerate(result) if i not in indices_on_cpu]
+        is_of_others = call.operation.name not in FILLING and are_of_others(call.inputs)
         for tensor in self._tensors_stored(result):
             if self.placements.of(tensor) is not None:
                 continue
@@ -213,6 +239,7 @@ class Tracker:
             placement = self._placed(storage, call.device, has_values=has_values)
             placement.is_doubtful = call.is_doubtful
             placement.is_pinned = call.is_pinned
+            placement.is_of_others = is_of_others
             if self.evaluation.fake_storages is not None:
                 self.routing.note(call, tensor, placement)
                 if tensor.dtype is torch.bool:

@@ -289,3 +289,23 @@ def test_tensor_parallel_layers_hold_their_rows_or_columns(n_parallel, compute):
         shapes = [tuple(weight.to_local().shape) for weight in model.parameters()]
         assert shapes == expected * 3
         train(model, torch.optim.AdamW(model.parameters()))
+
+
+@pytest.mark.parametrize("compute", [True, False])
+def test_context_parallelism_gives_a_rank_its_part_of_the_sequence(compute):
+    """A sequence of 64 has 8 for each rank: of attention, too, the results and the gradients."""
+    from torch.distributed.tensor.experimental import context_parallel
+
+    with start(5, compute=compute):
+        begin()
+        mesh = dist.device_mesh.init_device_mesh("cuda", (N_RANKS,), mesh_dim_names=("cp",))
+        whole = torch.ones(2, 4, 64, 16, device="cuda")
+        with context_parallel(mesh, buffers=[whole], buffer_seq_dims=[2]):
+            assert whole.shape == (2, 4, 8, 16)
+            query, key, value = (whole.detach().clone().requires_grad_() for _ in range(3))
+            attention = nn.functional.scaled_dot_product_attention(
+                query, key, value, is_causal=True
+            )
+            attention.sum().backward()
+            assert attention.shape == key.grad.shape == value.grad.shape == (2, 4, 8, 16)
+        assert whole.shape == (2, 4, 64, 16)

@@ -292,6 +292,78 @@ def test_objects_that_another_rank_sends_are_this_ranks_own_and_noted(simulation
     assert (objects, parts) == (["own"], ["f"])
 
 
+OF_OTHERS = """
+import torch.distributed as dist
+
+
+def own(flag):
+    if flag.item():
+        return 1
+
+
+def summed(flag):
+    dist.all_reduce(flag)
+    if flag.item() > 3:
+        return 1
+
+
+def gathered(flag):
+    flags = [torch.zeros_like(flag) for _ in range(8)]
+    dist.all_gather(flags, flag)
+    n_done = (flags[0].cpu() + 1).tolist()
+
+
+def sent_from_here(flag):
+    dist.broadcast(flag, 5)
+    if flag.item():
+        return 1
+
+
+def overwritten(flag):
+    dist.all_reduce(flag)
+    flag.fill_(1)
+    if flag.item():
+        return 1
+
+
+def sent_from_there(flag):
+    dist.broadcast(flag, 0)
+    while flag.item() > 10:
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "read", "decides"),
+    [
+        ("own", None, None),
+        ("summed", "12 (item())", "12"),
+        ("gathered", "19 (tolist())", None),
+        ("sent_from_here", None, None),
+        ("overwritten", None, None),
+        ("sent_from_there", "37 (item())", "37"),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_read_of_what_other_ranks_have_is_a_note_with_its_line(
+    simulation, tmp_path, function, read, decides, device
+):
+    """A gather that is followed by a sum, an overwritten sum, and what this rank itself sends."""
+    script = tmp_path / "flags.py"
+    script.write_text(OF_OTHERS)
+    names = {"torch": torch}
+    exec(compile(OF_OTHERS, str(script), "exec"), names)
+    names[function](torch.ones(1, device=device))
+    notes = [note for note in simulation.notes() if note.slug == "values-of-other-ranks"]
+    assert [note.slug for note in notes] == (["values-of-other-ranks"] if read else [])
+    if read:
+        message = notes[0].message
+        assert f"flags.py:{read}" in message
+        assert ("may go another way" in message) == (decides is not None)
+        if decides:
+            assert message.endswith(f"flags.py:{decides}")
+
+
 @pytest.mark.parametrize("target", [5, 0])
 def test_states_of_zero_are_collected_from_this_rank_alone(simulation, target):
     from torch.distributed.optim import ZeroRedundancyOptimizer
