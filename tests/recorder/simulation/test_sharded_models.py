@@ -293,19 +293,22 @@ def test_tensor_parallel_layers_hold_their_rows_or_columns(n_parallel, compute):
 
 @pytest.mark.parametrize("compute", [True, False])
 def test_context_parallelism_gives_a_rank_its_part_of_the_sequence(compute):
-    """A sequence of 64 has 8 for each rank: of attention, too, the results and the gradients."""
+    """A sequence of 512 has 64 for each rank: of attention, too, the results and the gradients.
+
+    Kernels pad their sums of exponents to 32, also on GPUs: a shorter half of a part fails there.
+    """
     from torch.distributed.tensor.experimental import context_parallel
 
     with start(5, compute=compute):
         begin()
         mesh = dist.device_mesh.init_device_mesh("cuda", (N_RANKS,), mesh_dim_names=("cp",))
-        whole = torch.ones(2, 4, 64, 16, device="cuda")
+        whole = torch.ones(2, 4, 512, 16, device="cuda")
         with context_parallel(mesh, buffers=[whole], buffer_seq_dims=[2]):
-            assert whole.shape == (2, 4, 8, 16)
+            assert whole.shape == (2, 4, 64, 16)
             query, key, value = (whole.detach().clone().requires_grad_() for _ in range(3))
             attention = nn.functional.scaled_dot_product_attention(
                 query, key, value, is_causal=True
             )
             attention.sum().backward()
-            assert attention.shape == key.grad.shape == value.grad.shape == (2, 4, 8, 16)
-        assert whole.shape == (2, 4, 64, 16)
+            assert attention.shape == key.grad.shape == value.grad.shape == (2, 4, 64, 16)
+        assert whole.shape == (2, 4, 512, 16)
