@@ -150,9 +150,11 @@ class Evaluation:
     def run(self, call: Invocation) -> tuple[Any, bool]:
         """Return an operation's results, and whether they have values."""
         operation = call.operation
-        if operation.kind is Kind.VALUE and not call.is_on_meta:
+        if operation.kind is Kind.VIEW or call.is_on_meta:
+            return self._compute(call), True
+        if operation.kind is Kind.VALUE:
             return self._value(call), True
-        if self.fake_storages is None or operation.kind is Kind.VIEW or call.is_on_meta:
+        if self.fake_storages is None:
             return self._compute(call), True
         if not are_computed(call.inputs) and self._is_decided(call):
             # The result follows from nothing that is unknown: without inputs that are assumed, it
