@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scripts.fixtures.recorded_allocator import RecordedAllocator
-from snapconv.cli.app import COMMANDS, main
+from snapconv.cli.app import COMMANDS, GROUPS, main
 from snapconv.cli.terminal import unobeyed
 from snapconv.native.library import kind
 from snapconv.version import VERSION
@@ -75,7 +75,7 @@ def test_help_describes_in_a_whole_sentence_what_every_command_does(snapconv, mo
     monkeypatch.setenv("COLUMNS", columns)
     done = snapconv("--help")
     assert (done.code, done.err) == (0, "")
-    help_text = " ".join(done.out.split("Commands:")[1].split())
+    help_text = " ".join(done.out.split(f"{next(iter(GROUPS))}:")[1].split())
     assert "to-sqlite Convert a snapshot" in help_text
     assert "info Show what" in help_text
     assert "explain Show what" in help_text
