@@ -102,10 +102,13 @@ def _steps(report: Report, guard: Guard) -> Iterator[None]:
     def begins(optimizer: Any, *_: object) -> None:
         if post.id in hooks and next(reversed(hooks)) != post.id:
             hooks.move_to_end(post.id)
-        report(Event.STEP_BEGINS, optimizer)
+        if not _is_for_states():
+            report(Event.STEP_BEGINS, optimizer)
 
     def ends(optimizer: Any, *_: object) -> None:
         nonlocal is_last
+        if _is_for_states():
+            return
         is_last = True
         try:
             report(Event.STEP_ENDS, optimizer)
@@ -127,6 +130,22 @@ def _steps(report: Report, guard: Guard) -> Iterator[None]:
         is_over = not is_last and _is_in_step()
         if not is_over:
             remove()
+
+
+# It steps with gradients of zero, so that an optimizer has states to save or to load into.
+_MAKES_STATES = "_init_optim_state"
+_CHECKPOINTS_FILE = str(Path("torch", "distributed", "checkpoint", "state_dict.py"))
+
+
+def _is_for_states() -> bool:
+    """Return whether a checkpoint of torch's takes the step, and no training does."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == _MAKES_STATES and code.co_filename.endswith(_CHECKPOINTS_FILE):
+            return True
+        frame = frame.f_back
+    return False
 
 
 _OPTIMIZER_FILE = str(Path("torch", "optim", "optimizer.py"))
