@@ -1,6 +1,7 @@
 """The levels of a tree of live memory: the group of every allocation, and the names of a group.
 
-    line · module · operation · category · compile-context · annotation · pool · stream · thread · size
+    line · module · operation · category · compile-context · annotation · pool · stream
+    thread · size
 
 Levels may be combined. Lines come last by themselves, but below modules, which have them inside.
 """

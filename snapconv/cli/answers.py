@@ -185,7 +185,7 @@ def _device_line(device: "DeviceAnalysis", head: str = "") -> str:
 
 
 def question(function: Callable[..., Answer]) -> Callable[..., None]:
-    """Make a command of a question: it prints the answer, with ``--top``, ``--color``, ``--json``."""
+    """Make a command of a question: it prints the answer, and has --top, --color and --json."""
     parameters = inspect.signature(function).parameters
 
     def run(*, as_json: bool, color: str, top: int | None, **options: Any) -> None:

@@ -169,8 +169,8 @@ def written_arguments(operation: Operation, arguments: dict[str, Any]) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-# Meta functions, most of them in Python, would take most of the time where nothing is computed: what
-# they gave for equal arguments is kept, up to so many times.
+# Meta functions, most of them in Python, would take most of the time where nothing is computed:
+# what they gave for equal arguments is kept, up to so many times.
 _MAX_KNOWN = 1 << 13
 _known_shapes: dict[Any, Any] = {}
 _NUMBERS = (bool, int, float, complex)

@@ -61,7 +61,7 @@ class WorkerProcesses:
         args: Any = (),
         nprocs: int = 1,
         join: bool = True,  # noqa: FBT001, FBT002  # torch's
-        *others: Any,
+        *start_method: Any,
         **options: Any,
     ) -> Any:
         job = self._machine.options.job
@@ -71,7 +71,7 @@ class WorkerProcesses:
             return None if join else _FinishedWorkers()
         if self._machine.has_started:
             # The program itself is what is simulated, and these are its helpers.
-            return real(fn, args, nprocs, join, *others, **options)
+            return real(fn, args, nprocs, join, *start_method, **options)
         job_text = f" of a job with {n_expected} on each node" if job else ""
         raise RecorderError(
             f"{users_place()}: the program starts {nprocs} processes, and a simulation is one "
@@ -86,12 +86,12 @@ class WorkerProcesses:
     def _collect_failures(self) -> None:
         """Forget processes that have ended, but for the lines of those that failed."""
         running = []
-        for process, place in self._started:
+        for process, line in self._started:
             code = _exit_code(process)
             if code is None:
-                running.append((process, place))
+                running.append((process, line))
             elif code > 0:
-                self._failed.setdefault(place)
+                self._failed.setdefault(line)
         self._started = running
 
     def notes(self) -> tuple[Note, ...]:

@@ -2955,8 +2955,8 @@ _KINDS = (
         ),
         unless=("gpu <device> has a total",),
         means="the VAE ran out of memory on the whole image or video, and then on its tiles",
-        next_step="fewer frames or a smaller image, smaller tiles (VAE Encode or Decode (Tiled)), or "
-        "start with --cpu-vae; else unload models (--lowvram)",
+        next_step="fewer frames or a smaller image, smaller tiles (VAE Encode or Decode (Tiled)), "
+        "or start with --cpu-vae; else unload models (--lowvram)",
     ),
     MessageKind(
         "a second try of ComfyUI",
@@ -3725,8 +3725,8 @@ _KINDS = (
         ),
         means="the driver refused the context that every program makes first on a GPU: the "
         "GPU was full before this program had used it",
-        next_step="stop the other processes that `nvidia-smi` shows, also those of earlier runs, or "
-        "use another device",
+        next_step="stop the other processes that `nvidia-smi` shows, also those of earlier runs, "
+        "or use another device",
     ),
     MessageKind(
         "the CUDA driver",

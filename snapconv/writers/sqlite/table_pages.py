@@ -30,7 +30,7 @@ _PAGE_OF_REFERENCES = 5
 _N_PAGES_AT = 28
 _NULL, _INTEGER, _REAL = range(3)
 _NUMBER_BYTES = 8
-# Of a row beside its numbers: the sizes and the key in front, and its place in the page.
+# The bytes of a row beside its numbers: sizes and key in front, and its place in the page.
 _ROW_BYTES = 20
 # The number of a page, and that of its last row.
 _Child = tuple[int, int]
