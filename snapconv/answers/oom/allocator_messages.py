@@ -73,6 +73,26 @@ LARGER_THAN_OWN = (
     "make the request smaller: it is larger than the device's own memory, and what is free "
     f"includes the host's; {SHAPES}"
 )
+# Where the text lists the processes that hold what is not torch's.
+STOP_OTHER = (
+    "stop process {number}, which holds {held} (`{backend.monitor}` shows its program), or use "
+    "another device"
+)
+STOP_OTHERS = (
+    "stop the other processes, which hold {held} together (`{backend.monitor}` shows their "
+    "programs), or use another device"
+)
+# Where more was free than was needed.
+FREE_ENOUGH = (
+    "run it again with `{backend.monitor}` beside it, which shows what other programs hold; on "
+    "Windows a larger page file (system settings). If this program holds the memory, {less}; "
+    "{backend.watch}"
+)
+PAGE_FILE = (
+    "on Windows, where the program most likely ran, a larger page file (system settings) and fewer "
+    "open programs; else run it again with `{backend.monitor}` beside it, which shows what other "
+    "programs hold. If this one holds the memory, {less}; {backend.watch}"
+)
 # Where nothing else of the process can have it: the rest is of a library in the same process.
 SAME_PROCESS = (
     "limit the other library in this process: JAX (XLA_PYTHON_CLIENT_PREALLOCATE=false), "
@@ -280,7 +300,7 @@ PHASES = (
     ),
     (
         _IN + r"(?:_create_fp(?:16|32)_\w{0,12}partitions\w{0,30}|_setup_for_real_optimizer"
-        r"|_create_fp16_sub_groups)",
+        r"|_create_fp16_sub_groups|_configure_zero_optimizer)|single_grad_partition=torch\.zeros\(",
         "more of ZeRO's states on the CPU (offload_optimizer, offload_param) or on more GPUs: a "
         "smaller batch does not help while DeepSpeed puts the shards on the device",
     ),

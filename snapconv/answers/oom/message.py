@@ -31,6 +31,7 @@ from snapconv.answers.oom.allocator_messages import (
     BEFORE_EXPANDABLE,
     BEFORE_SETTINGS,
     BEGINNINGS,
+    FREE_ENOUGH,
     LARGE_BLOCK,
     LARGE_REQUEST,
     LARGER_THAN_OWN,
@@ -46,9 +47,12 @@ from snapconv.answers.oom.allocator_messages import (
     ON_WINDOWS,
     ONE_REQUEST,
     OUTSIDE_TOO,
+    PAGE_FILE,
     PHASES,
     SAME_PROCESS,
     SHAPES,
+    STOP_OTHER,
+    STOP_OTHERS,
     WAITED,
     WEIGHTS_FIRST,
     WORDS,
@@ -729,14 +733,19 @@ def _words_around(log: CompactText, start: int) -> str | None:
 
 def _exact_verdict(answer: MessageAnswer) -> OomVerdict | None:
     """Return the verdict, which blames no other process for what this one holds."""
-    if answer.cause != OomCause.OUTSIDE or not _is_outside_own(answer):
-        return answer.verdict
-    outside = format_bytes(answer.own_outside_bytes or 0)
-    reason = (
-        f"{outside} of it are this process's own: its context, NCCL, and libraries with "
-        "allocators of their own"
-    )
-    return answer.verdict and replace(answer.verdict, reason=reason)
+    verdict = answer.verdict
+    if verdict is None or answer.cause != OomCause.OUTSIDE:
+        return verdict
+    if _is_outside_own(answer):
+        outside = format_bytes(answer.own_outside_bytes or 0)
+        reason = (
+            f"{outside} of it are this process's own: its context, NCCL, and libraries with "
+            "allocators of their own"
+        )
+        return replace(verdict, reason=reason)
+    if _do_others_hold(answer):
+        return replace(verdict, reason=_others_reason(answer.message), is_inferred=False)
+    return verdict
 
 
 def _exact_step(answer: MessageAnswer, text: str) -> str:
@@ -749,11 +758,12 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
     elif answer.cause == OomCause.FRAGMENTED:
         step = _step_fragmented(answer, text)
     elif answer.cause == OomCause.UNKNOWN:
-        step = _step_unknown(answer.message)
+        step = _step_unknown(answer, text)
     return step or answer.next_step
 
 
-def _step_unknown(message: OomMessage) -> str | None:
+def _step_unknown(answer: MessageAnswer, text: str) -> str | None:
+    message = answer.message
     tried = message.tried_bytes or 0
     total = message.total_bytes or math.inf
     if tried > total:
@@ -761,8 +771,19 @@ def _step_unknown(message: OomMessage) -> str | None:
     # What the text lacks is then a tenth at most: torch's cache and the context.
     if 10 * (message.allocated_bytes or 0) > 9 * total:
         return NEXT_STEPS[OomCause.FULL]
+    if answer.backend == "CUDA" and 0 < tried <= (message.free_bytes or 0):
+        return PAGE_FILE if _is_of_windows(text) else FREE_ENOUGH
     is_large = tried > (message.free_bytes or 0) + _LARGE_REQUEST_BYTES
     return LARGE_REQUEST if is_large else None
+
+
+def _is_of_windows(text: str) -> bool:
+    """Return whether a path is of Windows, or torch from 2.1 on lists no process, not even its own.
+
+    It asks NVML for them, which it does not on Windows.
+    """
+    is_whole = "hasatotalcapac" in text and "allocatedbypytorch" in text
+    return bool(_WINDOWS_PATH.search(text)) or (is_whole and "memoryinuse" not in text)
 
 
 def _is_outside_own(answer: MessageAnswer) -> bool:
@@ -771,10 +792,46 @@ def _is_outside_own(answer: MessageAnswer) -> bool:
 
 
 def _step_outside(answer: MessageAnswer) -> str | None:
-    message = answer.message
+    if _is_outside_own(answer) and not _do_others_hold_enough(answer.message):
+        return SAME_PROCESS
+    return _step_others(answer.message) if _do_others_hold(answer) else None
+
+
+def _do_others_hold_enough(message: OomMessage) -> bool:
+    """Return whether the request would have been served with what other processes hold."""
     missing_bytes = (message.tried_bytes or 0) - (message.free_bytes or 0)
-    is_enough_elsewhere = max(missing_bytes, 1) <= _others_bytes(message)
-    return SAME_PROCESS if _is_outside_own(answer) and not is_enough_elsewhere else None
+    return max(missing_bytes, 1) <= _others_bytes(message)
+
+
+def _do_others_hold(answer: MessageAnswer) -> bool:
+    """Return whether processes that the text lists hold most of what is not torch's.
+
+    Where torch did not recognise its own process, one of them may be it.
+    """
+    message = answer.message
+    is_most = 2 * _others_bytes(message) > (answer.outside_bytes or 0)
+    return message.process_bytes is not None and is_most and _do_others_hold_enough(message)
+
+
+def _others_reason(message: OomMessage) -> str:
+    numbers = _other_numbers(message)
+    subject = f"process {numbers[0]} holds"
+    if len(numbers) > 1:
+        subject = f"{len(numbers)} other processes hold"
+    return f"{subject} {format_bytes(_others_bytes(message))} of it"
+
+
+def _step_others(message: OomMessage) -> str:
+    numbers = _other_numbers(message)
+    held = format_bytes(_others_bytes(message))
+    if len(numbers) > 1:
+        return STOP_OTHERS.replace("{held}", held)
+    return STOP_OTHER.replace("{held}", held).replace("{number}", str(numbers[0]))
+
+
+def _other_numbers(message: OomMessage) -> list[int]:
+    """Return the numbers of the other processes that hold more than a context."""
+    return [number for number, size in message.other_processes if size > _CONTEXT_BYTES]
 
 
 def _step_full(answer: MessageAnswer) -> str | None:

@@ -3716,6 +3716,18 @@ _KINDS = (
         "processes that `nvidia-smi` shows",
     ),
     MessageKind(
+        "the start of CUDA",
+        seen=(
+            r"cuda initialization: (?:unexpected error from )?\S{0,200}?error 2: out of memory",
+        ),
+        means="CUDA did not start, so torch saw no GPU and went on without it: the driver had no "
+        "memory for its own start, of the GPU or of the host, before the program used any; a "
+        "driver or WSL that does not fit the torch installed says the same",
+        next_step="`nvidia-smi` and `free -g`: stop what fills the GPU or the machine, and look at "
+        "`ulimit -v`; else restart the machine (under WSL: wsl --shutdown) or update the driver",
+        cause=OomCause.UNKNOWN,
+    ),
+    MessageKind(
         "a CUDA context",
         level=1.4,
         seen=(

@@ -335,8 +335,8 @@ def _lack_inside(shortage: Shortage) -> OomVerdict:
     pieces = shortage.usable
     free_bytes = _fragmented_bytes(shortage, _least_bytes(shortage))
     is_little = free_bytes < _LITTLE_SHARE * (shortage.reserved_bytes or 0)
-    # Every full device has a few pieces that together are less than a large request.
-    if free_bytes and not (is_little and free_bytes < shortage.segment_bytes):
+    # Every full device has a few pieces: together less than two requests, they are no cause.
+    if free_bytes and not (is_little and free_bytes < 2 * shortage.block_bytes):
         reason = "fragmented and full" if is_little else "fragmented"
         return _verdict(shortage, reason, is_inferred=not shortage.has_pieces)
     if pieces is None:

@@ -183,7 +183,7 @@ OF_ALLOCATORS = {
     "2.1 fragmented": (from_2_1(*PIECES, word="capacty"), "fragmented", True),
     "2.2 own process": (from_2_1(*FULL, processes=own(79 * GIB)), "full", False),
     "2.3 neighbour": (
-        from_2_1(*OTHERS, processes=process(41, 47 * GIB) + own(32 * GIB)), "held outside torch", True
+        from_2_1(*OTHERS, processes=process(41, 47 * GIB) + own(32 * GIB)), "held outside torch", False
     ),
     "2.4 container": (from_2_1(*FULL, processes=process(41, 79 * GIB)), "full", False),
     "2.5 free in CUDA graphs": (of_pids_and_pools(), "wrong pool or stream", True),
@@ -524,6 +524,72 @@ def test_other_processes_that_hold_what_is_missing_are_stopped_first():
 
 
 @pytest.mark.parametrize(
+    ("processes", "reason", "step"),
+    [
+        (
+            "Process 7 has 40.00 GiB memory in use. ",
+            "process 7 holds 40.00 GiB of it",
+            "stop process 7, which holds 40.00 GiB (`nvidia-smi` shows its program)",
+        ),
+        (
+            "Process 7 has 30.00 GiB memory in use. Process 8 has 10.00 GiB memory in use. ",
+            "2 other processes hold 40.00 GiB of it",
+            "stop the other processes, which hold 40.00 GiB together",
+        ),
+    ],
+)
+def test_processes_that_hold_what_is_not_torchs_are_named_as_the_text_proves(
+    processes, reason, step
+):
+    text = from_2_1(72 * MIB, 80 * GIB, 60 * MIB, 38 * GIB, 38 * GIB, processes=own(39 * GIB))
+    found = explain_message(text.replace("Including", f"{processes}Including"))
+    verdict = found.verdict
+    assert (found.cause, verdict.reason, verdict.is_inferred) == (
+        "held outside torch",
+        reason,
+        False,
+    )
+    assert found.next_step.startswith(step)
+
+
+def test_a_process_that_may_be_torchs_own_is_not_blamed():
+    processes = "Process 7 has 30.00 GiB memory in use. Process 8 has 25.00 GiB memory in use. "
+    text = from_2_1(72 * MIB, 80 * GIB, 20 * MIB, 20 * GIB, 20 * GIB, processes=processes)
+    found = explain_message(text)
+    assert found.cause == "held outside torch"
+    assert found.verdict.is_inferred
+    assert "process 7" not in found.next_step
+
+
+@pytest.mark.parametrize(
+    ("text", "begin"),
+    [
+        (
+            from_2_1(544 * MIB, 12 * GIB, 6 * GIB, 3 * GIB, 4 * GIB, processes=""),
+            "on Windows, where",
+        ),
+        (
+            from_2_1(544 * MIB, 12 * GIB, 6 * GIB, 3 * GIB, 4 * GIB, processes=own(5 * GIB)),
+            "run it",
+        ),
+        (from_1_4(544 * MIB, 12 * GIB, 6 * GIB, 3 * GIB, 4 * GIB), "run it again"),
+        (
+            'File "C:\\app\\a.py", line 7, in f\n'
+            + from_1_4(544 * MIB, 12 * GIB, 6 * GIB, 3 * GIB, 4 * GIB),
+            "on Windows, where",
+        ),
+    ],
+)
+def test_beside_enough_free_memory_the_page_file_comes_first_where_the_text_is_of_windows(
+    text, begin
+):
+    """torch from 2.1 on lists what processes hold, but not on Windows."""
+    step = explain_message(text).next_step
+    assert step.startswith(begin)
+    assert "larger page file" in step
+
+
+@pytest.mark.parametrize(
     ("text", "field"),
     [
         (from_1_4(*FIGURES).partition(" total by")[0], "reserved_bytes"),
@@ -713,7 +779,10 @@ def test_what_stands_before_a_line_names_its_rank_and_is_no_part_of_the_message(
         (75 * GIB + 150 * MIB, 64 * MIB, "fragmented"),
         # Enough, and no more than a partly used segment has beside it.
         (75 * GIB + 73 * MIB, 64 * MIB, "full"),
-        (22 * GIB + 225 * MIB, 200 * MIB, "fragmented"),
+        # In one piece enough, and little beside what tensors hold: from two requests on.
+        (22 * GIB + 225 * MIB, 200 * MIB, "full"),
+        (22 * GIB + 399 * MIB, 200 * MIB, "full"),
+        (22 * GIB + 400 * MIB, 200 * MIB, "fragmented"),
     ],
 )
 def test_full_is_judged_against_the_request_and_not_against_a_share(reserved, tried, cause):
@@ -810,6 +879,14 @@ TRACEBACK = 'File "/site-packages/torch/{}", line 915, in {}\n    return f(x)\n'
         ((("lora/layer.py", "get_delta_weight"),), "merge the adapter on the CPU"),
         (
             (("zero/stage3.py", "_create_fp16_partitions_with_defragmentation"),),
+            "more of ZeRO's states on the CPU",
+        ),
+        (
+            (("deepspeed/runtime/engine.py", "_configure_zero_optimizer"),),
+            "more of ZeRO's states on the CPU",
+        ),
+        (
+            (("zero/x.py", "f\n    single_grad_partition = torch.zeros(int(self.sizes[i]),"),),
             "more of ZeRO's states on the CPU",
         ),
         ((("fsdp/_flat_param.py", "unshard"),), "smaller units in FSDP"),

@@ -54,6 +54,16 @@ TEXTS = (
         "stop the other processes that `nvidia-smi` shows",
     ),
     (
+        "/site-packages/torch/cuda/__init__.py:129: UserWarning: CUDA initialization: Unexpected "
+        "error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+        "NumCudaDevices() that might have already set an error? Error 2: out of memory (Triggered "
+        "internally at /pytorch/c10/cuda/CUDAFunctions.cpp:109.)",
+        "the start of CUDA",
+        UNKNOWN,
+        {},
+        "`nvidia-smi` and `free -g`",
+    ),
+    (
         "pycuda._driver.MemoryError: cuCtxCreate failed: out of memory",
         "a CUDA context",
         FULL,

@@ -26,7 +26,7 @@ TOTAL = FULL.reserved_bytes + 50 * MIB
     [
         ({}, "full", "full: 100.00 MiB more were needed, 50.00 MiB were free on the device"),
         # From the 50 MiB that are missing and a partly used segment of 20 MiB on; where that is
-        # little of the reserved memory, from the whole request on.
+        # little of the reserved memory, from two requests on.
         (
             {"usable": FreePieces(70 * MIB - 1, 20, 30 * MIB), "reserved_bytes": GIB},
             "full",
@@ -37,8 +37,8 @@ TOTAL = FULL.reserved_bytes + 50 * MIB
             "fragmented",
             "70.00 MiB are reserved and free",
         ),
-        ({"usable": FreePieces(100 * MIB - 1, 20, 30 * MIB)}, "full", "full: "),
-        ({"usable": FreePieces(100 * MIB, 20, 30 * MIB)}, "fragmented", ""),
+        ({"usable": FreePieces(200 * MIB - 1, 20, 30 * MIB)}, "full", "full: "),
+        ({"usable": FreePieces(200 * MIB, 20, 30 * MIB)}, "fragmented", ""),
         (
             {"usable": FreePieces(GIB, 90, 50 * MIB), "reserved_bytes": 78 * GIB},
             "fragmented",
