@@ -189,9 +189,10 @@ NOTHING_FREED = (
     "shorter sequences or smaller images"
 )
 # The same around a server whose row does not say where it was.
-WEIGHTS_FIRST = (
-    "if weights were being loaded, as is likely where torch has freed next to nothing, a quantized "
-    "or smaller model, or more GPUs"
+WEIGHTS_FIRST = "if weights were being loaded, as is likely where torch has freed next to nothing, {fewer}"
+WEIGHTS_IN_PARTS = (
+    "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs or the CPU: a "
+    "smaller batch does not help while weights are loaded"
 )
 # Where no frame says it either: what a person or a log says around the message of when it came.
 _SOME = r"(?:about|around|only|exactly|always)? ?(?:a few|several|some|many|\d{1,7}k?(?:-\d{1,7})?)"
@@ -199,6 +200,11 @@ _RUNS = (
     "(?:iter|epoch|step|run|image|file|video|frame|generation|batch|hour|loop|game|prompt)"
 )
 WORDS_AROUND = (
+    (
+        r"(?:at|when|while|during|on|in|line) ?(?:the line)? ?[`'\"]?(?:\w{1,20}=)?"
+        r"(?:model|pipe|pipeline|net)\.(?:to\(|cuda\()",
+        WEIGHTS_IN_PARTS,
+    ),
     (
         r"memory leak|(?:gpu|vram|memory)(?: usage| use| consumption)? (?:keeps?|is|was)? "
         r"?(?:slowly|gradually|constantly|continuously|steadily)? ?"
@@ -249,8 +255,7 @@ LOADING = (
 PHASES = (
     (
         LOADING,
-        "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs "
-        "or the CPU: a smaller batch does not help while weights are loaded",
+        WEIGHTS_IN_PARTS,
     ),
     (
         r"optim\w{0,12}[/\\]\w{1,40}" + _IN + r"(?:step|_init_group|_single|_multi|_fused|"

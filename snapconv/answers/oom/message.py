@@ -440,9 +440,11 @@ def _add_server(answer: MessageAnswer, server: MessageAnswer) -> MessageAnswer:
     """
     # A server's graphs have pools of their own by design, and use their free memory again.
     cause = server.cause if answer.cause == OomCause.OTHER_POOL else answer.cause
-    step = server.next_step
-    if answer.next_step.startswith(NOTHING_FREED) and "while weights are loaded" in step:
-        step = f"{WEIGHTS_FIRST}; else {step}"
+    step, _, while_loading = server.next_step.partition("; while weights are loaded, ")
+    if while_loading and answer.next_step.startswith(NOTHING_FREED):
+        step = f"{WEIGHTS_FIRST.format(fewer=while_loading)}; else {step}"
+    elif while_loading:
+        step = server.next_step
     if cause == OomCause.FRAGMENTED:
         step = f"{answer.next_step}; else {step}"
     is_enough = (answer.message.free_bytes or 0) >= (answer.message.tried_bytes or math.inf)
@@ -772,6 +774,8 @@ def _step_unknown(answer: MessageAnswer, text: str) -> str | None:
     if 10 * (message.allocated_bytes or 0) > 9 * total:
         return NEXT_STEPS[OomCause.FULL]
     if answer.backend == "CUDA" and 0 < tried <= (message.free_bytes or 0):
+        if _do_others_hold(answer):
+            return f"{_step_others(message)}; what the text calls free may have come back after the failure"
         return PAGE_FILE if _is_of_windows(text) else FREE_ENOUGH
     is_large = tried > (message.free_bytes or 0) + _LARGE_REQUEST_BYTES
     return LARGE_REQUEST if is_large else None

@@ -403,7 +403,8 @@ _KINDS = (
             r"desired gpu memory utilization \(<utilization>, <wanted>\)",
         ),
         means="vLLM's share of the GPU is larger than what other processes left free",
-        next_step="free what other processes hold (`{monitor}`), or lower --gpu-memory-utilization",
+        next_step="free what other processes hold (`{monitor}`), or use another GPU; a lower "
+        "--gpu-memory-utilization serves only where the model fits into what is free",
         exact="--gpu-memory-utilization {share} fits what is free; for more, stop the "
         "other processes that `{monitor}` shows",
         cause=OomCause.OUTSIDE,
@@ -2398,13 +2399,28 @@ _KINDS = (
         "llama.cpp's weights",
         seen=(
             "unable to allocate "
-            "(?:backend|(?:cuda|rocm|hip|vulkan|musa|sycl|metal|mtl|cann|opencl|webgpu)"
-            r"\w{0,8}(?<!host)) buffer",
+            "(?:cuda|rocm|hip|vulkan|musa|sycl|metal|mtl|cann|opencl|webgpu)"
+            r"\w{0,8}(?<!host) buffer",
+            r"(?:\w{2,4}malloc failed|device memory allocation of size).{0,1200}?"
+            "unable to allocate backend buffer",
         ),
         also=_LLAMA_FIGURES,
         means="the model's weights do not fit on the GPU",
         next_step="fewer layers on the GPU (--n-gpu-layers; num_gpu in Ollama), or a "
         "model with a smaller quantization",
+    ),
+    MessageKind(
+        "llama.cpp's weights, without their device",
+        backend="device",
+        level=0.5,
+        seen=("unable to allocate backend buffer",),
+        also=_LLAMA_FIGURES,
+        means="llama.cpp got no memory for the weights: the text does not say whether of a GPU or "
+        "of the host",
+        next_step="a smaller or more strongly quantized model; `nvidia-smi` and `free -g` show "
+        "which memory fills: fewer layers on a GPU that is full (--n-gpu-layers; num_gpu in "
+        "Ollama), more of them, fewer open programs or a larger page file where it is the host",
+        cause=OomCause.UNKNOWN,
     ),
     MessageKind(
         "a second try of llama.cpp",

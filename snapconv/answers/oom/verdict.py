@@ -25,8 +25,10 @@ _UNUSABLE_SHARE, _MOST_UNUSABLE_BYTES = 1 / 256, 64 << 20
 # segment, or a small share of what is reserved. Requests that share segments have more beside them,
 # in segments of other sizes.
 _USUAL_BYTES, _USUAL_BESIDE_SHARED = LARGE_SEGMENT_BYTES, 128 << 20
-# Pieces of less than this share of the reserved memory do not serve for long.
+# Pieces of less than this share of the device or the reserved memory do not serve for long.
 _LITTLE_SHARE = 0.05
+# So few are no more than every full device has, however small the request.
+_FEW_SHARE, _MOST_FEW_BYTES = 0.01, 256 << 20
 _WHY_FREE = (
     "possible: a limit by set_per_process_memory_fraction(), which a file does not record; memory "
     "that another thread or process freed meanwhile; a budget of Windows, WSL or a virtual GPU"
@@ -334,9 +336,13 @@ def _lack_inside(shortage: Shortage) -> OomVerdict:
     missing = _missing_bytes(shortage)
     pieces = shortage.usable
     free_bytes = _fragmented_bytes(shortage, _least_bytes(shortage))
-    is_little = free_bytes < _LITTLE_SHARE * (shortage.reserved_bytes or 0)
-    # Every full device has a few pieces: together less than two requests, they are no cause.
-    if free_bytes and not (is_little and free_bytes < 2 * shortage.block_bytes):
+    whole_bytes = max(shortage.reserved_bytes or 0, shortage.device_total_bytes or 0)
+    is_little = free_bytes < _LITTLE_SHARE * whole_bytes
+    # Every full device has a few pieces, which are no cause.
+    few_bytes = max(
+        2 * shortage.block_bytes, min(_FEW_SHARE * whole_bytes, _MOST_FEW_BYTES)
+    )
+    if free_bytes and not (is_little and free_bytes < few_bytes):
         reason = "fragmented and full" if is_little else "fragmented"
         return _verdict(shortage, reason, is_inferred=not shortage.has_pieces)
     if pieces is None:

@@ -552,6 +552,13 @@ def test_processes_that_hold_what_is_not_torchs_are_named_as_the_text_proves(
     assert found.next_step.startswith(step)
 
 
+def test_beside_enough_free_memory_a_process_that_holds_most_is_named():
+    text = from_2_1(72 * MIB, 24 * GIB, 300 * MIB, 7 * GIB, 7 * GIB, processes=own(8 * GIB))
+    found = explain_message(text.replace("Including", f"{process(7, 15 * GIB)}Including"))
+    assert found.cause == "not known"
+    assert found.next_step.startswith("stop process 7, which holds 15.00 GiB")
+
+
 def test_a_process_that_may_be_torchs_own_is_not_blamed():
     processes = "Process 7 has 30.00 GiB memory in use. Process 8 has 25.00 GiB memory in use. "
     text = from_2_1(72 * MIB, 80 * GIB, 20 * MIB, 20 * GIB, 20 * GIB, processes=processes)
@@ -776,7 +783,11 @@ def test_what_stands_before_a_line_names_its_rank_and_is_no_part_of_the_message(
     [
         (78 * GIB + 205 * MIB, 64 * MIB, "fragmented"),
         (78 * GIB + 205 * MIB, 4 * GIB, "full"),
-        (75 * GIB + 150 * MIB, 64 * MIB, "fragmented"),
+        # No more than every full device has: a hundredth, and 256 MiB at most.
+        (75 * GIB + 255 * MIB, 64 * MIB, "full"),
+        (75 * GIB + 256 * MIB, 64 * MIB, "fragmented"),
+        (15 * GIB + 165 * MIB, 64 * MIB, "full"),
+        (15 * GIB + 166 * MIB, 64 * MIB, "fragmented"),
         # Enough, and no more than a partly used segment has beside it.
         (75 * GIB + 73 * MIB, 64 * MIB, "full"),
         # In one piece enough, and little beside what tensors hold: from two requests on.
@@ -960,6 +971,7 @@ def test_data_larger_than_the_device_that_is_moved_at_once_is_moved_in_parts():
         ("GPU memory keeps growing with every epoch until", "see what stays from step to step"),
         ("It happens during evaluation of the whole set:", "in an evaluation: torch.no_grad()"),
         ("The eval still seems to need too much:", "in an evaluation: torch.no_grad()"),
+        ("It stops at `pipe = pipe.to(device)`:", "load the weights in fewer bytes"),
         ("My batch size is 8.", "a smaller batch"),
         ("lr_warmup=on evaluation_strategy=steps", "a smaller batch"),
     ],
@@ -981,6 +993,7 @@ def test_a_server_whose_gpu_only_weights_have_filled_needs_a_smaller_model():
     step = explain_message(server + filled).next_step
     assert step.startswith("if weights were being loaded, as is likely where torch has freed next")
     assert "else lower --mem-fraction-static" in step
+    assert step.count("a quantized model or more GPUs (--tp)") == 1
 
 
 def test_a_line_of_the_program_loads_no_weights_also_where_nothing_is_freed():

@@ -1177,6 +1177,23 @@ TEXTS = (
         "capture fewer or smaller graphs",
     ),
     (
+        "Error: llama runner process has terminated: error loading model: unable to allocate "
+        "backend buffer",
+        "llama.cpp's weights, without their device",
+        UNKNOWN,
+        {},
+        "a smaller or more strongly quantized model; `nvidia-smi` and `free -g`",
+    ),
+    (
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 5120.00 MiB on device 1: cudaMalloc "
+        "failed: out of memory\nllama_model_load: error loading model: unable to allocate backend "
+        "buffer",
+        "llama.cpp's weights",
+        FULL,
+        {"tried_bytes": 5 * GIB, "device": 1},
+        "fewer layers on the GPU",
+    ),
+    (
         # llama.cpp tries memory that is not pinned before it says so: none of the host's was left.
         "llama_model_load: error loading model: unable to allocate CUDA_Host buffer",
         "llama.cpp, on the host",
@@ -4634,7 +4651,7 @@ TEXTS = (
             "the setting's share": 0.5,
             "wanted by the setting": 40 * GIB,
         },
-        "free what other processes hold (`nvidia-smi`)",
+        "free what other processes hold (`nvidia-smi`), or use another GPU",
     ),
     (
         "Memory cgroup out of memory: Killed process 41 (python) total-vm:99kB, "

@@ -44,6 +44,25 @@ TOTAL = FULL.reserved_bytes + 50 * MIB
             "fragmented",
             "",
         ),
+        # As little is a part of the whole device: here the larger part is not torch's.
+        (
+            {
+                "usable": FreePieces(102 * MIB, 9, 20 * MIB),
+                "reserved_bytes": GIB,
+                "device_total_bytes": 2 * GIB,
+            },
+            "full",
+            "",
+        ),
+        (
+            {
+                "usable": FreePieces(103 * MIB, 9, 20 * MIB),
+                "reserved_bytes": GIB,
+                "device_total_bytes": 2 * GIB,
+            },
+            "fragmented",
+            "",
+        ),
         # Of little reserved memory a twentieth is as usual.
         (
             {"usable": FreePieces(60 * MIB - 1, 9, MIB), "reserved_bytes": 200 * MIB},
