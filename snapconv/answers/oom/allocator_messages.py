@@ -83,6 +83,7 @@ STOP_OTHERS = (
     "programs), or use another device"
 )
 # Where more was free than was needed.
+CAME_BACK = "what the text calls free may have come back after the failure"
 FREE_ENOUGH = (
     "run it again with `{backend.monitor}` beside it, which shows what other programs hold; on "
     "Windows a larger page file (system settings). If this program holds the memory, {less}; "

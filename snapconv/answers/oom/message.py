@@ -31,6 +31,7 @@ from snapconv.answers.oom.allocator_messages import (
     BEFORE_EXPANDABLE,
     BEFORE_SETTINGS,
     BEGINNINGS,
+    CAME_BACK,
     FREE_ENOUGH,
     LARGE_BLOCK,
     LARGE_REQUEST,
@@ -139,6 +140,8 @@ _SHARED_SEGMENTS = {
 }
 _WINDOWS_PATH = re.compile(r"(?<![a-z])[c-h]:\\{1,2}[\w.]")
 _FRAME = squeezed(r"\"?,line\d{1,6}, in")
+# Frames of a program that computes.
+_COMPUTING = re.compile(r"inforward|torch[/\\]nn[/\\]functional\.py\"?,line")
 _LONGEST_PATH = 200
 _NO_PATH = re.compile(r"[^\w./\\:-]")
 _MIDDLE = squeezed(
@@ -711,7 +714,8 @@ def _less_where(answer: MessageAnswer, log: CompactText, start: int) -> str:
     # A line of the program itself computes; torch's own last frame may be of either.
     path = _last_path(log.before(start, _MOST_OF_TRACEBACK))
     is_own_line = bool(path) and "torch" not in path
-    if _is_nothing_freed(answer) and "inforward" not in log.text and not is_own_line:
+    is_computing = bool(_COMPUTING.search(log.text))
+    if _is_nothing_freed(answer) and not is_computing and not is_own_line:
         return NOTHING_FREED
     around = _words_around(log, start)
     return around.format(less=LESS) if around else LESS
@@ -773,21 +777,26 @@ def _step_unknown(answer: MessageAnswer, text: str) -> str | None:
     # What the text lacks is then a tenth at most: torch's cache and the context.
     if 10 * (message.allocated_bytes or 0) > 9 * total:
         return NEXT_STEPS[OomCause.FULL]
-    if answer.backend == "CUDA" and 0 < tried <= (message.free_bytes or 0):
+    free = message.free_bytes or 0
+    if answer.backend in ("CUDA", "HIP") and 0 < tried <= free:
         if _do_others_hold(answer):
-            return f"{_step_others(message)}; what the text calls free may have come back after the failure"
-        return PAGE_FILE if _is_of_windows(text) else FREE_ENOUGH
+            return f"{_step_others(message)}; {CAME_BACK}"
+        if 10 * tried > 9 * free and tried > (message.reserved_bytes or math.inf):
+            return ONE_REQUEST
+        is_of_windows = _is_of_windows(text, has_processes=answer.backend == "CUDA")
+        return PAGE_FILE if is_of_windows else FREE_ENOUGH
     is_large = tried > (message.free_bytes or 0) + _LARGE_REQUEST_BYTES
     return LARGE_REQUEST if is_large else None
 
 
-def _is_of_windows(text: str) -> bool:
-    """Return whether a path is of Windows, or torch from 2.1 on lists no process, not even its own.
+def _is_of_windows(text: str, *, has_processes: bool) -> bool:
+    """Return whether a path is of Windows, or torch lists no process, not even its own.
 
-    It asks NVML for them, which it does not on Windows.
+    From 2.1 on it asks NVML for them, which it does not on Windows.
     """
     is_whole = "hasatotalcapac" in text and "allocatedbypytorch" in text
-    return bool(_WINDOWS_PATH.search(text)) or (is_whole and "memoryinuse" not in text)
+    are_missing = has_processes and is_whole and "memoryinuse" not in text
+    return bool(_WINDOWS_PATH.search(text)) or are_missing
 
 
 def _is_outside_own(answer: MessageAnswer) -> bool:
@@ -875,7 +884,9 @@ def _phase_step(text: str, start: int) -> str:
     if _TRACEBACK in traceback:
         traceback = traceback.rpartition(_TRACEBACK)[2]
     else:
-        below = text[start : start + _MOST_OF_TRACEBACK].partition(_TRACEBACK)[2]
+        below = text[start : start + _MOST_OF_TRACEBACK]
+        if _FRAME.search(traceback) or _TRACEBACK in below:
+            below = below.partition(_TRACEBACK)[2]
         traceback += "" if _OTHER_ERROR.search(below) else below
     steps = []
     for words, step in PHASES:

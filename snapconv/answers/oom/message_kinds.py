@@ -1073,6 +1073,9 @@ _KINDS = (
             "oom when allocating tensor with shape<shape> and type <type> on "
             r"\S{0,80}cpu:\d{1,3} by allocator",
             "oom when allocating tensor with shape<shape>.{0,120}by allocator (?:mkl)?_?cpu",
+            # Older releases name the device of the operation alone.
+            r"oom when allocating tensor with shape<shape>\[\[(?:\{\{)?node[^\[\]]{0,300}?"
+            r"_device=\"\S{0,80}?cpu:\d{1,3}\"",
         ),
         means="the machine's memory ran out, not the GPU's",
         next_step="a smaller batch, or fewer elements in tf.data's prefetch and shuffle buffers",
@@ -3969,7 +3972,7 @@ _KINDS = (
             r"vulkan memory|vk error code: "
             r"error_out_of_device_memory|oomerror\(outofdevicememory\)",
         ),
-        unless=("ggml_vulkan: failed to allocate pinned memory",),
+        unless=("failed to allocate pinned memory",),
         also=(r"suballocate\(\) failed for \w{1,40} size: <tried>",),
         means="the GPU's memory ran out, or one block is larger than the driver allows",
         next_step="close other programs that use the GPU; a smaller model, scene, image or batch",
@@ -6124,6 +6127,7 @@ _KINDS = (
             ),
             "attempting to recover from oom|recovering from oom error|failed with oom, "
             "(?:try|reduc|retry)ing|to cpu due to cuda oom|"
+            r"detected outofmemoryerror!? (?:enabl|switch|reduc)ing|"
             r"outofmemoryerror in \w{1,40}, using cpu|oom detected, (?:falling back to "
             r"cpu|reducing "
             r"batch)|outofmemoryerror "
@@ -6131,7 +6135,8 @@ _KINDS = (
         ),
         unless=("illegal memory access|defaultcpuallocator: ",),
         means="the program ran out of GPU memory and goes on: it skips this batch, tries a smaller "
-        "one, or computes this part on the CPU, which is slower; the figures are not in the text",
+        "one, or computes in a slower way that needs less (checkpoints, the CPU); the figures are "
+        "not in the text",
         next_step="a smaller batch, shorter sequences or smaller images, unless "
         "skipped batches are acceptable; `nvidia-smi` shows what other programs hold",
         cause=OomCause.WARNING,

@@ -933,6 +933,31 @@ def test_the_first_remedy_fits_where_the_program_was(frames, remedy):
     assert "`snapconv watch train.py`" in found.next_step
 
 
+@pytest.mark.parametrize("below", ["", "Some words of a person.\n"])
+def test_frames_below_a_message_count_where_none_stand_above_it(below):
+    """A debugger shows the message first."""
+    frame = 'File "D:\\\\a.py", line 8, in <module>\n    model = AutoModel.from_pretrained("m")\n'
+    step = explain_message(f"{from_1_4(*FULL)}\n{below}{frame}").next_step
+    assert step.startswith("load the weights in fewer bytes")
+    other = TRACEBACK.format("nn/modules/linear.py", "forward")
+    step = explain_message(f"{other}{from_1_4(*FULL)}\n{below}{frame}").next_step
+    assert step.startswith("a smaller batch")
+
+
+def test_a_frame_of_torchs_functions_computes_also_where_nothing_is_freed():
+    filled = from_1_4(158 * MIB, 11 * GIB, 130 * MIB, 10 * GIB, 10 * GIB + MIB)
+    frame = TRACEBACK.format("nn/functional.py", "threshold")
+    assert explain_message(filled).next_step.startswith("if weights were being loaded")
+    assert explain_message(frame + filled).next_step.startswith("a smaller batch")
+
+
+@pytest.mark.parametrize(("free", "begin"), [(8.2, "look at the shapes"), (9.2, "run it again")])
+def test_a_request_of_nearly_all_that_is_free_is_looked_at_first(free, begin):
+    text = from_1_4(round(8.1 * GIB), 11 * GIB, round(free * GIB), GIB // 2, GIB // 2)
+    found = explain_message(text)
+    assert (found.cause, found.next_step.startswith(begin)) == ("not known", True)
+
+
 @pytest.mark.parametrize("line", ["pipe.to(device)", "model = model.cuda()", 'unet.to("cuda:0")'])
 def test_the_remedy_is_that_of_weights_where_the_program_moves_its_model(line):
     moving = (

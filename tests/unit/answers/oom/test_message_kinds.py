@@ -1177,6 +1177,32 @@ TEXTS = (
         "capture fewer or smaller graphs",
     ),
     (
+        "ERROR: Detected OutOfMemoryError! Enabling checkpointing to reduce memory usage, but this "
+        "slows down training.",
+        "a skipped or retried batch",
+        WARNING,
+        {},
+        "a smaller batch",
+    ),
+    (
+        "ResourceExhaustedError: OOM when allocating tensor with shape[2,720,1280,3]\n"
+        "[[Node: ToFloat = Cast[DstT=DT_FLOAT, SrcT=DT_UINT8, "
+        '_device="/job:localhost/replica:0/task:0/device:CPU:0"](DecodeJpeg)]]',
+        "TensorFlow's CPU memory",
+        HOST,
+        {"shape": "[2,720,1280,3]"},
+        "a smaller batch, or fewer elements in tf.data's",
+    ),
+    (
+        # Its logger's name begins every line, and is no part of the message.
+        "ggml_vulkan: Failed to allocate pinned memory.\n"
+        "ggml_vulkan: vk::Device::allocateMemory: ErrorOutOfDeviceMemory",
+        "a warning of llama.cpp",
+        WARNING,
+        {},
+        "nothing, if the model loads",
+    ),
+    (
         "Error: llama runner process has terminated: error loading model: unable to allocate "
         "backend buffer",
         "llama.cpp's weights, without their device",
