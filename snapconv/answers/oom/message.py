@@ -374,9 +374,9 @@ def _explained(log: CompactText) -> _Reading | None:
         merged = _merge_devices([answer for answer, _ in clear], server)
         answer = replace(merged, n_messages=len(clear) + n_repeated)
         return _Reading(log, answer, clear[0][1], level=0)
-    return (
-        _Reading(log, server, best[1].start(), best[0].level) if server and best else None
-    )
+    if server is None or best is None:
+        return None
+    return _Reading(log, server, _position(*best, log), best[0].level)
 
 
 def _first_messages(log: CompactText) -> tuple[list[tuple[MessageAnswer, int]], int]:
@@ -512,6 +512,13 @@ def _read_summary(log: CompactText) -> MemorySummary | None:
     return MemorySummary(**values) if is_whole else None
 
 
+def _position(kind: MessageKind, match: re.Match[str], log: CompactText) -> int:
+    """Return where a text of a kind is: a server's name may stand far above what it needs."""
+    needed = [words.start() for words in map(log.search, kind.needs) if words]
+    last = max(needed, default=0)
+    return last if last > match.start() + _MOST_OF_TRACEBACK else match.start()
+
+
 def _values_of_kind(
     kind: MessageKind, match: re.Match[str], log: CompactText
 ) -> dict[str, Any]:
@@ -519,7 +526,7 @@ def _values_of_kind(
 
     The shape and the type of a tensor are its request.
     """
-    near = log.around(match.start(), _MOST_OF_TRACEBACK)
+    near = log.around(_position(kind, match, log), _MOST_OF_TRACEBACK)
     values = _values((match.re, *map(squeezed, (*kind.seen, *kind.also))), near)
     if "tried_mib" in values:
         values = {"tried": values.pop("tried_mib")} | values
@@ -581,7 +588,8 @@ def _explain_kind(
     backend = values.pop("backend", kind.backend)
     row = _row_by_figures(kind, values)
     next_step = _next_step(row, values, backend_of_kind(backend).monitor)
-    near = log.around(match.start(), _MOST_OF_MESSAGE)
+    position = _position(kind, match, log)
+    near = log.around(position, _MOST_OF_MESSAGE)
     if not squeezed(OF_NVIDIA).search(near):
         for words, monitor in MONITORS:
             if squeezed(words).search(near):
@@ -601,7 +609,7 @@ def _explain_kind(
         message=message,
         next_step=next_step,
         cause=row.cause,
-        rank=log.rank_at(match.start()),
+        rank=log.rank_at(position),
         figures=tuple(figures),
     )
 

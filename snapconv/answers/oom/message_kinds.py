@@ -1074,7 +1074,7 @@ _KINDS = (
             r"\S{0,80}cpu:\d{1,3} by allocator",
             "oom when allocating tensor with shape<shape>.{0,120}by allocator (?:mkl)?_?cpu",
             # Older releases name the device of the operation alone.
-            r"oom when allocating tensor with shape<shape>\[\[(?:\{\{)?node[^\[\]]{0,300}?"
+            r"oom when allocating tensor with shape<shape>\[\[(?:\{\{)?node(?:(?!\[\[).){0,300}?"
             r"_device=\"\S{0,80}?cpu:\d{1,3}\"",
         ),
         means="the machine's memory ran out, not the GPU's",

@@ -1216,7 +1216,7 @@ TEXTS = (
         "buffer",
         "llama.cpp's weights",
         FULL,
-        {"tried_bytes": 5 * GIB, "device": 1},
+        {"tried": 5 * GIB, "device": 1},
         "fewer layers on the GPU",
     ),
     (
@@ -6903,6 +6903,13 @@ def test_a_text_at_the_end_of_a_long_log_is_found(row):
     text, kind, *_ = row
     lines = "ok\n" * 400
     assert explain_message(f"{lines}{text}\nok\n").kind == kind
+
+
+def test_figures_are_read_where_the_error_is_though_the_servers_name_stands_far_above():
+    lines = "step 1, loss 0.5, all is well\n" * 4_000
+    log = f"(VllmWorker rank=1 pid=7) ready\n{lines}NCCL error: Failed to CUDA calloc 608 bytes"
+    answer = explain_message(log)
+    assert (answer.kind, answer.message.tried_bytes) == ("NCCL beside vLLM", 608)
 
 
 @pytest.mark.parametrize("row", sample(TEXTS, 36), ids=lambda row: row[1])
