@@ -52,6 +52,11 @@ ONE_REQUEST = (
     f"{SHAPES}: this one request is larger than all that torch has; else "
     f"{NEXT_STEPS[OomCause.FULL]}"
 )
+# Where no device will ever have as much.
+WRONG_SHAPE = (
+    f"{SHAPES}: the request is a thousand times the device or more, so most likely a size was "
+    "computed wrongly, or read from memory that nothing had written"
+)
 # What else makes one request as large: its shape has the same length twice.
 _ALL_PAIRS = (
     "all pairs at once (attention without a fused kernel, distances, a Hessian) ask for as much: "
@@ -276,7 +281,8 @@ PHASES = (
         "checkpoints: a smaller batch does not help while a checkpoint is saved",
     ),
     (
-        _IN + r"(?:cross_entropy|(?:fixed|vocab_parallel)_cross_entropy|forcausallmloss"
+        _IN
+        + r"(?:cross_entropy|_convert_to_fp32|(?:fixed|vocab_parallel)_cross_entropy|forcausallmloss"
         r"|loss_function|selective_log_softmax|get_batch_logps)|logits=logits\.float\(\)"
         r"|logits\.to\(torch\.float32\)",
         "a smaller batch, shorter sequences or smaller images; of a language model the logits, "

@@ -58,6 +58,7 @@ from snapconv.answers.oom.allocator_messages import (
     WEIGHTS_FIRST,
     WORDS,
     WORDS_AROUND,
+    WRONG_SHAPE,
 )
 from snapconv.answers.oom.message_figures import FIGURES, ITEM_BYTES, SIZE, FigureName
 from snapconv.answers.oom.message_kinds import (
@@ -125,6 +126,7 @@ _ROUNDING_BYTES = 16 << 20
 # A single tensor of that size is seldom what a program was meant to make.
 _LARGE_REQUEST_BYTES = 8 << 30
 _LARGE_XPU_BLOCK = 4 << 30
+_WRONG_MULTIPLE = 1000
 # AMD's cards have up to 64 GiB, or 192 and more (MI300X); between them are APUs.
 _APU_BYTES = (65 << 30, 190 << 30)
 # By the segment that small requests share: the largest request that gets one, and a note.
@@ -773,7 +775,14 @@ def _exact_step(answer: MessageAnswer, text: str) -> str:
         step = _step_fragmented(answer, text)
     elif answer.cause == OomCause.UNKNOWN:
         step = _step_unknown(answer, text)
+    elif answer.cause == OomCause.TOO_LARGE:
+        step = _step_too_large(answer.message)
     return step or answer.next_step
+
+
+def _step_too_large(message: OomMessage) -> str | None:
+    total = message.total_bytes or math.inf
+    return WRONG_SHAPE if (message.tried_bytes or 0) > _WRONG_MULTIPLE * total else None
 
 
 def _step_unknown(answer: MessageAnswer, text: str) -> str | None:

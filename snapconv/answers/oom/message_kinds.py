@@ -2405,7 +2405,7 @@ _KINDS = (
             "(?:cuda|rocm|hip|vulkan|musa|sycl|metal|mtl|cann|opencl|webgpu)"
             r"\w{0,8}(?<!host) buffer",
             r"(?:\w{2,4}malloc failed|device memory allocation of size).{0,1200}?"
-            "unable to allocate backend buffer",
+            "(?:unable to allocate backend|error loading model: failed to allocate) buffer",
         ),
         also=_LLAMA_FIGURES,
         means="the model's weights do not fit on the GPU",

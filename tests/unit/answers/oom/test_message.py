@@ -884,6 +884,10 @@ TRACEBACK = 'File "/site-packages/torch/{}", line 915, in {}\n    return f(x)\n'
             "a smaller batch, shorter sequences or smaller images; of a language model the logits",
         ),
         ((("m.py", "forward\n    logits = logits.float()"),), "a smaller batch, shorter sequences"),
+        (
+            (("accelerate/utils/operations.py", "_convert_to_fp32"),),
+            "a smaller batch, shorter sequences or smaller images; of a language model the logits",
+        ),
         ((("m.py", "eager_attention_forward"),), "attention with a fused kernel"),
         ((("m.py", "f\n    sim = einsum('b i d, b j d', q, k)"),), "attention with a fused kernel"),
         ((("optim/optimizer.py", "load_state_dict"),), "a checkpoint that is read to the CPU"),
@@ -931,6 +935,14 @@ def test_the_first_remedy_fits_where_the_program_was(frames, remedy):
     found = explain_message(f"Traceback (most recent call last):\n{traceback}{from_2_1(*FULL)}")
     assert found.next_step.startswith(remedy)
     assert "`snapconv watch train.py`" in found.next_step
+
+
+@pytest.mark.parametrize(("tried", "is_wrong"), [(48_000, False), (48_001, True)])
+def test_a_request_of_a_thousand_devices_is_a_wrong_size(tried, is_wrong):
+    text = from_1_4(tried * GIB, 48 * GIB, 40 * GIB, GIB, GIB)
+    found = explain_message(text)
+    assert found.cause == "larger than the device"
+    assert ("most likely a size was computed" in found.next_step) == is_wrong
 
 
 @pytest.mark.parametrize("below", ["", "Some words of a person.\n"])

@@ -1194,6 +1194,14 @@ TEXTS = (
         "a smaller batch, or fewer elements in tf.data's",
     ),
     (
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 5120.00 MiB on device 0: cudaMalloc "
+        "failed: out of memory\nllama_model_load: error loading model: failed to allocate buffer",
+        "llama.cpp's weights",
+        FULL,
+        {"tried": 5 * GIB, "device": 0},
+        "fewer layers on the GPU",
+    ),
+    (
         # Its logger's name begins every line, and is no part of the message.
         "ggml_vulkan: Failed to allocate pinned memory.\n"
         "ggml_vulkan: vk::Device::allocateMemory: ErrorOutOfDeviceMemory",
