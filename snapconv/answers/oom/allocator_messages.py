@@ -80,11 +80,11 @@ LARGER_THAN_OWN = (
 )
 # Where the text lists the processes that hold what is not torch's.
 STOP_OTHER = (
-    "stop process {number}, which holds {held} (`{backend.monitor}` shows its program), or use "
+    "stop process {number}, which holds {size} (`{backend.monitor}` shows its program), or use "
     "another device"
 )
 STOP_OTHERS = (
-    "stop the other processes, which hold {held} together (`{backend.monitor}` shows their "
+    "stop the other processes, which hold {size} together (`{backend.monitor}` shows their "
     "programs), or use another device"
 )
 # Where more was free than was needed.
@@ -195,7 +195,10 @@ NOTHING_FREED = (
     "shorter sequences or smaller images"
 )
 # The same around a server whose row does not say where it was.
-WEIGHTS_FIRST = "if weights were being loaded, as is likely where torch has freed next to nothing, {fewer}"
+WEIGHTS_FIRST = (
+    "if weights were being loaded, as is likely where torch has freed next to nothing, "
+    "{fewer}"
+)
 WEIGHTS_IN_PARTS = (
     "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs or the CPU: a "
     "smaller batch does not help while weights are loaded"
@@ -281,10 +284,9 @@ PHASES = (
         "checkpoints: a smaller batch does not help while a checkpoint is saved",
     ),
     (
-        _IN
-        + r"(?:cross_entropy|_convert_to_fp32|(?:fixed|vocab_parallel)_cross_entropy|forcausallmloss"
-        r"|loss_function|selective_log_softmax|get_batch_logps)|logits=logits\.float\(\)"
-        r"|logits\.to\(torch\.float32\)",
+        _IN + r"(?:cross_entropy|_convert_to_fp32|(?:fixed|vocab_parallel)_cross_entropy"
+        r"|forcausallmloss|loss_function|selective_log_softmax|get_batch_logps)"
+        r"|logits=logits\.float\(\)|logits\.to\(torch\.float32\)",
         "a smaller batch, shorter sequences or smaller images; of a language model the logits, "
         "tokens times vocabulary, are what is large there: a fused or chunked loss (Liger, "
         "cut cross-entropy) never holds all of them",

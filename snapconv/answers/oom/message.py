@@ -516,8 +516,8 @@ def _read_summary(log: CompactText) -> MemorySummary | None:
 
 def _position(kind: MessageKind, match: re.Match[str], log: CompactText) -> int:
     """Return where a text of a kind is: a server's name may stand far above what it needs."""
-    needed = [words.start() for words in map(log.search, kind.needs) if words]
-    last = max(needed, default=0)
+    starts = [words.start() for words in map(log.search, kind.needs) if words]
+    last = max(starts, default=0)
     return last if last > match.start() + _MOST_OF_TRACEBACK else match.start()
 
 
@@ -796,14 +796,18 @@ def _step_unknown(answer: MessageAnswer, text: str) -> str | None:
         return NEXT_STEPS[OomCause.FULL]
     free = message.free_bytes or 0
     if answer.backend in ("CUDA", "HIP") and 0 < tried <= free:
-        if _do_others_hold(answer):
-            return f"{_step_others(message)}; {CAME_BACK}"
-        if 10 * tried > 9 * free and tried > (message.reserved_bytes or math.inf):
-            return ONE_REQUEST
-        is_of_windows = _is_of_windows(text, has_processes=answer.backend == "CUDA")
-        return PAGE_FILE if is_of_windows else FREE_ENOUGH
-    is_large = tried > (message.free_bytes or 0) + _LARGE_REQUEST_BYTES
-    return LARGE_REQUEST if is_large else None
+        return _step_free_enough(answer, tried, free, text)
+    return LARGE_REQUEST if tried > free + _LARGE_REQUEST_BYTES else None
+
+
+def _step_free_enough(answer: MessageAnswer, tried: int, free: int, text: str) -> str:
+    """Return the next step where the text calls more free than was requested."""
+    if _do_others_hold(answer):
+        return f"{_step_others(answer.message)}; {CAME_BACK}"
+    if 10 * tried > 9 * free and tried > (answer.message.reserved_bytes or math.inf):
+        return ONE_REQUEST
+    is_of_windows = _is_of_windows(text, has_processes=answer.backend == "CUDA")
+    return PAGE_FILE if is_of_windows else FREE_ENOUGH
 
 
 def _is_of_windows(text: str, *, has_processes: bool) -> bool:
@@ -853,10 +857,10 @@ def _others_reason(message: OomMessage) -> str:
 
 def _step_others(message: OomMessage) -> str:
     numbers = _other_numbers(message)
-    held = format_bytes(_others_bytes(message))
+    size = format_bytes(_others_bytes(message))
     if len(numbers) > 1:
-        return STOP_OTHERS.replace("{held}", held)
-    return STOP_OTHER.replace("{held}", held).replace("{number}", str(numbers[0]))
+        return STOP_OTHERS.replace("{size}", size)
+    return STOP_OTHER.replace("{size}", size).replace("{number}", str(numbers[0]))
 
 
 def _other_numbers(message: OomMessage) -> list[int]:
