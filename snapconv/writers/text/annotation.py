@@ -184,5 +184,6 @@ def _size(n_bytes: int) -> str:
 
 
 def _margin(cells: Sequence[str], number: str, text: str) -> str:
-    figures = "".join(f"{cell:>{_SIZE_WIDTH}}" for cell in cells)
-    return f"{figures}{number:>{_NUMBER_WIDTH + 1}}  {text}".rstrip()
+    # A blank of its own stands before each, also before a line number of six digits.
+    figures = "".join(f" {cell:>{_SIZE_WIDTH - 1}}" for cell in cells)
+    return f"{figures} {number:>{_NUMBER_WIDTH}}  {text}".rstrip()

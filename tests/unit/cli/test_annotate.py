@@ -1,6 +1,7 @@
 """`snapconv annotate`: figures by source line, and the lines of files that have changed since."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -204,3 +205,19 @@ def test_code_and_a_file_of_megabytes_are_only_read(tmp_path):
     assert answer(path, broken).files[0].source is None
     large = project(tmp_path, CODE + "#" * (5 << 20))
     assert answer(path, large).files[0].source is None
+
+
+@pytest.mark.parametrize("line", [6, 12345, 123456])
+def test_blanks_stand_between_all_columns_however_wide_they_are(line, tmp_path, snapconv):
+    """The widest size has 11 characters: 1023.99 MiB, which block sizes of 512 bytes allow."""
+    n_bytes = 1024 * MIB - 16 * 512
+    trace = TraceBuilder().segment(2048 * MIB)
+    trace.alloc(n_bytes, frames=[frame("forward", MODEL, line), MAIN])
+    folder = project(tmp_path, CODE)
+    words = ("annotate", trace.write(tmp_path / "run.pickle"), "--source", folder)
+    lines = snapconv(*words).out.splitlines()
+    (row,) = [text for text in lines if text.startswith(" ") and text.count("1023.99 MiB") == 3]
+    assert row.split()[:7] == [*("1023.99", "MiB") * 3, str(line)]
+    (head,) = [text for text in lines if text.split()[-1:] == ["line"]]
+    for title, size in zip(("at peak", "backward", "in all"), re.finditer("MiB", row), strict=True):
+        assert head.index(title) + len(title) == size.end(), title  # a figure ends below its head

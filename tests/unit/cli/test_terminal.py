@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from snapconv.cli.app import main
-from snapconv.cli.terminal import fitted
+from snapconv.cli.terminal import CATEGORY_COLORS, fitted
 from tests.builders import TraceBuilder, frame
 
 pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
@@ -45,7 +45,7 @@ def printed(monkeypatch, capsys):
 
     def printed(arguments, *, to_terminal, encoding="utf-8", **variables):
         monkeypatch.delenv("COLUMNS", raising=False)
-        for name, value in ({"TERM": "xterm-256color"} | variables).items():
+        for name, value in ({"TERM": "xterm-256color", "NO_COLOR": "1"} | variables).items():
             monkeypatch.setenv(name, value)
         if not to_terminal:
             assert main(list(map(str, arguments))) == 0
@@ -92,7 +92,9 @@ def test_a_figure_stays_with_its_unit_where_a_line_breaks():
 def test_a_name_in_a_file_gives_a_terminal_no_colours_and_no_commands(printed, tmp_path):
     frames = [frame("\x1b[31mred\x1b]0;title\x07", "/home/me/project/\x1b[2Jmodel.py", 9)]
     path = TraceBuilder().segment().alloc(1024, frames=frames).write(tmp_path / "run.pickle")
-    shown = printed([path], to_terminal=True)
+    shown = printed([path], to_terminal=True, NO_COLOR="")
     assert "\\x1b[2Jmodel.py" in shown
-    assert "\x1b" not in shown
+    unknown = CATEGORY_COLORS["unknown"]
+    assert f"\x1b[{unknown}munknown\x1b[0m" in shown  # our own
+    assert "\x1b" not in shown.replace(f"\x1b[{unknown}munknown\x1b[0m", "")
     assert "\x07" not in shown
