@@ -255,6 +255,23 @@ def patch_storages(tracker: Tracker, patches: Patches) -> None:
     """Replace attributes of torch.UntypedStorage."""
     _patch_storage_properties(tracker, patches)
     _patch_storage_methods(tracker, patches)
+    make = _storage_maker(tracker, torch.UntypedStorage.__new__)
+    patches.set(torch.UntypedStorage, "__new__", staticmethod(make))
+
+
+def _storage_maker(tracker: Tracker, real: Callable[..., Any]) -> Callable[..., Any]:
+    def make(cls: Any, *args: Any, device: Any = None, **options: Any) -> Any:
+        """Make a storage of a size or of data, on the device if that is named."""
+        index = None if device is None else tracker.machine.ordinal(device)
+        if index is None:
+            named = {} if device is None else {"device": device}
+            return real(cls, *args, **named, **options)
+        storage = real(cls, *args, **options)
+        if storage.nbytes():
+            tracker.place_storage(storage, index)
+        return storage
+
+    return make
 
 
 def _patch_storage_properties(tracker: Tracker, patches: Patches) -> None:
