@@ -8,23 +8,10 @@ import pytest
 import snapconv
 from snapconv.columns import columns_of
 from snapconv.errors import InputError
-from tests.builders import ADDR, MIB, TraceBuilder, frame
+from tests.builders import MIB
+from tests.parted_files import CURVES, FILES, counted_job
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
-CURVES = ("requested", "allocated", "active", "reserved")
-FILES = (
-    *("training_step", "growing", "expandable_segments", "several_streams", "private_pools"),
-    *("late_start", "reordered_ring", "torch_2_0", "torch_2_13", "torch_2_15"),
-)
-
-
-def job():
-    """Events 0 to 8: a segment, three blocks, the second freed, a pending free, and one more block."""
-    trace = TraceBuilder().segment(20 * MIB)
-    for n_bytes in (MIB, 2 * MIB, 4 * MIB):
-        trace.alloc(n_bytes, frames=[frame(f"make_{n_bytes // MIB}", line=n_bytes // MIB)])
-    trace.free(ADDR + MIB).free(completed=False)
-    return trace.alloc(512).segment()
 
 
 def live_bytes(device):
@@ -64,7 +51,7 @@ def test_a_range_is_what_a_cut_file_of_it_is(name, tmp_path):
 
 def test_figures_are_those_of_the_range_alone(tmp_path):
     """Counted by hand: events 4 to 7 begin with 7 MiB and end with 1 MiB and 512 bytes."""
-    session = snapconv.load(job().write(tmp_path / "run.pickle"))
+    session = snapconv.load(counted_job().write(tmp_path / "run.pickle"))
     (whole,) = session.at()
     assert (whole.event, whole.allocated_bytes) == (3, 7 * MIB)
     (late,) = session.between("5", "7").at()
@@ -108,5 +95,5 @@ def test_growth_of_a_range_is_that_of_its_iterations():
 
 
 def test_a_range_of_the_range_counts_on_in_the_files_own_numbers(tmp_path):
-    session = snapconv.load(job().write(tmp_path / "run.pickle"))
+    session = snapconv.load(counted_job().write(tmp_path / "run.pickle"))
     assert session.between("0", "8").at()[0] == session.at()[0]

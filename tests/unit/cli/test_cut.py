@@ -10,23 +10,9 @@ import pytest
 import snapconv
 from snapconv.errors import InputError
 from tests.builders import ADDR, MIB, START_US, TraceBuilder, frame
+from tests.parted_files import CURVES, FILES, counted_job
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
-CURVES = ("requested", "allocated", "active", "reserved")
-FILES = (
-    *("training_step", "growing", "expandable_segments", "several_streams", "private_pools"),
-    *("late_start", "pending_before_start", "reordered_ring", "torch_2_0", "torch_2_13"),
-    *("torch_2_15", "torch_npu_expandable", "torch_xpu"),
-)
-
-
-def job():
-    """Events 0 to 8: a segment, three blocks, the second freed, a pending free, and one more block."""
-    trace = TraceBuilder().segment(20 * MIB)
-    for n_bytes in (MIB, 2 * MIB, 4 * MIB):
-        trace.alloc(n_bytes, frames=[frame(f"make_{n_bytes // MIB}")])
-    trace.free(ADDR + MIB).free(completed=False)
-    return trace.alloc(512).segment()
 
 
 def cut(path, begin, end):
@@ -52,7 +38,7 @@ def test_every_curve_of_a_part_is_that_of_the_whole(name, tmp_path):
 
 def test_the_segments_are_those_at_the_end_of_the_part(tmp_path):
     """Counted by hand from the events of the job: at event 6 the third block waits for a stream."""
-    path = cut(job().write(tmp_path / "run.pickle"), "2", "6")
+    path = cut(counted_job().write(tmp_path / "run.pickle"), "2", "6")
     (segment,) = pickle.loads(path.read_bytes())["segments"]
     blocks = [(b["address"] - ADDR, b["size"], b["state"]) for b in segment["blocks"]]
     assert blocks == [
@@ -63,11 +49,11 @@ def test_the_segments_are_those_at_the_end_of_the_part(tmp_path):
     ]
     totals = [segment[key] for key in ("total_size", "allocated_size", "active_size")]
     assert totals == [20 * MIB, MIB, 5 * MIB]
-    assert segment["blocks"][0]["frames"] == [frame("make_1")]
+    assert segment["blocks"][0]["frames"] == [frame("make_1", line=1)]
 
 
 def test_events_and_everything_else_stay_as_they_are(tmp_path):
-    trace = job()
+    trace = counted_job()
     annotations = [
         {"stage": stage, "name": "step", "device": 0, "time_us": START_US + i}
         for stage, i in (("START", 3), ("END", 4), ("START", 8))
@@ -91,7 +77,7 @@ def test_events_and_everything_else_stay_as_they_are(tmp_path):
 def test_damaged_annotations_are_left_out(tmp_path):
     whole = {"name": "step", "stage": "START", "time_us": START_US}
     damaged = [{"name": "no time", "stage": "END"}, {"name": "nor here"}]
-    path = job().write(tmp_path / "run.pickle", external_annotations=[whole, *damaged])
+    path = counted_job().write(tmp_path / "run.pickle", external_annotations=[whole, *damaged])
     assert pickle.loads(cut(path, "0", "3").read_bytes())["external_annotations"] == [whole]
 
 
@@ -143,7 +129,7 @@ def test_an_annotation_is_from_its_first_event_to_its_last(tmp_path):
     ],
 )
 def test_a_bound_that_is_not_there_is_an_error(words, code, message, tmp_path, snapconv):
-    path = job().write(tmp_path / "run.pickle")
+    path = counted_job().write(tmp_path / "run.pickle")
     done = snapconv("cut", path, *words, "-o", tmp_path / "part.pickle")
     assert done.code == code
     assert message in done.err
@@ -151,7 +137,7 @@ def test_a_bound_that_is_not_there_is_an_error(words, code, message, tmp_path, s
 
 
 def test_the_command_names_the_file_and_replaces_it_only_with_force(folder, snapconv):
-    job().write(folder / "run.pickle")
+    counted_job().write(folder / "run.pickle")
     done = snapconv("cut", "run.pickle", "--to", "4")
     assert done.code == 0
     assert "run.part.pickle (" in done.out
