@@ -25,7 +25,7 @@ from snapconv.cli.terminal import (
     progress_bar,
 )
 from snapconv.errors import InputError, UnsafePickleError
-from snapconv.files import checked_output
+from snapconv.files import checked_output, default_output
 from snapconv.mesh import Mesh
 from snapconv.units import counted
 
@@ -157,10 +157,27 @@ def _write(report: "JobReport", output: Path | None, *, force: bool) -> None:
     if output is None:
         return
     if output.suffix.lower() in (".html", ".htm"):
-        from snapconv.writers.html.ranks_page import write_ranks_page as write
+        from snapconv.writers.html.ranks_page import write_ranks_page
+
+        write_ranks_page(output, report, pages=_rank_pages(report, output), force=force)
     else:
-        from snapconv.writers.sqlite.job_database import write_job_database as write
-    write(output, report, force=force)
+        from snapconv.writers.sqlite.job_database import write_job_database
+
+        write_job_database(output, report, force=force)
+
+
+def _rank_pages(report: "JobReport", output: Path) -> dict[str, str]:
+    """Find the pages of `snapconv view`, beside a rank's file or beside the job's page."""
+    from snapconv.writers.html.page import page_ending
+    from snapconv.writers.html.ranks_page import link_to
+
+    pages = {}
+    for path in [Path(file.file) for file in report.last_dumps if file.file]:
+        name = default_output(path, page_ending([path])).name
+        for folder in (path.parent, output.parent):
+            if (folder / name).is_file():
+                pages[str(path)] = link_to(folder / name, output.parent)
+    return pages
 
 
 def _end_for_errors(report: "JobReport") -> None:

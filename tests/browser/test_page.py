@@ -9,12 +9,18 @@ import pytest
 
 from snapconv import load
 from snapconv.answers.advice.findings import advise, goal_of
+from snapconv.answers.moments import find_moment
 from snapconv.answers.oom.failed_allocation import failed_allocations
+from snapconv.answers.peak import group_modules, state_at
+from snapconv.answers.ranks.job_report import report_job
+from snapconv.answers.ranks.rank_file import RankFile, rank_file
 from snapconv.answers.verdict import find_verdict
 from snapconv.classification.categories import Category
 from snapconv.units import format_bytes
-from tests.builders import START_US, TraceBuilder, frame
+from snapconv.writers.html.ranks_page import write_ranks_page
+from tests.builders import MIB, START_US, TraceBuilder, frame
 from tests.golden.test_dumps import WRAPPINGS
+from tests.job_builder import rank_trace, write_rank
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "fixtures"
@@ -224,7 +230,11 @@ def test_a_filter_leaves_what_has_all_its_words(page):
 
 @pytest.mark.parametrize(
     ("grouping", "label"),
-    [("Modules", "blocks · "), ("Operations", "linear · "), ("Lines", "train.py:43 in ")],
+    [
+        ("Modules", "blocks.*.mlp.2, 2 modules · "),
+        ("Operations", "linear · "),
+        ("Lines", "train.py:43 in "),
+    ],
 )
 def test_live_memory_is_grouped_as_chosen(page, grouping, label):
     page.choose(grouping)
@@ -652,3 +662,51 @@ def test_a_tab_is_copied_as_text_with_the_moment_and_the_filter_in_words(browser
     )
     browser.press("c")
     browser.wait("return document.querySelector('dialog textarea')?.value === window.text")
+
+
+def test_equal_modules_are_one_row_as_on_the_terminal(page, analysis):
+    page.choose("Modules")
+    sizes = dict(page.each(".cell", "[e.title.split('\\n')[0], +e.dataset.bytes]"))
+    state = state_at(analysis, find_moment(analysis, "peak"))
+    groups = [(name, n_bytes) for n_bytes, name in group_modules(state.modules)]
+    several = {name: n_bytes for name, n_bytes in groups if name.endswith(" modules")}
+    assert "blocks.*.mlp.2, 2 modules" in several
+    least = max(sizes.values()) / 200  # narrower cells are left out
+    for name, n_bytes in several.items():
+        assert sizes.get(name, n_bytes if n_bytes < least else 0) == n_bytes, name
+    assert sizes["blocks.*.mlp.2, 2 modules"] == 2 * sizes["blocks.1.mlp.2"]
+
+
+def test_words_are_those_of_the_terminal(browser, page_of, tmp_path):
+    calls = [frame("forward", "/home/me/p/model.py", 5), frame("main", "/home/me/p/train.py", 9)]
+    builder = TraceBuilder().segment().alloc(2048, frames=calls).alloc(512, frames=[])
+    browser.open(page_of(builder.write(tmp_path / "s.pickle")))
+    cells = browser.texts(".live-table .c-where")
+    assert "no stack recorded" in cells
+    browser.run("document.querySelector('.live-table tbody tr:last-child').click()")
+    assert "no stack recorded" in browser.text(".detail .stack")
+
+
+def test_lines_of_calls_are_call_paths_and_no_modules(browser, page_of):
+    browser.open(page_of(FIXTURES / "growing.pickle"))  # which has no paths of modules
+    browser.choose("Call paths")
+    browser.run("document.querySelector('.live-table tbody tr').click()")
+    assert "call path" in browser.texts(".detail th")
+
+
+@pytest.mark.parametrize("width", [400, 1280, 2560])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_of_ranks_overflows_at_no_width(browser, tmp_path, width, scheme):
+    files = []
+    for rank in range(32):
+        trace = rank_trace(leak=(rank % 3) * MIB)
+        path = write_rank(tmp_path / f"a_very_long_name_of_a_dump_{'x' * 60}_{rank}.pickle", trace)
+        row = RankFile(str(path), rank, coordinates={"dp": rank // 16, "cp": 0, "tp": rank % 16})
+        files.append(rank_file(load(path).analysis, row))
+    write_ranks_page(tmp_path / "job.html", report_job(files), force=False)
+    browser.scheme(scheme)
+    browser.resize(width, 900)
+    browser.driver.get((tmp_path / "job.html").as_uri())
+    assert browser.run(OVERFLOW) <= 0
+    right = browser.run("return document.querySelector('.heat').getBoundingClientRect().right")
+    assert right <= width

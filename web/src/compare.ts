@@ -102,7 +102,7 @@ export class ComparePart implements Part {
 
   private settings({ settings }: Comparison): HTMLElement | null {
     if (!settings.length) return null;
-    const text = (value: string) => value || "(not there)";
+    const text = (value: string) => value || "not recorded";
     const items = settings.map(([name, old, now]) => el("tr", {}, el("th", { text: name }), el("td", { text: `${text(old)} → ${text(now)}` })));
     return el("div", { class: "differing" }, el("h4", { text: "Settings that differ" }), el("table", {}, ...items));
   }

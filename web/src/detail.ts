@@ -7,7 +7,7 @@ import { formatBytes, formatCount, formatMicroseconds } from "./format.ts";
 import type { Detail, Device } from "./model.ts";
 import { NEVER, type Rows } from "./rows.ts";
 import type { State } from "./state.ts";
-import { frameText, isPlumbing } from "./tree.ts";
+import { NO_LINE, NO_STACK, frameText, isCallPath, isPlumbing } from "./tree.ts";
 
 export class DetailPanel implements Part {
   readonly element = el("aside", { class: "detail", attrs: { "aria-label": "Chosen allocation" } });
@@ -38,7 +38,8 @@ export class DetailPanel implements Part {
       ["because", reasonText || reason],
     ];
     if (name) facts.unshift(["tensor", name]);
-    if (kinds.module[kind]) facts.push(["module", detail.modules[kinds.module[kind] - 1]]);
+    const module = kinds.module[kind] ? detail.modules[kinds.module[kind] - 1] : "";
+    if (module) facts.push([isCallPath(module) ? "call path" : "module", module]);
     const operation = detail.operations[kinds.operation[kind] - 1];
     if (operation) facts.push(["operation", operation]);
     facts.push(
@@ -98,7 +99,7 @@ export class DetailPanel implements Part {
       }, "link");
       box.firstElementChild?.append(" ", toggle);
     }
-    box.append(items.length ? el("ol", {}, ...items) : el("p", { class: "empty", text: all.length ? "Only frames of C++ and of libraries." : "No stack recorded." }));
+    box.append(items.length ? el("ol", {}, ...items) : el("p", { class: "empty", text: all.length ? NO_LINE : NO_STACK }));
     return box;
   }
 

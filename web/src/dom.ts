@@ -42,7 +42,7 @@ export function choice<T extends string>(
   options: readonly (readonly [T, string])[],
   chosen: () => T,
   choose: (value: T) => void,
-): { element: HTMLElement; update: () => void } {
+): { element: HTMLElement; update: () => void; rename: (value: T, text: string) => void } {
   const buttons = options.map(([value, text]) => ({ value, button: button(text, "", () => choose(value), "segment") }));
   const element = el("div", { class: "choice", attrs: { role: "group", "aria-label": label } });
   buttons.forEach(({ button }) => element.append(button));
@@ -50,7 +50,10 @@ export function choice<T extends string>(
     for (const { value, button } of buttons) button.setAttribute("aria-pressed", String(value === chosen()));
   };
   update();
-  return { element, update };
+  const rename = (value: T, text: string) => {
+    for (const item of buttons) if (item.value === value) item.button.textContent = text;
+  };
+  return { element, update, rename };
 }
 
 export function clear(element: Element, ...children: Child[]): void {

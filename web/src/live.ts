@@ -11,7 +11,7 @@ import { Svg, cut } from "./svg.ts";
 import { LiveTable } from "./table.ts";
 import { theme } from "./theme.ts";
 import type { Timeline } from "./timeline.ts";
-import { type Frames, type Grouping, type Node, buildTree, moduleOf, operationOf, placeOf, withoutFolders } from "./tree.ts";
+import { type Frames, type Grouping, type Node, buildTree, hasCallPaths, moduleOf, operationOf, placeOf, withoutFolders } from "./tree.ts";
 
 export class LivePart implements Part {
   readonly element: HTMLElement;
@@ -68,6 +68,7 @@ export class LivePart implements Part {
       return;
     }
     this.groupings.update();
+    this.groupings.rename("module", hasCallPaths(app.device.detail) ? "Call paths" : "Modules");
     this.frames.update();
     this.frames.element.hidden = app.state.grouping === "module";
     if (this.search.value !== app.state.query) this.search.value = app.state.query;

@@ -7,7 +7,7 @@ import { counted, formatBytes, formatCount } from "./format.ts";
 import type { Detail, Device } from "./model.ts";
 import type { Rows } from "./rows.ts";
 import type { State } from "./state.ts";
-import { moduleOf, operationOf, placeOf } from "./tree.ts";
+import { hasCallPaths, moduleOf, operationOf, placeOf } from "./tree.ts";
 
 type By = "category" | "line" | "operation" | "module";
 type Figure = "allocated" | "freed" | "kept";
@@ -122,6 +122,7 @@ export class RangePart implements Part {
       this.title.textContent = "Reading the allocations …";
       return;
     }
+    this.chooser.rename("module", hasCallPaths(detail) ? "Call paths" : "Modules");
     this.sumUp(rows, detail);
     const { whole } = this;
     const figures = FIGURES.map(([key, name]) => `${formatBytes(whole[key])} ${name.toLowerCase()}`);
@@ -158,6 +159,11 @@ export class RangePart implements Part {
     return placeOf(rows, detail, rows.kinds.stack[kind]);
   }
 
+  private byText(): string {
+    const text = this.by === "module" && hasCallPaths(this.app.device.detail) ? "call path" : this.by;
+    return text.replace(/^./, (letter) => letter.toUpperCase());
+  }
+
   private table(): (HTMLElement | null)[] {
     const head = FIGURES.map(([key, name, title]) => {
       const isKey = key === this.key;
@@ -167,7 +173,7 @@ export class RangePart implements Part {
       }, "sort");
       return el("th", { class: "t-calls", attrs: { scope: "col", "aria-sort": isKey ? "descending" : "none" } }, sort);
     });
-    const name = el("th", { class: "t-name", text: this.by.replace(/^./, (letter) => letter.toUpperCase()), attrs: { scope: "col" } });
+    const name = el("th", { class: "t-name", text: this.byText(), attrs: { scope: "col" } });
     const body = this.lines.slice(0, FIRST).map((line) => this.rowOf(...line));
     const left = this.lines.length - body.length;
     return [

@@ -5,7 +5,7 @@ import { colorOf, css } from "./colors.ts";
 import { button, clear, el, onEnter, swatch } from "./dom.ts";
 import { counted, formatBytes, formatCount, formatShare } from "./format.ts";
 import type { Live } from "./rows.ts";
-import { placeOf, withoutFolders } from "./tree.ts";
+import { hasCallPaths, placeOf, withoutFolders } from "./tree.ts";
 
 interface Line {
   kind: number;
@@ -101,7 +101,7 @@ export class LiveTable {
     const isEmpty = (name: Key) => !this.lines.some((line) => line[name]);
     for (const name of ["operation", "module", "tensor"] as const) this.element.classList.toggle(`no-${name}`, isEmpty(name));
     // Without recorded modules, the lines that call each other stand in their place.
-    const isCallPath = this.lines.some((line) => line.module.includes(" < "));
+    const isCallPath = hasCallPaths(this.app.device.detail);
     const head = COLUMNS.map(([name, title]) => {
       const text = name === "module" && isCallPath ? "Call path" : title;
       const mark = name === key ? (this.isDown ? " ↓" : " ↑") : "";

@@ -5,6 +5,7 @@ import { button, choice, clear, el } from "./dom.ts";
 import { formatBytes, formatCount, formatMilliseconds } from "./format.ts";
 import type { Times } from "./model.ts";
 import type { State } from "./state.ts";
+import { NO_MODULE } from "./tree.ts";
 
 type By = "operations" | "modules" | "lines";
 type Key = "name" | "calls" | "forward" | "backward" | "total" | "bytes";
@@ -81,7 +82,7 @@ export class TimesPart implements Part {
     }
     const held = this.held(this.by);
     if (this.by === "modules") {
-      return times.modules.map((row) => line(row.module || "outside of modules", row, held.get(row.module) ?? 0));
+      return times.modules.map((row) => line(row.module || NO_MODULE, row, held.get(row.module) ?? 0));
     }
     return times.operations.map((row) => line(row.name, row, held.get(row.name) ?? 0));
   }

@@ -106,7 +106,50 @@ export function moduleOf({ kinds }: Rows, detail: Detail, kind: number): string 
   return (kinds.module[kind] && detail.modules[kinds.module[kind] - 1]) || NO_MODULE;
 }
 
-export function pathOf(rows: Rows, detail: Detail, kind: number, grouping: Grouping, frames: Frames): string[] {
+/** Tell the lines of calls, which have numbers, from a recorded path of modules. */
+export function isCallPath(module: string): boolean {
+  return module.includes(":");
+}
+
+/** Whether the lines of calls stand for all modules, as no paths were recorded. */
+export function hasCallPaths(detail: Detail | null): boolean {
+  return Boolean(detail?.modules.length && detail.modules.every(isCallPath));
+}
+
+/** The path that equal modules have in common, such as `blocks.*.mlp`, and how many they are. */
+export interface EqualModules {
+  path: string;
+  n: number;
+}
+
+/** Modules whose paths differ in numbers alone and that hold the same, by the number of the module. */
+export function equalModules({ kinds }: Rows, detail: Detail, live: Live): Map<number, EqualModules> {
+  const [counts, bytes] = [new Map<number, number>(), new Map<number, number>()];
+  for (let kind = 0; kind < kinds.n; kind++) {
+    const module = kinds.module[kind];
+    if (!module || !live.count[kind]) continue;
+    counts.set(module, (counts.get(module) ?? 0) + live.count[kind]);
+    bytes.set(module, (bytes.get(module) ?? 0) + live.count[kind] * kinds.bytes[kind]);
+  }
+  const groups = new Map<string, number[]>();
+  for (const module of counts.keys()) {
+    const name = detail.modules[module - 1];
+    if (isCallPath(name)) continue;
+    const key = `${name.replace(/(?<![^.])\d+(?![^.])/g, "*")} ${counts.get(module)} ${bytes.get(module)}`;
+    groups.set(key, [...(groups.get(key) ?? []), module]);
+  }
+  const found = new Map<number, EqualModules>();
+  for (const modules of groups.values()) {
+    if (modules.length === 1) continue;
+    const [first, ...others] = modules.map((module) => detail.modules[module - 1].split("."));
+    const path = first.map((part, i) => (others.every((other) => other[i] === part) ? part : "*")).join(".");
+    for (const module of modules) found.set(module, { path, n: modules.length });
+  }
+  return found;
+}
+
+/** From the largest group to the allocation itself; `equal` are modules that share a node. */
+export function pathOf(rows: Rows, detail: Detail, kind: number, grouping: Grouping, frames: Frames, equal?: Map<number, EqualModules>): string[] {
   const { kinds } = rows;
   if (grouping !== "module") {
     const found = framesOf(rows, detail, kinds.stack[kind], leastOrigin(frames));
@@ -116,12 +159,16 @@ export function pathOf(rows: Rows, detail: Detail, kind: number, grouping: Group
   }
   const module = moduleOf(rows, detail, kind);
   if (module === NO_MODULE) return [module];
-  return modulePath(module);
+  const group = equal?.get(kinds.module[kind]);
+  if (!group) return modulePath(module);
+  return [...modulePath(group.path).slice(0, -1), `${group.path}, ${group.n} modules`, module];
 }
 
-/** `blocks.3.attn` is a path; `model.py:53 < train.py:21` are the lines of calls, innermost first. */
+/** `blocks.3.attn` has three names; `model.py:53 < train.py:21` are the lines of calls, innermost first. */
 export function modulePath(module: string): string[] {
-  return module.includes(" < ") ? module.split(" < ").reverse() : module.split(".");
+  if (isCallPath(module) || module === NO_MODULE) return module.split(" < ").reverse();
+  const parts = module.split(".");
+  return parts.map((_, i) => parts.slice(0, i + 1).join("."));
 }
 
 export function buildTree(
@@ -134,6 +181,7 @@ export function buildTree(
   isWanted: (kind: number) => boolean,
 ): Node {
   const root = newNode("", null, nCategories);
+  const equal = grouping === "module" ? equalModules(rows, detail, live) : undefined;
   for (let kind = 0; kind < rows.kinds.n; kind++) {
     const count = live.count[kind];
     if (!count || !isWanted(kind)) continue;
@@ -141,7 +189,7 @@ export function buildTree(
     const category = rows.kinds.category[kind];
     let node = root;
     grow(node, bytes, count, category, kind);
-    for (const label of pathOf(rows, detail, kind, grouping, frames)) {
+    for (const label of pathOf(rows, detail, kind, grouping, frames, equal)) {
       let child = node.children.get(label);
       if (!child) node.children.set(label, (child = newNode(label, node, nCategories)));
       node = child;

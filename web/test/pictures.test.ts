@@ -168,7 +168,7 @@ test("frames of libraries count only where they are wanted", () => {
   const path = (frames: "project" | "python" | "all") => pathOf(rows, found, 0, "line", frames).length;
   deepEqual([path("project"), path("python"), path("all")], [1, 2, 3]);
   rows.kinds.module[0] = 1;
-  deepEqual(pathOf(rows, found, 0, "module", "all"), ["blocks", "0", "mlp"]);
+  deepEqual(pathOf(rows, found, 0, "module", "all"), ["blocks", "blocks.0", "blocks.0.mlp"]);
   rows.kinds.module[0] = 2;
   deepEqual(pathOf(rows, found, 0, "module", "all"), ["a.py:1", "b.py:2"]);
 });

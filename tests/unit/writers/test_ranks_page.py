@@ -8,6 +8,7 @@ import pytest
 
 from snapconv.answers.ranks.job_report import report_job
 from snapconv.answers.ranks.rank_file import RankFile, rank_file
+from snapconv.cli.app import main
 from snapconv.errors import OutputExistsError
 from snapconv.session import load
 from snapconv.writers.html.ranks_page import COLORS, write_ranks_page
@@ -94,3 +95,44 @@ def test_the_colours_are_those_of_the_page_of_a_file_in_its_order():
     assert {name: f"#{''.join(color)}" for name, *color in of_page} == COLORS
     stacked = re.search(r"STACKED = \[(.*?)\]", source, re.DOTALL).group(1)
     assert re.findall(r'"(\w+)"', stacked) == list(COLORS)
+
+
+def cells_of(text):
+    """The opacity of every cell of the heat map by the title of the cell."""
+    svg = re.search(r'<svg class="heat".*?</svg>', text, re.DOTALL).group()
+    found = re.findall(r'fill-opacity="([\d.]+)"><title>(.*?)</title>', svg)
+    return {title: float(opacity) for opacity, title in found}
+
+
+def test_peaks_stand_in_a_heat_map_by_the_axes_of_the_mesh(tmp_path):
+    traces = [rank_trace(), rank_trace(), rank_trace(), rank_trace(leak=14 * MIB)]
+    files = []
+    for rank, trace in enumerate(traces):
+        path = write_rank(tmp_path / f"rank{rank}.pickle", trace)
+        row = RankFile(str(path), rank, coordinates={"dp": rank // 2, "tp": rank % 2})
+        files.append(rank_file(load(path).analysis, row))
+    pages = {files[1].file: "rank1.view.html"}
+    write_ranks_page(tmp_path / "job.html", report_job(files), pages=pages, force=False)
+    text = (tmp_path / "job.html").read_text(encoding="utf-8")
+    cells = cells_of(text)
+    assert cells["rank 3: 28.00 MiB"] > cells["rank 0: 14.00 MiB"] == cells["rank 1: 14.00 MiB"]
+    tags = Page(text).tags
+    places = [(a["x"], a["y"]) for tag, a in tags if tag == "rect" and "fill-opacity" in a]
+    (x0, y0), (x1, y1), (x2, y2), (x3, y3) = places
+    assert (y0, y2) == (y1, y3)  # dp goes down
+    assert (x0, x1) == (x2, x3)  # tp goes across
+    assert y0 != y2
+    assert x0 != x1
+    assert [a["href"] for tag, a in tags if tag == "a"] == ["rank1.view.html"] * 2
+    assert f"snapconv view {files[0].file}" in text  # its page is still to be written
+
+
+def test_the_command_links_to_the_pages_that_are_there(tmp_path):
+    names = ["rank0.pickle", "rank1.pickle"]
+    paths = [write_rank(tmp_path / name, rank_trace()) for name in names]
+    load(paths[1]).view(tmp_path / "rank1.view.html")
+    page = tmp_path / "job.html"
+    command = ["ranks", *map(str, paths), "--output", str(page), "--no-cache", "--quiet"]
+    assert main(command) == 0
+    tags = Page(page.read_text(encoding="utf-8")).tags
+    assert [a["href"] for tag, a in tags if tag == "a"] == ["rank1.view.html"]
