@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from snapconv.errors import RecorderError
+from snapconv.guest.own_frames import stands_in
 from snapconv.notes import Note
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.patches import Patches
@@ -49,8 +50,11 @@ class WorkerProcesses:
         process = multiprocessing.process.BaseProcess
         real = process.start
 
+        # A forked child runs below this call: its frames are the program's all the same.
+        @stands_in
         def start(started: Any) -> None:
-            self._start(real, started)
+            real(started)
+            self._remember(started)
 
         patches.set(process, "start", start)
 
@@ -78,9 +82,8 @@ class WorkerProcesses:
             f"process{job_text}: give --world-size {nprocs} to record each as a rank"
         )
 
-    def _start(self, real: Callable[..., Any], process: Any) -> None:
+    def _remember(self, process: Any) -> None:
         self._collect_failures()
-        real(process)
         self._started.append((process, users_place()))
 
     def _collect_failures(self) -> None:
