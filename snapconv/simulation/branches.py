@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from snapconv.guest.own_frames import program_frames
@@ -259,8 +259,14 @@ class ValuesRead:
         name = self.name_of_call("")
         if is_comparison or name in ("bool", "is_nonzero"):
             return True
+        if str(dtype) != "torch.bool":
+            return False
+        call = self._calls.current
+        if call is not None and isinstance(call[0], FunctionType):
+            # Within torch's own Python code no further call is seen: its source says what is asked.
+            return _decision() is not None
         # Zeros pass most of the checks inside of operations.
-        return str(dtype) == "torch.bool" and name in ("item", "int", "float", "index")
+        return name in ("item", "int", "float", "index")
 
     def decide(self, operation: str, likelihood: float) -> bool:
         """Decide a truth value that the program reads; ``likelihood`` is that it is True."""

@@ -283,6 +283,13 @@ def test_a_check_within_torch_is_passed(x):
     torch.nn.functional.one_hot(x.argmax(-1), 200)
 
 
+def test_a_check_within_a_function_of_torchs_python_code_is_passed(x):
+    """Of the small ones torch's mask of negative values has values here, some of them True."""
+    for mean, variance in ((x, x.abs()), (x.mean(1), x.var(1))):
+        loss = torch.nn.functional.gaussian_nll_loss(mean, mean, variance)
+        assert loss.shape == ()
+
+
 def test_a_line_below_the_start_of_the_program_is_none_of_its_lines(simulation, x):
     call_user(torch.Tensor.item, x.sum())
     [note] = simulation.notes()

@@ -295,7 +295,8 @@ def test_tensor_parallel_layers_hold_their_rows_or_columns(n_parallel, compute):
 def test_context_parallelism_gives_a_rank_its_part_of_the_sequence(compute):
     """A sequence of 512 has 64 for each rank: of attention, too, the results and the gradients.
 
-    Kernels pad their sums of exponents to 32, also on GPUs: a shorter half of a part fails there.
+    The sums of exponents are padded to a multiple of 32, as torch's meta function pads them: parts
+    whose halves are no such multiple fail in the simulation, and no GPU has shown whether there.
     """
     from torch.distributed.tensor.experimental import context_parallel
 
