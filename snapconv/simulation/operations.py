@@ -175,6 +175,7 @@ _MAX_KNOWN = 1 << 13
 _known_shapes: dict[Any, Any] = {}
 _NUMBERS = (bool, int, float, complex)
 _OF_TORCH = (torch.dtype, torch.layout, torch.memory_format, torch.device)
+_CUDA = torch.device("cuda")
 _CONSTANTS = frozenset((*_NUMBERS, *_OF_TORCH, str, type(None)))
 
 
@@ -225,7 +226,11 @@ def _evaluated_shapes(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
     def as_meta(tensor: Any) -> Any:
         shape, stride = tensor.size(), tensor.stride()
-        return torch.empty_strided(shape, stride, dtype=tensor.dtype, device="meta")
+        meta = torch.empty_strided(shape, stride, dtype=tensor.dtype, device="meta")
+        # Meta functions that differ by device ask what a FakeTensor has (meta__weight_int4pack_mm
+        # in torch/_meta_registrations.py, torch 2.13 and 2.15).
+        meta.fake_device = _CUDA
+        return meta
 
     kwargs = {key: map_tensors(value, as_meta) for key, value in kwargs.items()}
     if kwargs.get("device") is not None:

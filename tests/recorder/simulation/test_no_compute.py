@@ -125,3 +125,16 @@ def test_an_lstm_is_one_operation():
 
     assert y.shape == (50, 2, 16)
     assert torch.cuda.memory_stats()["allocation.all.allocated"] < 200
+
+
+def test_a_product_with_packed_weights_of_4_bits_is_in_the_type_of_its_input():
+    """Two weights in a byte, in tiles of 8 rows by 2 times 16 columns (ATen/native/cuda/int4mm.cu)."""
+    weight = torch.zeros(64, 128 // 2, dtype=torch.uint8, device="cuda")
+    packed = torch.ops.aten._convert_weight_to_int4pack(weight, 2)
+    assert packed.shape == (64 // 8, 128 // (2 * 16), 32, 2 // 2)
+    assert packed.nbytes == weight.nbytes
+
+    x = torch.zeros(16, 128, dtype=torch.bfloat16, device="cuda")
+    scales_and_zeros = torch.zeros(128 // 32, 64, 2, dtype=torch.bfloat16, device="cuda")
+    y = torch.ops.aten._weight_int4pack_mm(x, packed, 32, scales_and_zeros)
+    assert (y.shape, y.dtype, y.is_cuda) == ((16, 64), torch.bfloat16, True)
