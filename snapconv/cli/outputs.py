@@ -104,10 +104,9 @@ def view(
 ) -> None:
     """Write a page that shows a snapshot in any browser, or compares two.
 
-    Its timeline, what was live at any moment, the allocator's map; of a range with --from and --to,
-    whose events it counts from 0. One file that needs no network and no program but a browser. It
-    holds the file paths and function names of the job: think of
-    that before you pass it on.
+    Its timeline, what was live at any moment, the allocator's map; of a range with --from and --to.
+    One file that needs no network and no program but a browser. It holds the file paths and
+    function names of the job: think of that before you pass it on.
     """
     from snapconv.writers.html.page import page_output, write_view
 

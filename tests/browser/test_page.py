@@ -18,7 +18,7 @@ from snapconv.answers.verdict import find_verdict
 from snapconv.classification.categories import Category
 from snapconv.units import format_bytes
 from snapconv.writers.html.ranks_page import write_ranks_page
-from tests.builders import MIB, START_US, TraceBuilder, frame
+from tests.builders import ADDR, MIB, START_US, TraceBuilder, frame
 from tests.golden.test_dumps import WRAPPINGS
 from tests.job_builder import rank_trace, write_rank
 
@@ -621,6 +621,81 @@ def test_the_list_of_events_has_each_with_its_effect_and_a_click_chooses_it(page
     assert int(page.run("return document.querySelector('.moment').value")) == allocs[0]
     page.choose("Earlier")
     assert page.text(".events h3") == "Events 450 to 499 of 814"
+
+
+@pytest.fixture
+def part(browser, tmp_path):
+    """A file of a segment, four allocations and two frees, and the page of its events 3 to 5.
+
+    Events: 0 the segment, 1 to 4 the allocations (1, 2, 3 and 4 MiB), 5 and 6 the free of that of
+    2 MiB, 7 and 8 the free of that of 3 MiB.
+    """
+    trace = TraceBuilder().segment(20 * MIB)
+    for n_bytes in (MIB, 2 * MIB, 3 * MIB, 4 * MIB):
+        trace.alloc(n_bytes, frames=[frame(f"make_{n_bytes // MIB}", line=n_bytes // MIB)])
+    trace.free(ADDR + MIB).free(ADDR + 3 * MIB)
+    session = load(trace.write(tmp_path / "run.pickle"))
+    browser.open(session.between("3", "5").view(tmp_path / "part.html").path)
+    return session
+
+
+def test_the_page_of_a_range_has_the_events_of_the_file(browser, part):
+    assert "events 3 to 5 of 9, " in browser.text(".file p")
+    assert browser.text(".figure.main .figure-more") == "after event 4 of 9"
+    assert browser.text(".live h3") == "10.00 MiB in 4 allocations after event 4, the peak"
+    browser.press("]")
+    assert browser.run("return document.querySelector('.moment').value") == "5"
+    browser.run(
+        "const box = document.querySelector('.moment'); box.value = 3;"
+        "box.dispatchEvent(new Event('change'))"
+    )
+    assert browser.text(".live h3") == "6.00 MiB in 3 allocations after event 3"
+    browser.press("[")
+    assert browser.text(".live h3") == "3.00 MiB in 2 allocations before event 3"
+    browser.press("4")
+    assert browser.text(".range h3").startswith("The visible part, events 3 to 5: ")
+    browser.press("5")
+    assert browser.text(".events h3") == "Events 3 to 5 of 9"
+    rows = browser.each(".events tbody tr", "[e.dataset.event, e.children[1].textContent]")
+    assert rows == [["3", "alloc"], ["4", "alloc"], ["5", "free"]]
+
+
+@pytest.mark.parametrize(
+    ("line", "life"),
+    [
+        (2, "from before event 3 to event 5"),
+        (3, "from event 3 to after event 5"),  # event 7 frees it
+        (4, "from event 4 to after event 5"),
+    ],
+)
+def test_the_command_of_a_range_explains_the_allocation_of_the_file(browser, part, line, life):
+    browser.run(
+        "const rows = [...document.querySelectorAll('.live-table tbody tr')];"
+        "rows.find(row => row.textContent.includes('in make_' + arguments[0])).click()",
+        line,
+    )
+    question = browser.text(".detail code").split()[-1].strip("'")
+    (explained,) = part.explain(question).allocations
+    assert explained["block_bytes"] == line * MIB
+    assert life in browser.text(".detail table")
+
+
+def test_an_iteration_of_a_range_keeps_its_number_and_an_event_its_time(browser, tmp_path):
+    session = load(FIXTURES / "growing.pickle")
+    page = session.between("iteration:2", "iteration:4").view(tmp_path / "part.html")
+    browser.open(page.path)
+    (device,) = session.devices
+    begin, third, end = (device.iterations[i] for i in (2, 3, 4))
+    first, last, n_events = third.first_event, third.last_event, end.last_event + 1
+    middle = (first + last) / 2 - begin.first_event
+    browser.click_timeline(middle / (n_events - begin.first_event), from_top=6)
+    assert browser.text(".range h3").startswith(f"Iteration 3, events {first} to {last}: ")
+    browser.choose("Time")
+    browser.run("document.querySelector('.overlay').focus()")
+    browser.press("w")
+    times = device.device.events.time_us
+    since_first = times[[begin.first_event, n_events - 1]] - times[0]
+    assert since_first[0] <= view_of(browser)[0] < view_of(browser)[1] <= since_first[1] * 1.01
 
 
 def test_the_list_of_events_has_failures(browser, page_of, failing_file):

@@ -6,9 +6,10 @@ import { type PixelColumns } from "./curves.ts";
 import { choice, clear, el } from "./dom.ts";
 import { counted, formatBytes, formatCount } from "./format.ts";
 import { type Lifetimes, lifetimes, rowAt } from "./lifetimes.ts";
+import { lifeText } from "./numbers.ts";
 import { type Frame, bytesAt, drawByteAxis, drawPlaceAxis, placeTicks, yOf } from "./picture.ts";
 import { LEFT, type Place, Plot, RIGHT } from "./plot.ts";
-import { NEVER, type Rows } from "./rows.ts";
+import { type Rows } from "./rows.ts";
 import type { Coloring, State } from "./state.ts";
 import { Svg } from "./svg.ts";
 import { theme } from "./theme.ts";
@@ -276,7 +277,7 @@ export class AllocationsPart implements Part {
       el("div", { class: "tip-head", text: `${formatBytes(rows.kinds.bytes[kind])} ${app.page.categories[rows.kinds.category[kind]]}` }),
       name ? el("div", { text: name }) : null,
       el("div", { text: withoutFolders(placeOf(rows, detail, rows.kinds.stack[kind])) }),
-      el("div", { class: "muted", text: `event ${rows.alloc[row] < 0 ? "before the first" : formatCount(rows.alloc[row])} to ${freed === NEVER ? "the end" : formatCount(freed)}` }),
+      el("div", { class: "muted", text: lifeText(app.device.facts, rows.alloc[row], freed) }),
     );
     const width = tip.offsetWidth;
     tip.style.left = `${Math.max(0, Math.min(place.x + 16 + width > plot.width ? place.x - width - 16 : place.x + 16, plot.width - width))}px`;

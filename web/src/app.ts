@@ -84,8 +84,8 @@ export class App {
     let axis = this.axes.get(key);
     if (!axis) {
       if (kind === "time") axis = timeAxis(device.time as Float64Array);
-      else if (kind === "iteration") axis = iterationAxis(device.spans.iterationFirst, facts.n_events);
-      else axis = eventAxis(facts.n_events);
+      else if (kind === "iteration") axis = iterationAxis(device.spans.iterationFirst, facts.n_events, facts.first_iteration);
+      else axis = eventAxis(facts.n_events, facts.first_event);
       this.axes.set(key, axis);
     }
     return axis;
@@ -96,7 +96,7 @@ export class App {
     const axis = this.axis();
     let { low, high } = axis;
     if (this.page.is_comparison) {
-      for (const device of this.devices) high = Math.max(high, this.axis(device).high);
+      for (const device of this.devices) [low, high] = [Math.min(low, this.axis(device).low), Math.max(high, this.axis(device).high)];
     }
     const least = Math.min(high - low, axis.kind === "iteration" ? 1e-4 : axis.kind === "time" ? 4 : 4);
     const { from, to } = this.state;
@@ -159,8 +159,9 @@ export class App {
 
   /** Choose a moment, and move the view so that it is seen. */
   show(event: number): void {
-    this.reveal(event, event);
-    this.setMoment(event);
+    const moment = this.momentOf(event);
+    this.reveal(moment, moment);
+    this.setMoment(moment);
   }
 
   /** Choose the request that failed; from one of several, the one after it. */
@@ -172,8 +173,12 @@ export class App {
   }
 
   setMoment(event: number): void {
-    const last = this.device.facts.n_events - 1;
-    this.update({ moment: Math.max(-1, Math.min(last, event)), focus: [] });
+    this.update({ moment: this.momentOf(event), focus: [] });
+  }
+
+  /** The nearest moment that the page has. */
+  private momentOf(event: number): number {
+    return Math.max(-1, Math.min(this.device.facts.n_events - 1, event));
   }
 
   /** Move the view so that a range of events is in it, if it is not; `isExact`: that range alone. */

@@ -5,6 +5,7 @@ import { colorOf, css } from "./colors.ts";
 import { button, clear, el, swatch } from "./dom.ts";
 import { formatBytes, formatCount, formatMicroseconds } from "./format.ts";
 import type { Detail, Device } from "./model.ts";
+import { lifeText } from "./numbers.ts";
 import { NEVER, type Rows } from "./rows.ts";
 import type { State } from "./state.ts";
 import { NO_LINE, NO_STACK, frameText, isCallPath, isPlumbing } from "./tree.ts";
@@ -45,7 +46,7 @@ export class DetailPanel implements Part {
     facts.push(
       ["requested", `${formatBytes(kinds.requested[kind])} (${formatCount(kinds.requested[kind])} bytes)`],
       ["block", `${formatBytes(kinds.bytes[kind])}${kinds.exact[kind] ? "" : ", at least"} at ${addressText(device, rows.addr[row])}`],
-      ["lives", lifeText(device, rows, row)],
+      ["lives", lifeText(device.facts, rows.alloc[row], rows.freed[row]) + lastingText(device, rows, row)],
       ["pool, stream", `${detail.pools[kinds.pool[kind] - 1] ?? "unknown"}, ${detail.streams[kinds.stream[kind]]}`],
     );
     const alike = rows.kinds.first[kind + 1] - rows.kinds.first[kind];
@@ -104,8 +105,10 @@ export class DetailPanel implements Part {
   }
 
   private command(device: Device, rows: Rows, row: number): HTMLElement {
-    const event = rows.alloc[row];
-    const what = event >= 0 ? `'#${event}'` : addressText(device, rows.addr[row]);
+    const [alloc, freed] = [rows.alloc[row], rows.freed[row]];
+    // The first event of a range stands for the free of what was freed before it.
+    const event = alloc < 0 && freed > 0 && freed !== NEVER ? freed : alloc;
+    const what = event >= 0 ? `'#${device.facts.first_event + event}'` : addressText(device, rows.addr[row]);
     const several = this.app.devices.length > 1 ? ` --device ${device.facts.argument}` : "";
     return el("code", { text: `snapconv explain ${device.file.name} ${what}${several}` });
   }
@@ -123,11 +126,7 @@ function certaintyText(app: App, { kinds }: Rows, kind: number): string {
   return certainty === "likely" ? `, likely, ${kinds.probability[kind]} %` : `, ${certainty}`;
 }
 
-function lifeText(device: Device, rows: Rows, row: number): string {
+function lastingText({ time }: Device, rows: Rows, row: number): string {
   const [alloc, freed] = [rows.alloc[row], rows.freed[row]];
-  const from = alloc < 0 ? "from before the first event" : `from event ${formatCount(alloc)}`;
-  const to = freed === NEVER ? "to the end, never freed" : `to event ${formatCount(freed)}`;
-  const { time } = device;
-  const lasting = time && alloc >= 0 && freed !== NEVER ? `, ${formatMicroseconds(time[freed] - time[alloc])}` : "";
-  return `${from} ${to}${lasting}`;
+  return time && alloc >= 0 && freed !== NEVER ? `, ${formatMicroseconds(time[freed] - time[alloc])}` : "";
 }

@@ -5,6 +5,7 @@ import { colorOf, css } from "./colors.ts";
 import { button, clear, el, onEnter, swatch } from "./dom.ts";
 import { formatBytes, formatCount, formatMicroseconds } from "./format.ts";
 import type { Device } from "./model.ts";
+import { eventText } from "./numbers.ts";
 import type { Rows } from "./rows.ts";
 import type { State } from "./state.ts";
 import { composition } from "./timeline.ts";
@@ -78,7 +79,7 @@ export class EventsPart implements Part {
     }
     const first = Math.floor(Math.max(0, app.state.moment) / PAGE) * PAGE;
     const last = Math.min(device.facts.n_events, first + PAGE) - 1;
-    this.title.textContent = `Events ${formatCount(first)} to ${formatCount(last)} of ${formatCount(device.facts.n_events)}`;
+    this.title.textContent = `Events ${eventText(device.facts, first)} to ${eventText(device.facts, last)} of ${formatCount(device.facts.n_file_events)}`;
     const hadFocus = box.contains(document.activeElement);
     const body: HTMLElement[] = [];
     let allocated = composition(app, device, first - 1).total;
@@ -108,10 +109,10 @@ export class EventsPart implements Part {
       "tr",
       {
         class: event === app.state.moment ? "chosen" : "",
-        attrs: { tabindex: "0", "data-event": String(event), "data-bytes": String(bytes) },
+        attrs: { tabindex: "0", "data-event": String(device.facts.first_event + event), "data-bytes": String(bytes) },
         on: { click: choose, keydown: onEnter(choose) },
       },
-      el("td", { class: "c-n", title: time, text: allocated === null ? "" : formatCount(event) }),
+      el("td", { class: "c-n", title: time, text: allocated === null ? "" : eventText(device.facts, event) }),
       el("td", { class: action === "out of memory" ? "c-action alarm" : "c-action", text: action }),
       el("td", { class: "c-bytes", text: action === "other" ? "" : formatBytes(bytes) }),
       el("td", { class: "c-bytes", text: allocated === null ? "" : formatBytes(allocated) }),

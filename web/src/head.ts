@@ -3,8 +3,9 @@
 import type { App } from "./app.ts";
 import { colorOf, css } from "./colors.ts";
 import { button, el, swatch } from "./dom.ts";
-import { counted, formatBytes, formatCount, formatShare } from "./format.ts";
+import { counted, formatBytes, formatShare } from "./format.ts";
 import type { Device } from "./model.ts";
+import { eventsOfPage, momentOfAll, momentText } from "./numbers.ts";
 
 const VERDICTS: Record<string, string> = {
   complete: "History complete",
@@ -15,10 +16,7 @@ const VERDICTS: Record<string, string> = {
 
 export function headOf(app: App, device: Device): HTMLElement {
   const { facts } = device;
-  const where =
-    facts.peak_event < 0
-      ? "before the first event"
-      : `after event ${formatCount(facts.peak_event)} of ${formatCount(facts.n_events)}`;
+  const where = momentOfAll(facts, facts.peak_event);
   return el(
     "section",
     { class: "head", attrs: { "aria-label": "Peak" } },
@@ -54,7 +52,7 @@ function figure(name: string, value: string, more: string, kind = ""): HTMLEleme
 function oomFigure(app: App, device: Device): HTMLElement | null {
   const oom = device.facts.oom[0];
   if (!oom) return null;
-  const more = `after event ${formatCount(oom.event)}, ${formatBytes(oom.free)} free on the device`;
+  const more = `${momentText(device.facts, oom.event)}, ${formatBytes(oom.free)} free on the device`;
   const others = device.facts.oom.length - 1;
   const shown = figure("Out of memory", `${formatBytes(oom.requested)} requested`, others ? `${more}; ${others} more` : more, "alarm");
   const lead = button("", "Show what was live when the request failed (F)", () => app.showFailure(), "leads");
@@ -169,7 +167,7 @@ export function fileLine(device: Device): string {
   const protocol = file.protocol === null ? "" : `, protocol ${file.protocol}`;
   return (
     `${file.format}${protocol}, ${formatBytes(file.bytes)}, written by ${file.written_by} · ` +
-    `${facts.name}: ${counted(facts.n_events, "event")}, ${counted(facts.n_allocations, "allocation")}`
+    `${facts.name}: ${eventsOfPage(facts)}, ${counted(facts.n_allocations, "allocation")}`
   );
 }
 

@@ -3,8 +3,9 @@
 import type { App, Part } from "./app.ts";
 import { colorOf, css, mix } from "./colors.ts";
 import { button, choice, clear, el } from "./dom.ts";
-import { counted, formatBytes, formatCount, formatShare } from "./format.ts";
+import { counted, formatBytes, formatShare } from "./format.ts";
 import { Icicle, type Look, ROW } from "./icicle.ts";
+import { momentText } from "./numbers.ts";
 import type { Live } from "./rows.ts";
 import type { State } from "./state.ts";
 import { Svg, cut } from "./svg.ts";
@@ -91,7 +92,7 @@ export class LivePart implements Part {
   private setTitle(live: Live, focus: Node): void {
     const { app } = this;
     const { facts } = app.device;
-    const at = live.event < 0 ? "before the first event" : `after event ${formatCount(live.event)}`;
+    const at = momentText(facts, live.event);
     const isFailure = facts.oom.some(({ event }) => event === live.event);
     const peak = isFailure ? ", when the request failed" : live.event === facts.peak_event ? ", the peak" : "";
     const whole = `${formatBytes(live.bytes)} in ${counted(live.rows.length, "allocation")} ${at}${peak}`;

@@ -107,7 +107,7 @@ class Page {
   private readonly fileBox = el("div", { class: "file" });
   private readonly tabs = el("div", { class: "tabs", attrs: { role: "tablist" } });
   private readonly panels = new Map<Tab, HTMLElement>();
-  private readonly moment = el("input", { class: "moment", attrs: { type: "number", min: "-1", placeholder: "start", "aria-label": "Event" } });
+  private readonly moment = el("input", { class: "moment", attrs: { type: "number", placeholder: "start", "aria-label": "Event" } });
   private readonly columns = el("div", { class: "columns" });
   private readonly lines = el("div", { class: "lines" });
 
@@ -249,7 +249,7 @@ class Page {
   private momentBox(): HTMLElement {
     const { app } = this;
     this.moment.addEventListener("change", () => {
-      const event = Number(this.moment.value);
+      const event = Number(this.moment.value) - app.device.facts.first_event;
       if (Number.isInteger(event)) app.show(event);
     });
     return el(
@@ -304,9 +304,10 @@ class Page {
     for (const [tab, panel] of this.panels) panel.hidden = tab !== app.state.tab;
     for (const tab of this.tabs.children) tab.setAttribute("aria-selected", String((tab as HTMLElement).dataset["tab"] === app.state.tab));
     this.columns.classList.toggle("has-detail", app.state.row >= 0);
-    this.moment.value = app.state.moment < 0 ? "" : String(app.state.moment);
-    this.moment.max = String(app.device.facts.n_events - 1);
-    this.moment.title = `of ${formatCount(app.device.facts.n_events)}`;
+    const { first_event, n_events, n_file_events } = app.device.facts;
+    this.moment.value = app.state.moment < 0 ? "" : String(first_event + app.state.moment);
+    [this.moment.min, this.moment.max] = [first_event - 1, first_event + n_events - 1].map(String);
+    this.moment.title = `of ${formatCount(n_file_events)}`;
   }
 
   /** The legend of the timeline; the lines can be left out. */

@@ -4,7 +4,8 @@ import type { App, Part } from "./app.ts";
 import { colorOf, css, mix, pixel } from "./colors.ts";
 import { clear, el, swatch } from "./dom.ts";
 import { addressText } from "./detail.ts";
-import { counted, formatBytes, formatCount, formatShare } from "./format.ts";
+import { counted, formatBytes, formatShare } from "./format.ts";
+import { momentText } from "./numbers.ts";
 import { type Segment, type SegmentGroup, groupSegments, segmentsAt } from "./segments.ts";
 import type { State } from "./state.ts";
 import { Svg } from "./svg.ts";
@@ -78,7 +79,7 @@ export class MapPart implements Part {
     const groups = groupSegments(all, rows);
     const reserved = all.reduce((sum, segment) => sum + segment.bytes, 0);
     const used = all.reduce((sum, segment) => sum + segment.used, 0);
-    const at = app.state.moment < 0 ? "before the first event" : `after event ${formatCount(app.state.moment)}`;
+    const at = momentText(facts, app.state.moment);
     const peak = app.state.moment === facts.peak_event ? ", the peak" : "";
     this.title.textContent = `${formatBytes(reserved)} in ${counted(all.length, "segment")} ${at}${peak}; ${formatBytes(reserved - used)} of it free`;
     const longest = Math.max(1, reserved);

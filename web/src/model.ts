@@ -41,8 +41,14 @@ export interface DeviceFacts {
   name: string;
   argument: string;
   n_events: number;
+  /** The file's number of the page's first event, how many events the file has, the number of the first iteration. */
+  first_event: number;
+  n_file_events: number;
+  first_iteration: number;
   n_allocations: number;
   has_times: boolean;
+  /** The time of the page's first event, from that of the file's. */
+  first_us: number;
   peak_event: number;
   peak_bytes: number;
   /** The rows of a summary; `certainty` says how much of one is likely. */
@@ -159,7 +165,8 @@ function textOf(id: string): string {
 }
 
 /** The times of all events from those of every `step`th and the last: those between are spread evenly. */
-export function spread(kept: Float64Array, step: number, n: number): Float64Array {
+export function spread(sinceFirst: Float64Array, step: number, n: number, firstUs = 0): Float64Array {
+  const kept = sinceFirst.map((us) => firstUs + us);
   if (step === 1) return kept;
   const times = new Float64Array(n);
   for (let k = 0; k + 1 < kept.length; k++) {
@@ -220,7 +227,7 @@ export class Device {
   async readAll(): Promise<void> {
     if (this.rows) return;
     this.detail = (await inflateValues(textOf(`${this.number}.detail`))) as Detail;
-    if (this.facts.has_times) this.time = spread(await this.floats("time"), this.facts.time_step, this.facts.n_events);
+    if (this.facts.has_times) this.time = spread(await this.floats("time"), this.facts.time_step, this.facts.n_events, this.facts.first_us);
     const [addr, bytes, stream, pool, isSmall, isExpandable, begin, end] = await Promise.all([
       this.floats("segment_addr"),
       this.floats("segment_bytes"),

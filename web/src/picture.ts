@@ -85,8 +85,8 @@ export function drawPlaceAxis(context: CanvasRenderingContext2D, plot: Plot, axi
 export function placeTicks(plot: Plot, axis: Axis, from: number, to: number): [number, string][] {
   const most = Math.max(2, Math.floor(plot.plotWidth / 110));
   const found: [number, string][] = [];
-  for (const value of ticks(from, to, most)) {
-    const x = plot.xOf(value);
+  for (const value of ticks(axis.first + from, axis.first + to, most)) {
+    const x = plot.xOf(value - axis.first);
     if (x < LEFT || x > plot.width - RIGHT - 16) continue;
     if (axis.kind === "time") found.push([x, formatMicroseconds(value)]);
     else if (axis.kind === "iteration") found.push([x, Number.isInteger(value) ? `iteration ${value}` : String(Number(value.toFixed(4)))]);

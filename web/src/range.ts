@@ -3,8 +3,9 @@
 import type { App, Part } from "./app.ts";
 import { colorOf, css } from "./colors.ts";
 import { button, choice, clear, el, swatch } from "./dom.ts";
-import { counted, formatBytes, formatCount } from "./format.ts";
+import { counted, formatBytes } from "./format.ts";
 import type { Detail, Device } from "./model.ts";
+import { eventText, iterationText } from "./numbers.ts";
 import type { Rows } from "./rows.ts";
 import type { State } from "./state.ts";
 import { hasCallPaths, moduleOf, operationOf, placeOf } from "./tree.ts";
@@ -78,7 +79,7 @@ export function chosenRange(app: App): [number, number] {
 function nameOf({ facts, spans }: Device, first: number, last: number): string {
   const its = spans.iterationFirst;
   const iteration = its.indexOf(first);
-  if (its.length > 1 && iteration >= 0 && (its[iteration + 1] ?? facts.n_events) === last + 1) return `iteration ${iteration}`;
+  if (its.length > 1 && iteration >= 0 && (its[iteration + 1] ?? facts.n_events) === last + 1) return iterationText(facts, iteration);
   const span = spans.spanFirst.findIndex((event, i) => event === first && event + spans.spanLength[i] === last);
   return span >= 0 ? facts.span_names[spans.spanName[span]] : "";
 }
@@ -86,7 +87,8 @@ function nameOf({ facts, spans }: Device, first: number, last: number): string {
 export function rangeText(app: App): string {
   const [first, last] = chosenRange(app);
   const name = app.state.range.length ? nameOf(app.device, first, last) : "the visible part";
-  return `${name ? `${name}, ` : ""}events ${formatCount(first)} to ${formatCount(last)}`;
+  const { facts } = app.device;
+  return `${name ? `${name}, ` : ""}events ${eventText(facts, first)} to ${eventText(facts, last)}`;
 }
 
 export class RangePart implements Part {

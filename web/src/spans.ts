@@ -2,6 +2,7 @@
 
 import type { App } from "./app.ts";
 import type { Device } from "./model.ts";
+import { iterationText } from "./numbers.ts";
 import { LEFT, type Plot, RIGHT } from "./plot.ts";
 import { theme } from "./theme.ts";
 
@@ -82,7 +83,7 @@ export function bars(app: App, plot: Plot, device: Device): Bar[] {
   let y = 0;
   const { iterationFirst: its, phaseFirst, phase } = spans;
   if (its.length > 1) {
-    const name = (i: number) => `iteration ${i}`;
+    const name = (i: number) => iterationText(facts, i);
     row(y, ITERATION, its.length, (i) => its[i], (i) => its[i + 1] ?? facts.n_events, name, (i) => i % 2);
     y += ITERATION;
   }

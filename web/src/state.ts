@@ -1,4 +1,4 @@
-// What the person who looks has chosen. A part of it is the link to a selection.
+// What the person who looks has chosen. A part of it is the link to a selection. Events count from the page's first.
 
 import type { AxisKind } from "./axis.ts";
 import type { Frames, Grouping } from "./tree.ts";

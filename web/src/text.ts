@@ -1,7 +1,7 @@
 // What the page shows as plain text, for a message or an issue: the moment and the filter in words, then the table.
 
 import type { App } from "./app.ts";
-import { formatCount } from "./format.ts";
+import { iterationText, momentOfAll } from "./numbers.ts";
 import { rangeText } from "./range.ts";
 
 /** What is chosen, in words. */
@@ -11,8 +11,8 @@ export function choiceText(app: App): string[] {
   const isFailure = facts.oom.some(({ event }) => event === state.moment);
   const marks = [isFailure ? "when the request failed" : state.moment === facts.peak_event ? "the peak" : ""];
   const iteration = app.iterationOf(device, state.moment);
-  if (device.spans.iterationFirst.length > 1 && iteration >= 0) marks.push(`iteration ${iteration}`);
-  const moment = state.moment < 0 ? "before the first event" : `after event ${formatCount(state.moment)} of ${formatCount(facts.n_events)}`;
+  if (device.spans.iterationFirst.length > 1 && iteration >= 0) marks.push(iterationText(facts, iteration));
+  const moment = momentOfAll(facts, state.moment);
   const found = [[file.name, facts.name, moment, ...marks.filter(Boolean)].join(", ")];
   if (state.tab === "range") found.push(`range: ${rangeText(app)}`);
   if (state.tab === "live" && state.query) found.push(`filter: only what has the words ${state.query.trim().split(/\s+/).join(" and ")}`);

@@ -4,8 +4,9 @@ import type { App, Part } from "./app.ts";
 import { colorOf, css, mix } from "./colors.ts";
 import { type PixelColumns, Walk, levelTotals, reservedAt } from "./curves.ts";
 import { el, swatch } from "./dom.ts";
-import { byteTicks, formatBytes, formatCount, formatMicroseconds, formatTick } from "./format.ts";
+import { byteTicks, formatBytes, formatMicroseconds, formatTick } from "./format.ts";
 import type { Device } from "./model.ts";
+import { iterationText, momentText } from "./numbers.ts";
 import { type Frame, activeApart, drawByteAxis, drawPlaceAxis, drawSteps, paintStacks, placeTicks, yOf } from "./picture.ts";
 import { LEFT, type Place, Plot, RIGHT } from "./plot.ts";
 import { curveOf, lastAtMost } from "./rows.ts";
@@ -288,12 +289,12 @@ export class Timeline implements Part {
     const { app, device } = this;
     const found = composition(app, device, event);
     const iteration = app.iterationOf(device, event);
-    const where = [event < 0 ? "before the first event" : `after event ${formatCount(event)}`];
+    const where = [momentText(device.facts, event)];
     if (device.time && event >= 0) {
       const isKept = event % device.facts.time_step === 0 || event === device.time.length - 1;
       where.push(`${isKept ? "" : "about "}${formatMicroseconds(device.time[event])}`);
     }
-    if (device.spans.iterationFirst.length > 1 && iteration >= 0) where.push(`iteration ${iteration}`);
+    if (device.spans.iterationFirst.length > 1 && iteration >= 0) where.push(iterationText(device.facts, iteration));
     const table = el("table");
     const add = (name: string, bytes: number, color: string | null) =>
       table.append(el("tr", {}, el("td", {}, color ? swatch(color) : null, name), el("td", { text: formatBytes(bytes) })));

@@ -75,7 +75,7 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
     columns = rows.columns | stack_columns | times
     columns |= encode_columns({"named_row": np.array([*name_by_row], np.int64)})
     columns |= _segment_columns(segments, streams, base_addr(analysis))
-    facts = _facts(analysis) | span_facts
+    facts = _facts(analysis) | _place_in_file(analysis) | span_facts
     facts |= {
         "verdict": _verdict(find_verdict(analysis)),
         "advice": list(_advice(analysis)),
@@ -171,6 +171,31 @@ def _facts(analysis: DeviceAnalysis) -> dict[str, object]:
         "oom": list(_oom(analysis)),
         "start_categories": list(map(int, start)),
     }
+
+
+def _place_in_file(analysis: DeviceAnalysis) -> dict[str, object]:
+    """Return what a page of a range adds to its events, iterations and times to have the file's."""
+    iterations = analysis.iterations
+    traced = (i for i, row in enumerate(iterations) if row.first_event >= 0)
+    return {
+        "first_event": analysis.first_event,
+        "n_file_events": analysis.n_file_events,
+        "first_iteration": next(traced, 0),
+        "first_us": _first_us(analysis),
+    }
+
+
+def _first_us(analysis: DeviceAnalysis) -> int:
+    """Return the time of the first event, from that of the file's first one."""
+    times = analysis.device.events.time_us
+    (file_times,) = (
+        row.events.time_us
+        for row in analysis.snapshot.devices
+        if row.device == analysis.device.device
+    )
+    if times is None or file_times is None or not len(times):
+        return 0
+    return int(times[0] - file_times[0])
 
 
 def _verdict(verdict: FileVerdict) -> dict[str, object]:

@@ -81,6 +81,7 @@ def test_a_page_has_the_events_of_the_range_alone(path, tmp_path, snapconv):
     facts = view_device(page.devices[0]).facts
     assert (facts["n_events"], facts["peak_bytes"]) == (2, 5 * MIB + 512)
     assert facts["start_bytes"] == 5 * MIB
+    assert (facts["first_event"], facts["n_file_events"], facts["first_us"]) == (5, 7, 5)
 
 
 @pytest.mark.parametrize("command", ["summary", "growth", "export", "view"])
