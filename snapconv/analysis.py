@@ -165,7 +165,7 @@ class DeviceAnalysis:
         return max(grouped(rows, key), key=self.allocations.bytes_of, default=rows)
 
     @cached_property
-    def _allocation_operations(self) -> Operations:
+    def named(self) -> Operations:
         """The operation of every allocation, and the names of all."""
         return name_allocations(self.facts.stacks, self.facts.operations, self.allocations)
 
@@ -237,12 +237,12 @@ class DeviceAnalysis:
     @property
     def operations(self) -> tuple[str, ...]:
         """The names of all operations."""
-        return self._allocation_operations.names
+        return self.named.names
 
     @property
     def operation_id(self) -> Int32Column:
         """The operation of every allocation."""
-        return self._allocation_operations.name_id
+        return self.named.name_id
 
     @property
     def peak_event(self) -> int:
