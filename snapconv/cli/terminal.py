@@ -48,7 +48,7 @@ CATEGORY_COLORS = {
 _CATEGORY = re.compile(
     rf"(?<=  )({'|'.join(sorted(CATEGORY_COLORS, key=len, reverse=True))})(?=$|,| \(likely\)|  )"
 )
-_SHARE = re.compile(r"^  (\S.*?)  .* (\d{1,3}\.\d) % +\d+ allocations?(?:, .*)?$")
+_SHARE = re.compile(r"^  (\w+)  [^%]* (\d{1,3}\.\d) % +\d+ allocations?(?:, |$)")
 # Columns of a bar of 100 %.
 _BAR_WIDTH = 20
 _BAR = "\N{LOWER HALF BLOCK}"
