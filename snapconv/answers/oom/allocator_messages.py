@@ -246,7 +246,7 @@ LOADING = (
     r"|_?load_model(?!_)"
     r"|process_weights)|"
     # Frames of rich have the lines of the code without the name of the function.
-    r"self\._apply\(convert\)|"
+    r"self\._apply\(convert\)|model=(?:\w{1,20}\.)?load_model\(|"
     r"self\.\w{1,30}=(?:torch\.)?(?:nn\.)?parameter\(|return t\.to\(device,dtype if "
     r"t\.is_floating_point|"
     r"(?:,line\d{1,6},in[\w<>]{1,40}?|-->\d{1,4}"

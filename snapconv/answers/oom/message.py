@@ -63,6 +63,7 @@ from snapconv.answers.oom.allocator_messages import (
 from snapconv.answers.oom.message_figures import FIGURES, ITEM_BYTES, SIZE, FigureName
 from snapconv.answers.oom.message_kinds import (
     ALLOCATOR,
+    LARGER_THAN_POOL,
     MESSAGE_KINDS,
     OF_ENOUGH,
     OF_ENOUGH_TOKENS,
@@ -451,7 +452,8 @@ def _add_server(answer: MessageAnswer, server: MessageAnswer) -> MessageAnswer:
     elif while_loading:
         step = server.next_step
     if cause == OomCause.FRAGMENTED:
-        step = f"{answer.next_step}; else {step}"
+        setting = answer.next_step
+        step = setting.replace(LESS, step) if LESS in setting else f"{setting}; else {step}"
     is_enough = (answer.message.free_bytes or 0) >= (answer.message.tried_bytes or math.inf)
     is_full = cause in (OomCause.FULL, OomCause.FRAGMENTED)
     if is_enough and not is_full and server.backend != answer.backend:
@@ -624,6 +626,8 @@ def _row_by_figures(kind: MessageKind, values: dict[str, Any]) -> MessageKind:
         return OF_WRONG_SIZE
     if kind.cause == OomCause.FULL and 0 < tried <= values.get("free", 0):
         return OF_ENOUGH
+    if kind.cause == OomCause.FULL and tried > values.get("allowed", math.inf):
+        return LARGER_THAN_POOL
     if 0 < values.get("length", 0) <= values.get("fits", 0):
         return OF_ENOUGH_TOKENS
     return kind

@@ -3219,7 +3219,10 @@ _KINDS = (
     ),
     MessageKind(
         "vLLM's trial run",
-        seen=(r"vllm[/\\]\S{0,80}?\.py\"?,line\d{1,6},in (?:profile_run|determine_)",),
+        seen=(
+            r"vllm[/\\]\S{0,80}?\.py\"?,line\d{1,6},in (?:profile_run|determine_)",
+            "while processing method determine_num_available_blocks",
+        ),
         needs=(_OUT_OF_MEMORY,),
         means="beside the weights, the activations of the largest step did not fit",
         next_step="a smaller step: lower --max-num-batched-tokens or --max-num-seqs; "
@@ -6490,6 +6493,14 @@ SUMMARY = MESSAGE_KINDS[-2]
 # What stands in place of a text's own kind, where its figures deny that memory was too small.
 _DENIALS = (
     MessageKind(
+        "a request larger than the pool",
+        means="the request is larger than all that the program's own allocator may have: no free "
+        "memory serves it",
+        next_step=f"{SHAPES}; a wrong index or length asks for as much; if they are as intended, "
+        "the work in parts",
+        cause=OomCause.TOO_LARGE,
+    ),
+    MessageKind(
         "a wrong size",
         means=f"{WRONG_SIZE}, or was read from a damaged file",
         next_step=f"{SHAPES}; where it reads a file, check that file",
@@ -6515,4 +6526,4 @@ _DENIALS = (
         cause=OomCause.UNKNOWN,
     ),
 )
-OF_WRONG_SIZE, OF_ENOUGH, OF_ENOUGH_TOKENS = _DENIALS
+LARGER_THAN_POOL, OF_WRONG_SIZE, OF_ENOUGH, OF_ENOUGH_TOKENS = _DENIALS

@@ -9,7 +9,8 @@ _SIZE = re.compile(
     r"(?<![\w.,/-])((?:\d[\d.,]{0,12}-)?\d[\d,]{0,20}(?:\.\d{1,9})?\s?\(?(?:bytes|[KMGT]i?B)|"
     r"\d{4,20}\s?B)(?![\w/]|[\d\s.,()KMGTiB]{0,30}\s(?:copied|transferred|downloaded))|"
     r"(?:(?:tokens|(?:available|evictable)_size_?|slots|pages|blocks)\s?[=:]\s?(?=\d)|"
-    r"(?<!pid)(?<!\d)[=:/]\s?(?=\d{7}))(\d{1,15})(?![\d.:-]|[KMGT]i?B)|"
+    r"(?:mem\w{0,8}|alloc\w{0,8}|bytes?|size|use[d]?|free|pool|limit|total|peak|cache|heap)\"?"
+    r"\s?[=:/]\s{0,8}(?=\d{7}))(\d{1,15})(?![\d.:-]|[KMGT]i?B)|"
     # XLA's sizes have no B.
     r"(?:allocate|reserve|are)\s(\d{1,9}\.\d{1,2}[KMGT])(?!\w)|"
     # Nor have those that programs print of their use.

@@ -28,6 +28,25 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
+        # Of the limit of its pool, which is all that this program may have.
+        "Limit:                  3145728000\nInUse:                        9984\nMaxInUse:"
+        "                    10752\nResource exhausted: OOM when allocating tensor with "
+        "shape[1474944849] and type int32 on /job:localhost/replica:0/task:0/device:GPU:0 by "
+        "allocator GPU_0_bfc",
+        "TensorFlow",
+        LARGER,
+        {
+            "device": 0,
+            "tried": 4 * 1474944849,
+            "shape": "[1474944849]",
+            "type": "int32",
+            "allowed": 3145728000,
+            "allocated": 9984,
+            "allocated at most": 10752,
+        },
+        "look at the shapes",
+    ),
+    (
         "[09:12:44] C:\\mxnet\\src\\storage\\./pinned_memory_storage.h:54: Check failed: e == "
         "cudaSuccess || e == cudaErrorCudartUnloading CUDA: out of memory",
         "MXNet's pinned memory",

@@ -63,6 +63,9 @@ def test_sizes_near_a_message_that_it_does_not_have_are_told(before, words):
         "limit 17179869184.00 GiB",
         # Neither the number of a process, nor a time.
         "pid=1990324 at 1725275976.929061, 2024-09-02 11:20:03.308702, host:2999605:3004403 [0]",
+        # Times in JSON, and what a program counts.
+        '{"level":30,"time":1779896931963,"pid":92,"responseTime":560.4734540004283}',
+        "#entity: 4594149, #triplet: 20614279",
         # Far from the message.
         "cache takes 3.00 GiB\n" + "step\n" * 20,
     ],
