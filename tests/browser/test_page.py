@@ -706,7 +706,9 @@ def test_the_list_of_events_has_failures(browser, page_of, failing_file):
     assert browser.each(".events tr.chosen td.alarm", "e.textContent") == ["out of memory"]
 
 
-def test_a_tab_is_copied_as_text_with_the_moment_and_the_filter_in_words(browser, page_of):
+def test_a_tab_is_copied_as_text_with_the_moment_and_the_filter_in_words(
+    browser, page_of, analysis
+):
     browser.open(page_of(CAPTURE), "#q=head%20weight%20exp_avg")
     browser.driver.execute_script(
         "Object.defineProperty(navigator, 'clipboard', {value: {writeText: t => {window.text = t}}})"
@@ -717,8 +719,11 @@ def test_a_tab_is_copied_as_text_with_the_moment_and_the_filter_in_words(browser
         "transformer.capture, cuda:0, after event 547 of 814, the peak, iteration 1",
         "filter: only what has the words head and weight and exp_avg",
     ]
-    # Two states of 2,000 words in 256 numbers of 4 bytes each.
-    assert lines[2].startswith("3.91 MiB (6.1 %) fit the filter, of 64.33 MiB")
+    # Of a linear layer from 256 features to 2,000 words, Adam keeps two states of 4 bytes a weight.
+    n_bytes = 2 * 2_000 * 256 * 4
+    whole, _ = live_bytes(analysis, analysis.peak_event)
+    sizes = f"{n_bytes / MIB:.2f} MiB ({100 * n_bytes / whole:.1f} %)"
+    assert lines[2].startswith(f"{sizes} fit the filter, of {format_bytes(whole)}")
     assert lines[3].split() == [
         "Bytes",
         "Count",
