@@ -45,6 +45,7 @@ class Feature(Enum):
     COPIES = "copies of tensors and models"
     FULLY_SHARDED = "gathered weights and unreduced gradients of fully_shard"
     FLAT_SHARDED = "gathered weights and unreduced gradients of FullyShardedDataParallel"
+    FLAT_PLACES = "places in the mesh of weights of FullyShardedDataParallel"
     TIMES = "times of operations"
     CUSTOM_FUNCTION_TIMES = "times of custom functions"
     COMPILED_FUNCTION_TIMES = "times of compiled functions"
@@ -189,6 +190,22 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
         Attributes(
             "torch.distributed.fsdp._runtime_utils",
             ("_post_backward_hook", "_get_reduce_scatter_tensors"),
+        ),
+    ),
+    Feature.FLAT_PLACES: (
+        Attributes(
+            "torch.distributed.fsdp.FullyShardedDataParallel",
+            # Instances have them.
+            optional=("_handle", "_device_mesh", "_inter_node_pg", "process_group"),
+        ),
+        Attributes(
+            "torch.distributed.fsdp._flat_param.FlatParamHandle",
+            ("uses_sharded_strategy", "is_sharded"),
+            optional=("flat_param",),
+        ),
+        Attributes(
+            "torch.distributed.fsdp._flat_param.FlatParameter",
+            optional=("_params", "_shapes", "_unpadded_unsharded_size"),
         ),
     ),
     Feature.TIMES: (

@@ -8,13 +8,13 @@ from typing import Any
 
 from snapconv.guest.torch_surface import Module, Tensor
 from snapconv.json_text import picked
+from snapconv.recorder.observe.flat_parameters import Shardings
 from snapconv.recorder.observe.models import Frame, Key, Models
 from snapconv.recorder.observe.tensors import (
     Row,
     bytes_on_cpu,
     graph_nodes,
     memory_rows,
-    mesh_values,
     named_tensors,
     shape_and_type,
     shard_values,
@@ -52,8 +52,11 @@ _N_SEARCHED = 2
 class MemoryRecords:
     """The parameters, gradients, optimizer states, inputs and saved tensors seen so far."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(
+        self, models: Models, flat_shardings: Callable[[], Shardings | None]
+    ) -> None:
         self._models = models
+        self._flat_shardings = flat_shardings
         # The rows by their key in the metadata, where ``former_states`` stand before
         # ``optimizer_states``.
         self._rows: defaultdict[str, OrderedDict[Hashable, Row]] = defaultdict(OrderedDict)
@@ -82,6 +85,7 @@ class MemoryRecords:
         """
         noted_addresses: set[tuple[int, int]] = set()
         self._n_on_cpu = 0
+        shardings = self._flat_shardings() or {}
         for slot in self._models.slots():
             tensor = slot.tensor()
             if tensor is None:
@@ -95,7 +99,7 @@ class MemoryRecords:
                 continue
             noted_addresses |= addresses
             former = self._rows["parameters"].get(slot.key, {})
-            sharding = self._sharding(tensor)
+            sharding = self._sharding(shardings.get(id(tensor)) or shard_values(tensor))
             if len(sharding.get("placements", ())) < len(former.get("placements", ())):
                 continue  # the whole weight, which stands in for its shard while it is gathered
             if len(rows) == 1:
@@ -107,14 +111,14 @@ class MemoryRecords:
             for row in rows:
                 self._add("parameters", values | row, slot.key)
 
-    def _sharding(self, tensor: Tensor) -> Row:
+    def _sharding(self, sharding: tuple[Row, Row] | None) -> Row:
         """Return how a tensor is sharded, with the position of its mesh; empty if it is not."""
-        mesh = mesh_values(tensor)
-        if mesh is None:
+        if sharding is None:
             return {}
+        mesh, shard = sharding
         if mesh not in self._meshes:
             self._meshes.append(mesh)
-        return {"mesh": self._meshes.index(mesh)} | shard_values(tensor)
+        return {"mesh": self._meshes.index(mesh)} | shard
 
     def _is_written_again(self, key: Key, tensor: Tensor, row: Row) -> bool:
         """Return whether a buffer was written to several times since its memory was first noted."""

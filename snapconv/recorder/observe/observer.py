@@ -20,6 +20,7 @@ from snapconv.guest.guard import Guards
 from snapconv.guest.own_frames import program_frames
 from snapconv.guest.torch_surface import Feature, Module, Tensor
 from snapconv.recorder.interception import Event, Interception, Listeners
+from snapconv.recorder.observe.flat_parameters import flat_shardings
 from snapconv.recorder.observe.memory_records import MemoryRecords
 from snapconv.recorder.observe.models import Models, Registrations
 from snapconv.recorder.observe.saved_tensors import SavedTensors
@@ -76,7 +77,11 @@ class Observer:
         self._models = Models(
             self._registrations, model, optimizers=self._living_optimizers
         )
-        self._records = MemoryRecords(self._models)
+        places_guard = self._guards.of(Feature.FLAT_PLACES)
+        self._records = MemoryRecords(
+            self._models,
+            lambda: places_guard.run(flat_shardings, self._registrations.modules()),
+        )
         self._phases = SpanLog(_MAX_PHASES)
         # The modules whose forward runs, the innermost last.
         self._running: list[Module] = []

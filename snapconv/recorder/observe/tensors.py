@@ -113,15 +113,11 @@ def shape_and_type(tensor: Tensor) -> Row:
     }
 
 
-def mesh_values(tensor: Tensor) -> Row | None:
-    """Return the mesh that a tensor is sharded over and this rank's place in it; None for none.
+def mesh_values(mesh: Any) -> Row:
+    """Return a device mesh and this rank's place in it.
 
     ``names`` are empty for a mesh without names, ``coordinates`` for a rank outside of it.
     """
-    module = sys.modules.get("torch.distributed.tensor")
-    if module is None or not isinstance(tensor, module.DTensor):
-        return None
-    mesh = tensor.device_mesh
     return {
         "names": list(mesh.mesh_dim_names or ()),
         "shape": [int(n) for n in mesh.shape],
@@ -129,8 +125,14 @@ def mesh_values(tensor: Tensor) -> Row | None:
     }
 
 
-def shard_values(tensor: Tensor) -> Row:
-    """Return how a tensor lies on each axis of its mesh, and the shape of this rank's part."""
+def shard_values(tensor: Tensor) -> tuple[Row, Row] | None:
+    """Return the mesh of a DTensor, and how it lies on each axis of it; None for another tensor.
+
+    The second row has the shape of this rank's part too.
+    """
+    module = sys.modules.get("torch.distributed.tensor")
+    if module is None or not isinstance(tensor, module.DTensor):
+        return None
     placements = []
     for placement in tensor.placements:
         # torch's StridedShard is private.
@@ -140,7 +142,7 @@ def shard_values(tensor: Tensor) -> Row:
     parts = plain_tensors(tensor)
     # A shard that is a wrapper of several tensors has no shape of its own.
     shape = [int(n) for n in parts[0].shape] if len(parts) == 1 else []
-    return {"placements": placements, "local_shape": shape}
+    return mesh_values(tensor.device_mesh), {"placements": placements, "local_shape": shape}
 
 
 def bytes_on_cpu(tensor: Tensor) -> int:

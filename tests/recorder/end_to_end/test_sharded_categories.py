@@ -94,9 +94,9 @@ def categories(run):
     if dist.is_initialized():
         dist.destroy_process_group()
 
-    def categories(script, rows=ROWS, **settings):
+    def categories(script, rows=ROWS, n_ranks=N_RANKS, rank=3, **settings):
         lines = "".join(f"{name} = {value}\n" for name, value in settings.items())
-        options = ("--no-compute", "--world-size", str(N_RANKS), "--ranks", "3")
+        options = ("--no-compute", "--world-size", str(n_ranks), "--ranks", str(rank))
         importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode.cache_clear()
         before = MODEL.replace(str(ROWS), str(rows))
         done = run(lines + script + TRAIN, before=before, options=options)
@@ -233,6 +233,70 @@ def test_a_sharded_parameter_has_its_place_in_the_mesh(categories):
         first = "StridedShard(0)" if is_up else "Shard(0)"
         assert row["placements"] == [first, "Shard(0)" if is_up else "Shard(1)"]
         assert row["bytes"] == 4 * math.prod(row["local_shape"])
+
+
+FLAT_ON_A_MESH = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+names = {1: ("dp",), 2: ("copies", "parts")}.get(len(MESH))
+model = FullyShardedDataParallel(
+    model,
+    auto_wrap_policy=ModuleWrapPolicy({Block}),
+    device_id=rank,
+    use_orig_params=KEEPS_NAMES,
+    sharding_strategy=ShardingStrategy[STRATEGY],
+    device_mesh=init_device_mesh("cuda", MESH, mesh_dim_names=names) if MESH else None,
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mesh", "place", "placements", "n_parts"),
+    [
+        ("FULL_SHARD", (), ([], [4], [2]), ["Shard(0)"], 4),
+        ("SHARD_GRAD_OP", (4,), (["dp"], [4], [2]), ["Shard(0)"], 4),
+        (
+            "HYBRID_SHARD",
+            (2, 2),
+            (["copies", "parts"], [2, 2], [1, 0]),
+            ["Replicate()", "Shard(0)"],
+            2,
+        ),
+        ("NO_SHARD", (), ([], [4], [2]), ["Replicate()"], 1),
+    ],
+)
+def test_a_flat_weight_has_its_place_in_the_mesh(
+    categories, strategy, mesh, place, placements, n_parts
+):
+    settings = {"STRATEGY": repr(strategy), "MESH": mesh, "KEEPS_NAMES": False}
+    metadata = categories(FLAT_ON_A_MESH, n_ranks=4, rank=2, **settings).metadata
+    assert metadata["meshes"] == [dict(zip(("names", "shape", "coordinates"), place, strict=True))]
+    assert len(metadata["parameters"]) == N_BLOCKS
+    for row in metadata["parameters"]:
+        assert row["name"].endswith("_flat_param")
+        assert (row["mesh"], row["placements"]) == (0, placements)
+        # A block's two weights have 266,500 elements, which 4 and 2 divide.
+        assert row["shape"] == [N_UP + N_DOWN]
+        assert row["local_shape"] == [(N_UP + N_DOWN) // n_parts]
+        assert row["bytes"] == 4 * (N_UP + N_DOWN) // n_parts
+
+
+def test_a_weight_that_keeps_its_name_in_a_flat_one_has_its_part_of_it(categories):
+    """Rank 2 of 4 has the third quarter of each flat weight, where the second weight begins.
+
+    The first has 133,250 elements and is filled up to 133,252, a multiple of 16 bytes. With the
+    second's 133,250, and two more for 4 equal parts, a quarter has 66,626.
+    """
+    settings = {"STRATEGY": "'FULL_SHARD'", "MESH": (), "KEEPS_NAMES": True}
+    metadata = categories(FLAT_ON_A_MESH, n_ranks=4, rank=2, **settings).metadata
+    assert metadata["meshes"] == [{"names": [], "shape": [4], "coordinates": [2]}]
+    assert len(metadata["parameters"]) == N_BLOCKS
+    for row in metadata["parameters"]:
+        assert row["name"].endswith(".down.weight")
+        assert (row["mesh"], row["placements"]) == (0, ["FlatShard()"])
+        assert (row["shape"], row["local_shape"]) == ([WIDTH, ROWS], [66_626])
+        assert row["bytes"] == 4 * 66_626
 
 
 CHANGED = """
