@@ -283,6 +283,8 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
             ("data_ptr", "clone", "resize_", "device", "is_cuda", "_cdata"),
         ),
         Attributes("torch.nn.parameter.UninitializedTensorMixin", ("_allowed_methods",)),
+        Attributes("torch.multiprocessing", ("start_processes",)),
+        Attributes("torch.multiprocessing.spawn", ("start_processes",)),
         Attributes("torch._tensor_str", ("_str",)),
         Attributes(
             "torch",
