@@ -404,6 +404,8 @@ def test_nothing_is_cut_off_at_any_width_in_any_theme(browser, page_of, width, s
             ".filter(b => b.width && (b.left < -1 || b.right > innerWidth + 1)).length"
         )
         assert outside == 0, key
+        heights = browser.each("tbody tr", "e.offsetHeight")
+        assert max(heights, default=0) < 100, key  # a column without room has a letter a line
     dark = browser.run("return getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", dark)[:3])) < 200) is (scheme == "dark")
 
