@@ -110,6 +110,10 @@ class CachingAllocator:
         self._addresses = addresses or AddressSpace()
         self._expandable = ExpandableMemory(self.settings, self.ledger, self._addresses)
         self._pools: dict[tuple[PoolId, bool], BlockPool] = {}
+        # Private pools that nobody uses any more.
+        self.unused_pools: set[PoolId] = set()
+        # Whether a request that finds no room gives all cached segments back, and tries again.
+        self.gives_back = True
         self._active: dict[int, Block] = {}
         # Addresses of blocks that other streams use too; freed blocks that are not complete, in the
         # order of their frees. Two of a trial may have one address: expandable segments grow into
@@ -201,10 +205,25 @@ class CachingAllocator:
             self.complete(block, frames)
 
     def empty_cache(self, *, frames: Frames | None = None) -> None:
-        """Give unsplit free segments and whole free pages back to the device."""
+        """Give unsplit free segments and whole free pages back to the device.
+
+        Those of the default pool, and of private ones (CUDA graphs, MemPools) that nobody uses.
+        """
         self.process_events(frames)
-        for pool in self._releasable_pools():
-            free = pool.free_blocks()
+        for pool_id in (DEFAULT_POOL, *sorted(self.unused_pools)):
+            self._empty(pool_id, frames)
+
+    def empty_pool(self, pool_id: PoolId, *, frames: Frames | None = None) -> None:
+        """Give the unsplit free segments of one pool back, after its pending frees."""
+        for block in list(self._waiting):
+            if block.pool.id == pool_id:
+                self.complete(block, frames)
+        self._empty(pool_id, frames)
+
+    def _empty(self, pool_id: PoolId, frames: Frames | None) -> None:
+        is_private = pool_id != DEFAULT_POOL
+        for is_small in (is_private, not is_private):  # torch's order
+            free = self.pool(pool_id, is_small=is_small).free_blocks()
             for block in free:
                 if block.reservation is None and block.is_whole_segment:
                     self._release_segment(block, frames)
@@ -274,10 +293,6 @@ class CachingAllocator:
             self._pools[pool_id, is_small] = BlockPool(pool_id, is_small=is_small)
         return self._pools[pool_id, is_small]
 
-    def _releasable_pools(self) -> list[BlockPool]:
-        """Return the default pools: torch does not empty those of CUDA graphs and MemPools."""
-        return [self.pool(DEFAULT_POOL, is_small=is_small) for is_small in (False, True)]
-
     def _best_fit(self, pool: BlockPool, stream: int, size: int) -> Block | None:
         """Take the best free block out of the pool, if one may serve (get_free_block)."""
         settings = self.settings
@@ -306,7 +321,7 @@ class CachingAllocator:
         block = self._new_block(pool, stream, size, frames)
         if block is None and self._release_oversize(pool, stream, size, frames):
             block = self._new_block(pool, stream, size, frames)
-        if block is None:
+        if block is None and self.gives_back:
             self.empty_cache(frames=frames)
             block = self._new_block(pool, stream, size, frames)
         return block

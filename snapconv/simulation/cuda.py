@@ -17,6 +17,7 @@ import torch
 from snapconv.notes import Note
 from snapconv.simulation.kernels import group_tensors
 from snapconv.simulation.machine import Machine
+from snapconv.simulation.memory_pools import patch_pools, segments_of_pool
 from snapconv.simulation.not_modelled import refusal
 from snapconv.simulation.patches import (
     Patches,
@@ -91,6 +92,7 @@ def patch_cuda(machine: Machine, patches: Patches) -> None:
     # It would keep the number of another simulation (torch.manual_seed counts by it).
     patches.set_existing(torch.cuda, "_cached_device_count", None)
     patch_streams(machine, patches)
+    patch_pools(machine, patches)
     with suppress(ValueError):  # Windows has other names
         _patch_device_guard(patches)
 
@@ -221,9 +223,11 @@ def _history_functions(machine: Machine) -> dict[str, Callable[..., Any]]:
 
     def snapshot(request: Any = None) -> dict[str, Any]:
         # torch.cuda.memory_snapshot() passes the two numbers of a pool and whether it wants traces
-        # (torch 2.13); others pass the pool or None, and want them. The simulation has one pool.
+        # (torch 2.13); others pass the pool or None, and want them.
         has_traces = request[2] if isinstance(request, tuple) and len(request) > 2 else True
         result = machine.snapshot(include_traces=has_traces)
+        pool = tuple(request[:2]) if isinstance(request, tuple) else None
+        result["segments"] = segments_of_pool(result["segments"], pool)
         if torch.__version__ >= (2, 14):
             # Pinned host memory has no model; torch has the keys also where none is recorded.
             result |= {"host_segments": [], "host_traces": []}

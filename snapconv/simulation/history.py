@@ -11,7 +11,7 @@ from snapconv.guest.own_frames import for_program
 _CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 
 
-def _thread() -> int:
+def current_thread() -> int:
     """Return the number of the thread that would run this beside a GPU; -1: autograd's."""
     import torch
 
@@ -92,11 +92,11 @@ class EventRings:
     def user_metadata(self) -> str:
         """Return the text that the current thread has set for its events."""
         # No thread is asked for where no text was ever set: most programs set none.
-        return self._user_metadata.get(_thread(), "") if self._user_metadata else ""
+        return self._user_metadata.get(current_thread(), "") if self._user_metadata else ""
 
     def set_user_metadata(self, text: str) -> None:
         """Set the text of the current thread's events from here on."""
-        self._user_metadata[_thread()] = text
+        self._user_metadata[current_thread()] = text
 
     def annotate_block(self, device: int, event: RecordedEvent, text: str) -> None:
         """Keep an annotation of a block that exists, with the annotation's own text."""

@@ -8,20 +8,26 @@ import os
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from snapconv.allocator.allocator_settings import AllocatorSettings, require_taken
-from snapconv.allocator.allocator_trace import DEFAULT_POOL, Frames, RecordedEvent
+from snapconv.allocator.allocator_trace import (
+    DEFAULT_POOL,
+    Frames,
+    PoolId,
+    RecordedEvent,
+)
 from snapconv.allocator.blocks import AddressSpace
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
 from snapconv.errors import RecorderError, SettingError
 from snapconv.guest.own_frames import for_program, holders
 from snapconv.guest.torch_surface import OutOfMemoryObserver
 from snapconv.notes import Note
-from snapconv.simulation.history import EventRings
+from snapconv.simulation.history import EventRings, current_thread
 from snapconv.simulation.memory_stats import Statistics
 from snapconv.simulation.simulated_job import RankOfJob
 from snapconv.simulation.stacks import Stacks
@@ -115,6 +121,14 @@ class Device:
     allocator: CachingAllocator
     statistics: Statistics
     stream: int = 0
+    # Which pool a thread's allocations come from, the oldest first; how often each pool is in use.
+    routes: list[tuple[int, PoolId]] = field(default_factory=list)
+    n_pool_uses: Counter[PoolId] = field(default_factory=Counter)
+
+    def pool(self) -> PoolId:
+        """Return the pool that the present thread allocates from."""
+        thread = current_thread() if self.routes else 0
+        return next((pool for key, pool in self.routes if key == thread), DEFAULT_POOL)
 
 
 def _do_nothing() -> None:
@@ -152,7 +166,7 @@ class Machine:
         self.objects_of_others: dict[str, None] = {}
         self._lock = threading.RLock()
         self._is_busy = False
-        self._late_frees: deque[tuple[int, int]] = deque()
+        self._late_frees: deque[Callable[[], None]] = deque()
 
     @property
     def has_started(self) -> bool:
@@ -256,12 +270,17 @@ class Machine:
         statistics = device.statistics
         n_freed = statistics.n_segments_freed
         # All work is done at once here: streams have passed what was freed before (process_events
-        # in malloc). A GPU that lags behind reserves more.
-        device.allocator.process_events(frames)
+        # in malloc). A GPU that lags behind reserves more. While a thread allocates from a pool of
+        # its own, torch completes no such free, and gives nothing back for a second attempt.
+        is_plain = device.allocator.gives_back = not device.routes
+        if is_plain:
+            device.allocator.process_events(frames)
         try:
-            addr = device.allocator.malloc(n_bytes, stream=device.stream, frames=frames)
+            addr = device.allocator.malloc(
+                n_bytes, stream=device.stream, pool=device.pool(), frames=frames
+            )
         except ModelOutOfMemory:
-            statistics.n_retries += 1
+            statistics.n_retries += is_plain
             raise
         # A malloc that gave segments back had failed once (malloc's retries with alloc_block).
         statistics.n_retries += statistics.n_segments_freed > n_freed
@@ -271,7 +290,7 @@ class Machine:
         """Free an address, now or, inside an allocation, right after it."""
         with self._lock:
             if self._is_busy:
-                self._late_frees.append((index, addr))
+                self._late_frees.append(partial(self.free, index, addr))
                 return
         frames = self.frames("all")
         self._alone(self.devices[index].allocator.free, addr, frames=frames)
@@ -300,10 +319,10 @@ class Machine:
                 self._is_busy = False
         while self._late_frees:
             try:
-                late = self._late_frees.popleft()
+                free = self._late_frees.popleft()
             except IndexError:  # another thread has done it just now
                 break
-            self.free(*late)
+            free()
         return result
 
     def record_stream(self, index: int, addr: int, stream: int) -> None:
@@ -324,6 +343,47 @@ class Machine:
         frames = self.frames("all")
         for device in self.devices:
             self._alone(device.allocator.empty_cache, frames=frames)
+
+    def keep_pool(self, index: int, pool: PoolId) -> None:
+        """Count one more use of a pool: its free memory stays while there is any."""
+        device = self.devices[index]
+        device.n_pool_uses[pool] += 1
+        device.allocator.unused_pools.discard(pool)
+
+    def release_pool(self, index: int, pool: PoolId) -> None:
+        """End a use of a pool; the last one lets ``empty_cache`` give its memory back."""
+        device = self.devices[index]
+        device.n_pool_uses[pool] -= 1
+        if not device.n_pool_uses[pool]:
+            device.allocator.unused_pools.add(pool)
+
+    def n_uses(self, index: int, pool: PoolId) -> int:
+        """Count the uses of a pool."""
+        return self.devices[index].n_pool_uses[pool]
+
+    def delete_pool(self, index: int, pool: PoolId) -> None:
+        """End the program's use of a pool, and give its free memory back; late, as ``free``."""
+        with self._lock:
+            if self._is_busy:
+                self._late_frees.append(partial(self.delete_pool, index, pool))
+                return
+        self.allocate_all_deferred()
+        self.release_pool(index, pool)
+        if not self.n_uses(index, pool):
+            allocator = self.devices[index].allocator
+            self._alone(allocator.empty_pool, pool, frames=self.frames("all"))
+
+    def route(self, index: int, pool: PoolId) -> None:
+        """Let the present thread's allocations on a device come from a pool."""
+        self.allocate_all_deferred()
+        self.keep_pool(index, pool)
+        self.devices[index].routes.append((current_thread(), pool))
+
+    def end_route(self, index: int, pool: PoolId) -> None:
+        """End what ``route`` began."""
+        self.allocate_all_deferred()
+        self.devices[index].routes.remove((current_thread(), pool))
+        self.release_pool(index, pool)
 
     def memory_stats(self, index: int | None) -> dict[str, Any]:
         """Write a device's counters as torch's nested dict."""

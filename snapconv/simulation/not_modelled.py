@@ -10,7 +10,7 @@ from snapconv.simulation.patches import Patches
 
 # The functions and classes of each module, where torch has them; None: all that it exports.
 _MEMBERS: dict[str, tuple[str, ...] | None] = {
-    # Figures of NVML, other allocators and pools, pinned host memory, the insides of graphs.
+    # Figures of NVML, other allocators, pinned host memory, the insides of graphs.
     "torch.cuda": (
         "utilization",
         "memory_usage",
@@ -20,8 +20,6 @@ _MEMBERS: dict[str, tuple[str, ...] | None] = {
         "CUDAPluggableAllocator",
         "change_current_allocator",
         "caching_allocator_disabled",
-        "MemPool",
-        "use_mem_pool",
         "host_memory_stats",
         "host_memory_stats_as_nested_dict",
         "export_dot",

@@ -239,6 +239,14 @@ def sync_debug_mode():
     assert cuda.get_sync_debug_mode() == 0
 
 
+def memory_pool():
+    pool = cuda.MemPool()
+    with cuda.use_mem_pool(pool):
+        x = torch.zeros(BLOCK_BYTES, dtype=torch.uint8, device="cuda")
+    [segment] = pool.snapshot()
+    assert (segment["segment_pool_id"], segment["active_size"]) == ((0, 1), x.nbytes)
+
+
 def fraction():
     cuda.set_per_process_memory_fraction(0.25, 1)
     assert cuda.get_per_process_memory_fraction(1) == 0.25
@@ -486,6 +494,7 @@ WORKS = {
     **dict.fromkeys(
         ["cuda.set_per_process_memory_fraction", "cuda.get_per_process_memory_fraction"], fraction
     ),
+    **dict.fromkeys(["cuda.MemPool", "cuda.use_mem_pool"], memory_pool),
     "cuda.memory_allocated": of_block(lambda: cuda.memory_allocated()),
     "cuda.max_memory_allocated": of_block(lambda: cuda.max_memory_allocated()),
     "cuda.memory_reserved": of_block(lambda: cuda.memory_reserved(), SEGMENT_BYTES),
@@ -610,7 +619,6 @@ WORKS = {
 REFUSES = [
     "cuda.CUDAPluggableAllocator",
     "cuda.GreenContext",
-    "cuda.MemPool",
     "cuda.caching_allocator_disabled",
     "cuda.change_current_allocator",
     "cuda.clock_rate",
@@ -621,7 +629,6 @@ REFUSES = [
     "cuda.memory_usage",
     "cuda.power_draw",
     "cuda.temperature",
-    "cuda.use_mem_pool",
     "cuda.utilization",
     "cuda.gds.GdsFile",
     "cuda.gds.gds_deregister_buffer",
