@@ -170,18 +170,19 @@ def _public_row(program: Figures) -> tuple[str, ...]:
 
 def distributed(found: Figures) -> str:
     """Return the public programs of several ranks: what rank 0 needs, or why it is not known."""
-    head = ("repository", "program", "line", "peak of rank 0, bytes", "s", "notes")
+    head = ("repository", "program", "line", "peak of rank 0, bytes", "s", "recorded", "notes")
     rows: list[list[str]] = []
     for program in found["programs"].values():
         commit = program["commit"][:7]
         repository = f"{program['repository']} at {commit}" if commit else program["repository"]
         cells = [repository, f"`{program['shown']}`"]
         if "failure" in program:
-            rows.append([*cells, "", ABSENT, ABSENT, program["failure"]])
+            rows.append([*cells, "", ABSENT, ABSENT, ABSENT, program["failure"]])
             continue
         notes = ", ".join(f"`{slug}`" for slug in program["notes"])
         cells += [f"`{program['launch']}`", f"{program['peak_bytes']:,}"]
-        rows.append([*cells, f"{program['seconds']:.0f}", notes])
+        way = "by hand" if program.get("by_hand") else "by command"
+        rows.append([*cells, f"{program['seconds']:.0f}", way, notes])
     return _table(head, rows)
 
 
