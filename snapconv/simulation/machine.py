@@ -376,8 +376,12 @@ class Machine:
     def route(self, index: int, pool: PoolId) -> None:
         """Let the present thread's allocations on a device come from a pool."""
         self.allocate_all_deferred()
+        routes = self.devices[index].routes
+        if any(in_use == pool for _, in_use in routes):
+            message = "beginAllocateToPool: already recording to mempool_id"
+            raise for_program(RuntimeError(message))
         self.keep_pool(index, pool)
-        self.devices[index].routes.append((current_thread(), pool))
+        routes.append((current_thread(), pool))
 
     def end_route(self, index: int, pool: PoolId) -> None:
         """End what ``route`` began."""

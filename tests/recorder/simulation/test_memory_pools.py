@@ -102,6 +102,19 @@ def test_other_threads_and_backward_allocate_outside():
     assert pool_of(others[0]) == pool_of(weight.grad) == (0, 0)
 
 
+def test_a_pool_is_used_once_at_a_time():
+    """The error is torch's (beginAllocateToPool in CUDACachingAllocator.cpp)."""
+    pool = cuda.MemPool()
+    with cuda.use_mem_pool(pool):
+        with (
+            pytest.raises(RuntimeError, match="already recording to mempool_id"),
+            cuda.use_mem_pool(pool),
+        ):
+            pass
+        assert pool_of(ones(2)) == pool.id
+    assert pool_of(ones(2)) == (0, 0)
+
+
 def test_events_have_the_pool():
     cuda.memory._record_memory_history()
     pool = cuda.MemPool()
