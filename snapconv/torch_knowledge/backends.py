@@ -156,7 +156,7 @@ BACKENDS = {
 }
 UNKNOWN_BACKEND = Backend(
     "",
-    monitor="nvidia-smi (or your device's)",
+    monitor="nvidia-smi",
     record="snapconv record train.py",
     is_recorded=True,
 )

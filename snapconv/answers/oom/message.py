@@ -552,7 +552,9 @@ def _values(patterns: Iterable[re.Pattern[str]], text: str) -> dict[str, Any]:
 
 
 def _value_of(text: str, figure: FigureName) -> float | str:
-    if figure.unit in ("shape", "name"):
+    if figure.unit == "shape":
+        return f"[{','.join(re.findall('[0-9]+', text))}]"
+    if figure.unit == "name":
         return text
     return (
         float(text)
@@ -1027,8 +1029,7 @@ def _process_notes(message: OomMessage) -> Iterator[str]:
     if n_contexts > 1:
         yield (
             f"{counted(n_contexts, 'process', 'processes')} with no more than a context: ranks of "
-            "one job that all touch this device, if each has called torch.cuda.set_device() too "
-            "late, or not at all"
+            "one job have one here if they called torch.cuda.set_device() too late, or not at all"
         )
     if message.is_process_miscounted:
         yield (

@@ -1159,6 +1159,8 @@ _KINDS = (
             "oom when allocating tensor with shape<shape> and type <type>(?: on "
             r"\S{0,80}?:<device> by)?",
             "oom when allocating tensor (?:with|of) shape<shape>(?: and type <type>)?",
+            # Up to TensorFlow 0.6.
+            r"oom when allocating tensor with shape(?P<shape>(?:dim ?\{size:\d{1,12}\}){1,9})",
             "resource_?exhausted: failed to allocate memory",
             r"allocator \(?\S{0,30}?\)? ?ran out of memory trying to allocate <tried> "
             r"?(?:\(rounded to <rounded>\))?(?!.{0,12}?(?:the caller indicates|with "
@@ -1176,6 +1178,7 @@ _KINDS = (
         also=(
             "ran out of memory trying to allocate <tried>(?!.{0,60}?caller indicates)",
             "tensor<type: <type> shape: <shape>",
+            r"shapedim.{0,400}?\[t=dt_<type>.{0,400}?gpu:<device>",
             "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
         ),
         means="TensorFlow's own allocator found no memory",
@@ -3442,8 +3445,9 @@ _KINDS = (
         "ComfyUI",
         level=1,
         seen=(
-            r"comfyui[\w.-]{0,40}[/\\]|comfy[/\\]\w{1,30}\.py|execution\.py\"?,line\d{1,5},in "
-            r"(?:recursive_execute|get_output_data|map_node)|got "
+            # Not the environment that another program shares with it.
+            r"comfyui[\w.-]{0,40}[/\\](?!\.?v?env[/\\])|comfy[/\\]\w{1,30}\.py|"
+            r"execution\.py\"?,line\d{1,5},in (?:recursive_execute|get_output_data|map_node)|got "
             r"prompt(?=requested|model|loaded|using)|"
             r"exception during processing ?!|prompt executed in \d",
         ),
@@ -3482,7 +3486,7 @@ _KINDS = (
         "an image generator",
         level=3,
         seen=(
-            r"in comfy(?!\w)|comfyui|loadimage|saveimage|"
+            r"in comfy(?!\w)|comfyui(?![\w.-]{0,40}[/\\]\.?v?env[/\\])|loadimage|saveimage|"
             r"could not generate (?:the)? image|image\(s\) generated|txt2img|img2img|text[- ]to[- "
             r"]image|"
             "generat(?:e|ing) (?:an|the)? image|hires\\.? ?fix",

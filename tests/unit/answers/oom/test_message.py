@@ -1746,3 +1746,10 @@ def test_a_process_that_is_given_less_than_torch_has_is_said_to_be_miscounted():
     answer = explain_message(message)
     assert "the text gives this process 0 B, less than torch has in it" in "\n".join(answer.notes)
     assert "held by this process" not in "\n".join(message_lines(answer))
+
+
+def test_the_environment_of_another_program_does_not_make_it_that_program():
+    warning = "/home/user/ComfyUI/.venv/lib/python3.11/site-packages/torch/cuda/__init__.py:641: UserWarning"
+    assert "ComfyUI" not in "".join(explain_message(f"{from_2_1(*FULL)}\n{warning}").notes)
+    frame = 'File "/home/user/ComfyUI/nodes.py", line 268, in sample'
+    assert "ComfyUI" in "".join(explain_message(f"{frame}\n{from_2_1(*FULL)}").notes)

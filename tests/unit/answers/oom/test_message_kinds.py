@@ -28,6 +28,20 @@ def gib(number):
 # the remedy.
 TEXTS = (
     (
+        "ResourceExhaustedError: OOM when allocating tensor with shapedim { size: 1000 } dim { size: "
+        "14 } dim { size: 14 } dim { size: 64 }\n\t [[Node: Conv2D_1 = Conv2D[T=DT_FLOAT, "
+        'padding="SAME", _device="/job:localhost/replica:0/task:0/gpu:0"](MaxPool, Variable_4)]]',
+        "TensorFlow",
+        FULL,
+        {
+            "device": 0,
+            "tried": 1000 * 14 * 14 * 64 * 4,
+            "shape": "[1000,14,14,64]",
+            "type": "float",
+        },
+        "a smaller batch",
+    ),
+    (
         # Of the limit of its pool, which is all that this program may have.
         "Limit:                  3145728000\nInUse:                        9984\nMaxInUse:"
         "                    10752\nResource exhausted: OOM when allocating tensor with "
