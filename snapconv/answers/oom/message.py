@@ -552,10 +552,9 @@ def _values(patterns: Iterable[re.Pattern[str]], text: str) -> dict[str, Any]:
 
 
 def _value_of(text: str, figure: FigureName) -> float | str:
-    if figure.unit == "shape":
-        return f"[{','.join(re.findall('[0-9]+', text))}]"
-    if figure.unit == "name":
-        return text
+    if figure.unit in ("shape", "name"):
+        is_by_dimension = text.startswith("dim{")
+        return f"[{','.join(re.findall(r'[0-9]+', text))}]" if is_by_dimension else text
     return (
         float(text)
         if figure.unit in ("share", "percent")
