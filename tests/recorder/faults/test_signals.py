@@ -8,6 +8,7 @@ SNAPCONV_SEED has another; SNAPCONV_INJECTIONS makes more of them.
 import _signal  # type: ignore[import-not-found]
 import os
 import random
+import re
 import signal
 import sys
 import threading
@@ -130,7 +131,8 @@ def check_capture(done):
     )
     if "train.capture" in done.names:
         assert main(["to-sqlite", "--force", "train.capture"]) == 0
-    assert "fault" not in done.err, done.err
+    # Where the interruption came may be a line about defaults.
+    assert not re.search(r"\bfault\b", done.err), done.err
 
 
 @pytest.mark.parametrize("raised", RAISED)
