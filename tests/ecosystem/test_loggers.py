@@ -142,7 +142,7 @@ def test_lightnings_loggers_get_them(tmp_path):
     (table,) = (tmp_path / "logs").rglob("metrics.csv")
     (capture,) = (tmp_path / "captures").iterdir()
     (state,) = snapconv.load(capture).at()
-    rows = [row for row in csv.DictReader(table.open()) if row.get(PEAK)]
+    rows = [row for row in csv.DictReader(table.read_text("utf-8").splitlines()) if row.get(PEAK)]
     assert [(int(row["step"]), float(row[PEAK])) for row in rows] == [(2, state.allocated_bytes)]
 
 
