@@ -43,7 +43,8 @@ _FAINTEST, _STRONGEST = 0.12, 0.9
 _STYLE = """
 body{font:14px system-ui,sans-serif;margin:2em;color-scheme:light dark;overflow-wrap:anywhere}
 table{border-collapse:collapse}.box{overflow-x:auto}.heat{max-width:100%;height:auto}
-.heat text{font-size:12px;fill:currentcolor}.heat a:focus rect,.heat a:hover rect{stroke:currentcolor}
+.heat text{font-size:12px;fill:currentcolor}
+.heat a:focus rect,.heat a:hover rect{stroke:currentcolor}
 td,th{padding:1px 10px;text-align:left;white-space:nowrap}
 td.n{text-align:right;font-variant-numeric:tabular-nums}tr.odd{font-weight:bold}
 @media(max-width:600px){body{margin:10px}}
