@@ -263,7 +263,7 @@ class ValuesRead:
             return False
         call = self._calls.current
         if call is not None and isinstance(call[0], FunctionType):
-            # Within torch's own Python code no further call is seen: its source says what is asked.
+            # Within torch's own Python code no further call is seen: the source shows what is decided.
             return _decision() is not None
         # Zeros pass most of the checks inside of operations.
         return name in ("item", "int", "float", "index")
@@ -322,28 +322,37 @@ class ValuesRead:
 
     def notes(self) -> tuple[Note, ...]:
         """List the reads of values that were not computed, or are other ranks' own."""
-        return (*self._notes_of_others(), *self._notes_of_not_computed())
-
-    def _notes_of_others(self) -> tuple[Note, ...]:
-        if not self._reads_of_others:
-            return ()
-        message = (
-            f"values of other ranks were read at {shown(self._reads_of_others)}; they are taken to "
-            "hold what this rank holds"
+        of_others = _note_of_reads(
+            "values-of-other-ranks",
+            "values of other ranks were read at {lines}; they are taken to hold what this rank holds",
+            self._reads_of_others,
+            "; on the GPUs the program may go another way at {lines}",
+            self._decided_by_others,
         )
-        if self._decided_by_others:
-            lines = shown(self._decided_by_others)
-            message += f"; on the GPUs the program may go another way at {lines}"
-        return (Note("values-of-other-ranks", message),)
-
-    def _notes_of_not_computed(self) -> tuple[Note, ...]:
-        if not self._reads:
-            return ()
-        message = (
-            f"values that were not computed were read at {shown(self._reads)}; "
-            "numbers read as 0, or as assumed"
+        not_computed = _note_of_reads(
+            "values-not-computed",
+            "values that were not computed were read at {lines}; numbers read as 0, or as assumed",
+            self._reads,
+            "; the peak may be too low: such a value decides at {lines}",
+            self._doubted,
         )
-        if self._doubted:
-            lines = shown(self._doubted)
-            message += f"; the peak may be too low: such a value decides at {lines}"
-        return (Note("values-not-computed", message),)
+        return (*of_others, *not_computed)
+
+
+def _note_of_reads(
+    slug: str,
+    message: str,
+    reads: dict[str, None],
+    consequence: str,
+    decided: dict[str, None],
+) -> list[Note]:
+    """Return a note on lines that read values, and on those that the values decide; none for none.
+
+    ``{lines}`` in both texts stands for them.
+    """
+    if not reads:
+        return []
+    text = message.format(lines=shown(reads))
+    return [
+        Note(slug, text + (consequence.format(lines=shown(decided)) if decided else ""))
+    ]

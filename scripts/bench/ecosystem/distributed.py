@@ -13,7 +13,6 @@ every recording of this kind has. --write keeps the figures, for the docs.
 import argparse
 import io
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -28,7 +27,12 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from scripts.bench.ecosystem.public import QUIET, exception, processor_seconds  # noqa: E402  # the root is on the path only now
+from scripts.bench.ecosystem.public import (  # noqa: E402  # the root is on the path only now
+    QUIET,
+    exception,
+    processor_seconds,
+    run_python,
+)
 from tests.ecosystem.catalogue import MODES  # noqa: E402
 from tests.ecosystem.recorded_program import Recorded, Run  # noqa: E402
 
@@ -77,17 +81,9 @@ def record(program: Row, repositories: Path) -> Row:
         options = [*MODES["no-compute"], "--stop", "-o", f"{temporary}/it.capture", "--"]
         command = ["-m", "snapconv", "record", *options, *shlex.split(program["launch"])]
         before = processor_seconds()
-        try:
-            done = subprocess.run(
-                [sys.executable, *command],
-                cwd=folder,
-                env={**os.environ, **QUIET, "PYTHONPATH": str(ROOT)},
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
+        variables = {**QUIET, "PYTHONPATH": str(ROOT)}
+        done = run_python(command, folder, variables, TIMEOUT_S)
+        if done is None:
             return {"failure": f"not done after {TIMEOUT_S} s"}
         if done.returncode:
             return {"failure": exception(done.stderr)}

@@ -95,17 +95,8 @@ def run(program: dict[str, Any], mode: str, checkouts: Path) -> dict[str, Any]:
         paths = [str(OWN_COUNT), str(ROOT), str(folder / program.get("path", "."))]
         variables |= {**QUIET, "PYTHONPATH": os.pathsep.join(paths), **environment}
         before = processor_seconds()
-        try:
-            done = subprocess.run(
-                [sys.executable, *given],
-                cwd=folder,
-                env={**os.environ, **variables},
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
+        done = run_python(given, folder, variables)
+        if done is None:
             return {"failure": f"not done after {TIMEOUT_S} s"}
         figures = {"exit_code": done.returncode, "seconds": round(processor_seconds() - before, 1)}
         if done.returncode or not own.exists():
@@ -115,6 +106,24 @@ def run(program: dict[str, Any], mode: str, checkouts: Path) -> dict[str, Any]:
         counts = json.loads(own.read_text(encoding="utf-8"))
         capture = Recorded(Run(done.returncode, done.stdout, done.stderr, 0), Path(temporary))
         return {**figures, **agreement(capture, counts[min(RECORDED_STEP, len(counts)) - 1])}
+
+
+def run_python(
+    arguments: Sequence[str], folder: Path, variables: dict[str, str], timeout_s: int = TIMEOUT_S
+) -> subprocess.CompletedProcess[str] | None:
+    """Run Python in a folder, with more variables of the environment; None if it takes too long."""
+    try:
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=folder,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def exception(printed: str) -> str:

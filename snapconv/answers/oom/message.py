@@ -1033,7 +1033,7 @@ def _process_notes(message: OomMessage) -> Iterator[str]:
     if message.is_process_miscounted:
         yield (
             f"the text gives this process {format_bytes(message.process_bytes or 0)}, less than "
-            "torch has in it: in a container the driver may not tell"
+            "torch has in it: the driver may not know the processes of a container"
         )
     if message.process_bytes is None and message.other_processes:
         yield (
