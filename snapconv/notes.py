@@ -1,7 +1,8 @@
 """Messages beside a result: notes about a file that is valid but needs care, and progress."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from snapconv.dataclass import dataclass
 
 # A progress callback is called with the stage, how much is done and how much there is: ("reading",
 # 3, 10).

@@ -7,7 +7,6 @@ Left out: graph capture's deferral of frees, checkpointed pools.
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -31,6 +30,7 @@ from snapconv.allocator.blocks import (
     total_size,
 )
 from snapconv.allocator.expandable_segments import ExpandableMemory, best_candidate
+from snapconv.dataclass import dataclass
 from snapconv.errors import RecorderError
 
 

@@ -1,7 +1,6 @@
 """The memory of a tensor on a CUDA device."""
 
-from dataclasses import dataclass
-
+from snapconv.dataclass import dataclass
 from snapconv.guest.torch_surface import Tensor
 
 

@@ -6,7 +6,7 @@ segment events show it.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
@@ -35,6 +35,7 @@ from snapconv.columns import (
     run_starts,
     take,
 )
+from snapconv.dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable, Replay
 from snapconv.replay.lifetimes import real_events
 from snapconv.replay.memory_layout import MemoryLayout, Pieces, layout_at, segments_of

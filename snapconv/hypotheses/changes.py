@@ -9,7 +9,7 @@ own, so either is as exact as the change.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from snapconv.analysis import DeviceAnalysis
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, Int64Column, columns_of, has_code, rows_of, take
+from snapconv.dataclass import dataclass
 from snapconv.hypotheses.allocator_calls import (
     AllocatorCalls,
     CallChange,

@@ -9,11 +9,12 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from snapconv.answers.ranks.rank_file import RankFile
+from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.files import SNAPSHOT_NAME, open_input
 

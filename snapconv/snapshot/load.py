@@ -4,7 +4,7 @@ import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from ctypes import CDLL
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from snapconv.columns import (
     take,
     unknown_column,
 )
+from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.files import snapshot_file
 from snapconv.native.library import core

@@ -6,7 +6,7 @@ all.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from snapconv.columns import (
     read_only,
     unknown_column,
 )
+from snapconv.dataclass import dataclass
 from snapconv.errors import SettingError
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.fields import (

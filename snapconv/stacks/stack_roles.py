@@ -3,7 +3,6 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -20,6 +19,7 @@ from snapconv.columns import (
     unknown_column,
     values_of,
 )
+from snapconv.dataclass import dataclass
 from snapconv.snapshot.fields import Interner
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import cached_text, is_native, is_python, normal

@@ -6,7 +6,8 @@ wheels, and how CUDAAllocatorConfig.cpp of torch 2.5 to 2.8 reads them.
 """
 
 import re
-from dataclasses import dataclass
+
+from snapconv.dataclass import dataclass
 
 _NUMBER = (
     r"^\s*\+?(0[xX][\da-fA-F]*\.?[\da-fA-F]+(?:[pP][+-]?\d+)?|(?:\d+\.?\d*"

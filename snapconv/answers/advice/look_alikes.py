@@ -7,7 +7,8 @@ have one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from snapconv.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The figures that texts about memory may have: their nouns, and the patterns of their numbers."""
 
-from dataclasses import dataclass
+from snapconv.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from snapconv.dataclass import dataclass
 from snapconv.guest.guard import Guards
 from snapconv.guest.own_frames import calls_original
 from snapconv.guest.torch_surface import Feature

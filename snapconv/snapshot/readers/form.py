@@ -1,6 +1,6 @@
 """What a file is that is no snapshot of an allocator."""
 
-from dataclasses import dataclass
+from snapconv.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

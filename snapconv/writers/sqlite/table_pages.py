@@ -9,7 +9,6 @@ SQLite itself.
 import ctypes
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.columns import Int64Column, count_of
+from snapconv.dataclass import dataclass
 from snapconv.native.library import address
 
 PAGE_BYTES = 4096
