@@ -34,6 +34,9 @@ RESULTS = Path(__file__).with_suffix(".json")
 _UNNEEDED = types.ModuleType("expecttest")
 _UNNEEDED.TestCase = unittest.TestCase  # type: ignore[attr-defined]
 
+_NEW_CARD: dict[str, Any] = dict.fromkeys(
+    ("SM53OrLater", "SM80OrLater", "SM89OrLater", "SM90OrLater"), True
+)
 # A number beside a tensor (`x * 2`) is a tensor of the CPU, on a GPU too; plain torch counts it
 # with them.
 NUMBER_BYTES = 16
@@ -46,7 +49,11 @@ def operations() -> list[Any]:
         # torch's module of tests reads the allocator's settings, and fails for an empty text.
         for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
             os.environ.pop(name, None)
-        from torch.testing._internal.common_methods_invocations import op_db
+        from torch.testing._internal import common_cuda
+
+        # What the list says of CUDA depends on the card that is there.
+        with patch.multiple(common_cuda, **_NEW_CARD):
+            from torch.testing._internal.common_methods_invocations import op_db
 
     return list(op_db)
 
@@ -84,12 +91,13 @@ def _given_to(device: str) -> Any:
     return move
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """List the tensors in nested lists, tuples and dicts."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple | dict):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(item)
+            yield from tensors(item)
 
 
 class PlainMeter:
@@ -133,7 +141,7 @@ def measured(op: Any, sample: Any, device: str, meter: Any, forget: Any = None) 
     given, args, kwargs = (
         _mapped(value, move) for value in (sample.input, sample.args, sample.kwargs)
     )
-    for tensor in _tensors((given, args, kwargs)) if forget is not None else ():
+    for tensor in tensors((given, args, kwargs)) if forget is not None else ():
         if tensor.is_floating_point() or tensor.is_complex():
             forget(tensor)
     torch.manual_seed(0)
@@ -141,7 +149,7 @@ def measured(op: Any, sample: Any, device: str, meter: Any, forget: Any = None) 
         result = op(given, *args, **kwargs)
     differentiable = [
         tensor
-        for tensor in _tensors(result)
+        for tensor in tensors(result)
         if tensor.requires_grad and tensor.layout is torch.strided
     ]
     if not differentiable:

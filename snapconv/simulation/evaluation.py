@@ -80,6 +80,18 @@ _SILENTLY_WRITTEN = dict.fromkeys(
 )
 
 
+# What torch's functions for shapes raise for arguments that they refuse.
+_REFUSALS = (RuntimeError, TypeError, ValueError, LookupError, AssertionError)
+# Of many tensors each, which optimizers call: a look at all of them would take longest.
+_OF_LISTS = ("aten::_foreach_", "aten::_fused_", "aten::_amp_")
+
+
+def _has_shape_function(func: Any) -> bool:
+    """Say whether torch's own function checks the arguments of an in-place operation."""
+    name = func.name()
+    return name.startswith("aten::") and not name.startswith(_OF_LISTS)
+
+
 @dataclass(slots=True, eq=False)
 class Invocation:
     """A call of an operation: its arguments, the tensors in them, and where those are.
@@ -374,6 +386,7 @@ class Evaluation:
         self._forget_written(call)
         has_sparse = self._has_sparse(call.tensors)
         if operation.kind is Kind.IN_PLACE and not operation.may_resize:
+            self._check_written(call)
             return written_arguments(operation, call.named_arguments())
         if operation.is_out and not has_sparse:
             return self._shape_out(call, fake_storages)
@@ -421,6 +434,39 @@ class Evaluation:
                 ) from error
             # torch has no meta function for it: run on the zeros that stand for its values.
             return call.run(call.args, call.kwargs)
+        except _REFUSALS as error:
+            refusal = error
+        return self._results_of_kernel(call, refusal)
+
+    def _check_written(self, call: Invocation) -> None:
+        """Raise torch's error where an operation in place refuses its arguments."""
+        if self._has_sparse(call.tensors) or not _has_shape_function(call.func):
+            return
+        try:
+            result_shapes(call.func, call.args, call.kwargs)
+            return
+        except NotImplementedError:  # values decide, or torch has no function for shapes
+            return
+        except _REFUSALS as error:
+            refusal = error
+        self._results_of_kernel(call, refusal)
+
+    def _results_of_kernel(self, call: Invocation, refusal: Exception) -> Any:
+        """Let the operation itself say what torch's function for shapes has refused.
+
+        The kernel has other words, which programs look for, and it takes some of what the function
+        refuses. It runs on zeros of its own, unless they are many.
+        """
+        n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in call.tensors)
+        if call.operation.is_for_gpus_alone or n_bytes > _MAX_INTEGRAL_BYTES:
+            raise refusal
+
+        def zeros(tensor: Any) -> Any:
+            empty = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+            return empty.zero_()
+
+        kwargs = {key: map_tensors(value, zeros) for key, value in call.kwargs.items()}
+        return call.func(*map_tensors(call.args, zeros), **kwargs)
 
     def _n_selected(self, operation: str, mask: Any | None, n_most: int) -> int:
         """Count what an operation selects: by a mask with values, else a share, or all values."""

@@ -12,18 +12,9 @@ import torch
 
 from snapconv.dataclass import dataclass
 from snapconv.guest.own_frames import for_program
+from snapconv.simulation.cuda_types import type_name
 from snapconv.simulation.evaluation import Invocation
 
-# The names in torch's messages (c10/core/ScalarType.h); others are in its own spelling.
-_NAMES = {
-    torch.float32: "Float",
-    torch.float64: "Double",
-    torch.float16: "Half",
-    torch.bfloat16: "BFloat16",
-    torch.int64: "Long",
-    torch.int32: "Int",
-    torch.bool: "Bool",
-}
 # Types that weights in float32 may stand beside, where a row says so.
 _LOW = (torch.float16, torch.bfloat16)
 
@@ -58,6 +49,11 @@ _PUT = (
     "destination and {refused_dtype} for the source."
 )
 _ELEMENT_WISE = "Found dtype {refused_dtype} but expected {dtype}"
+_STEP = "heaviside is not yet implemented for tensors with different dtypes."
+_PARTS = (
+    "Expected object of scalar type {dtype} but got scalar type {refused_dtype} for second "
+    "argument"
+)
 _NORM = _Rule(("input", "weight", "bias"), _SCALAR)
 # CUDA takes running statistics of any type (batch_norm_update_stats in cuda/Normalization.cu).
 _BATCH_NORM = _Rule(("input", "weight", "bias"), _SCALAR, takes_float32=True)
@@ -66,7 +62,8 @@ _SOURCE = _Rule(("self", "source"), _WRITTEN)
 _INDEX_PUT = _Rule(("self", "values"), _PUT)
 # aten/src/ATen/native: LinearAlgebra.cpp and cuda/Blas.cpp, Convolution.cpp,
 # cuda/layer_norm_kernel.cu, cuda/group_norm_kernel.cu, cuda/Normalization.cu,
-# TensorAdvancedIndexing.cpp, cuda/GridSampler.cu, cuda/NLLLoss2d.cu and Loss.cu (torch 2.13).
+# TensorAdvancedIndexing.cpp, cuda/GridSampler.cu, cuda/NLLLoss2d.cu and Loss.cu, CrossKernel.cu,
+# BinaryOps.cpp, TensorFactories.cpp (torch 2.13).
 _RULES = {
     "mm": _Rule(("self", "mat2"), _PRODUCT),
     "addmm": _Rule(("mat1", "mat2", "self"), _PRODUCT),
@@ -90,6 +87,10 @@ _RULES = {
     "nll_loss_forward": _Rule(("self", "weight"), _SCALAR),
     "nll_loss2d_forward": _Rule(("self", "weight"), _SCALAR),
     "binary_cross_entropy": _Rule(("self", "target", "weight"), _ELEMENT_WISE),
+    "linalg_cross": _Rule(("self", "other"), _ELEMENT_WISE),
+    "heaviside": _Rule(("self", "values"), _STEP),
+    "complex": _Rule(("real", "imag"), _PARTS),
+    "polar": _Rule(("abs", "angle"), _PARTS),
 }
 
 
@@ -109,8 +110,8 @@ def check_types(call: Invocation) -> None:
     message = rule.message.format(
         decisive=decisive,
         refused=refused,
-        dtype=_name(dtype),
-        refused_dtype=_name(refused_dtype),
+        dtype=type_name(dtype),
+        refused_dtype=type_name(refused_dtype),
         tensor_type=_tensor_type(dtype),
         refused_tensor_type=_tensor_type(refused_dtype),
     )
@@ -125,11 +126,7 @@ def _typed_arguments(call: Invocation, rule: _Rule) -> Iterator[tuple[str, Any]]
             yield name, values[name].dtype
 
 
-def _name(dtype: Any) -> str:
-    return _NAMES.get(dtype, str(dtype).removeprefix("torch."))
-
-
 def _tensor_type(dtype: Any) -> str:
-    name = _name(dtype)
+    name = type_name(dtype)
     # torch has no class of tensors for it.
     return "CUDABFloat16Type" if dtype is torch.bfloat16 else f"torch.cuda.{name}Tensor"

@@ -91,6 +91,15 @@ REFUSED = {
         lambda: F.grid_sample(low(2, 8, 64, 64), full(2, 64, 64, 2), align_corners=False),
         "expected scalar type BFloat16 but found Float",
     ),
+    "a product of vectors": (
+        lambda: torch.linalg.cross(full(256, 3), low(256, 3)),
+        "Found dtype BFloat16 but expected Float|expected scalar type Float",
+    ),
+    "a step": (lambda: torch.heaviside(full(), low()), "tensors with different dtypes"),
+    "parts of complex numbers": (
+        lambda: torch.complex(full(), full().double()),
+        "Expected object of scalar type Float but got scalar type Double for second argument",
+    ),
     "weights of classes": (
         lambda: F.nll_loss(full(), rows() % 8, low(256)),
         "expected scalar type Float but found BFloat16",
