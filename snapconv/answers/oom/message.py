@@ -56,6 +56,7 @@ from snapconv.answers.oom.allocator_messages import (
     STOP_OTHERS,
     WAITED,
     WEIGHTS_FIRST,
+    WEIGHTS_IN_PARTS,
     WORDS,
     WORDS_AROUND,
     WRONG_SHAPE,
@@ -146,6 +147,7 @@ _WINDOWS_PATH = re.compile(r"(?<![a-z])[c-h]:\\{1,2}[\w.]")
 _FRAME = squeezed(r"\"?,line\d{1,6}, in")
 # Frames of a program that computes.
 _COMPUTING = re.compile(r"inforward|torch[/\\]nn[/\\]functional\.py\"?,line")
+_STEPS_OF_PHASES = frozenset(step for _, step in PHASES)
 _LONGEST_PATH = 200
 _NO_PATH = re.compile(r"[^\w./\\:-]")
 _MIDDLE = squeezed(
@@ -193,19 +195,19 @@ class OomMessage:
 
 @dataclass(frozen=True, slots=True)
 class MemorySummary:
-    """The figures of a torch.cuda.memory_summary() table.
+    """The figures of a torch.cuda.memory_summary() table; None: a part that the text lacks.
 
     ``partly_used_bytes`` are free bytes in segments that also hold live blocks: the table's
     non-releasable memory. What is active is allocated, or was freed and waits for a stream.
     """
 
-    device: int
-    n_ooms: int
-    n_retries: int
     allocated_bytes: int
     peak_allocated_bytes: int
     reserved_bytes: int
     peak_reserved_bytes: int
+    device: int | None = None
+    n_ooms: int | None = None
+    n_retries: int | None = None
     partly_used_bytes: int | None = None
     peak_partly_used_bytes: int | None = None
     active_bytes: int | None = None
@@ -447,14 +449,13 @@ def _add_server(answer: MessageAnswer, server: MessageAnswer) -> MessageAnswer:
     """
     # A server's graphs have pools of their own by design, and use their free memory again.
     cause = server.cause if answer.cause == OomCause.OTHER_POOL else answer.cause
-    step, _, while_loading = server.next_step.partition("; while weights are loaded, ")
-    if while_loading and answer.next_step.startswith(NOTHING_FREED):
-        step = f"{WEIGHTS_FIRST.format(fewer=while_loading)}; else {step}"
-    elif while_loading:
-        step = server.next_step
+    phase = next(filter(answer.next_step.__contains__, _STEPS_OF_PHASES), LESS)
+    step = _step_of_server(answer, server, phase)
     if cause == OomCause.FRAGMENTED:
         setting = answer.next_step
-        step = setting.replace(LESS, step) if LESS in setting else f"{setting}; else {step}"
+        step = (
+            setting.replace(phase, step) if phase in setting else f"{setting}; else {step}"
+        )
     is_enough = (answer.message.free_bytes or 0) >= (answer.message.tried_bytes or math.inf)
     is_full = cause in (OomCause.FULL, OomCause.FRAGMENTED)
     if is_enough and not is_full and server.backend != answer.backend:
@@ -467,6 +468,16 @@ def _add_server(answer: MessageAnswer, server: MessageAnswer) -> MessageAnswer:
         notes=(*answer.notes, f"{server.kind}: {server.meaning}"),
         figures=server.figures,
     )
+
+
+def _step_of_server(answer: MessageAnswer, server: MessageAnswer, phase: str) -> str:
+    """Return the step of a server, that for its weights alone or first where they were loaded."""
+    step, _, while_loading = server.next_step.partition("; while weights are loaded, ")
+    if while_loading and phase == WEIGHTS_IN_PARTS:
+        return while_loading
+    if while_loading and answer.next_step.startswith(NOTHING_FREED):
+        return f"{WEIGHTS_FIRST.format(fewer=while_loading)}; else {step}"
+    return server.next_step
 
 
 def _first_match(kind: MessageKind, log: CompactText) -> re.Match[str] | None:
@@ -1083,7 +1094,7 @@ def _free_memory_notes(message: OomMessage) -> Iterator[str]:
 def _summary_notes(summary: MemorySummary) -> Iterator[str]:
     if summary.n_ooms:
         yield f"memory ran out {counted(summary.n_ooms, 'time')} before the table was printed"
-    if summary.n_retries > summary.n_ooms:
+    if summary.n_retries and summary.n_retries > (summary.n_ooms or 0):
         yield (
             f"torch emptied its cache {counted(summary.n_retries, 'time')} to serve a request: "
             "the device was nearly full, which is slow"

@@ -17,7 +17,8 @@ class FigureName:
 
 # Patterns in small letters and without white space, by the unit.
 NUMBERS = {
-    "size": r"\d{1,20}(?:\.\d{0,9})?(?:bytes|[kmgtp]i?b|b)",
+    # The end of a text may cut a unit.
+    "size": r"\d{1,20}(?:\.\d{0,9})?(?:bytes|[kmgtp]i?b|b|[kmgtp]i?$)",
     # NumPy writes three digits: `315. GiB`; Java groups digits by points in some languages.
     "bytes": r"\d{1,3}(?:\.\d{3}){2,6}bytes|"
     r"\d[\d,]{0,20}(?:\.\d{1,9}|\.(?=[kmgt]ib))?(?:bytes?|[kmgtp]i?b|b)?",
@@ -80,6 +81,7 @@ FIGURES = {
     "all_swap": FigureName("all swap"),
     "address_space": FigureName("of address space"),
     "peak": FigureName("allocated at most"),
+    "largest_request": FigureName("largest request so far"),
     "process": FigureName("held by the process"),
     "free_gib": FigureName("free on the device", letter="g"),
     "before_model": FigureName("free before the model", letter="g"),
@@ -91,6 +93,7 @@ FIGURES = {
     "total_gib": FigureName("the whole device", letter="g"),
     "used_gib": FigureName("used", letter="g"),
     "utilization": FigureName("the setting's share", "share"),
+    "least_share": FigureName("the least share that fits the weights", "share"),
     "length": FigureName("requested", "tokens"),
     "fits": FigureName("fit", "tokens"),
     "missing_tokens": FigureName("short", "tokens"),

@@ -8,7 +8,13 @@ at the same character. Sources: the code of these projects that raises the texts
 that quote them.
 """
 
-from snapconv.answers.oom.allocator_messages import LESS, LOADING, SHAPES, WRONG_SIZE
+from snapconv.answers.oom.allocator_messages import (
+    LESS,
+    LOADING,
+    NEXT_STEPS,
+    SHAPES,
+    WRONG_SIZE,
+)
 from snapconv.answers.oom.verdict import OomCause
 from snapconv.dataclass import dataclass
 
@@ -152,6 +158,11 @@ _LLAMA_FIGURES = (
     rf"{_GGML_DEVICE} kv buffer size = <kv>",
     r"\(<total>, <before> free\)",
     "capacity: <total>",
+    # Ollama's count before the load, where it has one GPU.
+    r"memory\.available=\W{0,3}\[<available>\]",
+    r"memory\.required\.full=\W{0,3}<estimated>",
+    r"memory\.required\.kv=\W{0,3}<kv>",
+    r"memory\.weights\.total=\W{0,3}<weights>",
 )
 _FIRST_ATTEMPT = (
     r"memory (?:allocation|mapping) failed with oom on device (?:<device> while trying to "
@@ -184,6 +195,15 @@ _NOT_AUTOTUNED = (
     "nothing, if the run goes on; without mode='max-autotune' torch tries no other kernels"
 )
 _ENDED = r"(?:error|exception): |terminate called|core dumped"
+# What TensorFlow logs of its pool before an error, and XLA of its own.
+_POOL_FIGURES = (
+    r"(?<![a-z])limit: <allowed> in_?use: <allocated>(?: max_?in_?use: <peak>)?"
+    r"(?: num_?allocs: \d{1,15} max_?alloc_?size: <largest_request>)?"
+)
+_TENSORFLOW_POOL = (
+    "ran out of memory trying to allocate <tried>(?!.{0,60}?caller indicates)",
+    _POOL_FIGURES,
+)
 # What distinguishes the messages of torch's allocator.
 REQUEST_AND_DEVICE = (
     r"(?:gpu|npu|mlu|gcu|device) <device>(?=has|;|would|[^\d%]{0,2}$)",
@@ -206,7 +226,8 @@ _KINDS = (
             "<allocated_bytes> alre",
             "<allocated_bytes> is allocated",
             # A text that is cut.
-            "of the allocated memory <allocated_bytes> is",
+            "of the allocated memory <allocated_bytes>(?: is|$)",
+            "total capacity; <allocated_bytes>$",
             "currently allocated: <allocated_bytes>(?: requested <tried_bytes>)?",
             # People retype it: "resrved".
             r"<reserved_bytes> re\w{4,7} in total",
@@ -529,6 +550,8 @@ _KINDS = (
         "SGLang's start",
         seen=(
             r"not enough memory\. please try (?:to increase|increasing) --mem-fraction-static",
+            "loaded weights leave no gpu memory for the kv cache"
+            r"(?: under --mem-fraction-static=<utilization>(?!\d))?",
             (
                 "max_total_(?:num_)?tokens=<length> is larger than the profiled value "
                 "-<missing_tokens>"
@@ -538,11 +561,14 @@ _KINDS = (
             r"load weight end\..{0,120}?avail mem=<free>, mem usage=<weights>",
             r"load weight end\..{0,120}?avail mem=<free>",
             r"current value: (?:self\.)?(?:server_args\.)?mem_fraction_static=<utilization>",
+            "raise --mem-fraction-static above <least_share>",
         ),
         means=(
             "after the weights, SGLang's static share of the GPU has nothing left for the KV cache"
         ),
         next_step="raise --mem-fraction-static; else quantize or use more GPUs (--tp)",
+        exact="raise --mem-fraction-static above {least_share}; where another process is on the "
+        "same GPU (`nvidia-smi`), stop it; else quantize or use more GPUs (--tp)",
         cause=OomCause.LIMIT,
     ),
     MessageKind(
@@ -1089,6 +1115,7 @@ _KINDS = (
             "resourceexhaustederror.{0,400}?failed to allocate memory",
         ),
         unless=("gpu|cpu:|dml:|xpu:|cuda|nvidia|[gr]tx",),
+        also=_TENSORFLOW_POOL,
         means="TensorFlow's own allocator found no memory: the text does not say "
         "whether of the GPU or of the host",
         next_step=(
@@ -1125,10 +1152,7 @@ _KINDS = (
             r"freed_by_count))",
         ),
         needs=(r"limit: \d{1,9}inuse.{0,4000}?gpu",),
-        also=(
-            "ran out of memory trying to allocate <tried>(?!.{0,60}?caller indicates)",
-            "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
-        ),
+        also=(*_TENSORFLOW_POOL,),
         means="TensorFlow's own pool on the GPU is very small: it found little free "
         "memory when it started, because other programs had it (on a Jetson, also "
         "those that run on the CPU), or a limit was set",
@@ -1143,10 +1167,7 @@ _KINDS = (
             r"(?:on \S{0,80}?:<device> by)?.{0,300}?/(?:initializer/|initial_value)",
         ),
         needs=("gpu",),
-        also=(
-            "ran out of memory trying to allocate <tried>(?!.{0,60}?caller indicates)",
-            "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
-        ),
+        also=(*_TENSORFLOW_POOL,),
         means="TensorFlow's own allocator found no memory for a variable, a weight or "
         "what the optimizer keeps for one, as it was made: the batch plays no part",
         next_step="stop the other processes that `nvidia-smi` shows; else a smaller model, or an "
@@ -1175,10 +1196,9 @@ _KINDS = (
             ),
         ),
         also=(
-            "ran out of memory trying to allocate <tried>(?!.{0,60}?caller indicates)",
+            *_TENSORFLOW_POOL,
             "tensor<type: <type> shape: <shape>",
             r"shapedim.{0,400}?\[t=dt_<type>.{0,400}?gpu:<device>",
-            "(?<![a-za-z])limit: <allowed>inuse: <allocated>(?:maxinuse: <peak>)?",
         ),
         means="TensorFlow's own allocator found no memory",
         next_step=(
@@ -1207,6 +1227,19 @@ _KINDS = (
         means="a warning: TensorFlow goes on with a slower algorithm that needs less memory",
         next_step="nothing, unless an error follows; a smaller batch makes it faster",
         cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "the figures of TensorFlow's pool",
+        backend="device",
+        level=2,
+        seen=(_POOL_FIGURES,),
+        needs=("bfc_allocator|chunks? of size|numallocs",),
+        also=_TENSORFLOW_POOL,
+        means="TensorFlow or XLA logs these figures of its own allocator when a request fails; the "
+        "error itself is not in the text",
+        next_step="a smaller batch; where other programs use the GPU too (`nvidia-smi`), "
+        "stop them, or raise the limit where one is set (memory_limit, "
+        "per_process_gpu_memory_fraction, XLA_PYTHON_CLIENT_MEM_FRACTION)",
     ),
     MessageKind(
         "a wrong size at TensorFlow's start",
@@ -3407,12 +3440,11 @@ _KINDS = (
         level=1,
         seen=(r"invokeai[/\\]|\[invokeai\]::",),
         needs=(_OUT_OF_MEMORY,),
-        means=(
-            "InvokeAI's model cache leaves too little GPU memory for the intermediate "
-            "results of a step"
-        ),
+        means="the models in InvokeAI's cache and the intermediate results of a step have to fit "
+        "on the GPU together",
         next_step="enable_partial_loading: true and a larger device_working_mem_gb (3 "
-        "by default) in invokeai.yaml; or a smaller image",
+        "by default) in invokeai.yaml; or a smaller image; while weights are loaded, "
+        "enable_partial_loading: true in invokeai.yaml, or a smaller or quantized model",
         leads=True,
     ),
     MessageKind(
@@ -3919,7 +3951,7 @@ _KINDS = (
             r"total bytes of ndarray > 2\*\*32|product of dimension sizes > 2\*\*3[12]",
         ),
         means="one tensor is larger than Metal's largest buffer, whatever is free",
-        next_step=SHAPES,
+        next_step=NEXT_STEPS[OomCause.TOO_LARGE],
         cause=OomCause.TOO_LARGE,
     ),
     MessageKind(
@@ -6463,6 +6495,8 @@ _KINDS = (
         seen=(
             r"cuda memory summary, device id (?P<device>\d{1,4}) \D{0,200} cuda ooms: "
             r"(?P<n_ooms>\d{1,12}) \|? cudamalloc retries: (?P<n_retries>\d{1,12})",
+            # Without its head.
+            r"allocated memory \| <allocated_bytes> \| <peak_allocated_bytes> \|",
         ),
         also=(
             r"allocated memory \|? <allocated_bytes> \|? <peak_allocated_bytes>",

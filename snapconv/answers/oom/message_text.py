@@ -36,7 +36,7 @@ _SIGNS = (
     "large alloc|limit|low on |make_resident|malloc|memlimit|memory error|memory on device|"
     "memory on node|memory on the node|mem_buffer|be allocated|"
     "request too large|more gpu memory|vram usage|recommended size|swap space|"
-    "memory pressure|memory prof|memory summary|memoryerror|ndarray|nrt_|nvmap|object store|"
+    "memory pressure|memory prof|memory summary|allocated memory|memoryerror|ndarray|nrt_|nvmap|object store|"
     "objectstore|oom|out of |out_of_|outof|paging file|profiled value|return code|returncode|"
     "shared memory|shortage|size found|status_|system memory|terminated|than requested|to "
     "reserve|thcuda|"

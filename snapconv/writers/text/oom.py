@@ -296,7 +296,7 @@ def _message_title(answer: MessageAnswer) -> str:
 
 
 def _summary_lines(summary: MemorySummary) -> Iterator[str]:
-    yield f"  memory summary of device {summary.device}"
+    yield f"  memory summary{optional(' of device {}', summary.device)}"
     active_noun = "active: allocated, or freed and waiting for a stream"
     requested_noun = "requested by the program, not rounded"
     rows = (

@@ -1592,6 +1592,53 @@ def test_a_message_with_a_summary_below_it_has_both():
     assert explain_message(table(**MEMORY)).kind == "torch.cuda.memory_summary()"
 
 
+def test_a_memory_summary_is_read_without_its_head():
+    head, _, rows = table(ooms=1, **MEMORY).partition("| Allocated memory")
+    assert "device ID" in head
+    summary = explain_message(f"| Allocated memory{rows}").summary
+    assert (summary.device, summary.n_ooms, summary.n_retries) == (None, None, None)
+    assert (summary.allocated_bytes, summary.reserved_bytes) == (9 * GIB, 20 * GIB)
+    assert summary.partly_used_bytes == 3 * GIB
+
+
+@pytest.mark.parametrize(
+    ("cut", "field", "n_bytes"),
+    [
+        ("CUDA out of memory. Tried to allocate 1.50 Gi", "tried_bytes", 3 * GIB // 2),
+        ("(GPU 0; 8.00 GiB total capacity; 4.50 G", "allocated_bytes", 9 * GIB // 2),
+        ("GPU 0 has a total capacity of 8.00 GiB of which 5.00 Mi", "free_bytes", 5 * MIB),
+        ("GPU 0 has a total capacity of 8.00 G", "total_bytes", 8 * GIB),
+        (
+            "of which 5.00 MiB is free. Of the allocated memory 7.50 G",
+            "allocated_bytes",
+            15 * GIB // 2,
+        ),
+    ],
+)
+def test_the_end_of_a_text_may_cut_a_unit(cut, field, n_bytes):
+    text = cut if "Tried" in cut else f"CUDA out of memory. Tried to allocate 20.00 MiB. {cut}"
+    assert getattr(explain_message(text).message, field) == n_bytes
+
+
+def test_a_remedy_of_a_web_ui_stands_once_beside_a_setting():
+    frames = 'File "C:\\stable-diffusion-webui\\modules\\processing.py", line 5, in run\n'
+    text = (
+        "CUDA out of memory. Tried to allocate 256.00 MiB (GPU 0; 12.00 GiB total capacity; "
+        "9.00 GiB already allocated; 0 bytes free; 11.00 GiB reserved in total by PyTorch)"
+    )
+    step = explain_message(frames + text).next_step
+    assert step.startswith("set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128")
+    assert (step.count("a smaller image"), step.count("--lowvram")) == (1, 1)
+
+
+def test_a_model_that_is_being_loaded_has_the_step_for_that_alone():
+    loading = 'File "/invokeai/x.py", line 3, in load\nFile "module.py", line 9, in _apply\n'
+    figures = (20 * MIB, 2 * GIB, MIB, GIB, GIB + 50 * MIB)
+    step = explain_message(loading + from_2_1(*figures)).next_step
+    assert step.startswith("enable_partial_loading: true in invokeai.yaml")
+    assert "a smaller image" not in step
+
+
 def test_memory_that_waited_for_a_stream_is_what_was_active_beyond_what_was_allocated():
     found = explain_message(table(**MEMORY, active=19 * GIB))
     assert (found.summary.peak_active_bytes, found.summary.waited_bytes) == (19 * GIB, GIB)

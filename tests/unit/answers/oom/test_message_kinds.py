@@ -1988,6 +1988,58 @@ TEXTS = (
         "lower --gpu-memory-utilization",
     ),
     (
+        "Load weight end. quant=fp8, avail mem=9.50 GB, mem usage=61.25 GB.\nValueError: Loaded "
+        "weights leave no GPU memory for the KV cache under --mem-fraction-static=0.8. Raise "
+        "--mem-fraction-static above 0.861 (minimum viable = 1 - available/pre = 0.8603).",
+        "SGLang's start",
+        LIMITED,
+        {
+            "the setting's share": 0.8,
+            "the least share that fits the weights": 0.861,
+            "free": gib(9.5),
+            "weights": gib(61.25),
+        },
+        "raise --mem-fraction-static above 0.861",
+    ),
+    (
+        # The end of TensorFlow's dump alone.
+        "bfc_allocator.cc:700] 3 Chunks of size 4096 totalling 12.0KiB\nStats:\nLimit:      "
+        "      3145728000\nInUse:            3145000000\nMaxInUse:         3145600000\nNumAllocs:"
+        "             5120\nMaxAllocSize:      209715200",
+        "the figures of TensorFlow's pool",
+        FULL,
+        {
+            "allowed": 3145728000,
+            "allocated": 3145000000,
+            "allocated at most": 3145600000,
+            "largest request so far": 209715200,
+        },
+        "a smaller batch",
+    ),
+    (
+        # Neither a type nor a device.
+        "OOM when allocating tensor with shape[64,512,512]\nLimit: 8145728000\nInUse: 8145700000",
+        "TensorFlow, without its device",
+        UNKNOWN,
+        {"shape": "[64,512,512]", "allowed": 8145728000, "allocated": 8145700000},
+        "a smaller batch",
+    ),
+    (
+        # What Ollama had counted before.
+        'msg=offload memory.available="[22.5 GiB]" memory.required.full="6.5 GiB" '
+        'memory.required.kv="1.0 GiB" memory.weights.total="4.5 GiB"\n'
+        "error loading model: unable to allocate ROCm0 buffer",
+        "llama.cpp's weights",
+        FULL,
+        {
+            "available": gib(22.5),
+            "needed, as estimated": gib(6.5),
+            "the KV cache": GIB,
+            "weights": gib(4.5),
+        },
+        "fewer layers on the GPU",
+    ),
+    (
         "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
         "SGLang's start",
         LIMITED,
@@ -4450,14 +4502,14 @@ TEXTS = (
         "a Metal buffer",
         LARGER,
         {"tried": 24 * GIB},
-        "look at the shapes",
+        "make this one request smaller",
     ),
     (
         "failed assertion `[MPSNDArray initWithDevice:] Error: total bytes of NDArray > 2**32'",
         "a Metal buffer",
         LARGER,
         {},
-        "look at the shapes",
+        "make this one request smaller",
     ),
     (
         "[METAL] Command buffer execution failed: Insufficient Memory "

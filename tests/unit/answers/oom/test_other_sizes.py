@@ -36,6 +36,8 @@ MESSAGE = (
         ("Max VRAM used since start:  3.67G", "Max VRAM used since start: 3.67G"),
         ("now: CPU 2557, GPU 3889 (MiB)", "now: CPU 2557, GPU 3889 (MiB)"),
         ("InUse:    6036292612", "InUse: 6036292612"),
+        # The end of a line may cut a unit.
+        ("the cache holds 2.90 Gi", "the cache holds 2.90 Gi"),
         # The words around sizes far into a line.
         ("a " * 40 + "pool of 5 GB is " + "b " * 40, f"… {'a ' * 21}pool of 5 GB is {'b ' * 11}…"),
         # Of a long line, the first sizes.
