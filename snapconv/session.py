@@ -322,13 +322,16 @@ class Session:
         output: str | Path | None = None,
         *,
         compared_with: "Session | None" = None,
+        source: str | Path | None = None,
         force: bool = False,
     ) -> "answer_types.View":
         """Write the page of ``snapconv view``, to ``output`` or else into a new temporary folder.
 
         ``session.view().open()`` opens the browser. ``compared_with`` is an older session: both on
-        one axis. Raises OutputError; a page that exists is replaced with ``force`` alone. The
-        temporary folder outlives the process, as the browser may read the page after it.
+        one axis. ``source`` is the project's folder on this machine: the page shows its lines with
+        their bytes, as ``annotate`` does, and those that the file itself has. Raises OutputError; a
+        page that exists is replaced with ``force`` alone. The temporary folder outlives the
+        process, as the browser may read the page after it.
         """
         from snapconv.writers.html.page import page_ending, page_output, write_view
 
@@ -340,7 +343,7 @@ class Session:
             folder = Path(tempfile.mkdtemp(prefix="snapconv-"))
             output = folder / default_output(inputs[-1], page_ending(inputs))
         page = page_output(inputs, output, force=force)
-        return write_view(files, page, force=force)
+        return write_view(files, page, source=source, force=force)
 
     def export(self, output: str | Path | None = None, *, force: bool = False) -> Path:
         """Write the trace of ``snapconv export``, which ui.perfetto.dev opens; return its path.

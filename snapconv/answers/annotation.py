@@ -4,7 +4,7 @@ An allocation counts for the project's line nearest to it, as in every answer. W
 are at hand, a line has its text and its number today. Findings of ``advise`` stand at their lines.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from snapconv.analysis import DeviceAnalysis
@@ -124,12 +124,20 @@ class Annotation:
 
 
 def annotate(
-    analysis: DeviceAnalysis, moment: FoundMoment, folder: SourceFolder
+    analysis: DeviceAnalysis,
+    moment: FoundMoment,
+    folder: SourceFolder,
+    *,
+    includes_callers: bool = False,
 ) -> Annotation:
-    """Sum the memory of a device by source line, and look the lines up in a folder."""
+    """Sum the memory of a device by source line, and look the lines up in a folder.
+
+    ``includes_callers`` adds the lines that only call others that allocate, without bytes.
+    """
     live = analysis.allocations.live_at(moment.event)
     findings = quick_findings(analysis)
-    lines = _lines_by_file(analysis, live, findings)
+    callers = _project_lines(analysis) if includes_callers else ()
+    lines = _lines_by_file(analysis, live, findings, callers)
     recorded_paths = _recorded_paths(analysis)
     recorded_source = analysis.snapshot.recorded_source
     files = []
@@ -144,7 +152,7 @@ def annotate(
     return Annotation(
         device=analysis.device.device,
         moment=moment.name,
-        event=moment.event if moment.event >= 0 else None,
+        event=analysis.file_event(moment.event),
         allocated_bytes=bytes_of(live),
         library_bytes=bytes_of(live & (frames == _LIBRARY_FRAME)),
         no_stack_bytes=bytes_of(live & (frames == _NO_STACK)),
@@ -183,10 +191,21 @@ def _recorded_paths(analysis: DeviceAnalysis) -> dict[str, str]:
     return {shown_paths[i]: filenames[i] for i in rows_of(is_project).tolist()}
 
 
+def _project_lines(analysis: DeviceAnalysis) -> Iterator[SourceLine]:
+    """Yield the project's lines of all stacks."""
+    for frame in rows_of(analysis.project.is_project).tolist():
+        line = analysis.lines.of_frame(frame)
+        if line is not None:
+            yield line
+
+
 def _lines_by_file(
-    analysis: DeviceAnalysis, live: BoolColumn, findings: Sequence[Finding]
+    analysis: DeviceAnalysis,
+    live: BoolColumn,
+    findings: Sequence[Finding],
+    callers: Iterable[SourceLine],
 ) -> dict[str, list[AnnotatedLine]]:
-    """Return the lines of every file that allocated, or that a finding is about."""
+    """Return the lines that allocated, that a finding is about, and the callers, by file."""
     findings_of: dict[SourceLine, list[int]] = {}
     for number, finding in enumerate(findings, 1):
         line = finding.where or finding.line
@@ -200,7 +219,7 @@ def _lines_by_file(
     live_sums = sums_by_name(analysis, is_project & live, line_of, frames)
     kept_sums = sums_by_name(analysis, is_project & is_kept, line_of, frames)
     lines: dict[str, list[AnnotatedLine]] = {}
-    for line in dict.fromkeys((*all_sums, *findings_of)):
+    for line in dict.fromkeys((*all_sums, *findings_of, *callers)):
         if line is None:
             continue
         live_sum = live_sums.get(line, NOTHING)

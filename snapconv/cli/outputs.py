@@ -94,6 +94,15 @@ def view(
             "The page's file. Default: SNAPSHOT.view.html, of two files NEWER.compare.html."
         ),
     ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Add the project's source with the bytes of its lines, as annotate shows it: from "
+            "this folder, or else what the capture has of it. No other file is read.",
+            readable=False,
+        ),
+    ] = None,
     open_page: Annotated[
         bool, typer.Option("--open", help="Open the page in the browser.")
     ] = False,
@@ -106,7 +115,7 @@ def view(
 
     Its timeline, what was live at any moment, the allocator's map; of a range with --from and --to.
     One file that needs no network and no program but a browser. It holds the file paths and
-    function names of the job: think of that before you pass it on.
+    function names of the job, and with --source its code: think of that before you pass it on.
     """
     from snapconv.writers.html.page import page_output, write_view
 
@@ -117,7 +126,7 @@ def view(
         analysis_of(file, read, events=events, shows_progress=shows_progress)
         for file in inputs
     ]
-    page = write_view(files, path, force=force)
+    page = write_view(files, path, source=source, force=force)
     if not quiet:
         _report(page.path, [note for note in page.notes if not note.is_minor], page.n_bytes)
     if open_page:

@@ -234,8 +234,9 @@ def record(
         bool,
         typer.Option(
             "--with-source",
-            help="Keep the project's Python files that occur in stacks, for `snapconv annotate`: "
-            "whoever has the capture can read them. No file outside the project's folder.",
+            help="Keep the project's Python files that occur in stacks, for `snapconv annotate` "
+            "and `view --source`: whoever has the capture can read them. No file outside the "
+            "project's folder.",
         ),
     ] = False,
     stacks: Annotated[

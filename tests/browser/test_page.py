@@ -18,6 +18,7 @@ from snapconv.answers.verdict import find_verdict
 from snapconv.classification.categories import Category
 from snapconv.units import format_bytes
 from snapconv.writers.html.ranks_page import write_ranks_page
+from snapconv.writers.text.annotation import annotation_lines
 from tests.builders import ADDR, MIB, START_US, TraceBuilder, frame
 from tests.golden.test_dumps import WRAPPINGS
 from tests.job_builder import rank_trace, write_rank
@@ -774,6 +775,89 @@ def test_lines_of_calls_are_call_paths_and_no_modules(browser, page_of):
     browser.choose("Call paths")
     browser.run("document.querySelector('.live-table tbody tr').click()")
     assert "call path" in browser.texts(".detail th")
+
+
+@pytest.fixture
+def page_with_source(browser, tmp_path):
+    """The page of a job: 10.01 MiB at model.py:35, called by model.py:53 and train.py."""
+    page = load(CAPTURE).view(tmp_path / "page.html", source=FIXTURES / "entries/transformer").path
+    browser.open(page)
+    return browser
+
+
+def chosen_source(page):
+    """The chosen line of the source: its number and text, where that is visible."""
+    page.wait("return document.querySelector('.source tr.chosen')")
+    (row,) = page.each(
+        ".source tr.chosen",
+        "[e.querySelector('.s-number').textContent, e.querySelector('.s-text').textContent,"
+        " e.getBoundingClientRect().bottom < innerHeight]",
+    )
+    assert row.pop()
+    return row
+
+
+def test_the_source_tab_has_the_rows_of_annotate(page_with_source):
+    page = page_with_source
+    page.press("7")
+    assert page.text("[aria-selected=true]") == "Source"
+    (annotation,) = load(CAPTURE).annotate(source=FIXTURES / "entries/transformer")
+    terminal = [line.split() for line in annotation_lines(annotation)]
+    shown = page.each(
+        ".source tbody tr", "[...e.cells].map(c => c.textContent).join(' ').split(/\\s+/)"
+    )
+    shown = [[word for word in words if word] for words in shown]
+    assert len(shown) > 10
+    assert [words for words in shown if words not in terminal] == []
+    loss = FIXTURES.joinpath("entries/transformer/train.py").read_text().splitlines()[21].strip()
+    assert ["3.91", "MiB", "3.91", "MiB", "7.82", "MiB", "22", *loss.split()] in shown
+    page.run(
+        "[...document.querySelectorAll('.source .link')].find(b => /^3.91/.test(b.textContent)).click()"
+    )
+    assert page.text(".live h3").startswith("3.91 MiB")
+
+
+def test_the_table_the_flame_graph_the_stack_and_the_head_lead_to_a_line_of_the_source(
+    page_with_source,
+):
+    page = page_with_source
+    line = FIXTURES.joinpath("entries/transformer/train.py").read_text().splitlines()
+    link = "[...document.querySelectorAll('{} .link')].find(b => b.textContent.startsWith('{}')).click()"
+    step = ["24", line[23].strip()]
+    page.run(link.format(".live-table", "train.py:24"))
+    assert chosen_source(page)[1].strip() == step[1]
+    page.press("1")
+    page.each(".cell", "e.textContent.startsWith('train.py:38') && e.click()")
+    page.choose("show source")
+    assert chosen_source(page)[0] == "38"  # this line allocates nothing itself
+    page.press("1", "Escape")
+    page.each(".live-table tbody tr", "e.textContent.includes('model.py:18') && e.click()")
+    page.run(link.format(".stack", "train.py:43"))
+    assert chosen_source(page)[0] == "43"
+    page.press("Escape", "Escape")
+    assert page.each(".source tr.chosen", "1") == []
+    page.run("document.querySelector('.verdict .link + .link').click()")
+    assert [text.strip() for text in chosen_source(page)] == step
+
+
+def test_a_page_without_source_has_no_tab_of_it(page):
+    page.press("7")
+    assert "Source" not in page.texts(".tab")
+    assert page.each(".live-table .link", "1") == []
+
+
+@pytest.mark.parametrize("width", [400, 1280, 2560])
+def test_the_source_overflows_at_no_width(page_with_source, width):
+    page_with_source.resize(width, 900)
+    page_with_source.press("7")
+    assert page_with_source.run(OVERFLOW) <= 0
+    assert (
+        page_with_source.run(
+            "const b = document.querySelector('.source .table-box');"
+            "return b.scrollWidth - b.clientWidth"
+        )
+        <= 0
+    )
 
 
 @pytest.mark.parametrize("width", [400, 1280, 2560])

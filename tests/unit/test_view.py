@@ -2,9 +2,7 @@
 
 import base64
 import hashlib
-import json
 import re
-import zlib
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from snapconv import load
 from snapconv.cli.app import main
 from snapconv.errors import OutputExistsError
 from tests.builders import TraceBuilder, frame
+from tests.pages import page_values
 
 pytestmark = pytest.mark.usefixtures("in_its_folder")
 
@@ -40,12 +39,6 @@ def written(path, *others, **options):
     assert main(["view", str(path), *map(str, others), *given, "--quiet"]) == 0
     name = f"{(*others, path)[0].with_suffix('').name}.{'compare' if others else 'view'}.html"
     return Path(options.get("output", name))
-
-
-def page_values(path):
-    """The plain values of a page."""
-    found = re.search(rb'id="page">([^<]*)<', path.read_bytes()).group(1)
-    return json.loads(zlib.decompress(base64.b64decode(found)))
 
 
 def test_a_page_is_named_after_its_snapshot(run):

@@ -7,6 +7,7 @@ import { formatBytes, formatCount, formatMicroseconds } from "./format.ts";
 import type { Detail, Device } from "./model.ts";
 import { lifeText } from "./numbers.ts";
 import { NEVER, type Rows } from "./rows.ts";
+import { sourceLink } from "./source.ts";
 import type { State } from "./state.ts";
 import { NO_LINE, NO_STACK, frameText, isCallPath, isPlumbing } from "./tree.ts";
 
@@ -85,12 +86,14 @@ export class DetailPanel implements Part {
   }
 
   private stack(rows: Rows, detail: Detail, stack: number): HTMLElement {
+    const { app } = this;
     const all = [...rows.stackFrame.subarray(rows.stackFirst[stack], rows.stackFirst[stack + 1])].reverse();
     const shown = this.showsAll ? all : all.filter((frame) => detail.frames.origin[frame] > 0 && !isPlumbing(detail, frame));
     const items = shown.map((frame) => {
       const origin = ["native", "python", "project"][detail.frames.origin[frame]];
       const source = detail.frames.sources[detail.frames.source[frame]];
-      return el("li", { class: origin, text: source ? `${frameText(detail, frame)}: ${source}` : frameText(detail, frame) });
+      const place = frameText(detail, frame);
+      return el("li", { class: origin }, sourceLink(app, place) ?? place, source ? `: ${source}` : "");
     });
     const box = el("div", { class: "stack" }, el("div", { class: "stack-head", text: "stack, innermost first" }));
     if (all.length !== shown.length || this.showsAll) {

@@ -5,6 +5,7 @@ import { colorOf, css } from "./colors.ts";
 import { button, el, swatch } from "./dom.ts";
 import { counted, formatBytes, formatShare } from "./format.ts";
 import type { Device } from "./model.ts";
+import { sourceLink } from "./source.ts";
 import { eventsOfPage, momentOfAll, momentText } from "./numbers.ts";
 
 const VERDICTS: Record<string, string> = {
@@ -75,7 +76,7 @@ function verdict(app: App, device: Device): HTMLElement | null {
   const rows = causes.map(([bytes, category, line, purpose]) => {
     const place = /^(.*:\d+) in /.exec(line)?.[1] ?? "";
     const show = () => app.update({ tab: "live", focus: [], query: `${place} ${category}`.trim() });
-    return el("li", {}, el("span", { class: "cause-bytes", text: formatBytes(bytes) }), swatch(css(colorOf(category))), button(`${purpose}, ${line}`, "Show its allocations", show, "link"));
+    return el("li", {}, el("span", { class: "cause-bytes", text: formatBytes(bytes) }), swatch(css(colorOf(category))), button(`${purpose}, ${line}`, "Show its allocations", show, "link"), sourceLink(app, line, "source"));
   });
   return el(
     "div",
@@ -96,6 +97,7 @@ function advice(app: App, device: Device): HTMLElement | null {
       el("summary", {}, el("span", { class: "cause-bytes", text: `−${formatBytes(bytes)}` }), what),
       el("table", {}, ...rows.map(([title, text]) => el("tr", {}, el("th", { text: title }), el("td", { text })))),
       line ? button(`Allocated by ${line}`, "Show its allocations", show, "link") : null,
+      line ? sourceLink(app, line, "source") : null,
     );
   });
   return found.length ? el("div", { class: "advice" }, el("p", { class: "figure-name", text: "What to change, with the bytes it saves at the peak" }), ...found) : null;

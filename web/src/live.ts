@@ -7,6 +7,7 @@ import { counted, formatBytes, formatShare } from "./format.ts";
 import { Icicle, type Look, ROW } from "./icicle.ts";
 import { momentText } from "./numbers.ts";
 import type { Live } from "./rows.ts";
+import { sourceLink } from "./source.ts";
 import type { State } from "./state.ts";
 import { Svg, cut } from "./svg.ts";
 import { LiveTable } from "./table.ts";
@@ -105,6 +106,8 @@ export class LivePart implements Part {
     if (isPart) {
       const reset = () => app.update({ focus: [], query: "" });
       this.title.append(" ", button("show all", "Esc", reset, "link"));
+      const link = sourceLink(app, focus.label, "show source");
+      if (link) this.title.append(" · ", link);
     }
   }
 

@@ -13,7 +13,7 @@ import { fileDetails, fileLine, headOf } from "./head.ts";
 import { openHelp, openText } from "./help.ts";
 import { LivePart } from "./live.ts";
 import { MapPart } from "./map.ts";
-import { Device, firstMoment, readPage } from "./model.ts";
+import { Device, type Page as PageData, firstMoment, readPage } from "./model.ts";
 import { Overview } from "./overview.ts";
 import { RangePart } from "./range.ts";
 import { type State, type Tab, fromHash } from "./state.ts";
@@ -21,6 +21,7 @@ import { Svg, savePng, saveSvg } from "./svg.ts";
 import { choiceText, panelText } from "./text.ts";
 import { forgetTheme, setTheme, theme } from "./theme.ts";
 import { Timeline, mostBytes } from "./timeline.ts";
+import { SourcePart } from "./source.ts";
 import { TimesPart } from "./times.ts";
 
 const TAB_NAMES: Record<Tab, string> = {
@@ -31,6 +32,7 @@ const TAB_NAMES: Record<Tab, string> = {
   range: "Range",
   events: "Events",
   times: "Times",
+  source: "Source",
 };
 
 const AGES = ["Old", "New"];
@@ -39,7 +41,7 @@ async function start(): Promise<void> {
   theme();
   const page = await readPage();
   const devices = page.devices.map((facts, i) => new Device(i, facts, page.files[facts.file], page.categories));
-  const state = firstState(devices, page.is_comparison);
+  const state = firstState(devices, page);
   const app = new App(page, devices, state);
   await Promise.all((page.is_comparison ? devices : [app.device]).map((device) => device.readFirst()));
   const ui = new Page(app);
@@ -62,12 +64,12 @@ function loaded(): Promise<void> {
   return new Promise((done) => document.addEventListener("DOMContentLoaded", () => done(), { once: true }));
 }
 
-function firstState(devices: Device[], isComparison: boolean): State {
+function firstState(devices: Device[], { is_comparison: isComparison, has_source: hasSource }: PageData): State {
   const linked = fromHash(location.hash);
   const device = linked.device !== undefined && linked.device < devices.length ? linked.device : isComparison ? devices.length - 1 : mostUrgent(devices);
   const { facts, file } = devices[device];
   let tab: Tab = linked.tab ?? (isComparison ? "compare" : "live");
-  if ((tab === "compare" && !isComparison) || (tab === "times" && !file.times)) tab = "live";
+  if ((tab === "compare" && !isComparison) || (tab === "times" && !file.times) || (tab === "source" && !hasSource)) tab = "live";
   const moment = Math.min(linked.moment ?? firstMoment(facts), facts.n_events - 1);
   const axis = isComparison ? "iteration" : "event";
   if (linked.range && linked.range[1] >= facts.n_events) delete linked.range;
@@ -83,6 +85,7 @@ function firstState(devices: Device[], isComparison: boolean): State {
     hidden: [],
     coloring: "category",
     range: [],
+    source: "",
     ...linked,
     device,
     tab,
@@ -135,6 +138,7 @@ class Page {
       ["events", new EventsPart(app)],
     ];
     if (app.devices.some((device) => device.file.times)) parts.push(["times", times]);
+    if (app.page.has_source) parts.push(["source", new SourcePart(app)]);
     if (app.page.is_comparison) parts.unshift(["compare", new ComparePart(app)]);
     for (const [tab, part] of parts) {
       const choose = button(TAB_NAMES[tab], "", () => app.update({ tab }), "tab");
@@ -197,7 +201,7 @@ class Page {
   private chooseDevice(device: number): void {
     const { app } = this;
     const { facts } = app.devices[device];
-    app.update({ device, moment: firstMoment(facts), focus: [], row: -1, range: [], ...(app.page.is_comparison ? {} : { from: 0, to: 0 }) });
+    app.update({ device, moment: firstMoment(facts), focus: [], row: -1, range: [], source: "", ...(app.page.is_comparison ? {} : { from: 0, to: 0 }) });
   }
 
   private toolbar(): HTMLElement {
@@ -295,7 +299,8 @@ class Page {
 
   private update(changed: ReadonlySet<keyof State | "data" | "theme">): void {
     const { app } = this;
-    if (changed.has("device") || changed.has("theme")) {
+    // What leads to the source is known when that is read.
+    if (changed.has("device") || changed.has("theme") || (changed.has("data") && app.page.has_source)) {
       clear(this.head, headOf(app, app.device));
       clear(this.fileBox, el("p", { text: fileLine(app.device) }), fileDetails(app.device));
       this.drawLines();
@@ -415,7 +420,7 @@ class Page {
         app.update({ tab: "live" });
         requestAnimationFrame(() => requestAnimationFrame(() => this.live.focusSearch()));
       },
-      Escape: () => app.update(app.state.row >= 0 ? { row: -1 } : app.state.range.length ? { range: [] } : { focus: [], query: "" }),
+      Escape: () => app.update(app.state.row >= 0 ? { row: -1 } : app.state.range.length ? { range: [] } : app.state.tab === "source" ? { source: "" } : { focus: [], query: "" }),
     };
     [...this.panels.keys()].forEach((tab, i) => (acts[String(i + 1)] = () => app.update({ tab })));
     const act = acts[event.key] ?? acts[event.key.toLowerCase()];

@@ -100,10 +100,30 @@ export interface Page {
   evidence: string[];
   certainties: string[];
   is_comparison: boolean;
+  has_source: boolean;
   /** Of two files; null where their devices are of different kinds. */
   comparison?: Comparison | null;
   files: FileFacts[];
   devices: DeviceFacts[];
+}
+
+/** A line's number, its text, the bytes of the margin's columns, and the recorded numbers of the lines that these are of. */
+export type SourceRow = readonly [number: string, text: string, sizes: number[], lines: number[]];
+
+export interface SourceFile {
+  path: string;
+  title: string;
+  /** The rows around the lines that count, and around all that allocate or call what does. */
+  counting: SourceRow[];
+  all: SourceRow[];
+}
+
+/** The project's files as `snapconv annotate` shows them, the hottest first. */
+export interface Source {
+  head: string[];
+  columns: string[];
+  hidden: string;
+  files: SourceFile[];
 }
 
 export interface Detail {
@@ -114,6 +134,8 @@ export interface Detail {
   pools: string[];
   streams: string[];
   tensor_names: string[];
+  /** Null where no source was asked for. */
+  source: Source | null;
 }
 
 /** The level of detail of the first picture: bins of events with their extremes. */

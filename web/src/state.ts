@@ -5,7 +5,7 @@ import type { Frames, Grouping } from "./tree.ts";
 
 /** What the colours of allocations stand for. */
 export type Coloring = "category" | "line" | "stack";
-export type Tab = "live" | "allocations" | "map" | "range" | "events" | "times" | "compare";
+export type Tab = "live" | "allocations" | "map" | "range" | "events" | "times" | "source" | "compare";
 
 export interface State {
   device: number;
@@ -26,9 +26,11 @@ export interface State {
   coloring: Coloring;
   /** The first and the last event of the chosen range; empty: none. */
   range: readonly number[];
+  /** The file of the source that is shown, or a line of it; empty: those that count of all. */
+  source: string;
 }
 
-const TABS: readonly string[] = ["live", "allocations", "map", "range", "events", "times", "compare"];
+const TABS: readonly string[] = ["live", "allocations", "map", "range", "events", "times", "source", "compare"];
 
 export function toHash(state: State): string {
   const parts: [string, string][] = [
@@ -46,6 +48,7 @@ export function toHash(state: State): string {
   if (state.hidden.length) parts.push(["h", state.hidden.join(",")]);
   if (state.coloring !== "category") parts.push(["c", state.coloring]);
   if (state.range.length) parts.push(["s", state.range.join("-")]);
+  if (state.source) parts.push(["l", encodeURIComponent(state.source)]);
   return "#" + parts.map(([key, value]) => `${key}=${value}`).join("&");
 }
 
@@ -85,11 +88,14 @@ export function fromHash(hash: string): Partial<State> {
   if (coloring === "line" || coloring === "stack") found.coloring = coloring;
   const range = /^(\d{1,15})-(\d{1,15})$/.exec(values.get("s") ?? "");
   if (range && Number(range[1]) <= Number(range[2])) found.range = [Number(range[1]), Number(range[2])];
-  try {
-    const query = values.get("q");
-    if (query) found.query = decodeURIComponent(query);
-  } catch {
-    // not a text that was ever encoded
-  }
+  const text = (key: string) => {
+    try {
+      return decodeURIComponent(values.get(key) ?? "");
+    } catch {
+      return ""; // not a text that was ever encoded
+    }
+  };
+  if (text("q")) found.query = text("q");
+  if (text("l")) found.source = text("l");
   return found;
 }

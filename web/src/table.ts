@@ -5,6 +5,7 @@ import { colorOf, css } from "./colors.ts";
 import { button, clear, el, onEnter, swatch } from "./dom.ts";
 import { counted, formatBytes, formatCount, formatShare } from "./format.ts";
 import type { Live } from "./rows.ts";
+import { sourceLink } from "./source.ts";
 import { hasCallPaths, placeOf, withoutFolders } from "./tree.ts";
 
 interface Line {
@@ -137,7 +138,7 @@ export class LiveTable {
       el("td", { class: "c-bytes", title: formatShare(line.bytes, this.whole), text: formatBytes(line.bytes) }),
       el("td", { class: "c-count", text: formatCount(line.count) }),
       el("td", { class: "c-category" }, swatch(css(colorOf(line.category))), line.category),
-      el("td", { class: "c-where", title: line.where, text: withoutFolders(line.where) }),
+      el("td", { class: "c-where", title: line.where }, sourceLink(app, line.where, withoutFolders(line.where)) ?? withoutFolders(line.where)),
       el("td", { class: "c-operation", title: line.operation, text: line.operation }),
       el("td", { class: "c-module", title: line.module, text: line.module }),
       el("td", { class: "c-tensor", title: line.tensor, text: line.tensor }),

@@ -25,11 +25,14 @@ export function panelText(panel: HTMLElement): string[] {
   for (const link of title?.querySelectorAll("button") ?? []) link.remove();
   const isShown = (cell: Element) => (cell as HTMLElement).offsetParent !== null;
   // The title of a cell has what there was no room for.
-  const textOf = (cell: Element) => ((cell.matches("td.c-where, td.c-module, td.c-tensor, td.t-name") && (cell as HTMLElement).title) || cell.textContent || "").replace(/ [↓↑]$/, "").trim();
-  const rows = [...panel.querySelectorAll("table tr")].map((row) => [...row.children].filter(isShown).map(textOf));
+  const textOf = (cell: Element) => ((cell.matches("td.c-where, td.c-module, td.c-tensor, td.t-name") && (cell as HTMLElement).title) || cell.textContent || "").replace(/ [↓↑]$/, "");
+  const trimmed = (cell: Element) => (cell.matches(".s-text") ? textOf(cell) : textOf(cell).trim());
+  const items = [...panel.querySelectorAll(".source h4, table tr")];
+  const rows = items.map((item) => (item.matches("h4") ? [] : [...item.children].filter(isShown).map(trimmed)));
   const widths: number[] = [];
   for (const row of rows) row.forEach((text, i) => (widths[i] = Math.max(widths[i] ?? 0, text.length)));
-  const table = rows.map((row) => row.map((text, i) => text.padEnd(widths[i])).join("  ").trimEnd());
+  const line = (row: string[]) => row.map((text, i) => text.padEnd(widths[i])).join("  ").trimEnd();
+  const table = rows.map((row, i) => (row.length ? line(row) : (items[i].textContent ?? "")));
   const more = [...panel.querySelectorAll(".more")].map((button) => button.textContent ?? "");
   return [title?.textContent?.trim() ?? "", ...table, ...more].filter(Boolean);
 }

@@ -115,7 +115,7 @@ test("bytes are written as on the terminal", () => {
 
 const STATE: State = {
   device: 1, axis: "time", from: 12.5, to: 80, moment: 42, tab: "map", grouping: "module", frames: "all",
-  query: "a b#&=é", focus: [0, 3], row: 7, hidden: ["active"], coloring: "line", range: [3, 9],
+  query: "a b#&=é", focus: [0, 3], row: 7, hidden: ["active"], coloring: "line", range: [3, 9], source: "net/my model.py:35",
 };
 
 test("a link leads back to what was chosen", () => {

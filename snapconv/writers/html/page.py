@@ -25,6 +25,7 @@ from snapconv.files import checked_output, new_files
 from snapconv.json_text import picked
 from snapconv.notes import Note
 from snapconv.stacks.project_lines import SourceLine, line_values
+from snapconv.stacks.source_files import SourceFolder
 from snapconv.version import VERSION
 from snapconv.writers.html.column_encoding import (
     EncodedColumn,
@@ -69,13 +70,22 @@ def page_output(inputs: Sequence[Path], output: str | Path | None, *, force: boo
     return checked_output(inputs, output, page_ending(inputs), force=force)
 
 
-def write_view(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
+def write_view(
+    files: Sequence[Analysis],
+    output: Path,
+    *,
+    source: str | Path | None = None,
+    force: bool,
+) -> View:
     """Write a page that shows one file, or two of which the older is the first; raises OutputError.
 
-    Of two files it shows one device each: the first that both have, or else the first of each.
+    With ``source``, a folder, the page has the source of the lines that allocate, from there or else
+    from the recording; raises InputError where there is no such folder. Of two files it shows one
+    device each: the first that both have, or else the first of each.
     """
     if len(files) > 1:
         files = _compared_devices(files)
+    folder = None if source is None else SourceFolder.at(source)
     title = page_text(" → ".join(file.path.name for file in files))
     facts = []
     notes: list[Note] = []
@@ -88,7 +98,7 @@ def write_view(files: Sequence[Analysis], output: Path, *, force: bool) -> View:
             notes += times.notes
             facts[-1]["times"] = _times_facts(times)
     with new_files([output], force=force) as (temporary,), temporary.open("wb") as page:
-        for part in _parts(files, facts, f"{title} – snapconv"):
+        for part in _parts(files, facts, folder, f"{title} – snapconv"):
             page.write(part)
         return View(output, page.tell(), tuple(dict.fromkeys(notes)))
 
@@ -101,7 +111,10 @@ def _compared_devices(files: Sequence[Analysis]) -> list[Analysis]:
 
 
 def _parts(
-    files: Sequence[Analysis], facts: list[dict[str, object]], title: str
+    files: Sequence[Analysis],
+    facts: list[dict[str, object]],
+    folder: SourceFolder | None,
+    title: str,
 ) -> Iterator[bytes]:
     program = _PROGRAM.read_bytes()
     style = _STYLE.read_bytes()
@@ -109,13 +122,16 @@ def _parts(
     entries = []
     for number, file in enumerate(files):
         for analysis in file.devices:
-            device = view_device(analysis)
+            device = view_device(analysis, folder)
             devices.append(device)
             columns = (device.level | device.columns).items()
             entry = {"columns": {name: column.entry() for name, column in columns}}
             entries.append({"file": number} | device.facts | entry)
     is_comparison = len(files) > 1
-    directory = vocabulary() | {"is_comparison": is_comparison}
+    directory = vocabulary() | {
+        "is_comparison": is_comparison,
+        "has_source": folder is not None,
+    }
     if is_comparison:
         directory["comparison"] = _comparison_facts(compare_files(*files))
     directory |= {"files": facts, "devices": entries}

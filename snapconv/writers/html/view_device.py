@@ -26,6 +26,7 @@ from snapconv.naming.added_names import added_names
 from snapconv.naming.weight_table import tensor_names
 from snapconv.phases.annotation_spans import find_span_lanes
 from snapconv.phases.trace_phases import Phase
+from snapconv.stacks.source_files import SourceFolder
 from snapconv.units import device_argument, device_name
 from snapconv.writers.html.column_encoding import (
     EncodedColumn,
@@ -33,6 +34,7 @@ from snapconv.writers.html.column_encoding import (
     encode_columns,
 )
 from snapconv.writers.html.view_rows import base_addr, view_rows, view_stacks
+from snapconv.writers.html.view_source import view_source
 from snapconv.writers.text.advice import finding_rows
 from snapconv.writers.text.size_rows import line_shown
 
@@ -61,8 +63,8 @@ class ViewDevice:
     columns: Columns
 
 
-def view_device(analysis: DeviceAnalysis) -> ViewDevice:
-    """Put together what a page shows of one device."""
+def view_device(analysis: DeviceAnalysis, folder: SourceFolder | None = None) -> ViewDevice:
+    """Put together what a page shows of one device, with source where a folder is given."""
     level = _level(analysis)
     segments = find_segment_lifetimes(analysis.device)
     streams = distinct(np.concatenate((analysis.allocations.stream, segments.stream)))
@@ -71,6 +73,7 @@ def view_device(analysis: DeviceAnalysis) -> ViewDevice:
     span_columns, span_facts = _spans(analysis)
     name_by_row = _names_by_row(analysis, rows.page_rows)
     detail = _detail(analysis, frames, streams, name_by_row.values())
+    detail["source"] = None if folder is None else view_source(analysis, folder)
     time_step, times = encoded_times(analysis.device.events.time_us, _MOST_TIME_BYTES)
     columns = rows.columns | stack_columns | times
     columns |= encode_columns({"named_row": np.array([*name_by_row], np.int64)})

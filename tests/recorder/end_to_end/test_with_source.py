@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from snapconv.recorder.project_source import project_source
+from tests.pages import page_values
 
 ROOT = Path(__file__).parents[3]
 MARK = "only_the_source_has_this_word"
@@ -140,10 +141,22 @@ def test_a_line_that_moved_since_is_found_by_the_kept_source(job):
     assert out[row + 1].endswith("^ line 10 when recorded")
 
 
+def test_a_page_shows_the_kept_source_if_asked(job):
+    page = job / "with_source.html"
+    run("view", "../with.capture", "--source", ".", "-o", page, cwd=job / "job")
+    files = page_values(page, "0.detail")["source"]["files"]
+    (net,) = [file for file in files if file["path"] == "net.py"]
+    assert net["title"].endswith(" (source as recorded)")
+    (row,) = [row for row in net["counting"] if "self.layer(x).relu()" in row[1]]
+    assert row[0] == "10"
+    assert min(row[2]) > 0
+
+
 def test_no_report_page_or_export_has_the_source(job):
     outputs = {"view": "out.html", "export": "out.json", "to-sqlite": "out.sqlite"}
     for command, name in outputs.items():
         run(command, "../with.capture", "-o", name, cwd=job / "job")
+    assert page_values(job / "job/out.html", "0.detail")["source"] is None
     for file in (job / "job").iterdir():
         assert MARK.encode() not in file.read_bytes()
     assert len(list((job / "job").iterdir())) >= len(outputs)
