@@ -272,7 +272,7 @@ def _coverage(
     verdict = analysis.history.verdict
     if verdict is Verdict.NO_TRACE:
         return "the file has no events, so only the memory at the dump is known", ""
-    if curve in analysis.replay.at_least:
+    if curve in analysis.replay.lower_bounds:
         return "the file does not show all segments: this is a lower bound", ""
     reason = _BEFORE.get(verdict, _RAN_OUT if analysis.phases.ends_in_oom else "")
     if not reason:

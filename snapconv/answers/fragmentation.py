@@ -170,7 +170,7 @@ def _conclusion(
     replayed = analysis.replay
     first = moments[0]
     unknown = "unknown how much of the reserved memory was not in use"
-    if "reserved" in replayed.at_least:
+    if "reserved" in replayed.lower_bounds:
         return (
             f"{unknown}: the file does not show all segments; below are those that its "
             f"trace requests"

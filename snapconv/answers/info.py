@@ -91,7 +91,7 @@ def _device_facts(snapshot: Snapshot, device: DeviceSnapshot, replayed: Replay) 
         "n_streams": len(distinct(segments.stream)),
         "reserved_bytes": replayed.reserved.end,
         "active_bytes": active_bytes,
-        "at_least": sorted(replayed.at_least),
+        "at_least": sorted(replayed.lower_bounds),
         "n_checked_sizes": replayed.size_check.n_checked,
         "n_different_sizes": replayed.size_check.n_different,
         "history": history.verdict.value,

@@ -464,7 +464,7 @@ def _add_limits(
         no_stack_bytes=allocations.bytes_of(live & (analysis.project_frame < -1)),
         waiting_bytes=allocations.bytes_of(waiting),
         waiting_lines=totals_by_line(analysis, waiting),
-        at_least=tuple(sorted(analysis.replay.at_least)),
+        at_least=tuple(sorted(analysis.replay.lower_bounds)),
     )
 
 
@@ -483,7 +483,7 @@ def device_memory(
         measured = int(earlier[-1]) if len(earlier) else int(failed[0])
         # An event of a failed allocation has the free bytes where others have an address.
         free = int(analysis.device.events.addr[measured])
-        if total is not None and "reserved" not in analysis.replay.at_least:
+        if total is not None and "reserved" not in analysis.replay.lower_bounds:
             outside = max(total - free - reserved.at(measured), 0)
     return DeviceMemory(
         total_bytes=total,

@@ -222,7 +222,7 @@ def _peak(analysis: DeviceAnalysis, reserve: str) -> _Fact:
     contradicts = allocated > reserved
     size = f"{format_bytes(allocated)} allocated at the dump"
     if has_trace:
-        shown = curve_bytes("allocated", allocated, analysis.replay.at_least)
+        shown = curve_bytes("allocated", allocated, analysis.replay.lower_bounds)
         about = "about " if contradicts else ""
         size = f"peak {about}{shown}{_trace_limit(analysis)}"
     remark = ""
@@ -235,7 +235,7 @@ def _peak(analysis: DeviceAnalysis, reserve: str) -> _Fact:
         remark += f"; approximate, as its segments have only {format_bytes(reserved)}"
     elif analysis.has_allocator and not reserve:
         bound = "at most " if has_trace else ""
-        if "reserved" in analysis.replay.at_least:
+        if "reserved" in analysis.replay.lower_bounds:
             bound = "at least "
         remark += f"; PyTorch reserved {bound}{format_bytes(reserved)}"
     return (

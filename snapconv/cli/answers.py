@@ -179,8 +179,8 @@ def _device_line(device: "DeviceAnalysis", head: str = "") -> str:
     number = device.device.device
     if not head:
         replay = device.replay
-        peak = curve_bytes("allocated", replay.allocated.peak, replay.at_least)
-        reserved = curve_bytes("reserved", replay.reserved.peak, replay.at_least)
+        peak = curve_bytes("allocated", replay.allocated.peak, replay.lower_bounds)
+        reserved = curve_bytes("reserved", replay.reserved.peak, replay.lower_bounds)
         head = f"{device_name(number)}  peak {peak}, {reserved} reserved"
     return f"{head} (--device {device_argument(number)} shows more)"
 

@@ -2,6 +2,8 @@
 
 import logging
 import shlex
+import sys
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -14,15 +16,25 @@ from snapconv.cli.arguments import (
 )
 from snapconv.cli.program_end import ProgramEnded, lasting_until_exit
 from snapconv.cli.record_command import Simulated, launched, simulation_options
-from snapconv.cli.terminal import say, show_raised
+from snapconv.cli.terminal import print_lines, say, show_raised
 
 
 def watch(
     entry: Annotated[
-        str, typer.Argument(metavar="ENTRY", help="A training script; with -m, a module.")
-    ],
+        str | None,
+        typer.Argument(metavar="ENTRY", help="A training script; with -m, a module."),
+    ] = None,
     *,
     program: ProgramOptions,
+    pid: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Run nothing: have process N, which was started with `snapconv watch` or has "
+            "a MemoryCallback, write a capture now.",
+            min=1,
+        ),
+    ] = None,
     output: Annotated[
         str,
         output_option(
@@ -69,8 +81,14 @@ def watch(
     """Run a training script, and write a capture when its memory runs out.
 
     The script runs as it would with `python ENTRY ARGS`, with its own exit code. For every rank:
-    `torchrun --nproc-per-node 8 -m snapconv watch train.py`.
+    `torchrun --nproc-per-node 8 -m snapconv watch train.py`. A capture of this moment, from
+    another terminal: `snapconv watch --pid N`.
     """
+    if pid is not None:
+        _request(pid, entry)
+        return
+    if entry is None:
+        raise typer.BadParameter("give a script, or --pid", param_hint="ENTRY")
     from snapconv.recorder.options import NO_STEP
     from snapconv.recorder.record import watch as run
     from snapconv.recorder.recording import Recording
@@ -94,6 +112,7 @@ def watch(
         max_captures=max_captures,
         ranks=chosen,
         on_other_oom=all_ranks,
+        on_request=True,
     )
     with lasting_until_exit() as lifetime:
         lifetime.enter_context(set_variables(launch.environment))
@@ -104,14 +123,30 @@ def watch(
             simulation=simulation,
             simulation_parts=lifetime,
         )
-    ran_out = [path for path in recording.captures if "other-oom" not in path.name]
-    if ran_out:  # in this rank: that of another has its own say
-        is_job = all_ranks or "://" in output
-        question, captures = ("ranks", output) if is_job else ("oom", str(ran_out[0]))
-        say(f"memory ran out; next: snapconv {question} {shlex.quote(captures)}")
+    _say_what_is_next(recording.captures, output, is_job=all_ranks or "://" in output)
     if error is not None:  # last of all, where Python has it and people look
         show_raised(error)
     raise ProgramEnded(code, lifetime)
+
+
+def _say_what_is_next(captures: list[Path], output: str, *, is_job: bool) -> None:
+    """Name the question to ask where memory ran out in this rank: that of another has its own say."""
+    ran_out = [
+        path for path in captures if "oom-" in path.name and "other-oom" not in path.name
+    ]
+    if ran_out:
+        question, folder = ("ranks", output) if is_job else ("oom", str(ran_out[0]))
+        say(f"memory ran out; next: snapconv {question} {shlex.quote(folder)}")
+
+
+def _request(pid: int, entry: str | None) -> None:
+    """Have a process write a capture, and print its path."""
+    from snapconv.recorder.requests import request_capture
+
+    if entry is not None:
+        raise typer.BadParameter("a process that runs takes no script", param_hint="--pid")
+    for path in request_capture(pid):
+        print_lines([f"written: {path}"], sys.stdout)
 
 
 class _Stderr(logging.Handler):

@@ -41,7 +41,7 @@ class MemoryCallback(Callback):  # type: ignore[misc]  # without the library it 
         self._logs = logs
         self._output = output
         self._steps = steps
-        self._options = options
+        self._options = {"on_request": True} | options
         self._parts = ExitStack()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:

@@ -37,7 +37,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # without the libr
         self._logs = logs
         self._output = output
         self._steps = steps
-        self._options = options
+        self._options = {"on_request": True} | options
         self._parts = ExitStack()
 
     def on_train_begin(

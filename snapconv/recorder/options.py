@@ -64,6 +64,7 @@ class RecordingOptions:
     model: Any = None
     optimizer: Any = None
     on_other_oom: bool = False
+    on_request: bool = False
 
     @property
     def computes(self) -> bool:

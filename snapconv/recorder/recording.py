@@ -1,4 +1,4 @@
-"""``snapconv.recording``: captures from a job in production, of steps, an OOM or on a signal.
+"""``snapconv.recording``: captures from a job in production, of steps, an OOM or on request.
 
 It must not disturb the job: what fails here is logged as a warning and switches the recording off;
 it never reaches the job, nor stands in the way of the job's own exceptions. Needs torch and nothing
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from snapconv.errors import OutputError, SnapconvError
+from snapconv.errors import OutputError, RecorderError, SnapconvError
 from snapconv.guest.guard import Guard
 from snapconv.guest.script_signals import deferred_handlers
 from snapconv.guest.torch_surface import changed_notes
@@ -40,6 +40,7 @@ from snapconv.recorder.options import (
     Stacks,
 )
 from snapconv.recorder.program.script import Ended, ended_by
+from snapconv.recorder.requests import Requests
 from snapconv.recorder.schedule import Part
 
 _LOG = logging.getLogger("snapconv")
@@ -48,7 +49,7 @@ _TOLD: set[str] = set()
 
 
 class ChosenCaptures:
-    """The policy of a job: captures of steps, of an OOM, on a signal, or of a whole block."""
+    """The policy of a job: captures of steps, of an OOM, on request, or of a whole block."""
 
     upload: Upload | None = None
     counts_by_hand = is_signalled = False
@@ -74,6 +75,8 @@ class ChosenCaptures:
             driver.parts.callback(_listen_to_signal(driver.options.on_signal, self))
         if driver.options.on_other_oom:
             self._listen_to_ranks(driver)
+        if driver.options.on_request:
+            self._listen_to_requests(driver)
         driver.begin_iteration()
 
     def _listen_to_ranks(self, driver: Driver) -> None:
@@ -89,6 +92,21 @@ class ChosenCaptures:
 
         self._shared_oom = SharedOom(driver.options.output, capture_state)
         driver.parts.callback(self._shared_oom.close)
+
+    def _listen_to_requests(self, driver: Driver) -> None:
+        """Write a capture where another process of this user asks for one, in another thread."""
+        capture = partial(self.capture, is_other_thread=True)
+
+        def answer() -> list[Path]:
+            n_before = len(self.captures)
+            ended = Ended("complete", "requested by another process")
+            driver.run_in_turn(capture, driver, "requested", ended)
+            return self.captures[n_before:]
+
+        try:
+            driver.parts.callback(Requests(answer).close)
+        except RecorderError as error:  # the job's other captures do not need it
+            _LOG.info("snapconv: requests are not answered: %s", error)
 
     def cuda_started(self, driver: Driver) -> bool:
         """Leave a history that is on already as the job wants it."""
@@ -221,6 +239,7 @@ class Recording:
         include: Collection[str] = (),
         ranks: Collection[int] = (),
         on_other_oom: bool = False,
+        on_request: bool = False,
     ) -> None:
         if on_other_oom:
             stacks = "python"  # names of C++ take longer than the job has
@@ -241,6 +260,7 @@ class Recording:
             max_entries=max_entries,
             max_captures=max_captures,
             on_other_oom=on_other_oom,
+            on_request=on_request,
         )
         self._policy = ChosenCaptures()
         self._guard = Guard()  # of the work before there is a driver

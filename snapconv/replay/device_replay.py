@@ -171,7 +171,7 @@ class Replay:
     """One device, replayed. All bytes; see Curve for the moments.
 
     ``requested`` and ``active`` count until free_completed, ``allocated`` until free_requested, as
-    torch's own statistics do; ``reserved`` moves with the segments. ``at_least`` names the curves
+    torch's own statistics do; ``reserved`` moves with the segments. ``lower_bounds`` names the curves
     that are lower bounds. ``n_missing_events`` counts allocs and frees that must have been but are
     not in the trace, within it.
     """
@@ -185,7 +185,7 @@ class Replay:
     size_check: SizeCheck
     n_missing_events: int
     notes: tuple[Note, ...]
-    at_least: frozenset[str] = frozenset()
+    lower_bounds: frozenset[str] = frozenset()
 
 
 @stage
@@ -213,7 +213,7 @@ def replay(snapshot: Snapshot, device: DeviceSnapshot) -> Replay:
         size_check=check,
         n_missing_events=lifetimes.n_orphan_frees + lifetimes.n_implicit_frees,
         notes=(),
-        at_least=frozenset(lower_bounds),
+        lower_bounds=frozenset(lower_bounds),
     )
     has_allocator = snapshot.era.backend != NO_ALLOCATOR
     frames = snapshot.stacks.frames
@@ -443,14 +443,14 @@ def _segments_note(device: DeviceSnapshot, result: Replay) -> Note | None:
             "reserved bytes would fall below zero: events are missing, and the figures are "
             "too low"
         )
-        return Note("negative-bytes", message) if result.at_least else None
+        return Note("negative-bytes", message) if result.lower_bounds else None
     basis = "every free in its trace has an alloc, so memory is replayed from nothing"
     if device.source is SegmentSource.PART_OF_TRACE:
         basis = (
             "its trace begins with memory in use that it does not show: every figure "
             "is a lower bound"
         )
-    elif result.at_least:
+    elif result.lower_bounds:
         basis += (
             "; the trace has no segments either, so reserved bytes are at least what was "
             "in use"

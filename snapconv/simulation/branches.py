@@ -322,21 +322,21 @@ class ValuesRead:
 
     def notes(self) -> tuple[Note, ...]:
         """List the reads of values that were not computed, or are other ranks' own."""
-        of_others = _note_of_reads(
+        others_note = _note_of_reads(
             "values-of-other-ranks",
             "values of other ranks were read at {lines}; they are taken to hold what this rank holds",
             self._reads_of_others,
             "; on the GPUs the program may go another way at {lines}",
             self._decided_by_others,
         )
-        not_computed = _note_of_reads(
+        own_note = _note_of_reads(
             "values-not-computed",
             "values that were not computed were read at {lines}; numbers read as 0, or as assumed",
             self._reads,
             "; the peak may be too low: such a value decides at {lines}",
             self._doubted,
         )
-        return (*of_others, *not_computed)
+        return (*others_note, *own_note)
 
 
 def _note_of_reads(

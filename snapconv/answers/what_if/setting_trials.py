@@ -308,7 +308,7 @@ def _estimates(
         yield "the oldest events are lost, and with them what they did to fragmentation"
     if request.one_stream:
         yield f"{ONE_STREAM}: requests and frees keep their order"
-    if "allocated" in analysis.replay.at_least:
+    if "allocated" in analysis.replay.lower_bounds:
         yield "the file has no segments, and what was in use before its trace counts only in part"
 
 

@@ -1,10 +1,13 @@
 """``snapconv watch``: a program runs as it would alone, and leaves a capture where its memory runs out."""
 
 import logging
+import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,8 @@ torch = pytest.importorskip("torch")
 
 import snapconv  # noqa: E402  # after the skip
 from snapconv.cli.app import main  # noqa: E402
-from snapconv.recorder import environment  # noqa: E402
+from snapconv.errors import RecorderError  # noqa: E402
+from snapconv.recorder import environment, requests  # noqa: E402
 from snapconv.simulation import SimulationOptions, simulated  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
@@ -129,3 +133,76 @@ def test_a_program_without_torch_runs_as_it_is(tmp_path):
 
 def test_a_program_that_is_not_there_is_our_error(watch):
     assert main(["watch", "missing.py"]) == 6
+
+
+WAITS = """
+import time, torch
+held = torch.zeros(3 << 20, device="cuda")
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def waiting(tmp_path):
+    """A program that waits and takes no step, under ``watch``, with a folder for requests of its own."""
+    (tmp_path / "serve.py").write_text(WAITS, encoding="utf-8")
+    command = [sys.executable, "-m", "snapconv", "watch", "--simulate", "serve.py"]
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, encoding="utf-8"
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+def test_another_process_asks_for_a_capture_now(waiting, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert main(["watch", "--pid", str(waiting.pid)]) == 0
+    path = Path(capsys.readouterr().out.removeprefix("written: ").strip())
+    assert path == tmp_path / "captures" / "requested-000000.capture"
+    snapshot = pickle.loads((path / "snapshot.pickle").read_bytes())
+    (block,) = snapshot["segments"][0]["blocks"][:1]
+    assert (block["state"], block["requested_size"]) == ("active_allocated", 12 << 20)
+    assert snapshot["snapconv"]["ended"]["detail"] == "requested by another process"
+
+
+def test_a_program_that_ends_answers_no_more_requests(waiting, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    waiting.terminate()
+    waiting.wait()
+    assert main(["watch", "--pid", str(waiting.pid)]) == 3
+    assert "answers no requests: start it with `snapconv watch`" in capsys.readouterr().err
+    (folder,) = tmp_path.glob("snapconv-requests*")
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders of Windows are each user's own")
+def test_a_folder_in_which_others_may_write_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / f"snapconv-requests-{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(RecorderError, match="is not a folder of this user alone"):
+        requests.Requests(list)
+    (folder / str(os.getpid())).mkdir()
+    with pytest.raises(RecorderError, match="is not a folder of this user alone"):
+        requests.request_capture(os.getpid())
+
+
+def test_a_process_that_gives_no_answer_is_not_waited_for_forever(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    answering = requests.Requests(lambda: time.sleep(2) or [])
+    with pytest.raises(RecorderError, match="wrote no capture within 1 s"):
+        requests.request_capture(os.getpid(), longest_s=1)
+    with pytest.raises(RecorderError, match="another recording of this process"):
+        requests.Requests(list)
+    answering.close()
+    requests.Requests(list).close()
+
+
+def test_a_process_to_ask_takes_no_script(capsys):
+    assert main(["watch", "--pid", "1", "train.py"]) == 2
+    assert main(["watch"]) == 2
+    assert "give a script, or --pid" in capsys.readouterr().err

@@ -58,7 +58,7 @@ def test_a_whole_trace_gives_the_true_curves_and_a_part_of_one_no_more(history, 
             assert curve.at(event) == right if is_whole else curve.at(event) <= right
     if is_whole:
         assert device.source is not SegmentSource.PART_OF_TRACE
-        assert not found.at_least
+        assert not found.lower_bounds
 
 
 def test_a_trace_in_which_every_free_has_its_alloc_begins_with_nothing(file):
@@ -77,7 +77,7 @@ def test_a_trace_without_segments_of_its_own_gives_a_lower_bound_of_what_is_rese
     builder = TraceBuilder().segment(32 * MIB, traced=False).alloc(16 * MIB).free().alloc(MIB)
     found = device_of(builder, file)
     assert found.replay.allocated.peak == found.replay.reserved.peak == 16 * MIB
-    assert found.replay.at_least == {"reserved"}
+    assert found.replay.lower_bounds == {"reserved"}
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_a_trace_without_segments_of_its_own_gives_a_lower_bound_of_what_is_rese
 def test_a_trace_that_shows_memory_of_before_it_gives_lower_bounds(builder, keep, file):
     found = device_of(builder, file, keep=keep)
     if keep == 1:  # nothing shows that there was a segment: only what was reserved is a lower bound
-        assert found.replay.at_least == {"reserved"}
+        assert found.replay.lower_bounds == {"reserved"}
         return
-    assert found.replay.at_least == set(CURVES)
+    assert found.replay.lower_bounds == set(CURVES)
     assert found.history.reason.endswith(
         "; the file has no segments, so every figure is a lower bound"
     ) or ("; the file has no segments, so every figure is a lower bound; " in found.history.reason)
@@ -111,5 +111,5 @@ def test_a_trace_that_returned_all_its_segments_agrees_with_a_file_without_any(f
     builder.event("segment_free", addr=ADDR, size=2 * MIB)
     found = device_of(builder, file, keep=4)
     assert found.device.source is SegmentSource.FILE
-    assert not found.replay.at_least
+    assert not found.replay.lower_bounds
     assert found.replay.reserved.start == 2 * MIB
