@@ -203,6 +203,10 @@ WEIGHTS_IN_PARTS = (
     "load the weights in fewer bytes (bf16, 8 or 4 bits), or spread them over GPUs or the CPU: a "
     "smaller batch does not help while weights are loaded"
 )
+SHARDS = (
+    "more of ZeRO's states on the CPU (offload_optimizer, offload_param) or on more GPUs: a "
+    "smaller batch does not help while DeepSpeed puts the shards on the device"
+)
 # Where no frame says it either: what a person or a log says around the message of when it came.
 _SOME = r"(?:about|around|only|exactly|always)? ?(?:a few|several|some|many|\d{1,7}k?(?:-\d{1,7})?)"
 _RUNS = (
@@ -315,8 +319,7 @@ PHASES = (
     (
         _IN + r"(?:_create_fp(?:16|32)_\w{0,12}partitions\w{0,30}|_setup_for_real_optimizer"
         r"|_create_fp16_sub_groups|_configure_zero_optimizer)|single_grad_partition=torch\.zeros\(",
-        "more of ZeRO's states on the CPU (offload_optimizer, offload_param) or on more GPUs: a "
-        "smaller batch does not help while DeepSpeed puts the shards on the device",
+        SHARDS,
     ),
     (
         r"fsdp[/\\]\w{1,40}"

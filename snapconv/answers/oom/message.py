@@ -729,7 +729,13 @@ def _step_where(answer: MessageAnswer, log: CompactText, start: int, text: str) 
     is_own_request = answer.cause == OomCause.TOO_LARGE or step.startswith(SHAPES)
     if is_own_request and squeezed(MOVING).search(above):
         return MOVED_AT_ONCE
-    is_cut = answer.verdict is None and _phase_step(log.text, start) == LESS
+    phase = _phase_step(log.text, start)
+    # Next to no memory comes free while weights are loaded: a setting gains as little.
+    cached_bytes = answer.unallocated_bytes or 0
+    is_little = cached_bytes < _LEAST_NOTABLE * (answer.message.reserved_bytes or 0)
+    if answer.cause == OomCause.FRAGMENTED and is_little and phase == WEIGHTS_IN_PARTS:
+        return "{less}"
+    is_cut = answer.verdict is None and phase == LESS
     return "{less}" if is_cut and _words_around(log, start) else step
 
 

@@ -13,6 +13,7 @@ from snapconv.answers.oom.allocator_messages import (
     LOADING,
     NEXT_STEPS,
     SHAPES,
+    SHARDS,
     WRONG_SIZE,
 )
 from snapconv.answers.oom.verdict import OomCause
@@ -197,7 +198,7 @@ _NOT_AUTOTUNED = (
 _ENDED = r"(?:error|exception): |terminate called|core dumped"
 # What TensorFlow logs of its pool before an error, and XLA of its own.
 _POOL_FIGURES = (
-    r"(?<![a-z])limit: <allowed> in_?use: <allocated>(?: max_?in_?use: <peak>)?"
+    r"(?<![a-z])limit: (?:0(?!\d)|<allowed>) in_?use: <allocated>(?: max_?in_?use: <peak>)?"
     r"(?: num_?allocs: \d{1,15} max_?alloc_?size: <largest_request>)?"
 )
 _TENSORFLOW_POOL = (
@@ -525,7 +526,10 @@ _KINDS = (
         ),
         needs=(_OUT_OF_MEMORY,),
         unless=(r"captur\w{0,8} finished|application startup complete",),
-        also=("gpu <device> has a total",),
+        also=(
+            "gpu <device> has a total",
+            r"total_gpu_memory \(<total>\) x gpu_memory_utilization \(<utilization>\) = <wanted>",
+        ),
         means=(
             "captured CUDA graphs took the memory that vLLM's share (weights and KV "
             "cache) left free"
@@ -688,6 +692,7 @@ _KINDS = (
         seen=(
             "no enough blocks for `?session_len`? \\(<length>\\), `?session_len`? truncated to "
             "<fits>",
+            "`?session_len`? truncated to <fits> due to limited kv cache memory",
         ),
         means="a warning: the KV cache of LMDeploy has no room for one session of the length that "
         "was set, and its sessions become as long as the cache allows",
@@ -856,6 +861,28 @@ _KINDS = (
         next_step="a smaller micro batch or shorter sequences, or smaller ZeRO buckets "
         "(reduce_bucket_size, stage3_max_live_parameters); get_accelerator().empty_cache() in "
         "the loop makes all ranks flush at the same time",
+        cause=OomCause.WARNING,
+    ),
+    MessageKind(
+        "DeepSpeed's shards",
+        seen=(
+            r"before (?:creating fp(?:16|32) partitions|initializing optimizer states) ?:? "
+            r"\d{0,4}ma[\d.]{1,9}gb(?!.{0,8000}?(?:before|after) (?:creating fp|initializing opt))",
+        ),
+        needs=(_OUT_OF_MEMORY,),
+        means="DeepSpeed was putting the shards of the model's states on the device",
+        next_step=SHARDS,
+        leads=True,
+    ),
+    MessageKind(
+        "the labels of YOLOX",
+        level=2,
+        seen=(
+            "oom runtimeerror is raised due to the huge memory cost during label assignment",
+        ),
+        means="a warning: the GPU had no room for the comparison of all boxes that assigns labels; "
+        "YOLOX, or a program made from it, goes on with this batch on the CPU, which is slow",
+        next_step="nothing, where it is rare; else a smaller batch or smaller images",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -1405,11 +1432,7 @@ _KINDS = (
     MessageKind(
         "TensorFlow's asynchronous allocator",
         seen=("cumemallocasync failed to allocate <tried>",),
-        also=(
-            "free memory/total memory: <free>/<total>",
-            "stats: limit: <limit>",
-            "(?<!max)inuse: <used>",
-        ),
+        also=("free memory/total memory: <free>/<total>", _POOL_FIGURES),
         means=(
             "the GPU had less memory left than TensorFlow requested; this process and "
             "others hold the rest"
@@ -2134,6 +2157,7 @@ _KINDS = (
         seen=(
             r"(?:std::)?bad_?alloc(?:ation)?: (?:cuda|hip)error(?:memoryallocation|outofmemory)",
             "thrust::system::detail::bad_alloc",
+            "thrust::system::system_error.{0,80}?out of memory",
         ),
         unless=("rmm|cudf|cuml|rapids|xgboost|on worker \\d|free memory: ",),
         means="Thrust, a CUDA library that extensions of torch use (point clouds, "
@@ -2646,8 +2670,9 @@ _KINDS = (
         ),
         means="a warning: the model is larger than the limit of locked memory, so the "
         "system may swap parts of it out",
-        next_step="nothing, if it is fast enough; else raise the limit (`ulimit -l "
-        "unlimited` before the start), or leave out --mlock",
+        next_step="nothing, if the model loads and is fast enough; else raise the limit (`ulimit "
+        "-l unlimited` before the start), or leave out --mlock. An error after it has a reason of "
+        "its own",
         cause=OomCause.WARNING,
     ),
     MessageKind(
@@ -2965,10 +2990,7 @@ _KINDS = (
             r"error occurred when executing \w{1,60}: allocation on device",
         ),
         unless=("forge",),
-        means=(
-            "ComfyUI caught torch's out of memory, and shows no figures where "
-            "cudaMallocAsync has none"
-        ),
+        means="the models and the intermediate results of a step have to fit on the GPU together",
         next_step="a smaller image, fewer frames or a quantized model; start with --lowvram",
         leads=True,
     ),
@@ -5945,17 +5967,21 @@ _KINDS = (
         cause=OomCause.HOST,
     ),
     MessageKind(
-        "a killed container (OOMKilled false)",
+        "a container that was killed below its limit",
         backend="host",
         level=2,
         seen=(
             r"exit ?code\W{1,4}137(?!\d).{0,200}?oomkilled\W{1,4}false",
             r"oomkilled\W{1,4}false.{0,200}?exit ?code\W{1,4}137(?!\d)",
+            # Kubernetes writes OOMKilled where the limit was the reason.
+            r"(?:last state|state): terminated reason: error exit code: 137(?!\d)",
         ),
         means="the container was killed (SIGKILL), but not at its own memory limit: by `docker "
-        "stop`, by a health check, or by the kernel because the machine's memory ran out",
+        "stop`, by a health check (a probe of Kubernetes), or by the kernel because the machine's "
+        "memory ran out",
         next_step="`dmesg | grep -i kill` on the host shows whether the kernel did it: "
-        "if so, use less host memory; if not, look for what stopped the container",
+        "if so, use less host memory; if not, look for what stopped the container (`docker "
+        "events`, `kubectl describe pod`)",
         cause=OomCause.UNKNOWN,
     ),
     MessageKind(

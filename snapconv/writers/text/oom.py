@@ -291,6 +291,8 @@ def _message_title(answer: MessageAnswer) -> str:
     # No device is named if the text does not say whose memory it was.
     backend = "" if answer.backend == "device" else f"{answer.backend} "
     title = _OTHER_TITLES.get(answer.cause, f"{backend}out of memory{device}")
+    if answer.backend == "host" and answer.cause == OomCause.UNKNOWN:
+        title = "out of memory on the host, or another cause"
     rank = f" ({answer.rank})" if answer.rank else ""
     return f"{title}{rank}: {answer.cause if answer.verdict else answer.kind}"
 

@@ -1631,6 +1631,22 @@ def test_a_remedy_of_a_web_ui_stands_once_beside_a_setting():
     assert (step.count("a smaller image"), step.count("--lowvram")) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("reserved", "begin"), [(11 * GIB + 200 * MIB, "load the weights"), (12 * GIB, "set PYTORCH")]
+)
+def test_little_cached_memory_is_no_reason_for_a_setting_while_weights_are_loaded(reserved, begin):
+    frames = 'File "module.py", line 987, in convert\nFile "module.py", line 5, in _apply\n'
+    found = explain_message(frames + from_2_1(20 * MIB, 13 * GIB, 18 * MIB, 11 * GIB, reserved))
+    assert found.cause == "fragmented"
+    assert found.next_step.startswith(begin)
+
+
+def test_what_may_have_killed_a_container_is_no_lack_of_memory_in_the_first_line():
+    text = "Last State: Terminated\n Reason: Error\n Exit Code: 137\n"
+    first = next(message_lines(explain_message(text)))
+    assert first.startswith("out of memory on the host, or another cause: ")
+
+
 def test_a_model_that_is_being_loaded_has_the_step_for_that_alone():
     loading = 'File "/invokeai/x.py", line 3, in load\nFile "module.py", line 9, in _apply\n'
     figures = (20 * MIB, 2 * GIB, MIB, GIB, GIB + 50 * MIB)

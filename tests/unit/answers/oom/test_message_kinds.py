@@ -2040,6 +2040,57 @@ TEXTS = (
         "fewer layers on the GPU",
     ),
     (
+        # Kubernetes would call it OOMKilled at the limit.
+        "    Last State:  Terminated\n      Reason:  Error\n      Exit Code:  137\n",
+        "a container that was killed below its limit",
+        UNKNOWN,
+        {},
+        "`dmesg | grep -i kill`",
+    ),
+    (
+        "terminate called after throwing an instance of 'thrust::system::system_error'\n  what():  "
+        "parallel_for failed: out of memory",
+        "Thrust",
+        FULL,
+        {},
+        "fewer points",
+    ),
+    (
+        "ERROR | yolox.models.yolo_head:get_losses:333 - OOM RuntimeError is raised due to the huge "
+        "memory cost during label assignment. CPU mode is applied in this batch.",
+        "the labels of YOLOX",
+        WARNING,
+        {},
+        "nothing, where it is rare",
+    ),
+    (
+        "[INFO] [utils.py:829:see_memory_usage] After creating fp16 partitions: 7\n"
+        "[INFO] [utils.py:830:see_memory_usage] MA 12.5 GB  Max_MA 12.5 GB\n"
+        "[INFO] [utils.py:829:see_memory_usage] Before creating fp32 partitions\n"
+        "[INFO] [utils.py:830:see_memory_usage] MA 12.5 GB  Max_MA 12.5 GB\n"
+        "RuntimeError: CUDA error: out of memory",
+        "DeepSpeed's shards",
+        FULL,
+        {},
+        "more of ZeRO's states on the CPU",
+    ),
+    (
+        "[TM][WARNING] `session_len` truncated to 4352 due to limited KV cache memory",
+        "LMDeploy's shorter sessions",
+        WARNING,
+        {"fit": 4352},
+        "nothing, where that length is enough",
+    ),
+    (
+        "the current vLLM instance can use total_gpu_memory (22.00GiB) x gpu_memory_utilization "
+        "(0.75) = 16.50GiB\nvllm/worker.py\nFile torch/cuda/graphs.py, line 84, in capture_end\n"
+        "RuntimeError: CUDA error: out of memory",
+        "graph capture in vLLM",
+        FULL,
+        {"total": 22 * GIB, "the setting's share": 0.75, "wanted by the setting": gib(16.5)},
+        "lower --gpu-memory-utilization",
+    ),
+    (
         "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
         "SGLang's start",
         LIMITED,
@@ -5691,7 +5742,7 @@ TEXTS = (
     ),
     (
         'State:{\nDead:false,\nError:"",\nExitCode:137,\nOOMKilled:false,\n}',
-        "a killed container (OOMKilled false)",
+        "a container that was killed below its limit",
         UNKNOWN,
         {},
         "`dmesg | grep -i kill`",
@@ -6022,7 +6073,14 @@ TEXTS = (
         "MaxInUse:                   49152",
         "TensorFlow's asynchronous allocator",
         FULL,
-        {"tried": 4096, "free": 1024, "total": 65536, "the limit": 32768, "used": 40960},
+        {
+            "tried": 4096,
+            "free": 1024,
+            "total": 65536,
+            "allowed": 32768,
+            "allocated": 40960,
+            "allocated at most": 49152,
+        },
         "stop the other processes",
     ),
     (
