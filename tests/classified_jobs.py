@@ -58,9 +58,11 @@ ADD_TO_GRADIENT = (
     frames(cpp("torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)")) + ENGINE
 )
 DESTROYED = frames(cpp("torch::autograd::generated::MulBackward0::~MulBackward0()")) + MAIN
+LEAF_DROPPED = frames(cpp("torch::autograd::AccumulateGrad::release_resources()")) + DESTROYED
 DESTROYED_IN_FORWARD = DESTROYED[:1] + FORWARD
 STEP = frames(("_multi_tensor_adamw", f"{TORCH}/optim/adamw.py")) + MAIN
 ZERO_GRAD = frames(("zero_grad", f"{TORCH}/optim/optimizer.py")) + MAIN
+RELEASE_IN_ZERO_GRAD = RELEASE[:1] + ZERO_GRAD
 COMPILED_FILE = f"/tmp/torchinductor_me/ab/c{'a' * 51}.py"
 # A compiled backward; torch puts the lines that it was made of behind its frame.
 COMPILED_LAYERS = frames(("call", COMPILED_FILE)) + CALL

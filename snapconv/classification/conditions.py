@@ -245,6 +245,13 @@ def begins_in_backward(features: Features) -> bool:
 
 
 @feature_condition
+def has_several_backwards(features: Features) -> bool:
+    """Tell whether a backward follows another: what forward kept for the first is gone then."""
+    phase = features.phases.phase
+    return bool(np.count_nonzero(has_code(phase[run_starts(phase)], Phase.BACKWARD)) > 1)
+
+
+@feature_condition
 def ends_out_of_memory(features: Features) -> bool:
     """Tell whether nothing follows a failed allocation."""
     return features.phases.ends_in_oom
@@ -524,19 +531,34 @@ _SAVED_SHARE, _SAVED_LINES, _MAYBE_LINES = 0.4, 6, 4
 def saves(decided: Decided) -> int:
     """Return how surely forward keeps results for a backward that the trace does not have.
 
+    A checkpoint runs again in a backward.
+    """
+    n_lines, share = decided.shared(_kept_results)
+    if n_lines >= _SAVED_LINES or (n_lines > 1 and share > _SAVED_SHARE):
+        return SURELY
+    if decided.features.made_through(Role.CHECKPOINTED).any():
+        return SURELY
+    return MAYBE if n_lines >= _MAYBE_LINES else NOT
+
+
+def _kept_results(decided: Decided) -> tuple[int, float]:
+    """Return how many lines of forward keep results, and which share of the bytes of all results.
+
     Caches are no such results, and what is filled with zeros is none.
     """
     features = decided.features
     is_cache = features.made_through(Role.CACHE_UPDATE) | lengthened.column(decided)
     results = features.in_forward & ~is_cache & ~features.made_through(Role.ZEROS)
     live = results & features.is_live_at_dump
-    if not live.any():
-        return NOT
     share = features.sizes[live].sum() / max(1, features.sizes[results].sum())
-    n_lines = len(distinct(features.allocations.stack_id[live]))
-    if n_lines >= _SAVED_LINES or (n_lines > 1 and share > _SAVED_SHARE):
-        return SURELY
-    return MAYBE if n_lines >= _MAYBE_LINES else NOT
+    return len(distinct(features.allocations.stack_id[live])), float(share)
+
+
+@Condition
+def several_lines_keep(decided: Decided) -> bool:
+    """Tell whether several lines of forward keep results: one may hold what it returns."""
+    n_lines, _ = decided.shared(_kept_results)
+    return n_lines > 1
 
 
 @Condition

@@ -25,6 +25,7 @@ from snapconv.classification.conditions import (
     has_cpp_frames,
     has_next_backward,
     has_no_frames,
+    has_several_backwards,
     in_use_when_memory_ran_out,
     infers,
     is_copied_or_filled,
@@ -64,6 +65,7 @@ from snapconv.classification.conditions import (
     preexisting_outside,
     reaches_backward,
     replaces_weights,
+    several_lines_keep,
     several_times_weights,
     shows_phases,
     size_of_new_state,
@@ -112,6 +114,11 @@ _BY_BACKWARD = Reason(
     "freed-by-backward",
     "made in forward, outside of modules before backward, or before the trace; freed by the engine",
 )
+_LEAF = Reason(
+    "dropped-with-its-accumulation",
+    "dropped by the node that accumulates the gradient of a leaf, which has the leaf: data whose "
+    "gradient is wanted, or that gradient",
+)
 _BEFORE_BACKWARD = Reason("freed-before-backward", "made in forward, freed before backward")
 
 _FILLED_CACHE = Reason(
@@ -120,6 +127,12 @@ _FILLED_CACHE = Reason(
     "and values of layers, written in place",
 )
 
+# Of a graph from before the trace that a gradient has held, forward or backward made it.
+_dropped_with_gradient = (
+    is_older & freed_through(Role.ZERO_GRAD) & freed_through(Role.RELEASE)
+)
+# A forward makes leaves of its results too, whose gradients are wanted.
+_is_leaf = freed_through(Role.LEAF) & ~made_in_forward
 _made_by_backward = made_by_engine & made_in_backward
 _built = made_outside & precedes_first_backward
 _made_between_modules = made_mid_forward & (~feeds_module | has_cpp_frames)
@@ -128,6 +141,8 @@ _batch_still_there = (
     (may_be_input | preexisting_outside) & is_live_at_dump & ~made_in_bulk & shows_phases
 )
 _batch_still_there &= ~made_for_every_parameter
+# In a forward whose backward is yet to come, only the loss uses it: it may be a cast of the result.
+_follows_the_model = ~(feeds_module | has_next_backward | precedes_any_forward)
 # In an unfinished forward, what was computed between modules is no data.
 _like_batch = (is_copied_or_filled & feeds_module) | (
     (is_copied_or_filled | feeds_module) & (has_next_backward | precedes_any_forward)
@@ -177,10 +192,48 @@ FACTS = (
         & is_freed_by_engine
         & ~made_in_bulk,
     ),
+    Fact(
+        Category.UNKNOWN,
+        Reason(
+            "graph-of-a-gradient",
+            "from before the trace, and dropped in zero_grad with the graph of a gradient, which has "
+            "results of forward and of backward",
+        ),
+        _dropped_with_gradient,
+        Evidence.NONE,
+    ),
+    Fact(
+        GRADIENT,
+        Reason(
+            "kept-by-a-gradient",
+            "made in backward, and dropped in zero_grad with the graph of a gradient",
+        ),
+        made_by_engine & freed_through(Role.ZERO_GRAD) & freed_through(Role.RELEASE),
+        BY_FREE,
+        follows_phases=False,
+    ),
+    Fact(
+        GRADIENT,
+        _LEAF,
+        _is_leaf & made_by_engine,
+        BY_FREE,
+        follows_phases=False,
+    ),
+    Fact(
+        INPUT,
+        _LEAF,
+        _is_leaf & may_be_input,
+        BY_FREE,
+        follows_phases=False,
+    ),
     FrameFact(
         ACTIVATION,
         Role.RELEASE,
-        ~made_through(Role.OPTIMIZER) & ~made_in_step & ~is_freed_in_own_forward,
+        ~made_through(Role.OPTIMIZER)
+        & ~made_in_step
+        & ~is_freed_in_own_forward
+        & ~_dropped_with_gradient
+        & ~_is_leaf,
         is_free_site=True,
     ),
     Fact(
@@ -193,7 +246,9 @@ FACTS = (
     Fact(
         GRADIENT,
         _ZERO_GRAD,
-        may_be_gradient & (freed_through(Role.ZERO_GRAD) | freed_through(Role.SET_GRAD)),
+        may_be_gradient
+        & (freed_through(Role.ZERO_GRAD) | freed_through(Role.SET_GRAD))
+        & ~freed_through(Role.RELEASE),
         BY_FREE,
         follows_phases=False,
     ),
@@ -336,7 +391,12 @@ FACTS = (
         probability=0.9,
     ),
     # --- made in forward
-    Fact(INPUT, _BATCH, _may_be_batch & is_copied_or_filled, BY_FRAMES),
+    Fact(
+        INPUT,
+        _BATCH,
+        _may_be_batch & is_copied_or_filled & ~_follows_the_model,
+        BY_FRAMES,
+    ),
     Fact(
         ACTIVATION,
         _BY_BACKWARD,
@@ -362,7 +422,7 @@ FACTS = (
         made_through(Role.CACHE_UPDATE)
         & ~has_next_backward
         & (
-            outlives_forward
+            (outlives_forward & ~surely_saves)
             | continued
             | outlives_a_token
             | (
@@ -396,9 +456,13 @@ FACTS = (
         ACTIVATION,
         Reason(
             "made-in-forward-and-live-at-dump",
-            "made in forward, never freed, and no backward follows",
+            "made in forward, never freed, and no backward follows, where several lines keep results",
         ),
-        made_in_forward & ~is_freed & is_live_at_dump & ~has_next_backward,
+        made_in_forward
+        & ~is_freed
+        & is_live_at_dump
+        & ~has_next_backward
+        & (trains | several_lines_keep | made_through(Role.CHECKPOINTED)),
     ),
     Fact(
         ACTIVATION,
@@ -503,7 +567,11 @@ LATER = (
         twice_as_large & precedes_first_backward & is_live_at_dump & size_of_new_state,
         BY_SIZES,
     ),
-    Fact(ACTIVATION, _INTO_BACKWARD, preexisting_in_forward),
+    Fact(
+        ACTIVATION,
+        _INTO_BACKWARD,
+        preexisting_in_forward & ~(is_live_at_dump & has_several_backwards),
+    ),
     Fact(
         CACHE,
         _FILLED_CACHE,

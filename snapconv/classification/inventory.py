@@ -140,6 +140,8 @@ class Bits:
     rare_variant: float = 4.0
     # Nothing is trained, by whether forward saves for a backward: not, maybe, surely.
     untrained: tuple[float, float, float] = (0.0, 4.0, 9.0)
+    # Something is trained, though no forward saves: activations may be elsewhere, or computed again.
+    unseen_training: float = 8.0
     # --- for a size whose blocks are not as many as the hypothesis says
     # Its parameters are of another kind than most.
     other_kind: float = 1.0
@@ -165,8 +167,9 @@ BITS = Bits()
 
 def hypotheses(job: Job) -> Iterator[tuple[Hypothesis, float]]:
     """Go through the hypotheses, each with the bits of its rarity."""
-    if job.sizes or job.is_training or job.saves:
-        yield from _training_hypotheses(job)
+    is_shown = bool(job.sizes or job.is_training or job.saves)
+    for hypothesis, bits in _training_hypotheses(job):
+        yield hypothesis, bits + (0.0 if is_shown else BITS.unseen_training)
     if job.is_training:
         return
     bits = BITS.untrained[job.saves]

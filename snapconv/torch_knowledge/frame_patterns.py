@@ -18,7 +18,7 @@ Role = IntEnum("Role", (
     "CACHE", "COMPILED", "PINNED_BATCH", "OFFLOADED", "CACHE_UPDATE", "STATES",
     "COLLECTED", "REPLICA", "SCATTERED", "NAMED_WEIGHTS", "NAMED_CACHE", "ACCUMULATION",
     "LAYER", "SET_GRAD", "LOADED", "GATHERED", "IN_PLACE", "CAST", "UNCACHED",
-    "COLLECTOR", "CHECKPOINTED", "ADAPTED", "PARAMETRIZED", "BUCKET", "ROOT",
+    "COLLECTOR", "CHECKPOINTED", "ADAPTED", "PARAMETRIZED", "BUCKET", "ROOT", "LEAF",
 ), start=0)  # fmt: skip
 
 
@@ -119,6 +119,13 @@ FRAME_RULES = (
         function=r"Backward\d*::~|^torch::autograd::deleteNode",
         reason="the graph is freed without a backward pass, and its saved tensors with it",
         seen="2.0-2.13; seen 2.5-2.7",
+    ),
+    FrameRule(
+        "leaf-dropped",
+        Role.LEAF,
+        function=r"^torch::autograd::AccumulateGrad::(release_\w+|~AccumulateGrad)\(",
+        reason="the node that accumulates a leaf's gradient goes, and with it the leaf",
+        seen="2.0-2.13; seen 2.13",
     ),
     FrameRule(
         "optimizer-file",

@@ -136,6 +136,11 @@ alloc ENGINE, free ZERO_GRAD -> freed-in-zero-grad gradient free_site
 does ENGINE, alloc MAIN, does STEP, free ZERO_GRAD -> freed-in-zero-grad gradient free_site
 older NO_FRAMES, free ZERO_GRAD -> freed-in-zero-grad gradient free_site
 older NO_FRAMES, begin zero_grad, free MAIN, end zero_grad -> freed-in-zero-grad gradient annotation
+older NO_FRAMES, free RELEASE_IN_ZERO_GRAD -> graph-of-a-gradient unknown none
+alloc ENGINE, does STEP, free RELEASE_IN_ZERO_GRAD -> kept-by-a-gradient gradient free_site
+alloc FORWARD, alloc MAIN, does FORWARD, does ENGINE, free RELEASE,
+    free LEAF_DROPPED -> dropped-with-its-accumulation input free_site
+alloc ENGINE, does STEP, free LEAF_DROPPED -> dropped-with-its-accumulation gradient free_site
 begin step, alloc MAIN, end step -> made-in-step-and-kept optimizer_state annotation
 alloc STEP, does STEP, does FORWARD -> made-in-step-and-kept optimizer_state frames
 alloc STEP, does STEP, does FORWARD, free MAIN -> made-in-step-and-kept optimizer_state frames
@@ -171,6 +176,9 @@ alloc LOSS, free ENGINE -> freed-by-backward activation free_site
 alloc MAIN, does ENGINE, free ENGINE -> freed-by-backward activation free_site
 alloc FORWARD, does ENGINE, free MAIN -> kept-into-backward activation lifetime
 older FORWARD, does FORWARD, does ENGINE -> kept-into-backward activation lifetime
+# No backward keeps what forward has made for the one before.
+older FORWARD, does FORWARD, does ENGINE, does FORWARD,
+    does ENGINE -> persistent-since-before-the-recording unknown none
 does FORWARD, alloc MAIN, does LOSS, does ENGINE, free MAIN -> kept-into-backward activation lifetime
 does FORWARD, alloc MAIN, does ZERO_GRAD, does ENGINE, free MAIN -> kept-into-backward activation lifetime
 alloc LOAD, does FORWARD, alloc LOAD, does ENGINE, free MAIN, free MAIN,
@@ -186,7 +194,7 @@ alloc CACHE_UPDATE, does ENGINE, free ENGINE -> freed-by-backward activation fre
 does FORWARD, does ENGINE, does STEP,
     alloc CACHE_UPDATE -> made-in-forward-and-live-at-dump activation lifetime
 alloc FORWARD, alloc FORWARD, alloc FORWARD, does MAIN, free MAIN -> freed-before-backward temporary lifetime
-alloc FORWARD -> made-in-forward-and-live-at-dump activation lifetime
+alloc FORWARD, alloc LOSS -> made-in-forward-and-live-at-dump activation lifetime
 alloc FORWARD, free FORWARD, does ENGINE -> freed-before-backward temporary lifetime
 alloc FORWARD, alloc FORWARD, alloc FORWARD, free FORWARD,
     does MAIN -> freed-before-backward temporary lifetime

@@ -8,6 +8,7 @@ from tests.classified_jobs import (
     FORWARD,
     LAYER,
     LOAD,
+    LOSS,
     MAIN,
     NO_FRAMES,
     OTHER,
@@ -100,6 +101,7 @@ def test_a_workspace_is_kept_and_rare_and_made_where_it_is_used(found):
     job = Job()
     for _ in range(5):
         job.alloc(FORWARD, WORKSPACE_BYTES)
+    job.alloc(LOSS, OTHER)
     assert categories(found(job, WORKSPACE_BYTES)) == [ACTIVATION] * 5
     job = Job()
     job.free(product(job, FORWARD), FORWARD)

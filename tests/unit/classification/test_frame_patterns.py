@@ -19,6 +19,7 @@ EXAMPLES = {
     "root-gradient": ("_make_grads", "torch/autograd/__init__.py"),
     "custom-function-backward": ("apply", "torch/autograd/function.py"),
     "release-variables": ("torch::autograd::generated::AddmmBackward0::release_variables()", "??"),
+    "leaf-dropped": ("torch::autograd::AccumulateGrad::release_resources()", ""),
     "node-destroyed": ("torch::autograd::generated::MulBackward0::~MulBackward0()", ""),
     "optimizer-file": ("_multi_tensor_adamw", "torch/optim/adamw.py"),
     "accumulate-grad": ("torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)", "??"),

@@ -9,11 +9,13 @@ from tests.classified_jobs import (
     ENGINE,
     FORWARD,
     LOAD,
+    LOSS,
     MAIN,
     NO_FRAMES,
     OTHER,
     ZEROS,
     Job,
+    at_line,
     categories,
     frames,
 )
@@ -194,3 +196,31 @@ def test_what_the_line_of_a_cache_frees_within_its_forward_is_none(found):
         before = longer
     assert set(categories(found(job, LENGTHENED[0]))) == {Category.KV_CACHE}
     assert set(categories(found(job, 10 * KIB))) == {Category.TEMPORARY}
+
+
+def test_what_one_line_of_a_forward_without_training_keeps_may_be_temporary(found):
+    job = model()
+    job.does(*[FORWARD] * 5)
+    job.alloc(FORWARD)
+    assert categories(found(job)) == [Category.UNKNOWN]
+
+
+def test_a_cache_of_keys_in_a_forward_that_keeps_most_of_its_results_is_for_backward(found):
+    job = model()
+    for line in range(6):
+        job.alloc(at_line(FORWARD, line))
+    job.alloc(CACHE_UPDATE)
+    job.does(MAIN)
+    assert categories(found(job)) == [Category.ACTIVATION] * 7
+
+
+def test_what_only_the_loss_uses_is_no_batch_for_sure(found):
+    """It may be a cast of the result, made where labels are put on the device."""
+    job = model()
+    job.free(job.alloc(LOAD, KIB), MAIN)
+    job.alloc(FORWARD)
+    cast = job.alloc(COPY)
+    job.alloc(LOSS)
+    job.free(cast, MAIN)
+    job.does(LOSS)
+    assert categories(found(job))[1] is Category.UNKNOWN

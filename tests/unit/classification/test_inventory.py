@@ -123,6 +123,19 @@ def test_a_model_that_only_infers_is_weights(path):
     assert set(classify(features).category[~features.is_traced].tolist()) == {WEIGHT}
 
 
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_model_that_is_there_three_times_may_be_trained_though_no_forward_saves(times, path):
+    """Activations may be on the CPU: a model of four layers seldom has three of every size."""
+    job = Job()
+    for _ in range(times):
+        for size in (40960, *(4096, 6144, 16384, 8192) * 4, 73728):
+            job.older(NO_FRAMES, size)
+    job.does(*[FORWARD] * 4, MAIN)
+    features = features_of(job, path)
+    is_certain = classify(features).is_certain[features.sizes == 16384]
+    assert is_certain.all() == (times == 1)
+
+
 def test_what_is_likely_has_its_probability_and_what_is_certain_more(path):
     features = features_of(late(copies=3), path)
     found = classify(features)

@@ -268,10 +268,10 @@ without stacks of frees a step that allocates nothing still leaves gradients
 without frames of C++ a batch may be as large as what was a weight
     alloc APPLY, free MAIN, alloc LOAD, does FORWARD, free MAIN -> ? input
 without frames of C++ what is as large as a weight is no input
-    alloc APPLY, alloc FORWARD, alloc LOAD, does FORWARD, alloc LOAD a, does FORWARD,
-        free a MAIN -> weight activation unknown x2
+    alloc APPLY, alloc FORWARD, alloc LOSS other, alloc LOAD, does FORWARD, alloc LOAD a,
+        does FORWARD, free a MAIN -> weight activation unknown x2
 without frames of C++ what is as large as an activation may be an input
-    alloc FORWARD, alloc LOAD a, does FORWARD, free a MAIN -> activation input
+    alloc FORWARD, alloc LOSS other, alloc LOAD a, does FORWARD, free a MAIN -> activation input
 without frames of C++ what is made before the first graph is an input too, after a module without weights
     does LAYER NO_FRAMES STEP FORWARD, alloc LOAD a, alloc FORWARD b other, does FORWARD, free b NO_FRAMES,
         does NO_FRAMES, free a MAIN -> input
