@@ -40,11 +40,24 @@ class TruncatedFileError(InputError):
 
 
 class SettingError(InputError):
-    """An allocator setting is not as torch reads it; ``error_type`` is what torch raises then."""
+    """An allocator setting is not as torch reads it.
 
-    def __init__(self, message: str, error_type: type[Exception] = ValueError) -> None:
+    ``error_type`` is what torch raises for it in the environment, and ``runtime_type`` for a text
+    that a program sets. ``read`` is what torch has read of the value nevertheless.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        error_type: type[Exception] = ValueError,
+        *,
+        runtime_type: type[Exception] | None = None,
+        read: tuple[int, ...] | None = None,
+    ) -> None:
         super().__init__(message)
         self.error_type = error_type
+        self.runtime_type = runtime_type or error_type
+        self.read = read
 
 
 class UnsafePickleError(SnapconvError):

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import field, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -21,6 +21,7 @@ from snapconv.torch_knowledge.allocator_options import (
     LITERALS,
     NEWEST_RELEASE,
     OPTIONS,
+    AllocatorOption,
     SettingsGrammar,
     grammar_of,
     is_known,
@@ -69,7 +70,8 @@ class AllocatorSettings:
     every request before it is rounded: 0 in torch, 32 in torch_npu. ``memory_fraction`` is the part
     of the device that the process may have; less than 1 and a ``garbage_collection_threshold``
     above 0 switch the collection of unused segments on. ``conf`` is the text that the settings come
-    from, ``cuda_conf`` that of options of CUDA alone where it is another one.
+    from, ``cuda_conf`` that of options of CUDA alone where it is another one. ``shown`` has what
+    else a snapshot shows of them, by its keys there.
     """
 
     max_split_size_bytes: int | None = None
@@ -82,6 +84,7 @@ class AllocatorSettings:
     garbage_collection_threshold: float = 0.0
     conf: str = ""
     cuda_conf: str | None = None
+    shown: tuple[tuple[str, object], ...] = field(default=(), compare=False)
 
     @classmethod
     def from_conf(cls, conf: str) -> "AllocatorSettings":
@@ -96,13 +99,43 @@ class AllocatorSettings:
 
         Raises SettingError where it refuses them. The allocator of cudaMallocAsync uses none.
         """
-        grammar = grammar_of(release)
         conf = conf_of(environment, release)
         cuda_conf = cuda_conf_of(environment, release)
-        require_taken(conf, release, cuda_conf=cuda_conf)
-        if _is_async(cuda_conf, grammar):
+        if _is_async(cuda_conf, grammar_of(release)):
             return cls()
-        return cls(cuda_conf=cuda_conf).changed(conf, grammar=grammar)
+        settings, error = cls(cuda_conf=cuda_conf).after(conf, release)
+        if error:
+            raise error
+        return settings
+
+    def after(
+        self, conf: str, release: str
+    ) -> tuple["AllocatorSettings", SettingError | None]:
+        """Return these settings once a release of torch has read a text, and why it refuses it.
+
+        It then keeps what it read until there.
+        """
+        grammar = grammar_of(release)
+        settings = replace(self, conf=conf)
+        try:
+            for name, text in _read_pairs(conf, settings.cuda_conf, release, grammar):
+                settings = settings._with(name, text, grammar)
+        except SettingError as error:
+            if error.read is not None:
+                settings = replace(settings, roundup_power2_divisions=error.read)
+            return settings, error
+        return settings, None
+
+    def reconfigured(
+        self, conf: str, release: str
+    ) -> tuple["AllocatorSettings", SettingError | None]:
+        """Return these settings once a program has set a text at run time; see ``after``.
+
+        Of what it does not name only limits and divisions go back to their defaults.
+        """
+        defaults = AllocatorSettings()
+        reset = {name: getattr(defaults, name) for name in _RESET}
+        return replace(self, cuda_conf=None, **reset).after(conf, release)
 
     def changed(
         self,
@@ -113,23 +146,28 @@ class AllocatorSettings:
     ) -> "AllocatorSettings":
         """Return these settings with those replaced that a text as in PYTORCH_ALLOC_CONF names.
 
-        Options that do not move blocks are skipped. Raises SettingError for a value that torch
-        refuses, unless such a value alone is to be skipped.
+        Options that no torch has are skipped. Raises SettingError for a value that torch refuses,
+        unless such a value alone is to be skipped.
         """
         settings = replace(self, conf=conf)
-        for name, fields in _FIELDS.items():
-            for text in settings.texts(name, grammar):
-                with suppress(*skipped):
-                    value = _read(name, text, settings, grammar)
-                    settings = replace(settings, **dict.fromkeys(fields, value))
+        pairs = [pair for pair in split_conf(conf, grammar) if pair[0] in OPTIONS]
+        # The size of large segments is read first: others depend on it.
+        for name, text in sorted(pairs, key=lambda pair: pair[0] != _READ_FIRST):
+            with suppress(*skipped):
+                settings = settings._with(name, text, grammar)
         return settings
 
-    def texts(self, name: str, grammar: SettingsGrammar = _NEWEST) -> list[str]:
-        """Return the values of an option, as the text has them that torch reads it from."""
-        conf = self.conf
-        if self.cuda_conf is not None and OPTIONS[name].is_of_cuda:
-            conf = self.cuda_conf
-        return [text for key, text in split_conf(conf, grammar) if key == name]
+    def _with(self, name: str, text: str, grammar: SettingsGrammar) -> "AllocatorSettings":
+        """Return these settings with one option read."""
+        value = _read(name, text, self, grammar)
+        settings = replace(self, **dict.fromkeys(_FIELDS.get(name, ()), value))
+        option = OPTIONS[name]
+        if option.shown:
+            shown = _signed(value) if option.kind == "size" else value
+            settings = replace(
+                settings, shown=tuple({**dict(self.shown), option.shown: shown}.items())
+            )
+        return settings
 
     def conf_with(self, conf: str) -> str:
         """Return the text of these settings with those replaced that another text names.
@@ -189,7 +227,7 @@ class AllocatorSettings:
         """Write the settings as the ``allocator_settings`` of torch 2.13."""
         limit = self.max_split_size_bytes
         divisions = dict(zip(ROUNDUP_KEYS, self.roundup_power2_divisions, strict=True))
-        values = {
+        values: dict[str, object] = {
             "PYTORCH_CUDA_ALLOC_CONF": self.conf,
             "max_split_size": -1 if limit is None else _signed(limit),
             "garbage_collection_threshold": self.garbage_collection_threshold,
@@ -202,11 +240,7 @@ class AllocatorSettings:
             "max_round_threshold": -1,
             "max_cached_size": -1,
         }
-        for name, option in OPTIONS.items():
-            for text in self.texts(name) if option.shown else ():
-                value = _read(name, text, self)
-                values[option.shown] = _signed(value) if option.kind == "size" else value
-        return values
+        return {**values, **dict(self.shown)}
 
 
 def _signed(number: int) -> int:
@@ -231,45 +265,69 @@ def _strip_spaces(conf: str, grammar: SettingsGrammar) -> str:
     return conf.translate(dict.fromkeys(map(ord, grammar.spaces)))
 
 
-def require_taken(conf: str, release: str, *, cuda_conf: str | None = None) -> None:
+def require_taken(conf: str, release: str) -> None:
     """Raise SettingError where a release of torch refuses a text for CUDA.
 
-    ``cuda_conf`` is the text of options of CUDA alone where it is another one. As in torch, the
-    size of large segments is read first, then what is of all devices, then what is of CUDA. The
-    allocator of cudaMallocAsync reads nothing.
+    The allocator of cudaMallocAsync reads nothing.
     """
-    grammar = grammar_of(release)
-    if cuda_conf is None:
-        cuda_conf = conf
-    if _is_async(cuda_conf, grammar):
+    if not _is_async(conf, grammar_of(release)):
+        _, error = AllocatorSettings().after(conf, release)
+        if error:
+            raise error
+
+
+def _read_pairs(
+    conf: str, cuda_conf: str | None, release: str, grammar: SettingsGrammar
+) -> Iterator[tuple[str, str]]:
+    """Yield keys and values in the order in which a release of torch reads them.
+
+    From torch 2.10 on, the size of large segments is read first, then what is of all devices, then
+    what is of CUDA, from ``cuda_conf`` where that is another text. Raises SettingError where
+    reading stops.
+    """
+    if grammar.is_strict:
+        yield from _strict_pairs(conf, release, grammar)
         return
-    settings = AllocatorSettings()
-    for name, value in split_conf(conf, grammar):
-        if name == "large_segment_size_mb" and is_known(name, release):
-            size = _read(name, value, settings, grammar)
-            settings = replace(settings, large_segment_bytes=size)
-    for is_of_cuda, text in ((False, conf), (True, cuda_conf)):
-        for name, value in _known_pairs(text, release, grammar):
-            is_open = value.startswith("[") and not value.endswith("]")
-            if OPTIONS[name].is_of_cuda == is_of_cuda or is_open or not value:
-                _read(name, value, settings, grammar)
+    tokens = _TOKEN.findall(_strip_spaces(conf, grammar))
+    for i, token in enumerate(tokens):
+        # It is found also where no key is expected.
+        if token == _READ_FIRST and is_known(_READ_FIRST, release):
+            yield token, "".join(tokens[i + 2 : i + 3])
+    texts = (conf, conf if cuda_conf is None else cuda_conf)
+    for is_of_cuda, text in enumerate(texts):
+        for name, value in split_conf(text, grammar):
+            option = _known_option(name, release)
+            if option.is_of_cuda == is_of_cuda:
+                if name != _READ_FIRST:
+                    yield name, value
+            elif not value or (value.startswith("[") and not value.endswith("]")):
+                # The value is skipped, which fails too.
+                raise _refused(name, KINDS[option.kind][1], value)
 
 
-def _known_pairs(
+def _strict_pairs(
     conf: str, release: str, grammar: SettingsGrammar
 ) -> Iterator[tuple[str, str]]:
-    """Yield the keys and values of a text up to one that a release does not have, which raises."""
-    if not grammar.valid_conf.fullmatch(_strip_spaces(conf, grammar)):
-        raise SettingError(
-            f"allocator settings: torch {release} refuses {conf!r}: before 2.10 it takes "
-            "key:value pairs with commas between them"
-        )
-    for name, value in split_conf(conf, grammar):
-        if not is_known(name, release):
+    """Yield keys and values; a fault in the text after them stops reading there."""
+    text = _strip_spaces(conf, grammar)
+    position = 0
+    while position < len(text):
+        pair = grammar.pair.match(text, position)
+        if pair:
+            _known_option(pair[1], release)
+            yield pair[1], pair[2]
+            position = pair.end() + 1
+        if not pair or text[position - 1 : position] not in ("", ","):
             raise SettingError(
-                f"allocator settings: torch {release} has no option {name!r}"
+                f"allocator settings: torch {release} refuses {conf!r}: before 2.10 it takes "
+                "key:value pairs with commas between them"
             )
-        yield name, value
+
+
+def _known_option(name: str, release: str) -> AllocatorOption:
+    if not is_known(name, release):
+        raise SettingError(f"allocator settings: torch {release} has no option {name!r}")
+    return OPTIONS[name]
 
 
 def _is_async(conf: str, grammar: SettingsGrammar) -> bool:
@@ -303,9 +361,12 @@ def _read(
 def _refused(name: str, expected: str, text: object) -> SettingError:
     message = f"allocator settings: {name} must be {expected}, got {text!r}"
     begins = _BEGINNINGS.get(OPTIONS[name].kind, _INTEGER)
+    if not isinstance(text, str) or begins.match(text):
+        return SettingError(message)
     # Where no value of the kind begins, a conversion or an assertion of torch's fails.
-    is_value = not isinstance(text, str) or begins.match(text)
-    return SettingError(message, ValueError if is_value else RuntimeError)
+    is_conversion = bool(text) and begins in (_INTEGER, _NUMBER)
+    runtime_type = ValueError if is_conversion else RuntimeError
+    return SettingError(message, RuntimeError, runtime_type=runtime_type)
 
 
 def _size(
@@ -367,8 +428,21 @@ def _divisions(
     if not text.startswith("["):
         count = _power_of_2(name, text, minimum=1, max_integer=grammar.max_integer)
         return (count,) * N_ROUNDUP_INTERVALS
-    tokens = _TOKEN.findall(text)[1:]
     divisions = list(settings.roundup_power2_divisions)
+    try:
+        for interval, count in _listed_divisions(name, text, grammar):
+            divisions[interval] = [count] * len(divisions[interval])
+    except SettingError as error:
+        error.read = tuple(divisions)
+        raise
+    return tuple(divisions)
+
+
+def _listed_divisions(
+    name: str, text: str, grammar: SettingsGrammar
+) -> Iterator[tuple[slice, int]]:
+    """Yield the intervals that each entry of a list is about, and its number of divisions."""
+    tokens = _TOKEN.findall(text)[1:]
     start = last = 0
     # A comma may follow the last entry, and from torch 2.10 any token stands for it and the colon.
     for i in range(0, len(tokens) - 1, 4):
@@ -381,8 +455,7 @@ def _divisions(
             end = min(_power_of_2(name, bound, minimum=1).bit_length(), end)
             last = end - 1
             begin, start = min(start, last), N_ROUNDUP_INTERVALS
-        divisions[begin:end] = [count] * (end - begin)
-    return tuple(divisions)
+        yield slice(begin, end), count
 
 
 def _power_of_2(
@@ -413,4 +486,10 @@ _FIELDS = {
     "expandable_segments": ("expandable_segments",),
     "roundup_power2_divisions": ("roundup_power2_divisions",),
 }
+_RESET = (
+    "max_split_size_bytes",
+    "garbage_collection_threshold",
+    "roundup_power2_divisions",
+)
+_READ_FIRST = "large_segment_size_mb"
 MODELLED_SETTINGS = tuple(sorted(_FIELDS))

@@ -10,11 +10,11 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from typing import Any
 
-from snapconv.allocator.allocator_settings import AllocatorSettings, require_taken
+from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.allocator.allocator_trace import (
     DEFAULT_POOL,
     Frames,
@@ -34,7 +34,6 @@ from snapconv.simulation.simulated_job import RankOfJob
 from snapconv.simulation.stacks import Stacks
 from snapconv.torch_knowledge.allocator_options import (
     NEWEST_RELEASE,
-    grammar_of,
     release_key,
 )
 from snapconv.units import counted
@@ -83,12 +82,6 @@ def _clock() -> Callable[[], int]:
     return time_us
 
 
-# What goes back to its default where the program's text of settings does not name it.
-_RESET = (
-    "max_split_size_bytes",
-    "garbage_collection_threshold",
-    "roundup_power2_divisions",
-)
 _FIRST_ADDR = 0x7F00_0000_0000
 _ADDRS_PER_DEVICE = 1 << 40
 
@@ -105,13 +98,16 @@ def _settings() -> AllocatorSettings:
         raise RecorderError(str(error)) from error
 
 
-def torch_error(error: SettingError, release: str) -> Exception:
+def torch_error(
+    error: SettingError, release: str, *, is_runtime: bool = False
+) -> Exception:
     """Return the error that a release of torch raises for a text of settings."""
+    error_type = error.runtime_type if is_runtime else error.error_type
     # Older releases raise RuntimeError for all: ValueError came with torch 2.10, and IndexError,
     # for numbers that are too large, with 2.15.
-    since = (2, 15) if error.error_type is IndexError else (2, 10)
+    since = (2, 15) if error_type is IndexError else (2, 10)
     has_own_type = release_key(release) >= since
-    return error.error_type(str(error)) if has_own_type else RuntimeError(str(error))
+    return error_type(str(error)) if has_own_type else RuntimeError(str(error))
 
 
 @dataclass(slots=True)
@@ -418,22 +414,17 @@ class Machine:
                 self.set_fraction(fraction, device.index)
 
     def set_settings(self, conf: str | None = None) -> None:
-        """Replace the allocator's settings from here on."""
+        """Replace the allocator's settings from here on; a refused text changes some too."""
         self._reads_environment = False
-        self.settings = _settings() if conf is None else self._changed_settings(conf)
+        error = None
+        if conf is None:
+            self.settings = _settings()
+        else:
+            self.settings, error = self.settings.reconfigured(conf, _release())
         for device in self.devices:
             device.allocator.settings = self.settings
-
-    def _changed_settings(self, conf: str) -> AllocatorSettings:
-        """Return the settings after a text of the program's; raises the error that torch raises."""
-        release = _release()
-        defaults = {name: getattr(AllocatorSettings(), name) for name in _RESET}
-        settings = replace(self.settings, cuda_conf=None, **defaults)
-        try:
-            require_taken(conf, release)
-            return settings.changed(conf, grammar=grammar_of(release))
-        except SettingError as error:
-            raise torch_error(error, release) from error
+        if error:
+            raise torch_error(error, _release(), is_runtime=True)
 
     def set_fraction(self, fraction: float, index: int | None) -> None:
         """Let a device run out at a part of its memory (set_per_process_memory_fraction)."""

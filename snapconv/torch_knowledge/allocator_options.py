@@ -113,15 +113,15 @@ OPTIONS = {
 class SettingsGrammar:
     """How releases read a text of settings.
 
-    ``spaces`` are left out, even in a word. ``entry`` is a key and its value, and ``valid_conf`` a
-    text that is read at all. ``is_strict``: a colon and a comma have to stand where they belong.
+    ``spaces`` are left out, even in a word. ``entry`` is a key and its value. ``is_strict``: a colon
+    and a comma have to stand where they belong, and ``pair`` is an entry without its comma.
     The least ``max_split_size_mb`` is ``extra_mib`` more than a large segment has, and no integer
     is above ``max_integer``. ``is_rest_inclusive``: ``>`` has the last size that was named, too.
     """
 
     spaces: str
     entry: re.Pattern[str]
-    valid_conf: re.Pattern[str]
+    pair: re.Pattern[str]
     is_strict: bool
     extra_mib: int
     max_integer: int
@@ -132,11 +132,11 @@ class SettingsGrammar:
 _TOKEN = r"(?:[,:\[\]]|[^,:\[\]]+)"
 _ENTRY = re.compile(rf"({_TOKEN})(?:{_TOKEN}(\[[^\]]*\]?|[,:\]]|[^,:\[\]]+)?{_TOKEN}?)?")
 # A name begins where a token does: inside of one, every place would be tried.
-_STRICT_ENTRY = r"(?:^|(?<=[,:\[\]]))([^,:\[\]]+):(\[[^\]]*\]|[^,:\[\]]+)(?:,|$)"
+_STRICT_PAIR = r"(?:^|(?<=[,:\[\]]))([^,:\[\]]+):(\[[^\]]*\]|[^,:\[\]]+)"
 _FROM_2_10 = SettingsGrammar(
     spaces=" \t\n\v\f\r",
     entry=_ENTRY,
-    valid_conf=re.compile(".*", re.DOTALL),
+    pair=_ENTRY,
     is_strict=False,
     extra_mib=0,
     max_integer=(1 << 64) - 1,
@@ -144,8 +144,8 @@ _FROM_2_10 = SettingsGrammar(
 )
 _BEFORE_2_10 = SettingsGrammar(
     spaces=" ",
-    entry=re.compile(_STRICT_ENTRY),
-    valid_conf=re.compile(f"(?:{_STRICT_ENTRY})*"),
+    entry=re.compile(f"{_STRICT_PAIR}(?:,|$)"),
+    pair=re.compile(_STRICT_PAIR),
     is_strict=True,
     extra_mib=1,
     max_integer=(1 << 31) - 1,

@@ -1,7 +1,7 @@
 """Allocator settings against what CUDA builds of torch make of them (scripts/measure_allocator_settings).
 
-The table has texts that were chosen, and two hundred that were drawn from a fixed seed before they
-were tried.
+The table has texts that were chosen, and four hundred that were drawn from two fixed seeds before
+they were tried; texts that a program sets at run time, too.
 """
 
 import json
@@ -19,6 +19,8 @@ from snapconv.torch_knowledge.backends import conf_of
 
 TABLE = Path(__file__).with_name("settings_of_torch.tsv")
 CONF, HIP, GENERAL = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+# What a program sets at run time.
+SET = "set"
 NOT_TRIED = "?"
 # The backend is taken; it is its snapshot that there is not.
 TAKEN = ("{", "RuntimeError: Calling snapshot with backend:cudaMallocAsync")
@@ -30,6 +32,16 @@ class Cell(NamedTuple):
     release: str
     environment: dict[str, str]
     text: str
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {name: text for name, text in self.environment.items() if name != SET}
+
+    @property
+    def then(self) -> dict[str, object] | None:
+        """The settings after a refused text, if the next call shows them."""
+        _, _, values = self.text.partition(" then ")
+        return json.loads(values) if values else self.values
 
     @property
     def is_taken(self) -> bool:
@@ -51,7 +63,9 @@ def read_cells() -> Iterator[Cell]:
                 yield Cell(release, json.loads(environment), last)
 
 
-CELLS = list(read_cells())
+ALL = list(read_cells())
+CELLS = [cell for cell in ALL if SET not in cell.environment]
+CHANGES = [cell for cell in ALL if SET in cell.environment]
 RELEASES = sorted({cell.release for cell in CELLS})
 
 
@@ -75,9 +89,10 @@ def outcome(cell: Cell) -> tuple[str, dict[str, object]]:
     return "", values
 
 
-def test_the_table_has_two_hundred_drawn_texts_of_four_releases_and_more():
+def test_the_table_has_hundreds_of_drawn_texts_of_four_releases_and_more():
     assert {release.rpartition(".")[0] for release in RELEASES} >= {"2.9", "2.12", "2.14", "2.15"}
-    assert len({str(cell.environment) for cell in CELLS}) >= 500
+    assert len({str(cell.environment) for cell in CELLS}) >= 700
+    assert len({str(cell.environment) for cell in CHANGES}) >= 100
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -100,6 +115,33 @@ def test_a_text_has_the_values_that_a_snapshot_of_the_release_has(release):
     cells = [cell for cell in cells if cell.values is not None]
     assert len(cells) > 150
     assert [(cell, outcome(cell)) for cell in cells if outcome(cell)[1] != cell.values] == []
+
+
+def changed(cell: Cell) -> tuple[str, dict[str, object]]:
+    """The error that torch would raise for a text at run time, and the settings that differ then."""
+    settings = AllocatorSettings.from_environment(cell.variables, cell.release)
+    settings, error = settings.reconfigured(cell.environment[SET], cell.release)
+    defaults = shown(AllocatorSettings())
+    values = {key: value for key, value in shown(settings).items() if value != defaults[key]}
+    if not cell.variables:
+        values.pop(CONF)
+    if error is None:
+        return "", values
+    return type(torch_error(error, cell.release, is_runtime=True)).__name__, values
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_text_set_at_run_time_changes_what_it_does_in_the_release_also_where_it_is_refused(
+    release,
+):
+    wrong = []
+    for cell in CHANGES:
+        if cell.release == release and not cell.text.startswith("ended by"):
+            error_of_torch = "" if cell.is_taken else cell.text.partition(":")[0]
+            expected = error_of_torch, cell.then
+            if changed(cell) != expected:
+                wrong.append((cell.environment, changed(cell), expected))
+    assert wrong == []
 
 
 def test_defaults_are_those_of_each_release():
