@@ -1940,6 +1940,12 @@ _KINDS = (
         "up for a smaller batch); stop the other processes that `nvidia-smi` shows",
     ),
     MessageKind(
+        "Adreno's driver",
+        seen=(r"adreno-gsl.{0,80}?:\d{1,5}>.{0,120}?out of memory",),
+        means="the driver of a phone's GPU got no memory of the phone, which its apps share",
+        next_step="close other apps; a smaller image, model or batch",
+    ),
+    MessageKind(
         "AMD's Vulkan driver",
         seen=("not enough memory for command submission",),
         needs=(r"radv|vk::|vulkan|device ?lost",),

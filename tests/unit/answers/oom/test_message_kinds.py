@@ -2091,6 +2091,14 @@ TEXTS = (
         "lower --gpu-memory-utilization",
     ),
     (
+        "W/Adreno-GSL(4711): <sharedmem_gpuobj_alloc:2339>: sharedmem_gpumem_alloc: mmap failed "
+        "errno 12 Out of memory",
+        "Adreno's driver",
+        FULL,
+        {},
+        "close other apps",
+    ),
+    (
         "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
         "SGLang's start",
         LIMITED,
