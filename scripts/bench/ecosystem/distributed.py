@@ -2,12 +2,13 @@
 
     python scripts/bench/ecosystem/distributed.py REPOSITORIES [NAME...] [--write]
 
-distributed.json has the repository, commit, folder and line of each, and the files of noise that it
-wants. REPOSITORIES has a Git repository OWNER+NAME of each, whose folder at that commit is copied
-for the run. Rows without a folder need more than that, and stay as they are. The figures of a row
-that is ``by_hand`` were written there by a person: a run takes their place. A program is recorded
-up to its second step; its seconds are those of the processor, and its notes are those that not
-every recording of this kind has. --write keeps the figures, for the docs.
+distributed.json has the repository, commit, folder, line and variables of each, and the files of
+noise that it wants. REPOSITORIES has a Git repository OWNER+NAME of each, whose folder at that
+commit is copied for the run, or only the ``parts`` of it that are named. What the programs import
+is installed for this Python. A program is recorded up to its second step; its seconds are those of
+the processor, and its notes are those that not every recording of this kind has. One that fails has
+the line of its failure; ``why`` is a person's reason for it. --write keeps the figures, for the
+docs.
 """
 
 import argparse
@@ -22,12 +23,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from scripts.bench.ecosystem.public import (  # noqa: E402  # the root is on the path only now
+from scripts.bench.ecosystem.noise import (  # noqa: E402  # the root is on the path only now
+    write_noise,
+)
+from scripts.bench.ecosystem.public import (  # noqa: E402
     QUIET,
     exception,
     processor_seconds,
@@ -40,7 +42,7 @@ PROGRAMS = Path(__file__).with_name("distributed.json")
 TIMEOUT_S = 900
 # What every recording of such a job says.
 USUAL_NOTES = {"simulated", "simulated-nccl"}
-FIGURES = ("by_hand", "failure", "peak_bytes", "seconds", "notes", "torch")
+FIGURES = ("failure", "peak_bytes", "seconds", "notes", "torch")
 
 Row = dict[str, Any]
 
@@ -49,16 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Record, print a line for each, and with --write keep the figures; 1 where one fails."""
     parser = argparse.ArgumentParser(description="Record rank 0 of public distributed programs.")
     parser.add_argument("repositories", type=Path)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="by default all with a folder")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="by default all")
     parser.add_argument("--write", action="store_true", help="keep them in distributed.json")
     options = parser.parse_args(arguments)
     table = json.loads(PROGRAMS.read_text(encoding="utf-8"))
     programs: dict[str, Row] = table["programs"]
-    runnable = [name for name, program in programs.items() if "folder" in program]
-    if others := set(options.names) - set(runnable):
-        parser.error(f"no line is known for {', '.join(sorted(others))}: of {', '.join(runnable)}")
+    if others := set(options.names) - set(programs):
+        parser.error(f"no program is named {', '.join(sorted(others))}: of {', '.join(programs)}")
     has_failed = False
-    for name in options.names or runnable:
+    for name in options.names or programs:
         program = programs[name]
         figures = record(program, options.repositories.resolve())
         has_failed |= "failure" in figures
@@ -72,8 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def record(program: Row, repositories: Path) -> Row:
     """Record a program in a folder of its own: its peak, processor seconds and notes."""
     repository = repositories / program["repository"].replace("/", "+")
+    if not repository.exists():
+        return {"failure": "its repository is not here"}
     with tempfile.TemporaryDirectory(prefix="snapconv-distributed-") as temporary:
-        copy_folder(repository, program["commit"], program["folder"], Path(temporary))
+        parts = program.get("parts", [program["folder"]])
+        copy_files(repository, program["commit"], parts, Path(temporary))
         folder = Path(temporary) / program["folder"]
         for number, (path, noise) in enumerate(program.get("files", {}).items()):
             write_noise(folder / path, noise, number)
@@ -81,7 +85,7 @@ def record(program: Row, repositories: Path) -> Row:
         options = [*MODES["no-compute"], "--stop", "-o", f"{temporary}/it.capture", "--"]
         command = ["-m", "snapconv", "record", *options, *shlex.split(program["launch"])]
         before = processor_seconds()
-        variables = {**QUIET, "PYTHONPATH": str(ROOT)}
+        variables = {**QUIET, "PYTHONPATH": str(ROOT), **program.get("environment", {})}
         done = run_python(command, folder, variables, TIMEOUT_S)
         if done is None:
             return {"failure": f"not done after {TIMEOUT_S} s"}
@@ -94,19 +98,12 @@ def record(program: Row, repositories: Path) -> Row:
         )
 
 
-def copy_folder(repository: Path, commit: str, folder: str, target: Path) -> None:
-    """Copy a folder of a repository as it is at a commit; ``.`` is all of it."""
-    command = ["git", "-C", str(repository), "archive", commit, folder]
+def copy_files(repository: Path, commit: str, paths: Sequence[str], target: Path) -> None:
+    """Copy files and folders of a repository as they are at a commit; ``.`` is all of it."""
+    command = ["git", "-C", str(repository), "archive", commit, *paths]
     archive = subprocess.run(command, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as members:
         members.extractall(target, filter="data")
-
-
-def write_noise(path: Path, noise: Row, seed: int) -> None:
-    """Write ``count`` integers of a type, from 0 to ``below``, by chance."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    numbers = np.random.default_rng(seed).integers(noise["below"], size=noise["count"])
-    numbers.astype(noise["dtype"]).tofile(path)
 
 
 def torch_release() -> str:

@@ -170,19 +170,21 @@ def _public_row(program: Figures) -> tuple[str, ...]:
 
 def distributed(found: Figures) -> str:
     """Return the public programs of several ranks: what rank 0 needs, or why it is not known."""
-    head = ("repository", "program", "line", "peak of rank 0, bytes", "s", "recorded", "notes")
+    head = ("repository", "program", "line", "peak of rank 0, bytes", "s", "notes")
     rows: list[list[str]] = []
     for program in found["programs"].values():
-        commit = program["commit"][:7]
-        repository = f"{program['repository']} at {commit}" if commit else program["repository"]
-        cells = [repository, f"`{program['shown']}`"]
+        cells = [
+            f"{program['repository']} at {program['commit'][:7]}",
+            f"`{program['shown']}`",
+            f"`{program['launch']}`",
+        ]
         if "failure" in program:
-            rows.append([*cells, "", ABSENT, ABSENT, ABSENT, program["failure"]])
+            reason = f"`{_in_one_line(program['failure'])}`"
+            because = f": {program['why']}" if "why" in program else ""
+            rows.append([*cells, "fails", ABSENT, f"{reason}{because}"])
             continue
         notes = ", ".join(f"`{slug}`" for slug in program["notes"])
-        cells += [f"`{program['launch']}`", f"{program['peak_bytes']:,}"]
-        way = "by hand" if program.get("by_hand") else "by command"
-        rows.append([*cells, f"{program['seconds']:.0f}", way, notes])
+        rows.append([*cells, f"{program['peak_bytes']:,}", f"{program['seconds']:.0f}", notes])
     return _table(head, rows)
 
 

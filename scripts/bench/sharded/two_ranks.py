@@ -2,9 +2,11 @@
 
     python scripts/bench/sharded/two_ranks.py [KIND ...]
 
-Every kind of job runs as two processes of torchrun on the CPU, which count the storages that they
-hold, and as either rank of a simulated job, whose capture has them by category. Prints the bytes of
-weights, gradients and optimizer states of each rank, and ends with 1 where any two differ.
+Every kind of job runs in three ways: as two processes of torchrun on the CPU, which count the
+storages that they hold; as two such processes with a simulated GPU each, whose values gloo sends,
+and which are recorded; and as either rank of a simulated job alone, without values. Prints the most
+bytes of each category and rank, and ends with 1 where any two differ. What a transport allocates
+for itself is compared too, but decides nothing.
 """
 
 import json
@@ -23,7 +25,10 @@ ROOT = Path(__file__).resolve().parents[3]
 KINDS = ("ddp", "fsdp1", "fsdp2", "fsdp2-bf16", "tensor-parallel")
 # What a process holds, and counts itself.
 COUNTED = ("weight", "gradient", "optimizer_state")
+# What depends on how the ranks talk.
+OF_TRANSPORT = "communication"
 N_RANKS, N_STEPS = 2, 3
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(N_RANKS))
 # Two ranks share 129 rows unevenly.
 WIDTH, N_INNER, N_BLOCKS, BATCH = 129, 514, 3, 8
 
@@ -79,10 +84,10 @@ def requested_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(storages.values())
 
 
-def train(kind: str) -> None:
+def train(kind: str, backend: str) -> None:
     """Run as one rank; on the CPU, print what it holds when it steps."""
     is_cuda = torch.cuda.is_available()
-    dist.init_process_group("nccl" if is_cuda else "gloo")
+    dist.init_process_group(backend)
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if is_cuda else torch.device("cpu")
     if is_cuda:
         torch.cuda.set_device(device)
@@ -99,7 +104,8 @@ def train(kind: str) -> None:
         del gradients
         optimizer.zero_grad()
     if not is_cuda:
-        print(line, flush=True)
+        # Written at once, or the lines of two ranks are mixed.
+        print(f"{line}\n", end="", flush=True)
     dist.destroy_process_group()
 
 
@@ -119,27 +125,29 @@ def ran(*command: str, **variables: str) -> str:
 
 def counted(kind: str) -> dict[int, Bytes]:
     """Let two processes count what they hold."""
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(N_RANKS))
-    said = ran(*torchrun, __file__, "--train", kind)
+    said = ran(*TORCHRUN, __file__, "--train", kind, "gloo")
     return dict(json.loads(line) for line in said.splitlines() if line.startswith("["))
 
 
+def recorded(kind: str) -> dict[int, Bytes]:
+    """Record two processes that talk, each on a simulated GPU that computes."""
+    with tempfile.TemporaryDirectory() as folder:
+        capture = Path(folder, "job.capture")
+        record = ("-m", "snapconv", "record", "-q", "--simulate", "-o", str(capture))
+        ran(*TORCHRUN, *record, __file__, "--train", kind, "gloo")
+        return {
+            rank: most_of_each_category(capture.with_name(f"job.rank{rank}.capture"))
+            for rank in range(N_RANKS)
+        }
+
+
 def simulated(kind: str, rank: int) -> Bytes:
-    """Record one rank of a simulated job alone."""
+    """Record one rank of a simulated job alone, without values."""
     with tempfile.TemporaryDirectory() as folder:
         capture = Path(folder, "rank.capture")
-        record = (
-            "-m",
-            "snapconv",
-            "record",
-            "-q",
-            "--simulate",
-            "--no-compute",
-            "-o",
-            str(capture),
-        )
-        job = ("--world-size", str(N_RANKS), "--ranks", str(rank))
-        ran(*record, *job, __file__, "--train", kind)
+        record = ("-m", "snapconv", "record", "-q", "--simulate", "--no-compute")
+        job = ("-o", str(capture), "--world-size", str(N_RANKS), "--ranks", str(rank))
+        ran(*record, *job, __file__, "--train", kind, "nccl")
         return most_of_each_category(capture)
 
 
@@ -165,21 +173,24 @@ def most_of_each_category(capture: Path) -> Bytes:
 def main(kinds: Iterable[str]) -> int:
     """Compare the runs of each kind."""
     is_equal = True
-    print("| job | rank | category | two processes | simulated |\n| - | - | - | - | - |")
+    print("| job | rank | category | counted | recorded over gloo | simulated alone |")
+    print("| - | - | - | - | - | - |")
     for kind in kinds:
-        own = counted(kind)
+        own, real = counted(kind), recorded(kind)
         for rank in range(N_RANKS):
-            capture = simulated(kind, rank)
-            for category in COUNTED:
-                figures = (own[rank][category], capture[category])
-                is_equal &= figures[0] == figures[1]
-                cells = (kind, str(rank), category, *(f"{n:,}" for n in figures))
-                print("|", " | ".join(cells), "|", flush=True)
+            alone = simulated(kind, rank)
+            for category in (name for name in alone if alone[name] or real[rank][name]):
+                figures = [real[rank][category], alone[category]]
+                counts = [own[rank][category]] if category in COUNTED else []
+                is_equal &= category == OF_TRANSPORT or len({*figures, *counts}) == 1
+                cells = (f"{n:,}" for n in (*counts, *figures))
+                counted_cell = "" if counts else "– | "
+                print(f"| {kind} | {rank} | {category} | {counted_cell}{' | '.join(cells)} |")
     return int(not is_equal)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--train"]:
-        train(sys.argv[2])
+        train(*sys.argv[2:])
     else:
         sys.exit(main(sys.argv[1:] or KINDS))
