@@ -19,6 +19,7 @@ from snapconv.guest.own_frames import for_program, has_interrupted
 from snapconv.guest.torch_surface import Feature
 from snapconv.simulation.blas_workspaces import BlasWorkspaces
 from snapconv.simulation.branches import ValuesRead
+from snapconv.simulation.cuda_types import check_type
 from snapconv.simulation.evaluation import NO_MEMORY_FROM_BYTES, Evaluation, Invocation
 from snapconv.simulation.generators import DeviceGenerators
 from snapconv.simulation.likelihoods import likelihood_of
@@ -165,6 +166,7 @@ class Tracker:
             call.operation, call.inputs, call.kwargs
         )
         if call.device is not None:
+            check_type(call)
             check_types(call)
             if call.operation.not_modelled is not None:
                 self.machine.note_not_modelled(call.operation.not_modelled)
