@@ -229,6 +229,14 @@ def test_a_filter_leaves_what_has_all_its_words(page):
     ]
 
 
+def test_a_line_in_the_filter_is_no_longer_line_that_begins_so(browser, page_of):
+    """Lines 35 and 38 of train.py hold memory, line 3 has none."""
+    browser.open(page_of(CAPTURE), "#q=train.py:3")
+    assert browser.text(".live .empty") == "Nothing is live here that fits the filter."
+    browser.open(page_of(CAPTURE), "#q=train.py:35")
+    assert browser.text(".live h3").startswith("10.00 MiB (15.5 %) fit the filter")
+
+
 @pytest.mark.parametrize(
     ("grouping", "label"),
     [

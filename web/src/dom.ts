@@ -17,7 +17,7 @@ export function el<K extends keyof HTMLElementTagNameMap>(tag: K, props: Props =
   if (props.text !== undefined) element.textContent = props.text;
   if (props.title) element.title = props.title;
   for (const [name, value] of Object.entries(props.attrs ?? {})) element.setAttribute(name, value);
-  for (const [name, value] of Object.entries(props.style ?? {})) element.style.setProperty(name, value);
+  if (props.style) element.style.cssText = Object.entries(props.style).map(([name, value]) => `${name}:${value}`).join(";");
   for (const [name, listener] of Object.entries(props.on ?? {})) element.addEventListener(name, listener as EventListener);
   for (const child of children) if (child) element.append(child);
   return element;

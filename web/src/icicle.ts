@@ -17,13 +17,29 @@ export class Icicle<T extends Sized<T>> {
   readonly element: HTMLElement;
   placed: Placed<T>[] = [];
   private focus: T | null = null;
+  private width = 0;
 
   constructor(
     name: string,
     private readonly look: Look<T>,
   ) {
     this.element = el("div", { class: "icicle", attrs: { role: "tree", "aria-label": name } });
-    new ResizeObserver(() => this.draw()).observe(this.element);
+    // One listener for all cells, of which there may be a thousand.
+    this.element.addEventListener("click", (event) => {
+      const place = this.placeOf(event);
+      if (place) this.look.choose(place.node);
+    });
+    this.element.addEventListener("keydown", (event) => {
+      const place = this.placeOf(event);
+      if (place) this.walk(event, place);
+    });
+    // Its height follows from the cells: only another width needs others.
+    new ResizeObserver(([entry]) => {
+      const width = Math.round(entry.contentRect.width);
+      if (width === this.width) return;
+      this.width = width;
+      this.draw();
+    }).observe(this.element);
   }
 
   show(focus: T): void {
@@ -36,15 +52,19 @@ export class Icicle<T extends Sized<T>> {
   }
 
   private draw(): void {
-    const { element, focus } = this;
-    const width = element.clientWidth;
+    const { element, focus, width } = this;
     if (!width || !focus) return;
     this.placed = layOut(focus, 2 / width);
     const box = el("div", { class: "icicle-rows", style: { height: `${this.height}px` } });
     const hadFocus = element.contains(document.activeElement);
-    for (const place of this.placed) box.append(this.cell(place, width, focus));
+    box.append(...this.placed.map((place) => this.cell(place, width, focus)));
     clear(element, box);
     if (hadFocus) element.querySelector<HTMLElement>("[tabindex='0']")?.focus();
+  }
+
+  private placeOf({ target }: Event): Placed<T> | undefined {
+    const cell = (target as HTMLElement).closest(".cell");
+    return cell ? this.placed[[...(this.element.firstElementChild as HTMLElement).children].indexOf(cell)] : undefined;
   }
 
   /** Arrows lead from a node to what it contains, to what contains it, and to its neighbours. */
@@ -66,8 +86,7 @@ export class Icicle<T extends Sized<T>> {
     if (target) (box?.children[this.placed.indexOf(target)] as HTMLElement | undefined)?.focus();
   }
 
-  private cell(place: Placed<T>, width: number, focus: T): HTMLElement {
-    const { node, from, to, depth } = place;
+  private cell({ node, from, to, depth }: Placed<T>, width: number, focus: T): HTMLElement {
     const { look } = this;
     return el("button", {
       class: depth < focus.depth ? "cell above" : "cell",
@@ -79,10 +98,6 @@ export class Icicle<T extends Sized<T>> {
         width: `calc(${(to - from) * 100}% - 1px)`,
         top: `${depth * ROW}px`,
         background: look.background(node),
-      },
-      on: {
-        click: () => look.choose(node),
-        keydown: (event: KeyboardEvent) => this.walk(event, place),
       },
     });
   }

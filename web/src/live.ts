@@ -5,15 +5,19 @@ import { colorOf, css, mix } from "./colors.ts";
 import { button, choice, clear, el } from "./dom.ts";
 import { counted, formatBytes, formatShare } from "./format.ts";
 import { Icicle, type Look, ROW } from "./icicle.ts";
+import type { Detail } from "./model.ts";
 import { momentText } from "./numbers.ts";
-import type { Live } from "./rows.ts";
+import { type Live, isLive } from "./rows.ts";
 import { sourceLink } from "./source.ts";
 import type { State } from "./state.ts";
 import { Svg, cut } from "./svg.ts";
 import { LiveTable } from "./table.ts";
 import { theme } from "./theme.ts";
 import type { Timeline } from "./timeline.ts";
-import { type Frames, type Grouping, type Node, buildTree, hasCallPaths, moduleOf, operationOf, placeOf, withoutFolders } from "./tree.ts";
+import { type Frames, type Grouping, type Node, buildTree, hasCallPaths, kindsOf, moduleOf, operationOf, placeOf, withoutFolders } from "./tree.ts";
+
+/** What a filter looks for by kind: made once, as every letter that is typed searches all of it. */
+const TEXTS = new WeakMap<Detail, string[]>();
 
 export class LivePart implements Part {
   readonly element: HTMLElement;
@@ -24,6 +28,9 @@ export class LivePart implements Part {
   private readonly groupings;
   private readonly frames;
   private root: Node | null = null;
+  /** The last tree, which another part of it in focus does not change. */
+  private tree: { live: Live; choice: string; root: Node } | null = null;
+  private tints: string[] = [];
 
   constructor(
     private readonly app: App,
@@ -81,13 +88,20 @@ export class LivePart implements Part {
     }
     const { rows, detail } = app.device;
     if (!rows || !detail) return;
-    const isWanted = this.filter(live);
-    this.root = buildTree(rows, detail, live, app.state.grouping, app.state.frames, app.page.categories.length, isWanted);
+    const { grouping, frames, query } = app.state;
+    const choice = `${grouping} ${frames} ${query}`;
+    if (this.tree?.live !== live || this.tree.choice !== choice) {
+      const root = buildTree(rows, detail, live, grouping, frames, app.page.categories.length, this.filter(live));
+      this.tree = { live, choice, root };
+    }
+    this.root = this.tree.root;
     const focus = this.focusNode();
+    this.tints = this.tintsOf();
     this.setTitle(live, focus);
     this.icicle.show(focus);
-    this.table.show(live, focus.kinds, focus.bytes);
-    this.timeline().select(focus === this.root && !app.state.query ? null : focus.kinds);
+    const kinds = kindsOf(focus);
+    this.table.show(live, kinds, focus.bytes);
+    this.timeline().select(focus === this.root && !app.state.query ? null : kinds);
   }
 
   private setTitle(live: Live, focus: Node): void {
@@ -118,22 +132,21 @@ export class LivePart implements Part {
     const { rows, detail } = app.device;
     if (!words.length || !rows || !detail) return () => true;
     const names = new Map<number, string>();
-    for (const row of live.rows) {
-      const name = rows.nameOf.get(row);
-      if (name) names.set(rows.kindOf[row], `${names.get(rows.kindOf[row]) ?? ""} ${name}`);
+    for (const [row, name] of rows.nameOf) {
+      if (isLive(rows, row, live.event)) names.set(rows.kindOf[row], `${names.get(rows.kindOf[row]) ?? ""} ${name}`);
     }
-    const stacks = new Map<number, string>();
     const { kinds } = rows;
+    const texts = TEXTS.get(detail) ?? [];
+    TEXTS.set(detail, texts);
     const textOf = (kind: number): string => {
-      const stack = kinds.stack[kind];
-      let text = stacks.get(stack);
-      if (text === undefined) stacks.set(stack, (text = placeOf(rows, detail, stack)));
+      const text = placeOf(rows, detail, kinds.stack[kind]);
       const category = app.page.categories[kinds.category[kind]];
-      return `${text} ${moduleOf(rows, detail, kind)} ${operationOf(rows, detail, kind)} ${category} ${names.get(kind) ?? ""}`.toLowerCase();
+      return `${text} ${moduleOf(rows, detail, kind)} ${operationOf(rows, detail, kind)} ${category}`.toLowerCase();
     };
     return (kind) => {
-      const text = textOf(kind);
-      return words.every((word) => text.includes(word));
+      const text = (texts[kind] ??= textOf(kind));
+      const name = names.get(kind)?.toLowerCase() ?? "";
+      return words.every((word) => hasWord(text, word) || name.includes(word));
     };
   }
 
@@ -162,24 +175,29 @@ export class LivePart implements Part {
 
   /** The categories of a node, side by side by their bytes. */
   private background(node: Node): string {
-    const { app } = this;
-    const { background, isDark } = theme();
+    const { tints } = this;
     const stops: string[] = [];
     let at = 0;
-    for (const i of app.order) {
+    for (const i of this.app.order) {
       if (!node.categories[i]) continue;
-      const color = css(mix(colorOf(app.page.categories[i]), background, isDark ? 0.5 : 0.42));
+      if (node.categories[i] === node.bytes) return tints[i];
       const to = at + (node.categories[i] / Math.max(1, node.bytes)) * 100;
-      stops.push(`${color} ${at}% ${to}%`);
+      stops.push(`${tints[i]} ${at.toFixed(2)}% ${to.toFixed(2)}%`);
       at = to;
     }
     return `linear-gradient(90deg, ${stops.join(", ")})`;
   }
 
+  /** The colours of categories behind text. */
+  private tintsOf(): string[] {
+    const { background, isDark } = theme();
+    return this.app.page.categories.map((name) => css(mix(colorOf(name), background, isDark ? 0.5 : 0.42)));
+  }
+
   toSvg(): Svg {
     const { placed, height, element } = this.icicle;
     const width = element.clientWidth;
-    const { background, isDark, text } = theme();
+    const { background, text } = theme();
     const svg = new Svg(width, height, css(background));
     for (const { node, from, to, depth } of placed) {
       let x = from * width;
@@ -187,13 +205,20 @@ export class LivePart implements Part {
       for (const i of this.app.order) {
         const part = (whole * node.categories[i]) / Math.max(1, node.bytes);
         if (!part) continue;
-        svg.rect(x, depth * ROW, part, ROW - 1, css(mix(colorOf(this.app.page.categories[i]), background, isDark ? 0.5 : 0.42)));
+        svg.rect(x, depth * ROW, part, ROW - 1, this.tints[i]);
         x += part;
       }
       if (whole > 28) svg.text(from * width + 5, depth * ROW + 15, cut(this.look().text(node), whole - 8), text);
     }
     return svg;
   }
+}
+
+/** Whether a text has a word of the filter; `a.py:3` is no part of `a.py:35`. */
+function hasWord(text: string, word: string): boolean {
+  if (!/:\d+$/.test(word)) return text.includes(word);
+  for (let at = text.indexOf(word); at >= 0; at = text.indexOf(word, at + 1)) if (!/\d/.test(text[at + word.length] ?? "")) return true;
+  return false;
 }
 
 function ranksOf(node: Node): number[] {

@@ -29,7 +29,7 @@ export class Overview implements Part {
   }
 
   update(changed: ReadonlySet<keyof State | "data" | "theme">): void {
-    if (["device", "axis", "from", "to", "data", "theme", "moment"].some((key) => changed.has(key as keyof State))) this.draw();
+    if (["device", "axis", "from", "to", "data", "theme"].some((key) => changed.has(key as keyof State))) this.draw();
   }
 
   private placeAt(x: number): number {

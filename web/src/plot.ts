@@ -87,7 +87,7 @@ export class Plot {
     const context = canvas.getContext("2d") as CanvasRenderingContext2D;
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     context.clearRect(0, 0, this.width, this.height);
-    context.font = "11px system-ui, sans-serif";
+    if (canvas === this.base) context.font = "11px system-ui, sans-serif"; // a search for a font takes longer than lines
     return context;
   }
 

@@ -126,44 +126,52 @@ function push(map: Map<number, number[]>, key: number, value: number): void {
   else map.set(key, [value]);
 }
 
-/** What is live after an event: of each kind how many, and the rows in order. */
+/** What is live after an event: of each kind how many and the first row, of all the rows in order. */
 export interface Live {
   event: number;
   count: Int32Array;
+  first: Int32Array;
   rows: Int32Array;
   bytes: number;
 }
 
-export function liveAt(rows: Rows, event: number): Live {
-  const count = new Int32Array(rows.kinds.n);
-  const found: number[] = [];
-  let bytes = 0;
-  const { alloc, freed, kindOf } = rows;
-  for (let row = 0; row < rows.n; row++) {
-    if (alloc[row] <= event && freed[row] > event) {
-      found.push(row);
-      count[kindOf[row]]++;
-      bytes += rows.kinds.bytes[kindOf[row]];
-    }
-  }
-  return { event, count, rows: Int32Array.from(found), bytes };
+export function isLive({ alloc, freed }: Rows, row: number, event: number): boolean {
+  return alloc[row] <= event && freed[row] > event;
 }
 
-/** Bytes over events of some of the rows: the events at which they change, and the bytes from then on. */
-export function curveOf(rows: Rows, isWanted: (kind: number) => boolean): { events: Int32Array; bytes: Float64Array } {
-  const changes: [number, number][] = [];
-  for (let kind = 0; kind < rows.kinds.n; kind++) {
-    if (!isWanted(kind)) continue;
+export function liveAt(rows: Rows, event: number): Live {
+  const { alloc, freed, kinds } = rows;
+  const count = new Int32Array(kinds.n);
+  const first = new Int32Array(kinds.n);
+  const live = new Int32Array(rows.n);
+  let n = 0;
+  let bytes = 0;
+  for (let kind = 0; kind < kinds.n; kind++) {
+    const before = n;
+    const end = kinds.first[kind + 1];
+    for (let row = kinds.first[kind]; row < end; row++) if (alloc[row] <= event && freed[row] > event) live[n++] = row;
+    if (n === before) continue;
+    count[kind] = n - before;
+    first[kind] = live[before];
+    bytes += count[kind] * kinds.bytes[kind];
+  }
+  return { event, count, first, rows: live.subarray(0, n), bytes };
+}
+
+/** Write the bytes of some kinds before the first event, and after each: that after event e stands at e + 1. */
+export function curveOf(rows: Rows, kinds: Iterable<number>, after: Float64Array): Float64Array {
+  const { alloc, freed } = rows;
+  after.fill(0);
+  for (const kind of kinds) {
     const bytes = rows.kinds.bytes[kind];
-    for (let row = rows.kinds.first[kind]; row < rows.kinds.first[kind + 1]; row++) {
-      changes.push([rows.alloc[row], bytes]);
-      if (rows.freed[row] !== NEVER) changes.push([rows.freed[row], -bytes]);
+    const end = rows.kinds.first[kind + 1];
+    for (let row = rows.kinds.first[kind]; row < end; row++) {
+      after[alloc[row] + 1] += bytes;
+      if (freed[row] !== NEVER) after[freed[row] + 1] -= bytes;
     }
   }
-  changes.sort((a, b) => a[0] - b[0]);
-  let sum = 0;
-  const bytes = Float64Array.from(changes, ([, change]) => (sum += change));
-  return { events: Int32Array.from(changes, ([event]) => event), bytes };
+  for (let i = 1; i < after.length; i++) after[i] += after[i - 1];
+  return after;
 }
 
 /** The position of the last number that is no greater than `value`; -1 where all are. */

@@ -4,21 +4,9 @@ import type { App } from "./app.ts";
 import { colorOf, css } from "./colors.ts";
 import { button, clear, el, onEnter, swatch } from "./dom.ts";
 import { counted, formatBytes, formatCount, formatShare } from "./format.ts";
-import type { Live } from "./rows.ts";
+import { type Live, isLive } from "./rows.ts";
 import { sourceLink } from "./source.ts";
 import { hasCallPaths, placeOf, withoutFolders } from "./tree.ts";
-
-interface Line {
-  kind: number;
-  row: number;
-  bytes: number;
-  count: number;
-  category: string;
-  where: string;
-  operation: string;
-  module: string;
-  tensor: string;
-}
 
 type Key = "bytes" | "count" | "category" | "where" | "operation" | "module" | "tensor";
 
@@ -35,7 +23,9 @@ const STEP = 25;
 
 export class LiveTable {
   readonly element = el("div", { class: "table-box" });
-  private lines: Line[] = [];
+  private live: Live | null = null;
+  private kinds: readonly number[] = [];
+  private names = new Map<number, string>();
   private whole = 0;
   private key: Key = "bytes";
   private isDown = true;
@@ -44,9 +34,11 @@ export class LiveTable {
   constructor(private readonly app: App) {}
 
   show(live: Live, kinds: readonly number[], whole: number): void {
-    this.lines = this.linesOf(live, kinds);
+    this.live = live;
+    this.kinds = kinds;
     this.whole = whole;
     this.shown = STEP;
+    this.names = this.namesOf(live);
     this.draw();
   }
 
@@ -58,49 +50,52 @@ export class LiveTable {
     }
   }
 
-  private linesOf(live: Live, kinds: readonly number[]): Line[] {
-    const { app } = this;
-    const { rows, detail } = app.device;
-    if (!rows || !detail) return [];
-    const wanted = new Set(kinds);
-    const first = new Map<number, number>();
-    const names = new Map<number, string[]>();
-    for (const row of live.rows) {
-      const kind = rows.kindOf[row];
-      if (!wanted.has(kind)) continue;
-      if (!first.has(kind)) first.set(kind, row);
-      const name = rows.nameOf.get(row);
-      if (!name) continue;
-      const before = names.get(kind);
-      if (before) before.push(name);
-      else names.set(kind, [name]);
+  /** The names of live tensors by their kinds. */
+  private namesOf({ event }: Live): Map<number, string> {
+    const { rows } = this.app.device;
+    const all = new Map<number, string[]>();
+    for (const [row, name] of rows?.nameOf ?? []) {
+      if (!rows || !isLive(rows, row, event)) continue;
+      const names = all.get(rows.kindOf[row]);
+      if (names) names.push(name);
+      else all.set(rows.kindOf[row], [name]);
     }
-    return [...first].map(([kind, row]) => {
-      const tensors = names.get(kind) ?? [];
-      return {
-        kind,
-        row,
-        count: live.count[kind],
-        bytes: live.count[kind] * rows.kinds.bytes[kind],
-        category: app.page.categories[rows.kinds.category[kind]],
-        where: placeOf(rows, detail, rows.kinds.stack[kind]),
-        operation: detail.operations[rows.kinds.operation[kind] - 1] ?? "",
-        module: rows.kinds.module[kind] ? detail.modules[rows.kinds.module[kind] - 1] : "",
-        tensor: tensors.length > 1 ? `${tensors[0]} and ${formatCount(tensors.length - 1)} more` : (tensors[0] ?? ""),
-      };
+    return new Map([...all].map(([kind, names]) => [kind, names.length > 1 ? `${names[0]} and ${formatCount(names.length - 1)} more` : names[0]]));
+  }
+
+  /** What a column has of a kind: its number where that sorts, or its text. */
+  private column(key: Key): (kind: number) => number | string {
+    const { app, live, names } = this;
+    const { rows, detail } = app.device;
+    if (!rows || !detail || !live) return () => "";
+    const { bytes, category, operation, module, stack } = rows.kinds;
+    const { count } = live;
+    if (key === "bytes") return (kind) => count[kind] * bytes[kind];
+    if (key === "count") return (kind) => count[kind];
+    if (key === "category") return (kind) => app.page.categories[category[kind]];
+    if (key === "where") return (kind) => placeOf(rows, detail, stack[kind]);
+    if (key === "operation") return (kind) => detail.operations[operation[kind] - 1] ?? "";
+    if (key === "module") return (kind) => detail.modules[module[kind] - 1] ?? "";
+    return (kind) => names.get(kind) ?? "";
+  }
+
+  private bytesOf(kind: number): number {
+    return this.column("bytes")(kind) as number;
+  }
+
+  /** The first kinds in the chosen order: no more are sorted than are shown. */
+  private firstKinds(): number[] {
+    const sign = this.isDown ? -1 : 1;
+    const [value, bytes] = [this.column(this.key), this.column("bytes") as (kind: number) => number];
+    return firstOf(this.kinds, this.shown, (a, b) => {
+      const [p, q] = [value(a), value(b)];
+      return sign * (p < q ? -1 : p > q ? 1 : 0) || bytes(b) - bytes(a) || a - b;
     });
   }
 
   private draw(): void {
     const { key } = this;
-    const sign = this.isDown ? -1 : 1;
-    this.lines.sort((a, b) => {
-      const [p, q] = [a[key], b[key]];
-      const order = typeof p === "number" ? p - (q as number) : p < (q as string) ? -1 : p > (q as string) ? 1 : 0;
-      return sign * order || b.bytes - a.bytes || a.kind - b.kind;
-    });
-    const isEmpty = (name: Key) => !this.lines.some((line) => line[name]);
-    for (const name of ["operation", "module", "tensor"] as const) this.element.classList.toggle(`no-${name}`, isEmpty(name));
+    for (const name of ["operation", "module", "tensor"] as const) this.element.classList.toggle(`no-${name}`, !this.kinds.some(this.column(name)));
     // Without recorded modules, the lines that call each other stand in their place.
     const isCallPath = hasCallPaths(this.app.device.detail);
     const head = COLUMNS.map(([name, title]) => {
@@ -110,17 +105,18 @@ export class LiveTable {
       cell.append(button(text + mark, `Sort by ${text.toLowerCase()}`, () => this.sortBy(name), "sort"));
       return cell;
     });
-    const body = this.lines.slice(0, this.shown).map((line) => this.rowOf(line));
+    const first = this.firstKinds();
+    const body = first.map((kind) => this.rowOf(kind));
     const table = el("table", { class: "live-table" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body));
-    const left = this.lines.length - body.length;
-    const rest = this.lines.slice(this.shown).reduce((sum, line) => sum + line.bytes, 0);
+    const left = this.kinds.length - first.length;
+    const rest = this.whole - first.reduce((sum, kind) => sum + this.bytesOf(kind), 0);
     const more = left
       ? button(`${counted(left, "more row")}, ${formatBytes(rest)}`, "Show more", () => {
           this.shown += 4 * STEP;
           this.draw();
         }, "more")
       : null;
-    const empty = this.lines.length ? null : el("p", { class: "empty", text: "Nothing is live here that fits the filter." });
+    const empty = this.kinds.length ? null : el("p", { class: "empty", text: "Nothing is live here that fits the filter." });
     clear(this.element, table, more, empty);
     this.mark();
   }
@@ -131,22 +127,24 @@ export class LiveTable {
     this.draw();
   }
 
-  private rowOf(line: Line): HTMLElement {
+  private rowOf(kind: number): HTMLElement {
     const { app } = this;
-    const choose = () => app.update({ row: line.row });
+    const choose = () => app.update({ row: (this.live as Live).first[kind] });
+    const bytes = this.bytesOf(kind);
+    const [category, where, operation, module, tensor] = (["category", "where", "operation", "module", "tensor"] as const).map((key) => String(this.column(key)(kind)));
     const cells = [
-      el("td", { class: "c-bytes", title: formatShare(line.bytes, this.whole), text: formatBytes(line.bytes) }),
-      el("td", { class: "c-count", text: formatCount(line.count) }),
-      el("td", { class: "c-category" }, swatch(css(colorOf(line.category))), line.category),
-      el("td", { class: "c-where", title: line.where }, sourceLink(app, line.where, withoutFolders(line.where)) ?? withoutFolders(line.where)),
-      el("td", { class: "c-operation", title: line.operation, text: line.operation }),
-      el("td", { class: "c-module", title: line.module, text: line.module }),
-      el("td", { class: "c-tensor", title: line.tensor, text: line.tensor }),
+      el("td", { class: "c-bytes", title: formatShare(bytes, this.whole), text: formatBytes(bytes) }),
+      el("td", { class: "c-count", text: formatCount((this.live as Live).count[kind]) }),
+      el("td", { class: "c-category" }, swatch(css(colorOf(category))), category),
+      el("td", { class: "c-where", title: where }, sourceLink(app, where, withoutFolders(where)) ?? withoutFolders(where)),
+      el("td", { class: "c-operation", title: operation, text: operation }),
+      el("td", { class: "c-module", title: module, text: module }),
+      el("td", { class: "c-tensor", title: tensor, text: tensor }),
     ];
     return el(
       "tr",
       {
-        attrs: { tabindex: "0", "data-kind": String(line.kind), "data-bytes": String(line.bytes) },
+        attrs: { tabindex: "0", "data-kind": String(kind), "data-bytes": String(bytes) },
         on: {
           click: choose,
           keydown: onEnter(choose),
@@ -155,4 +153,21 @@ export class LiveTable {
       ...cells,
     );
   }
+}
+
+/** The first `n` of the items in an order, sorted: for few of many this is faster than to sort them all. */
+export function firstOf(items: readonly number[], n: number, order: (a: number, b: number) => number): number[] {
+  const first: number[] = [];
+  for (const item of items) {
+    if (first.length === n && order(item, first[n - 1]) >= 0) continue;
+    let low = 0;
+    for (let high = first.length; low < high; ) {
+      const middle = (low + high) >> 1;
+      if (order(first[middle], item) < 0) low = middle + 1;
+      else high = middle;
+    }
+    first.splice(low, 0, item);
+    if (first.length > n) first.pop();
+  }
+  return first;
 }

@@ -9,7 +9,7 @@ import type { Device } from "./model.ts";
 import { iterationText, momentText } from "./numbers.ts";
 import { type Frame, activeApart, drawByteAxis, drawPlaceAxis, drawSteps, paintStacks, placeTicks, yOf } from "./picture.ts";
 import { LEFT, type Place, Plot, RIGHT } from "./plot.ts";
-import { curveOf, lastAtMost } from "./rows.ts";
+import { curveOf } from "./rows.ts";
 import { type Bar, bars, drawBars, stripHeight } from "./spans.ts";
 import type { State } from "./state.ts";
 import { Svg, cut, n } from "./svg.ts";
@@ -25,7 +25,9 @@ export class Timeline implements Part {
   readonly plot: Plot;
   columns: PixelColumns | null = null;
   private hovered: Place | null = null;
-  private selected: { kinds: readonly number[]; events: Int32Array; bytes: Float64Array } | null = null;
+  /** Bytes of the chosen kinds before the first event and after each. */
+  private selected: Float64Array | null = null;
+  private curve: Float64Array | null = null;
   private readonly tip = el("div", { class: "tip", attrs: { role: "status" } });
 
   constructor(
@@ -73,12 +75,10 @@ export class Timeline implements Part {
 
   /** Draw the bytes of some kinds of allocations as a line of their own. */
   select(kinds: readonly number[] | null): void {
-    const { rows } = this.device;
-    if (!kinds || !rows) this.selected = null;
-    else {
-      const wanted = new Set(kinds);
-      this.selected = { kinds, ...curveOf(rows, (kind) => wanted.has(kind)) };
-    }
+    const { rows, facts } = this.device;
+    if (!kinds && !this.selected) return;
+    if (kinds) this.curve ??= new Float64Array(facts.n_events + 1);
+    this.selected = kinds && rows && this.curve && curveOf(rows, kinds, this.curve);
     this.drawOverlay();
   }
 
@@ -173,10 +173,8 @@ export class Timeline implements Part {
     const context = plot.context(plot.overlay);
     const colors = theme();
     if (this.selected) {
-      const values = Float64Array.from(columns.maxEvent, (event) => {
-        const i = lastAtMost((this.selected as { events: Int32Array }).events, event);
-        return i < 0 ? 0 : (this.selected as { bytes: Float64Array }).bytes[i];
-      });
+      const { selected } = this;
+      const values = Float64Array.from(columns.maxEvent, (event) => selected[event + 1]);
       context.lineWidth = 4;
       context.strokeStyle = css(colors.background);
       drawSteps(context, frame, values, plot.ratio);

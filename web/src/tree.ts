@@ -19,7 +19,8 @@ export interface Node extends Sized<Node> {
   label: string;
   count: number;
   /** Bytes by category. */
-  categories: Float64Array;
+  categories: number[];
+  /** Those that end here, none of its children. */
   kinds: number[];
 }
 
@@ -30,7 +31,28 @@ export function leastOrigin(frames: Frames): number {
   return frames === "project" ? 2 : frames === "python" ? 1 : 0;
 }
 
+/** Texts and paths that are made once, as every click on the timeline needs those of thousands of stacks. */
+interface Known {
+  frames: string[];
+  places: string[];
+  /** By the least origin of frames, then by stack: root first, and innermost first. */
+  paths: string[][][];
+  callers: string[][][];
+}
+
+const KNOWN = new WeakMap<Detail, Known>();
+
+function knownOf(detail: Detail): Known {
+  let known = KNOWN.get(detail);
+  if (!known) KNOWN.set(detail, (known = { frames: [], places: [], paths: [[], [], []], callers: [[], [], []] }));
+  return known;
+}
+
 export function frameText(detail: Detail, frame: number): string {
+  return (knownOf(detail).frames[frame] ??= newFrameText(detail, frame));
+}
+
+function newFrameText(detail: Detail, frame: number): string {
   const { files, file, line, names, name } = detail.frames;
   const place = line[frame] ? `${files[file[frame]]}:${line[frame]}` : files[file[frame]];
   return names[name[frame]] ? `${place} in ${names[name[frame]]}` : place;
@@ -91,8 +113,23 @@ export function innermost(rows: Rows, detail: Detail, stack: number): string {
 
 /** The innermost line, or why there is none. */
 export function placeOf(rows: Rows, detail: Detail, stack: number): string {
-  const isEmpty = rows.stackFirst[stack] === rows.stackFirst[stack + 1];
-  return innermost(rows, detail, stack) || (isEmpty ? NO_STACK : NO_LINE);
+  return (knownOf(detail).places[stack] ??= innermost(rows, detail, stack) || (isEmpty(rows, stack) ? NO_STACK : NO_LINE));
+}
+
+function isEmpty(rows: Rows, stack: number): boolean {
+  return rows.stackFirst[stack] === rows.stackFirst[stack + 1];
+}
+
+/** The lines of a stack, root first, or why there is none. */
+function linePath(rows: Rows, detail: Detail, stack: number, least: number): string[] {
+  const paths = knownOf(detail).paths[least];
+  let path = paths[stack];
+  if (!path) {
+    path = framesOf(rows, detail, stack, least).map((frame) => frameText(detail, frame));
+    if (!path.length) path.push(isEmpty(rows, stack) ? NO_STACK : NO_LINE);
+    paths[stack] = path;
+  }
+  return path;
 }
 
 export const NO_MODULE = "no module known";
@@ -152,10 +189,12 @@ export function equalModules({ kinds }: Rows, detail: Detail, live: Live): Map<n
 export function pathOf(rows: Rows, detail: Detail, kind: number, grouping: Grouping, frames: Frames, equal?: Map<number, EqualModules>): string[] {
   const { kinds } = rows;
   if (grouping !== "module") {
-    const found = framesOf(rows, detail, kinds.stack[kind], leastOrigin(frames));
-    const lines = found.length ? found.map((frame) => frameText(detail, frame)) : [placeOf(rows, detail, kinds.stack[kind]) === NO_STACK ? NO_STACK : NO_LINE];
+    const [stack, least] = [kinds.stack[kind], leastOrigin(frames)];
+    const lines = linePath(rows, detail, stack, least);
+    if (grouping === "line") return lines;
     // From what allocates to those that call it: what one operation takes, wherever it is called.
-    return grouping === "operation" ? [operationOf(rows, detail, kind), ...lines.reverse()] : lines;
+    const callers = (knownOf(detail).callers[least][stack] ??= [...lines].reverse());
+    return [operationOf(rows, detail, kind), ...callers];
   }
   const module = moduleOf(rows, detail, kind);
   if (module === NO_MODULE) return [module];
@@ -188,27 +227,38 @@ export function buildTree(
     const bytes = count * rows.kinds.bytes[kind];
     const category = rows.kinds.category[kind];
     let node = root;
-    grow(node, bytes, count, category, kind);
+    grow(node, bytes, count, category);
     for (const label of pathOf(rows, detail, kind, grouping, frames, equal)) {
       let child = node.children.get(label);
       if (!child) node.children.set(label, (child = newNode(label, node, nCategories)));
       node = child;
-      grow(node, bytes, count, category, kind);
+      grow(node, bytes, count, category);
     }
+    node.kinds.push(kind);
   }
   return root;
 }
 
 function newNode(label: string, parent: Node | null, nCategories: number): Node {
   const depth = parent ? parent.depth + 1 : 0;
-  return { label, bytes: 0, count: 0, categories: new Float64Array(nCategories), children: new Map(), kinds: [], parent, depth };
+  return { label, bytes: 0, count: 0, categories: new Array<number>(nCategories).fill(0), children: new Map(), kinds: [], parent, depth };
 }
 
-function grow(node: Node, bytes: number, count: number, category: number, kind: number): void {
+function grow(node: Node, bytes: number, count: number, category: number): void {
   node.bytes += bytes;
   node.count += count;
   node.categories[category] += bytes;
-  node.kinds.push(kind);
+}
+
+/** The kinds of a node and of all below it. */
+export function kindsOf(node: Node): number[] {
+  const kinds: number[] = [];
+  const visit = ({ kinds: own, children }: Node) => {
+    for (const kind of own) kinds.push(kind);
+    children.forEach(visit);
+  };
+  visit(node);
+  return kinds;
 }
 
 /** Where the nodes are drawn: from 0 to 1 across, one row per depth; narrower ones are left out. */

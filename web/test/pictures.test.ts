@@ -8,6 +8,7 @@ import { groupSegments, holes, reservedCurve, segmentsAt } from "../src/segments
 import { type State, fromHash, toHash } from "../src/state.ts";
 import { buildDifference } from "../src/difference.ts";
 import { Svg, escape } from "../src/svg.ts";
+import { firstOf } from "../src/table.ts";
 import { type Node, buildTree, isPlumbing, layOut, pathOf, withoutFolders } from "../src/tree.ts";
 import { type Detail, spread } from "../src/model.ts";
 import { liveAt, NEVER } from "../src/rows.ts";
@@ -206,4 +207,13 @@ test("a map shows every byte of a segment once, and no line is wider than the pa
     equal(shown, 2500);
     for (const piece of pieces) ok(piece.x + (piece.to - piece.from) / 3 <= width + 1e-9);
   }
+});
+
+test("the first of many are those that sorting gives, in their order", () => {
+  let seed = 7;
+  const random = () => (seed = (seed * 48271) % 2147483647);
+  const items = Array.from({ length: 500 }, () => random() % 90);
+  const order = (a: number, b: number) => b - a;
+  for (const n of [1, 25, 499, 500, 900]) deepEqual(firstOf(items, n, order), [...items].sort(order).slice(0, n));
+  deepEqual(firstOf([], 25, order), []);
 });
