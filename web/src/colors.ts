@@ -72,6 +72,11 @@ export function mix(color: Rgb, under: Rgb, share: number): Rgb {
   return [0, 1, 2].map((i) => color[i] * share + under[i] * (1 - share)) as unknown as Rgb;
 }
 
+/** The colour of a category behind text: as strong as the contrast of the text allows. */
+export function tintOf(category: string, background: Rgb, isDark: boolean): Rgb {
+  return mix(colorOf(category, isDark), background, isDark ? 0.37 : 0.42);
+}
+
 /** As a pixel of ImageData on a little-endian machine. */
 export function pixel([r, g, b]: Rgb): number {
   return ((255 << 24) | (Math.round(b) << 16) | (Math.round(g) << 8) | Math.round(r)) >>> 0;

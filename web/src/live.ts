@@ -1,7 +1,7 @@
 // What is live at the chosen moment: an icicle and a table, of the same allocations.
 
 import type { App, Part } from "./app.ts";
-import { colorOf, css, mix } from "./colors.ts";
+import { css, tintOf } from "./colors.ts";
 import { button, choice, clear, el } from "./dom.ts";
 import { counted, formatBytes, formatShare } from "./format.ts";
 import { Icicle, type Look, ROW } from "./icicle.ts";
@@ -191,7 +191,7 @@ export class LivePart implements Part {
   /** The colours of categories behind text. */
   private tintsOf(): string[] {
     const { background, isDark } = theme();
-    return this.app.page.categories.map((name) => css(mix(colorOf(name), background, isDark ? 0.5 : 0.42)));
+    return this.app.page.categories.map((name) => css(tintOf(name, background, isDark)));
   }
 
   toSvg(): Svg {

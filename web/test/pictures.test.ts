@@ -1,6 +1,6 @@
 import { deepEqual, equal, ok } from "node:assert/strict";
 import { test } from "node:test";
-import { STACKED, type Rgb, colorOf, mix } from "../src/colors.ts";
+import { STACKED, type Rgb, colorOf, mix, tintOf } from "../src/colors.ts";
 import { fillColumn } from "../src/columns.ts";
 import { byteTicks, formatBytes, formatCount, formatShare, ticks } from "../src/format.ts";
 import { flow } from "../src/map.ts";
@@ -216,4 +216,18 @@ test("the first of many are those that sorting gives, in their order", () => {
   const order = (a: number, b: number) => b - a;
   for (const n of [1, 25, 499, 500, 900]) deepEqual(firstOf(items, n, order), [...items].sort(order).slice(0, n));
   deepEqual(firstOf([], 25, order), []);
+});
+
+/** The contrast of two colours by WCAG 2.2. */
+function contrast(one: Rgb, other: Rgb): number {
+  const linear = (v: number) => (v / 255 <= 0.04045 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+  const [low, high] = [one, other].map(([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b)).sort((p, q) => p - q);
+  return (high + 0.05) / (low + 0.05);
+}
+
+test("text on the colour of a category has the contrast that WCAG asks for, on a light and on a dark page", () => {
+  const pages: [boolean, Rgb, Rgb][] = [[false, [0xff, 0xff, 0xff], [0x1c, 0x21, 0x28]], [true, [0x16, 0x1b, 0x22], [0xe6, 0xea, 0xf0]]];
+  for (const [isDark, background, text] of pages) {
+    for (const category of CATEGORIES) ok(contrast(text, tintOf(category, background, isDark)) >= 4.5, `${category}, dark: ${isDark}`);
+  }
 });
