@@ -57,5 +57,12 @@ def __getattr__(name: str) -> object:
     return getattr(import_module(_LAZY[name]), name)
 
 
+def load_ipython_extension(shell: object) -> None:
+    """Give a notebook ``%%snapconv``; IPython calls this at ``%load_ext snapconv``."""
+    from snapconv.integrations.notebook import register
+
+    register(shell)
+
+
 def __dir__() -> list[str]:
     return sorted(__all__)

@@ -53,14 +53,7 @@ class Session:
 
     def _repr_html_(self) -> str:
         """Return the verdict on every device for a notebook, as `snapconv FILE` prints it."""
-        from snapconv.answers.verdict import find_verdict
-        from snapconv.writers.text.moment import verdict_lines
-
-        lines: list[str] = []
-        for device in self.devices:
-            lines += verdict_lines(find_verdict(device), self._path)
-        text = "\n".join(lines)
-        return f"<pre>{escape(text)}</pre>"
+        return f"<pre>{escape(verdict_text(self))}</pre>"
 
     @property
     def _path(self) -> str:
@@ -409,6 +402,18 @@ class Session:
         from snapconv.answers.memory_report import build_memory_report
 
         return build_memory_report(self.analysis.device(device))
+
+
+def verdict_text(session: Session) -> str:
+    """Return the verdict on every device as `snapconv FILE` prints it."""
+    from snapconv.answers.verdict import find_verdict
+    from snapconv.writers.text.moment import verdict_lines
+
+    path = str(session.analysis.path)
+    lines: list[str] = []
+    for device in session.devices:
+        lines += verdict_lines(find_verdict(device), path)
+    return "\n".join(lines)
 
 
 def _allocation_columns(analysis: DeviceAnalysis) -> dict[str, NDArray[Any]]:

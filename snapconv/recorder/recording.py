@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snapconv.errors import OutputError, RecorderError, SnapconvError
 from snapconv.guest.guard import Guard
@@ -42,6 +42,9 @@ from snapconv.recorder.options import (
 from snapconv.recorder.program.script import Ended, ended_by
 from snapconv.recorder.requests import Requests
 from snapconv.recorder.schedule import Part
+
+if TYPE_CHECKING:
+    from snapconv.simulation import Simulation, SimulationOptions
 
 _LOG = logging.getLogger("snapconv")
 # Refusals that are logged already: a job may begin many recordings, in many ranks.
@@ -265,11 +268,23 @@ class Recording:
         self._policy = ChosenCaptures()
         self._guard = Guard()  # of the work before there is a driver
         self._driver: Driver | None = None
+        self._simulation: Simulation | None = None
+
+    def simulated_by(self, simulation: "Simulation") -> None:
+        """Say in every capture what was simulated."""
+        self._simulation = simulation
+        self._options = replace(self._options, simulation=simulation.machine.options)
 
     @property
     def captures(self) -> list[Path]:
         """The folders written so far."""
         return self._policy.captures
+
+    @property
+    def failure(self) -> Exception | None:
+        """The reason why nothing is recorded, as far as there is one."""
+        driver_failure = None if self._driver is None else self._driver.guard.failure
+        return driver_failure or self._guard.failure
 
     def __enter__(self) -> "Recording":
         if self._is_chosen:
@@ -313,7 +328,7 @@ class Recording:
         path = sys.argv[0] if sys.argv else ""
         program = RecordedProgram(path, "production", tuple(sys.argv))
         options = replace(self._options, output=folder, program=program)
-        driver = Driver(options, self._policy)
+        driver = Driver(options, self._policy, simulation=self._simulation)
         driver.parts.enter_context(deferred_handlers(is_job=True))
         return driver
 
@@ -353,14 +368,23 @@ class MeasuredBlock:
     """A block of code whose memory is measured and recorded, on a simulated GPU if there is none.
 
     The figures are the allocator's own counters, while the block lasts and afterwards; the
-    ``captures`` are written when it ends. ``simulate`` None: where torch finds no GPU. A process
-    can have one simulation at a time. The pytest plugin uses it.
+    ``captures`` are written when it ends. ``simulate`` None: where torch finds no GPU;
+    ``simulation`` are the options of that. A process can have one simulation at a time. The pytest
+    plugin and the notebook's magic use it.
     """
 
-    def __init__(self, folder: Path, *, simulate: bool | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        simulate: bool | None = None,
+        simulation: "SimulationOptions | None" = None,
+        max_entries: int = MAX_ENTRIES_OF_JOB,
+    ) -> None:
         self.is_simulated = False
         self._simulate = simulate
-        self._recording = Recording(folder)
+        self._simulation = simulation
+        self._recording = Recording(folder, max_entries=max_entries)
         self._parts = ExitStack()
         self._at_start: dict[int, int] = {}
         self._highest = Peaks()
@@ -370,13 +394,14 @@ class MeasuredBlock:
         environment.require_torch()
         import torch
 
-        from snapconv.simulation import SimulationOptions, simulated
+        from snapconv.simulation import simulated
 
         simulate = self._simulate
         self.is_simulated = not torch.cuda.is_available() if simulate is None else simulate
         with ExitStack() as parts:
             if self.is_simulated:
-                parts.enter_context(simulated(SimulationOptions()))
+                simulation = parts.enter_context(simulated(self._simulation))
+                self._recording.simulated_by(simulation)
             torch.cuda.init()
             for device in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(device)
@@ -399,6 +424,11 @@ class MeasuredBlock:
     def captures(self) -> list[Path]:
         """The captures of the block, once it has ended."""
         return self._recording.captures
+
+    @property
+    def failure(self) -> Exception | None:
+        """The reason why there is no capture, as far as there is one."""
+        return self._recording.failure
 
     @property
     def peaks(self) -> dict[int, int]:

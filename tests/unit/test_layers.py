@@ -49,8 +49,11 @@ MAY_IMPORT = {
     for height, layer in enumerate(LAYERS)
     for package in layer
 }
-# What logs the figures of captures reads them, when training is over.
-MAY_IMPORT["integrations"] = GROUND | {"recorder", "integrations", "answers", "session"}
+# What logs or shows the figures of captures reads them, when training, or a notebook's cell, is over.
+MAY_IMPORT["integrations"] = GROUND | {
+    *("integrations", "answers", "session"),
+    *("guest", "simulation", "recorder"),
+}
 GUEST_LAYERS = ("guest", "simulation", "recorder")
 GUEST = set(GUEST_LAYERS)
 READ_BEFORE_TORCH = {
@@ -62,6 +65,7 @@ MAY_IMPORT |= {
     for height, package in enumerate(GUEST_LAYERS)
 }
 MAY_IMPORT |= dict.fromkeys(COMMANDS, LIBRARY | COMMANDS | GUEST)
+MAY_IMPORT["__init__"] = MAY_IMPORT["__init__"] | {"integrations"}  # which IPython loads
 OFFLINE = LIBRARY - GROUND - {"torch_knowledge", "allocator"}
 MAY_IMPORT_FROM_OUTSIDE = (
     {package: set() for package in MAY_IMPORT}
@@ -76,8 +80,8 @@ MAY_IMPORT_FROM_OUTSIDE = (
         "ranks": {"numpy", "distributed", "dask", "fsspec"},  # inside functions: extras
         "cli": {"typer", "rich", "anyio", "mcp"},  # the last two inside functions: an extra
         "pytest_plugin": {"pytest"},
-        # The last inside a function: TensorBoard's writer, where the run has it.
-        "integrations": {"transformers", "lightning", "pytorch_lightning", "torch"},
+        # torch inside a function: TensorBoard's writer, where the run has it.
+        "integrations": {"transformers", "lightning", "pytorch_lightning", "IPython", "torch"},
     }
 )
 # Writes the header of a file of safetensors for the program.
