@@ -4,6 +4,8 @@ import { clear, el } from "./dom.ts";
 import { type Placed, type Sized, layOut } from "./tree.ts";
 
 export const ROW = 23;
+/** Pixels of the narrowest cell, of which one is the gap: narrower ones would be a thousand without a text. */
+const LEAST = 4;
 
 /** What cells of one kind of tree show, and what a click on one does. */
 export interface Look<T> {
@@ -54,7 +56,7 @@ export class Icicle<T extends Sized<T>> {
   private draw(): void {
     const { element, focus, width } = this;
     if (!width || !focus) return;
-    this.placed = layOut(focus, 2 / width);
+    this.placed = layOut(focus, LEAST / width);
     const box = el("div", { class: "icicle-rows", style: { height: `${this.height}px` } });
     const hadFocus = element.contains(document.activeElement);
     box.append(...this.placed.map((place) => this.cell(place, width, focus)));
