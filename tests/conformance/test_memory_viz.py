@@ -66,3 +66,32 @@ def test_every_allocation_of_the_trace_is_one_that_torch_prints(name, device):
 def test_an_annotation_is_where_torch_prints_it():
     (line,) = re.findall(r".*rows of the table.*", _memory_viz.trace(raw_of("torch_2_15", 0)))
     assert "annotate" in line
+
+
+def bytes_read_by_torch(raw):
+    """What torch's tool calls reserved and allocated at the end of a file: it adds up its blocks."""
+    torchs = _memory_viz.segsum(raw)
+    return printed(torchs, "total_reserved"), printed(torchs, "total_allocated")
+
+
+@pytest.mark.parametrize(
+    "name", ["torch_2_13", "torch_2_15", "several_streams", "expandable_segments"]
+)
+def test_parts_that_end_along_a_trace_give_torch_the_points_of_our_curves(name, tmp_path):
+    session = snapconv.load(FIXTURES / f"{name}.pickle")
+    (replay,) = (row.replay for row in session.devices if row.device.device == 0)
+    allocations = replay.allocations
+    n_events = len(replay.reserved.after)
+    begin = n_events // 5  # parts begin within the trace too: what is live before has no alloc
+    for end in range(begin, n_events, max(1, (n_events - begin) // 6)):
+        part = tmp_path / f"{end}.pickle"
+        session.of_device(0).cut(str(begin), str(end), output=part)
+        raw = pickle.loads(part.read_bytes())
+        live = allocations.live_at(end)
+        requested = int(allocations.requested_bytes[live].sum())
+        figures = (int(replay.reserved.after[end]), requested)
+        assert bytes_read_by_torch(raw) == tuple(repr(_memory_viz.Bytes(n)) for n in figures)
+        assert len(raw["device_traces"][0]) == end - begin + 1
+        n_allocations = len(re.findall(r"^\w+ = \w+\[\d+:", _memory_viz.trace(raw), re.MULTILINE))
+        began = (allocations.alloc_event >= begin) & (allocations.alloc_event <= end)
+        assert n_allocations == began.sum()
