@@ -20,6 +20,7 @@ from snapconv.columns import (
     BoolColumn,
     Int32Column,
     Int64Column,
+    is_among,
     number_groups,
     plain_rows,
     sums_by,
@@ -308,7 +309,7 @@ def _pool_order(row: PoolMemory) -> tuple[int, int, int]:
 def is_of_private_pool(snapshot: Snapshot, pool_id: Int32Column) -> BoolColumn:
     """Mark what is of a private pool; where the file has no pools, none is known to be private."""
     default = [i for i, pool in enumerate(snapshot.pools) if tuple(pool) == DEFAULT_POOL]
-    return np.asarray((pool_id >= 0) & ~np.isin(pool_id, default))
+    return np.asarray((pool_id >= 0) & ~is_among(pool_id, default))
 
 
 def whole_pages(layout: MemoryLayout) -> Int64Column:

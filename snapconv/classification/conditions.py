@@ -427,7 +427,7 @@ def _as_many_times_as_weights(
     has_common = np.zeros(len(sizes), np.bool_)
     for weight_bytes in weight_sizes:
         multiples, n_samples = _times(sizes, weight_bytes)
-        has_common[multiples[np.isin(n_samples, common)]] = True
+        has_common[multiples[is_among(n_samples, common)]] = True
     return np.asarray(rows & is_among(features.sizes, sizes[has_common]))
 
 

@@ -19,6 +19,7 @@ from snapconv.columns import (
     Int32Column,
     distinct,
     has_code,
+    is_among,
     read_only,
     rows_of,
 )
@@ -64,7 +65,7 @@ class Classification:
     def has_reason(self, *slugs: str) -> BoolColumn:
         """Mark what was decided for one of some reasons."""
         reason_ids = [self.reasons.index(slug) for slug in slugs if slug in self.reasons]
-        return np.isin(self.reason_id, reason_ids)
+        return is_among(self.reason_id, reason_ids)
 
     def only_certain(self) -> "Classification":
         """Count what is likely as unknown."""

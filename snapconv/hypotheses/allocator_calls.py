@@ -34,6 +34,7 @@ from snapconv.columns import (
     rows_of,
     run_starts,
     take,
+    unknown_column,
 )
 from snapconv.dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable, Replay
@@ -139,6 +140,28 @@ class AllocatorCalls:
     def until(self, event: int) -> "AllocatorCalls":
         """Return the calls of the events before this one."""
         return self.select(slice(int(np.searchsorted(self.event, event))))
+
+    def compact(self) -> tuple["AllocatorCalls", Int64Column]:
+        """Return the calls with the allocations that they or the start have, and those alone.
+
+        Also return the row of each among all allocations.
+        """
+        is_called = np.zeros(len(self.requested_bytes), bool)
+        is_called[self.row[self.row >= 0]] = True
+        is_called[list(self.start.rows.values())] = True
+        rows = rows_of(is_called)
+        number = unknown_column(len(is_called) + 1)  # the last entry is that of row -1
+        number[rows] = np.arange(len(rows))
+        start_rows = {addr: int(number[row]) for addr, row in self.start.rows.items()}
+        calls = replace(
+            self,
+            row=number[self.row],
+            requested_bytes=self.requested_bytes[rows],
+            stream=self.stream[rows],
+            pool=self.pool[rows],
+            start=replace(self.start, rows=start_rows),
+        )
+        return calls, rows
 
     def insert(
         self,

@@ -59,7 +59,7 @@ def _grows(analysis: DeviceAnalysis) -> BoolColumn:
     is_fixed = _saved_without_batch(analysis)
     is_fixed |= _is_like(analysis, is_fixed)
     is_fixed |= features.in_forward & features.made_through(Role.PARAMETRIZED)
-    grows = np.isin(category, GROWING) & ~has_code(phase, Phase.OPTIMIZER) & ~is_fixed
+    grows = is_among(category, GROWING) & ~has_code(phase, Phase.OPTIMIZER) & ~is_fixed
     # Backward makes the gradient of a copy or of a computed weight too, as large as it is.
     is_copy = is_fixed | (has_code(category, Category.WEIGHT) & features.in_forward)
     fixed_sizes = np.setdiff1d(

@@ -17,7 +17,15 @@ from numpy.typing import ArrayLike
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn, Int64Column, columns_of, has_code, rows_of, take
+from snapconv.columns import (
+    BoolColumn,
+    Int64Column,
+    columns_of,
+    has_code,
+    is_among,
+    rows_of,
+    take,
+)
 from snapconv.dataclass import dataclass
 from snapconv.hypotheses.allocator_calls import (
     AllocatorCalls,
@@ -211,16 +219,17 @@ def combined(analysis: DeviceAnalysis, changes: Sequence[Change]) -> Change:
     twice.
     """
     table = analysis.allocations
-    begun = analysis.features.end.copy()
+    begun = analysis.features.end
     parts = [NO_CHANGE]
     for change in changes:
+        if len(parts) > 1:
+            begun = begun.copy()
+            np.minimum.at(begun, parts[-1].rows, parts[-1].first)
         first = np.maximum(change.first, table.alloc_event[change.rows])
         last = np.minimum(change.last, begun[change.rows])
         n_bytes = np.minimum(change.n_bytes, table.block_bytes[change.rows])
         limited = replace(change, first=first, last=last, n_bytes=n_bytes)
-        part = take(limited, rows_of(last > first))
-        np.minimum.at(begun, part.rows, part.first)
-        parts.append(part)
+        parts.append(take(limited, rows_of(last > first)))
     return joined(parts)
 
 
@@ -398,9 +407,9 @@ def _failed_grow(analysis: DeviceAnalysis) -> BoolColumn:
     stacks = analysis.device.events.stack_id[events]
     category = analysis.classification.category
     is_known = analysis.features.has_stack & ~has_code(category, Category.UNKNOWN)
-    is_fixed = is_known & ~np.isin(category, GROWING)
+    is_fixed = is_known & ~is_among(category, GROWING)
     stays = analysis.features.roles.of(Role.PLACEMENT, stacks)
-    stays |= np.isin(stacks, stack_id[is_fixed])
+    stays |= is_among(stacks, stack_id[is_fixed])
     stays |= has_code(phase, Phase.OPTIMIZER)
-    stays |= has_code(phase, Phase.BACKWARD) & ~np.isin(stacks, stack_id[is_known])
+    stays |= has_code(phase, Phase.BACKWARD) & ~is_among(stacks, stack_id[is_known])
     return ~stays

@@ -6,6 +6,7 @@ in ``Outcome.assumptions``; without any, the outcome is what torch would have do
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -31,12 +32,16 @@ def try_out(
     blocks as the file's own do, otherwise with the blocks allocated anew in the order of their
     addresses. Frees complete where the trace completed them, or where the device is full.
     """
+    compact_calls, rows = calls.compact()
 
     def work(replay: _Replay) -> None:
         if replay.start():
-            _make_all(replay, calls, progress)
+            _make_all(replay, compact_calls, progress)
 
-    outcome, _ = _replayed(requests_of(calls, trial), work)
+    outcome, _ = _replayed(requests_of(compact_calls, trial), work)
+    failed = outcome.ran_out
+    if failed is not None and failed.row >= 0:
+        outcome.ran_out = replace(failed, row=int(rows[failed.row]))
     outcome.assumptions = tuple(_assumptions(calls, outcome))
     return outcome
 

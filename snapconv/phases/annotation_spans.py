@@ -166,7 +166,7 @@ def find_span_lanes(
     recorder_names = _texts_that_begin(snapshot, _RECORDER_PREFIX)
     length = spans.last_event - spans.first_event
     is_shown = (length >= 0) & (spans.kind != SpanKind.TENSOR)
-    rows = rows_of(is_shown & ~np.isin(spans.name_id, recorder_names))
+    rows = rows_of(is_shown & ~is_among(spans.name_id, recorder_names))
     longest = rows[np.argsort(-length[rows], kind="stable")[:max_spans]]
     longest_spans = take(spans, np.sort(longest))
     lanes = _lanes(longest_spans.first_event.tolist(), longest_spans.last_event.tolist())

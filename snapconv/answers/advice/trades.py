@@ -24,6 +24,7 @@ from snapconv.columns import (
     plain_rows,
     rows_of,
 )
+from snapconv.dataclass import dataclass
 from snapconv.hypotheses.batch_growth import GROWING, batch_of
 from snapconv.hypotheses.changes import (
     Change,
@@ -299,19 +300,20 @@ def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> C
     is_of_torchs_module = analysis.is_of_operation(_TORCHS_ATTENTION)
     is_copy = is_inner & is_freed & analysis.is_of_operation(*_COPIES)
     n_bytes = evidence.table.block_bytes.copy()
+    inner = _inner_rows(evidence, is_inner)
     rows = [scores]
     for softmax, part in _layers(evidence, saved, is_inner):
         if is_of_torchs_module[softmax]:
             inner_rows = part[is_of_torchs_module[part]]
-            n_kept = _originals(
-                evidence, _scaled_queries(evidence, softmax, inner_rows), inner_rows
+            n_kept = inner.originals(
+                _scaled_queries(evidence, softmax, inner_rows), inner_rows
             )
             n_bytes[softmax] -= min(n_bytes[softmax], n_kept)
             continue
         copies = part[is_copy[part]]
         rows.append(copies)
         # The originals stay instead of the copies and the softmax: these are smaller by as much.
-        n_remaining = _originals(evidence, copies, part)
+        n_remaining = inner.originals(copies, part)
         for row in (*copies.tolist(), softmax):
             n_covered = min(n_bytes[row], n_remaining)
             n_bytes[row] -= n_covered
@@ -353,22 +355,48 @@ def _layers(
             yield int(module_softmaxes[nearest[part[0]]]), module_rows[part]
 
 
-def _originals(evidence: Evidence, copies: Int64Column, candidates: Int64Column) -> int:
-    """Return the bytes of the originals of copies: in use then, and one to three times as large."""
-    alloc = evidence.alloc
-    sizes = evidence.sizes
-    rows = candidates[~evidence.features.is_freed_by_engine[candidates]]
-    # The largest first: queries, keys and values are often parts of one tensor.
-    rows = rows[np.argsort(-sizes[rows], kind="stable")]
-    originals = list(plain_rows(rows, sizes[rows], alloc[rows], evidence.end[rows]))
-    n_more_copies: dict[int, int] = {}  # that each original can have
-    for size, event in plain_rows(sizes[copies], alloc[copies]):
-        for row, n_bytes, begin, end in originals:
-            is_fitting = begin < event < end and n_bytes % size == 0 and n_bytes <= 3 * size
-            if is_fitting and n_more_copies.setdefault(row, n_bytes // size):
-                n_more_copies[row] -= 1
-                break
-    return int(evidence.table.block_bytes[list(n_more_copies)].sum())
+@dataclass(frozen=True, slots=True)
+class _Inner:
+    """What the modules of attention make in forward, as plain values by row.
+
+    A layer has a dozen rows, and a trace thousands of layers: columns take four times as long.
+    ``lifetimes``: requested bytes, first event, end and bytes of the block; ``kept``: what the
+    engine does not free.
+    """
+
+    lifetimes: dict[int, tuple[int, int, int, int]]
+    kept: frozenset[int]
+
+    def originals(self, copies: Int64Column, candidates: Int64Column) -> int:
+        """Return the bytes of the originals of copies.
+
+        They are in use then, one to three times as large, and not freed by backward.
+        """
+        rows = [row for row in candidates.tolist() if row in self.kept]
+        # The largest first: queries, keys and values are often parts of one tensor.
+        rows.sort(key=lambda row: self.lifetimes[row][0], reverse=True)
+        n_more_copies: dict[int, int] = {}  # that each original can have
+        for copy in copies.tolist():
+            size, event, *_ = self.lifetimes[copy]
+            for row in rows:
+                n_bytes, begin, end, _ = self.lifetimes[row]
+                is_fitting = (
+                    begin < event < end and n_bytes % size == 0 and n_bytes <= 3 * size
+                )
+                if is_fitting and n_more_copies.setdefault(row, n_bytes // size):
+                    n_more_copies[row] -= 1
+                    break
+        return sum(self.lifetimes[row][3] for row in n_more_copies)
+
+
+def _inner_rows(evidence: Evidence, is_inner: BoolColumn) -> _Inner:
+    rows = rows_of(is_inner)
+    columns = (evidence.sizes, evidence.alloc, evidence.end, evidence.table.block_bytes)
+    lifetimes = plain_rows(*(column[rows] for column in columns))
+    is_kept = ~evidence.features.is_freed_by_engine[rows]
+    return _Inner(
+        dict(zip(rows.tolist(), lifetimes, strict=True)), frozenset(rows[is_kept].tolist())
+    )
 
 
 def _is_near(alloc: EventColumn, targets: EventColumn) -> BoolColumn:

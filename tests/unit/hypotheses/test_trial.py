@@ -68,6 +68,22 @@ def test_a_smaller_capacity_runs_out_where_the_program_would(calls_of):
     assert outcome.ran_out.allocated_bytes == 6 * 16 * MIB  # a rest of 1 MiB is kept
 
 
+def test_a_replay_has_only_the_rows_of_its_calls_and_a_failed_request_keeps_its_own(calls_of):
+    allocator = model()
+    for _ in range(3):
+        allocator.free(allocator.malloc(MIB))
+    allocator.malloc(30 * MIB)
+    allocator.malloc(40 * MIB)
+    every_call = calls_of(allocator)
+    calls = calls_of(allocator, first_event=int(every_call.event[every_call.row == 3][0]))
+    compact, rows = calls.compact()
+    assert len(calls.requested_bytes) == 5
+    assert (rows.tolist(), compact.requested_bytes.tolist()) == ([3, 4], [30 * MIB, 40 * MIB])
+    failed = try_out(calls, Trial(calls.file_settings, capacity=60 * MIB)).ran_out
+    assert failed is not None
+    assert (failed.row, failed.requested_bytes) == (4, 40 * MIB)
+
+
 def test_a_failed_request_shows_what_its_pool_had(calls_of):
     found = model()
     blocks = [found.malloc(5 * MIB) for _ in range(4)]  # one segment of 20 MiB
