@@ -502,11 +502,11 @@ def _device_total(analysis: DeviceAnalysis) -> int | None:
     metadata = analysis.snapshot.metadata
     if metadata is None or device == HOST:
         return None
-    from snapconv.answers.oom.message import read_message
-    from snapconv.answers.oom.message_text import compacted
-
     recorded = metadata.device_bytes.get(device)
     if recorded:
         return recorded
+    from snapconv.answers.oom.message import read_message
+    from snapconv.answers.oom.message_text import compacted
+
     message = read_message(compacted(metadata.ended_detail).text)
     return message.total_bytes if message.device == device else None

@@ -242,7 +242,7 @@ def oom(
 def _explained_text(log: Path) -> Answer:
     from snapconv.answers.oom.message import decode_log, explain_message, is_message
     from snapconv.cli.time_limit import time_limit
-    from snapconv.writers.text.oom import message_lines
+    from snapconv.writers.text.oom_message import message_lines
 
     check = time_limit("tail -c 1000000 LOG | snapconv oom --message -")
     # What ends like a file is one, also where it is not there. Path.exists raises where a name is

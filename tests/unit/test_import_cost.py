@@ -23,6 +23,13 @@ finally:
     {SHOW_HEAVY}
 """
 
+SHOW_OWN = """
+import sys
+from snapconv.cli.app import main
+code = main(sys.argv[1:])
+print("own:", *(name for name in sys.modules if name.startswith("snapconv.")), file=sys.stderr)
+sys.exit(code)
+"""
 SHOW_THREADS = """
 import os, sys
 from snapconv import __main__
@@ -62,6 +69,35 @@ def test_a_command_takes_its_words_without_loading_pydantic():
     )
     assert done.stderr.endswith("loaded: []\n")
     assert done.stdout.startswith(fixture)
+
+
+@pytest.mark.parametrize(
+    ("command", "most"),
+    [
+        (("info", "{fixture}"), 64),
+        (("to-sqlite", "{fixture}", "-o", "{output}"), 108),
+    ],
+    ids=["info", "to-sqlite"],
+)
+@pytest.mark.parametrize("fixture", ["perceptron.pickle", "transformer.capture"])
+def test_a_command_loads_few_modules(command, most, fixture, tmp_path):
+    names = {"fixture": f"fixtures/{fixture}", "output": tmp_path / "report.sqlite"}
+    own = modules_of(*(word.format_map(names) for word in command))
+    assert "snapconv.cli.app" in own
+    assert len(own) <= most
+
+
+def test_a_failed_request_is_explained_without_the_texts_of_other_programs():
+    own = modules_of("oom", "fixtures/out_of_memory.pickle")
+    assert "snapconv.answers.oom.verdict" in own
+    assert "snapconv.answers.oom.message_kinds" not in own
+
+
+def modules_of(*command: str) -> list[str]:
+    """List the modules of snapconv that a command has loaded."""
+    done = run_python("-c", SHOW_OWN, *command)
+    assert done.returncode == 0, done.stderr
+    return done.stderr.split("own:")[1].split()
 
 
 def test_marking_a_step_while_nothing_is_recorded_does_nothing_and_loads_nothing():

@@ -16,7 +16,7 @@ from orjson import dumps
 from snapconv.answers.oom.message import explain_message, read_message
 from snapconv.answers.oom.message_text import compacted
 from snapconv.errors import InputError
-from snapconv.writers.text.oom import message_lines
+from snapconv.writers.text.oom_message import message_lines
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

@@ -3,7 +3,7 @@
 import pytest
 
 from snapconv.answers.oom.message import explain_message
-from snapconv.writers.text.oom import message_lines
+from snapconv.writers.text.oom_message import message_lines
 
 MESSAGE = (
     "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB of "
