@@ -305,21 +305,23 @@ def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> C
     for softmax, part in _layers(evidence, saved, is_inner):
         if is_of_torchs_module[softmax]:
             inner_rows = part[is_of_torchs_module[part]]
-            n_kept = inner.originals(
-                _scaled_queries(evidence, softmax, inner_rows), inner_rows
-            )
-            n_bytes[softmax] -= min(n_bytes[softmax], n_kept)
+            queries = _scaled_queries(evidence, softmax, inner_rows)
+            _take_bytes(n_bytes, [softmax], inner.originals(queries, inner_rows))
             continue
         copies = part[is_copy[part]]
         rows.append(copies)
         # The originals stay instead of the copies and the softmax: these are smaller by as much.
-        n_remaining = inner.originals(copies, part)
-        for row in (*copies.tolist(), softmax):
-            n_covered = min(n_bytes[row], n_remaining)
-            n_bytes[row] -= n_covered
-            n_remaining -= n_covered
+        _take_bytes(n_bytes, [*copies.tolist(), softmax], inner.originals(copies, part))
     change = removed(analysis, np.concatenate(rows))
     return replace(change, n_bytes=n_bytes[change.rows])
+
+
+def _take_bytes(n_bytes: Int64Column, rows: Sequence[int], n_remaining: int) -> None:
+    """Take bytes from rows, one after the other, from each as many as it has."""
+    for row in rows:
+        n_covered = min(n_bytes[row], n_remaining)
+        n_bytes[row] -= n_covered
+        n_remaining -= n_covered
 
 
 def _scaled_queries(evidence: Evidence, softmax: int, rows: Int64Column) -> Int64Column:
@@ -360,26 +362,25 @@ class _Inner:
     """What the modules of attention make in forward, as plain values by row.
 
     A layer has a dozen rows, and a trace thousands of layers: columns take four times as long.
-    ``lifetimes``: requested bytes, first event, end and bytes of the block; ``kept``: what the
-    engine does not free.
+    ``lifetimes``: requested bytes, first event, end, bytes of the block, and whether the engine
+    frees it.
     """
 
-    lifetimes: dict[int, tuple[int, int, int, int]]
-    kept: frozenset[int]
+    lifetimes: dict[int, tuple[int, int, int, int, bool]]
 
     def originals(self, copies: Int64Column, candidates: Int64Column) -> int:
         """Return the bytes of the originals of copies.
 
         They are in use then, one to three times as large, and not freed by backward.
         """
-        rows = [row for row in candidates.tolist() if row in self.kept]
+        rows = [row for row in candidates.tolist() if not self.lifetimes[row][4]]
         # The largest first: queries, keys and values are often parts of one tensor.
         rows.sort(key=lambda row: self.lifetimes[row][0], reverse=True)
         n_more_copies: dict[int, int] = {}  # that each original can have
         for copy in copies.tolist():
             size, event, *_ = self.lifetimes[copy]
             for row in rows:
-                n_bytes, begin, end, _ = self.lifetimes[row]
+                n_bytes, begin, end, *_ = self.lifetimes[row]
                 is_fitting = (
                     begin < event < end and n_bytes % size == 0 and n_bytes <= 3 * size
                 )
@@ -391,12 +392,15 @@ class _Inner:
 
 def _inner_rows(evidence: Evidence, is_inner: BoolColumn) -> _Inner:
     rows = rows_of(is_inner)
-    columns = (evidence.sizes, evidence.alloc, evidence.end, evidence.table.block_bytes)
-    lifetimes = plain_rows(*(column[rows] for column in columns))
-    is_kept = ~evidence.features.is_freed_by_engine[rows]
-    return _Inner(
-        dict(zip(rows.tolist(), lifetimes, strict=True)), frozenset(rows[is_kept].tolist())
+    columns = (
+        evidence.sizes,
+        evidence.alloc,
+        evidence.end,
+        evidence.table.block_bytes,
+        evidence.features.is_freed_by_engine,
     )
+    lifetimes = plain_rows(*(column[rows] for column in columns))
+    return _Inner(dict(zip(rows.tolist(), lifetimes, strict=True)))
 
 
 def _is_near(alloc: EventColumn, targets: EventColumn) -> BoolColumn:
