@@ -115,6 +115,8 @@ BEFORE_EXPANDABLE = (
     "set {backend.variable}=max_split_size_mb:128 if this torch is 1.10 or newer; else "
     "{less}. It is older than 2.1, from which expandable_segments:True is better"
 )
+# Of a device that no Windows knows.
+NOT_ON_WINDOWS = "{backend.expandable}; if it is not enough: {less}"
 ON_WINDOWS = (
     "{less}; max_split_size_mb:128 in {backend.variable} may help, expandable_segments does not "
     "exist on Windows"
@@ -123,6 +125,15 @@ BEFORE_SETTINGS = (
     "{less}; this torch is older than 1.4 and has no setting against it, newer ones "
     "(from 2.1) have expandable_segments:True"
 )
+# The steps against fragmentation where what is cached is next to nothing of a device: a setting
+# then serves this request and few more.
+_FEW_MORE = "{less}; or, for this request and few more, {backend.expandable}"
+NEARLY_FULL = {
+    NEXT_STEPS[OomCause.FRAGMENTED]: _FEW_MORE,
+    NOT_ON_WINDOWS: _FEW_MORE,
+    BEFORE_EXPANDABLE: "{less}; or, for this request and few more, {backend.variable}="
+    "max_split_size_mb:128 if this torch is 1.10 or newer (expandable_segments:True from 2.1)",
+}
 # Intel's drivers allow no larger block on many devices; torch does not say so.
 LARGE_BLOCK = (
     "not allocate memory block with size larger than 4 ?gb",

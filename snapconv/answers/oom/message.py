@@ -42,7 +42,9 @@ from snapconv.answers.oom.allocator_messages import (
     MOVING,
     MPS_LIMIT,
     MPS_OTHER,
+    NEARLY_FULL,
     NEXT_STEPS,
+    NOT_ON_WINDOWS,
     NOTHING_FREED,
     OF_NVIDIA,
     ON_WINDOWS,
@@ -104,6 +106,12 @@ _AMOUNT = re.compile(r"([\d.,]+)([kmgtp]?)")
 _POWERS = " kmgtp"
 _GROUPED_BY_POINTS = re.compile(r"\d{1,3}(?:\.\d{3}){2,6}")
 _LACKS = "torch's allocator found no memory; the text lacks the figures that would say why"
+# Of the devices of 2025 most have less: a few have 128 to 288 GB.
+_MOST_OF_DEVICES_BYTES = 100_000_000_000
+_LARGER_THAN_MOST = (
+    "one request of more than 100 GB, which is more than most devices have in all; the text lacks "
+    "the figures of this one"
+)
 _LEAST_NOTABLE = 0.05
 # What a program that only loads weights has reserved and free: of 14 public messages with so little
 # at least 7 are of a model that was being loaded.
@@ -692,23 +700,17 @@ def _explain_allocator(log: CompactText, start: int, text: str) -> MessageAnswer
         _minus(message.reserved_bytes, message.allocated_bytes),
         message.private_pool_bytes or 0,
     )
-    outside = message.metal_bytes
-    if outside is None and unallocated is not None:
-        outside = _minus(
-            _minus(message.total_bytes, message.free_bytes), message.reserved_bytes
-        )
     own_outside = _minus(message.process_bytes, message.reserved_bytes)
-    verdict, step = _verdict(
-        message, _shortage(message, unallocated, backend.why_free), text
-    )
+    shortage = _shortage(message, unallocated, backend.why_free)
+    verdict, step = _verdict_in_words(text) or _verdict(message, shortage, text)
     answer = MessageAnswer(
         kind=ALLOCATOR.name,
         backend=name,
-        meaning="" if verdict else _LACKS,
+        meaning="" if verdict else _what_is_lacking(message),
         message=message,
         n_messages=1,
         unallocated_bytes=unallocated,
-        outside_bytes=outside,
+        outside_bytes=_outside_bytes(message, unallocated),
         own_outside_bytes=own_outside,
         verdict=verdict,
         next_step=step,
@@ -722,6 +724,20 @@ def _explain_allocator(log: CompactText, start: int, text: str) -> MessageAnswer
     return replace(answer, verdict=_exact_verdict(answer), next_step=step)
 
 
+def _outside_bytes(message: OomMessage, unallocated: int | None) -> int | None:
+    """Return what is in use on the device outside torch's allocator; None: not known."""
+    if message.metal_bytes is not None or unallocated is None:
+        return message.metal_bytes
+    in_use = _minus(message.total_bytes, message.free_bytes)
+    return _minus(in_use, message.reserved_bytes)
+
+
+def _what_is_lacking(message: OomMessage) -> str:
+    """Say what follows from a text without the figures of its device."""
+    is_huge = (message.tried_bytes or 0) >= _MOST_OF_DEVICES_BYTES
+    return _LARGER_THAN_MOST if is_huge and message.total_bytes is None else _LACKS
+
+
 def _step_where(answer: MessageAnswer, log: CompactText, start: int, text: str) -> str:
     """Return the next step, by the figures of a message and by what stands around it."""
     above = log.before(start, _MOST_OF_TRACEBACK)
@@ -730,13 +746,21 @@ def _step_where(answer: MessageAnswer, log: CompactText, start: int, text: str) 
     if is_own_request and squeezed(MOVING).search(above):
         return MOVED_AT_ONCE
     phase = _phase_step(log.text, start)
-    # Next to no memory comes free while weights are loaded: a setting gains as little.
-    cached_bytes = answer.unallocated_bytes or 0
-    is_little = cached_bytes < _LEAST_NOTABLE * (answer.message.reserved_bytes or 0)
-    if answer.cause == OomCause.FRAGMENTED and is_little and phase == WEIGHTS_IN_PARTS:
-        return "{less}"
+    if answer.cause == OomCause.FRAGMENTED:
+        step = _step_beside_pieces(answer, step, phase)
     is_cut = answer.verdict is None and phase == LESS
     return "{less}" if is_cut and _words_around(log, start) else step
+
+
+def _step_beside_pieces(answer: MessageAnswer, step: str, phase: str) -> str:
+    """Return the step against pieces, with the setting last where little is cached.
+
+    Next to no memory comes free while weights are loaded: a setting gains as little.
+    """
+    cached_bytes = answer.unallocated_bytes or 0
+    if cached_bytes >= _LEAST_NOTABLE * (answer.message.reserved_bytes or 0):
+        return step
+    return "{less}" if phase == WEIGHTS_IN_PARTS else NEARLY_FULL.get(step, step)
 
 
 def _less_where(answer: MessageAnswer, log: CompactText, start: int) -> str:
@@ -913,7 +937,7 @@ def _is_nothing_freed(answer: MessageAnswer) -> bool:
 
 def _step_fragmented(answer: MessageAnswer, text: str) -> str | None:
     if answer.backend not in ("CUDA", "HIP"):
-        return None
+        return None if answer.backend == "XPU" else NOT_ON_WINDOWS
     if "totalcapacity;" not in text:
         return ON_WINDOWS if _WINDOWS_PATH.search(text) else None
     return BEFORE_SETTINGS if "ibcached" in text else BEFORE_EXPANDABLE
@@ -939,27 +963,57 @@ def _phase_step(text: str, start: int) -> str:
     return max(steps, default=(0, LESS))[1]
 
 
-def _verdict(
-    message: OomMessage, shortage: Shortage, text: str
-) -> tuple[OomVerdict | None, str]:
-    """Return the verdict on a message, and the next step."""
+def _verdict_in_words(text: str) -> tuple[OomVerdict, str] | None:
+    """Return the verdict that torch's own words have, and the next step."""
     for words, cause, sentence, next_step in WORDS:
         if squeezed(words).search(text):
             basis = "torch's own words"
             return OomVerdict(cause, sentence, basis, is_inferred=False), next_step
+    return None
+
+
+def _verdict(
+    message: OomMessage, shortage: Shortage, text: str
+) -> tuple[OomVerdict | None, str]:
+    """Return the verdict on a message, and the next step."""
     verdict = decide_oom(shortage)
     tried = message.tried_bytes
     figures = {message.free_bytes, shortage.live_bytes, message.reserved_bytes}
     is_full_unproven = verdict.cause == OomCause.FULL and figures == {None}
     if tried is None or is_full_unproven:
-        is_large = (tried or 0) >= _LARGE_REQUEST_BYTES
-        return None, LARGE_REQUEST if is_large else NEXT_STEPS[OomCause.UNKNOWN]
+        return _verdict_without_figures(message, shortage)
     if verdict.cause == OomCause.UNKNOWN and "xpu" in text and tried >= _LARGE_XPU_BLOCK:
         _, cause, sentence, next_step = LARGE_BLOCK
         return OomVerdict(cause, sentence, verdict.sentence, is_inferred=True), next_step
     if verdict.cause == OomCause.LIMIT and message.metal_bytes is not None:
         return _limit_of_mps(verdict, message)
     return verdict, NEXT_STEPS[verdict.cause]
+
+
+def _verdict_without_figures(
+    message: OomMessage, shortage: Shortage
+) -> tuple[OomVerdict | None, str]:
+    """Return the verdict where the size of the request is cut off: it was larger than what was free.
+
+    Whether pieces that torch had cached would have been enough is then not known. Without any other
+    figure there is no verdict.
+    """
+    free = message.free_bytes
+    if message.tried_bytes is not None or free is None:
+        is_large = (message.tried_bytes or 0) >= _LARGE_REQUEST_BYTES
+        return None, LARGE_REQUEST if is_large else NEXT_STEPS[OomCause.UNKNOWN]
+    verdict = decide_oom(replace(shortage, block_bytes=free + 1, segment_bytes=free + 1))
+    is_decided = verdict.cause in (OomCause.FULL, OomCause.OUTSIDE)
+    if shortage.usable is None or not is_decided:
+        return None, NEXT_STEPS[OomCause.UNKNOWN]
+    if verdict.cause == OomCause.FULL:
+        sentence = (
+            f"more than {format_bytes(free)} were needed: so much was free on the device; the text "
+            "lacks the size of the request"
+        )
+        verdict = replace(verdict, sentence=sentence, is_inferred=True)
+    is_large = verdict.cause == OomCause.FULL and free >= _LARGE_REQUEST_BYTES
+    return verdict, LARGE_REQUEST if is_large else NEXT_STEPS[verdict.cause]
 
 
 def _limit_of_mps(verdict: OomVerdict, message: OomMessage) -> tuple[OomVerdict, str]:
@@ -1073,7 +1127,8 @@ def _cached_memory_notes(message: OomMessage) -> Iterator[str]:
     """Explain that what torch had cached was of no use, where it looks as if it had been."""
     allocated = message.allocated_bytes or 0
     cached = (message.reserved_bytes or 0) - allocated - (message.private_pool_bytes or 0)
-    if allocated and min(cached, message.free_bytes or 0) > (message.tried_bytes or 0):
+    tried = message.tried_bytes or math.inf
+    if allocated and min(cached, message.free_bytes or 0) > tried:
         yield (
             f"the {format_bytes(cached)} that torch had cached had no piece that served the "
             "request either"

@@ -1507,7 +1507,7 @@ _KINDS = (
         seen=(
             r"out of memory (?:while trying to allocate|allocating) (?P<tried>\d{12,20}bytes)",
         ),
-        means="one array of more than 100 GB, more than a device has, whatever else it holds",
+        means="one array of more than 100 GB, which is more than most devices have in all",
         next_step="look at the shapes: all against all (a kernel matrix, distances, attention) "
         "asks for as much; take fewer rows, an approximation, or compute it in parts",
         cause=OomCause.TOO_LARGE,
@@ -2092,8 +2092,8 @@ _KINDS = (
             r"\(allocated: <used>, free: <available>, largest free block: <largest>",
         ),
         means="no bank of the device's memory had a free block for its part of the "
-        "buffer: it is full, what is free is in pieces, or the part is larger than a "
-        "bank (each figure but the request is of one bank)",
+        "buffer: it is full, or what is free is in pieces; the part is larger than a bank only "
+        "where more is needed than the limit (each figure but the request is of one bank)",
         next_step=(
             "smaller tensors: a smaller batch, image or sequence, or the model over more devices"
         ),

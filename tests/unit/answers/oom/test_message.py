@@ -1816,3 +1816,54 @@ def test_the_environment_of_another_program_does_not_make_it_that_program():
     assert "ComfyUI" not in "".join(explain_message(f"{from_2_1(*FULL)}\n{warning}").notes)
     frame = 'File "/home/user/ComfyUI/nodes.py", line 268, in sample'
     assert "ComfyUI" in "".join(explain_message(f"{frame}\n{from_2_1(*FULL)}").notes)
+
+
+def without_request(*figures):
+    """The end of a message of torch 1.4 to 2.0, as it stays where a log cuts its beginning."""
+    return from_1_4(0, *figures).partition("(")[2]
+
+
+def test_a_request_whose_size_is_cut_off_was_larger_than_what_was_free():
+    # 12 GiB asked; the text begins behind that.
+    answer = explain_message(without_request(32 * GIB, 10 * GIB, 21 * GIB, 21 * GIB))
+    assert (answer.cause, answer.message.tried_bytes) == ("full", None)
+    assert answer.verdict.is_inferred
+    assert answer.verdict.sentence.startswith("more than 10.00 GiB were needed")
+    assert answer.next_step.startswith("look at the shapes")
+    assert not answer.notes
+
+
+def test_cached_memory_may_have_been_enough_for_a_request_whose_size_is_cut_off():
+    answer = explain_message(without_request(32 * GIB, GIB, 20 * GIB, 30 * GIB))
+    assert (answer.cause, answer.verdict) == ("not known", None)
+
+
+def test_what_others_hold_is_blamed_also_where_the_request_is_cut_off():
+    answer = explain_message(without_request(24 * GIB, 100 * MIB, 200 * MIB, 300 * MIB))
+    assert answer.cause == "held outside torch"
+
+
+@pytest.mark.parametrize(("n_bytes", "is_huge"), [(192 * GIB, True), (90 * GIB, False)])
+def test_one_huge_request_without_figures_is_said_to_be_one(n_bytes, is_huge):
+    text = f"torch.OutOfMemoryError: HIP out of memory. Tried to allocate {size(n_bytes)}."
+    answer = explain_message(text)
+    assert ("which is more than most devices have" in answer.meaning) == is_huge
+    assert answer.next_step.startswith("look at the shapes")
+
+
+@pytest.mark.parametrize(("cached", "begin"), [(MIB * 160, "a smaller"), (4 * GIB, "set PYTORCH")])
+def test_a_setting_comes_second_where_next_to_nothing_is_cached(cached, begin):
+    total = 8 * GIB
+    text = from_1_4(50 * MIB, total, 20 * MIB, total - 2 * GIB - cached, total - 2 * GIB)
+    answer = explain_message(text)
+    assert answer.cause == "fragmented"
+    assert answer.next_step.startswith(begin)
+    assert "max_split_size_mb" in answer.next_step
+
+
+def test_a_device_that_has_no_windows_gets_no_word_about_it():
+    text = from_2_1(GIB, 32 * GIB, 500 * MIB, 20 * GIB, 30 * GIB).replace("CUDA", "NPU")
+    answer = explain_message(text)
+    assert (answer.backend, answer.cause) == ("NPU", "fragmented")
+    assert "expandable_segments:True" in answer.next_step
+    assert "Windows" not in answer.next_step
