@@ -20,6 +20,10 @@ What an entry names as a batch is an input unless a module made it; what it name
 those that a backward finds or nothing frees: for the rest the definitions are as for what it does
 not name.
 
+A module's function ``forward`` makes what it makes in forward, also where the program calls it itself.
+What a module has put on the device for a forward is a weight, also if the program gives the
+parameter other memory before any note of it.
+
 What autocast casts of weights are copies of weights: what it drops at its exit, and of what a graph
 keeps those casts that are half as large as a parameter, where a forward has no more of that size
 than parameters. An input of an operation is cast by the same code: where its size makes them more,
@@ -77,7 +81,8 @@ def truth_of(recorded: Recording, folder: Path) -> Truth:
     phases = recorded_phases(snapshot.metadata, device.events)
     assert phases is not None
     matches = match_recorded(snapshot.metadata, device.device, device.events, allocations)
-    moments = _Moments(allocations, device.events, phases, recorded)
+    is_called = _is_in_function("forward", allocations.alloc_event, recorded)
+    moments = _Moments(allocations, device.events, phases, recorded, is_called)
     category = _told(allocations, device.events, recorded)
     is_kept = ~(
         _is_in_module(allocations.free_requested_event, recorded) & moments.ends_in_own_forward()
@@ -102,6 +107,8 @@ def truth_of(recorded: Recording, folder: Path) -> Truth:
     is_recorded = category != Category.UNKNOWN
     for rows, found in moments.by_phase():
         category[is_open(category) & rows] = found
+    is_placed = _is_in(allocations.alloc_event, recorded, "_apply", "torch/nn/modules/module.py")
+    category[is_placed & ~is_recorded & (category == Category.INPUT)] = Category.WEIGHT
     category[~is_counted], is_recorded[~is_counted] = Category.UNKNOWN, False
     return Truth(allocations, category, is_recorded)
 
@@ -141,9 +148,16 @@ def _lies_at(allocations: AllocationTable, events: EventTable, row: Row) -> Int6
 
 def _is_in_module(event: NDArray[np.integer[Any]], recorded: Recording) -> BoolColumn:
     """For each event whether a module was being called then; no mark of the recorder says so."""
+    return _is_in_function("_call_impl", event, recorded)
+
+
+def _is_in_function(
+    function: str, event: NDArray[np.integer[Any]], recorded: Recording
+) -> BoolColumn:
+    """For each event whether a function of this name was being called then."""
     (trace,) = recorded.raw["device_traces"]
     is_in = {
-        number: any(frame["name"] == "_call_impl" for frame in trace[number]["frames"])
+        number: any(frame["name"] == function for frame in trace[number]["frames"])
         for number in np.unique(event).tolist()
         if number >= 0
     }
@@ -290,6 +304,7 @@ class _Moments:
         events: EventTable,
         phases: Int8Column,
         recorded: Recording,
+        is_called: BoolColumn,
     ) -> None:
         assert events.time_us is not None
         self.alloc = allocations.alloc_event.astype(np.int64)
@@ -298,6 +313,8 @@ class _Moments:
         self.marked_phase = phases[self.alloc]
         phases = _with_forward(phases)
         self.phase = phases[self.alloc]
+        # The program itself calls a module's function: nothing marks that forward.
+        self.phase[is_called & (self.phase == RecordedPhase.OTHER)] = RecordedPhase.FORWARD
         self._phases = phases
         self._inner_backward = _backward_within_module(recorded) if recorded.recomputed else []
         starts = np.array([start for start, _ in recorded.recomputed], np.int64)
