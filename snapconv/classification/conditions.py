@@ -150,6 +150,15 @@ def precedes_any_forward(features: Features) -> BoolColumn:
 
 
 @feature_condition
+def follows_a_forward(features: Features) -> BoolColumn:
+    """Made when a forward was over: something had been made outside of modules since."""
+    first_forward = features.alloc[features.in_forward].min(initial=features.n_events)
+    outside = features.alloc[features.outside]
+    end = outside[outside > first_forward].min(initial=features.n_events)
+    return np.asarray(features.alloc > end)
+
+
+@feature_condition
 def made_in_last_run(features: Features) -> BoolColumn:
     """Made in the run of a phase with which the trace ends."""
     return has_code(features.alloc_run_last, features.n_events - 1)

@@ -20,6 +20,7 @@ from snapconv.classification.conditions import (
     ends_within_run,
     feeds_module,
     filled_alike,
+    follows_a_forward,
     freed_in_step,
     freed_in_zero_grad,
     has_cpp_frames,
@@ -456,13 +457,20 @@ FACTS = (
         ACTIVATION,
         Reason(
             "made-in-forward-and-live-at-dump",
-            "made in forward, never freed, and no backward follows, where several lines keep results",
+            "made in forward, never freed, and no backward follows, where several lines keep results "
+            "or its forward is over",
         ),
         made_in_forward
         & ~is_freed
         & is_live_at_dump
         & ~has_next_backward
-        & (trains | several_lines_keep | made_through(Role.CHECKPOINTED)),
+        & (
+            trains
+            | several_lines_keep
+            | made_through(Role.CHECKPOINTED)
+            | outlives_forward
+            | follows_a_forward
+        ),
     ),
     Fact(
         ACTIVATION,

@@ -205,6 +205,15 @@ def test_what_one_line_of_a_forward_without_training_keeps_may_be_temporary(foun
     assert categories(found(job)) == [Category.UNKNOWN]
 
 
+def test_what_one_line_keeps_when_its_forward_is_over_is_its_result(found):
+    job = model()
+    job.does(*[FORWARD] * 5)
+    job.alloc(FORWARD)
+    job.does(MAIN)
+    job.alloc(FORWARD)
+    assert categories(found(job)) == [Category.ACTIVATION] * 2
+
+
 def test_a_cache_of_keys_in_a_forward_that_keeps_most_of_its_results_is_for_backward(found):
     job = model()
     for line in range(6):
