@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.advice.attention_masks import converted_masks, merged_masks
 from snapconv.answers.advice.checkpointing import checkpointed_modules
 from snapconv.answers.advice.copies import (
     autocast_cache,
@@ -47,7 +48,6 @@ from snapconv.answers.advice.trades import (
     foreach_temporaries,
     full_logits,
     full_states,
-    merged_masks,
     offloaded,
     smaller_batch,
 )
@@ -278,10 +278,10 @@ KINDS = (
     Kind(
         slug="attention",
         what="{number} tensors hold attention scores ({line}{caller}).",
-        how=("{how}",),
+        how=("{how}", "{or_how}"),
         costs="no time; the attention weights are no longer an output",
         is_free=True,
-        wrong_if="the mask forces a kernel that stores the scores",
+        wrong_if="{wrong}",
         detect=attention_scores,
         estimated="assumes that the kernel keeps queries, keys and values as the program made them",
     ),
@@ -300,6 +300,22 @@ KINDS = (
         is_free=True,
         wrong_if="padding comes before the text, or the other mask is not causal",
         detect=merged_masks,
+    ),
+    Kind(
+        slug="mask-copies",
+        what="Attention keeps {counted} of a boolean mask, one for each call ({where}).",
+        noun="copy",
+        plural="copies",
+        how=(
+            (
+                "Convert the mask once, before the layers: torch.zeros_like(mask, "
+                "dtype=q.dtype).masked_fill_(~mask, -torch.inf)."
+            ),
+            "A mask that is causal and nothing else needs none: pass is_causal=True.",
+        ),
+        is_free=True,
+        wrong_if="each call has a mask of its own",
+        detect=converted_masks,
     ),
     Kind(
         slug="adapter-inputs",

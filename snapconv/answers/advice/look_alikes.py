@@ -227,9 +227,15 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
             "a softmax over classes or experts",
             "nothing beside it has its size in forward",
         ),
+        LookAlike(
+            "read",
+            "attention weights that the program reads",
+            "in use when a backward begins, or with a gradient of their own",
+        ),
     ),
+    "mask-copies": (LookAlike("own", "a mask of its own in each call"),),
     "masks": (
-        LookAlike("results", "results of attention", "as large as the last of its results"),
+        LookAlike("results", "results of attention", "as large as another of its results"),
         LookAlike("needed", "masks that cannot be merged into one"),
     ),
     "adapter-inputs": (

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
+from snapconv.answers.advice.attention_masks import TORCHS_ATTENTION, is_made_by_attention
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
 from snapconv.classification.categories import ABOUT, Category
 from snapconv.classification.categories import Evidence as NameEvidence
@@ -49,14 +50,16 @@ _SMALL_SHARES = (0.2, 0.125, 0.1, 0.05)
 _NEAR = 12
 # Operations that copy queries, keys and values on their way into a product of matrices.
 _COPIES = ("matmul", "bmm", "einsum", "mul", "div")
+_SDPA = "Use F.scaled_dot_product_attention."
+_DROPOUT = "Its dropout_p replaces the dropout of the scores, and keeps no mask."
+_MASK = "the mask forces a kernel that stores the scores"
+_READ_OR_MASK = f"the program reads the attention weights, or {_MASK}"
 _NO_WEIGHTS = "Pass need_weights=False to torch.nn.MultiheadAttention."
 _FUSED = {
     "transformers": "Load the model with attn_implementation='sdpa'.",
     "diffusers": "Call module.set_processor(AttnProcessor2_0()) for each Attention module.",
     "timm": "Call timm.layers.set_fused_attn(True) before the model is made.",
 }
-# In torch/nn/functional.py; it makes a matrix of scores only to return them.
-_TORCHS_ATTENTION = "multi_head_attention_forward"
 # States in 8 bits save this part, with a scale for every 256 values; smaller states stay.
 SAVED_BY_8_BITS, _LEAST_STATE_BYTES = 0.746, 16384
 _NOT_TRIED = "Checkpointing was not tried: the file has no paths of modules."
@@ -113,7 +116,7 @@ def smaller_batch(evidence: Evidence) -> Iterator[Detected]:
 def full_logits(evidence: Evidence) -> Iterator[Detected]:
     """Find logits, their copies in other precisions and their gradients, by their size."""
     losses = rows_of(evidence.live & evidence.features.made_through(Role.LOSS))
-    if not len(losses):
+    if not len(losses) or _is_in_chunks(evidence, losses):
         return
     largest = int(evidence.sizes[losses].max())
     rows = rows_of(
@@ -128,6 +131,17 @@ def full_logits(evidence: Evidence) -> Iterator[Detected]:
             caller=evidence.caller_of(losses),
             **_loss_in_chunks(evidence, losses),
         )
+
+
+def _is_in_chunks(evidence: Evidence, losses: Int64Column) -> bool:
+    """Return whether torch's loss of a last layer has options: its operator makes the chunks."""
+    frames = evidence.analysis.snapshot.stacks.frames
+    names = [
+        frames.names[frame]
+        for stack in distinct(evidence.stack_id[losses]).tolist()
+        for frame in evidence.calls.path(stack)
+    ]
+    return "_linear_cross_entropy_" in names
 
 
 def _loss_in_chunks(evidence: Evidence, losses: Int64Column) -> dict[str, Any]:
@@ -200,18 +214,60 @@ def attention_scores(evidence: Evidence) -> Iterator[Detected]:
     live_rows = evidence.live_of(scores)
     # With a softmax alone nothing shows that its input was made for it.
     has_several = evidence.features.in_forward[live_rows].sum() >= 2
-    if has_several and evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
-        step = _FUSED.get(evidence.library_of(rows), "Use F.scaled_dot_product_attention.")
-        if evidence.analysis.is_of_operation(_TORCHS_ATTENTION)[rows].all():
-            step = _NO_WEIGHTS
-        yield evidence.finding(
-            _fused(evidence, scores, is_softmax),
-            rows,
-            None,
-            number=len(live_rows),
-            how=step,
-            caller=evidence.caller_of(rows),
-        )
+    if not has_several or not evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
+        return
+    has_dropout = bool((_is_made_by(evidence, "dropout") & evidence.live)[scores].any())
+    is_of_module = evidence.analysis.is_of_operation(TORCHS_ATTENTION)[rows].all()
+    averages = _averages(evidence) if is_of_module else rows[:0]
+    if evidence.features.reaches_backward[averages].any():
+        return
+    n_of_each = 2 + has_dropout
+    if is_of_module and _have_more_gradients(
+        evidence, scores, is_softmax, n_of_each=n_of_each
+    ):
+        return
+    step = _NO_WEIGHTS if is_of_module else _FUSED.get(evidence.library_of(rows), _SDPA)
+    yield evidence.finding(
+        _fused(evidence, np.concatenate((scores, averages)), is_softmax),
+        rows,
+        None,
+        number=len(live_rows),
+        caller=evidence.caller_of(rows),
+        how=step,
+        or_how=_DROPOUT if has_dropout and step == _SDPA else "",
+        wrong=_READ_OR_MASK if is_of_module else _MASK,
+    )
+
+
+def _averages(evidence: Evidence) -> Int64Column:
+    """Return the averages over heads that torch.nn.MultiheadAttention returns as its weights.
+
+    Its function makes them last, in a size of their own; a program that reads them may keep them
+    until backward.
+    """
+    line, rows = is_made_by_attention(evidence)
+    is_last = line[rows] == line[rows].max(initial=-1)
+    other_sizes = evidence.sizes[rows[~is_last]]
+    averages: Int64Column = rows[is_last & ~is_among(evidence.sizes[rows], other_sizes)]
+    return averages
+
+
+def _have_more_gradients(
+    evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn, *, n_of_each: int
+) -> bool:
+    """Return whether the scores have more gradients than the fused kernel would compute.
+
+    Those are of the softmax, the product after it and a dropout. Another one is that of the
+    weights that the module returns, which a loss reads then.
+    """
+    features = evidence.features
+    size = evidence.sizes[scores[is_softmax[scores]]].max()
+    is_score = evidence.is_computed & (evidence.sizes == size)
+    is_made_forward = is_score & features.in_forward
+    if (is_made_forward & ~features.mask(scores)).any():
+        return False  # others have gradients of this size too
+    n_softmaxes = (is_made_forward & is_softmax & features.reaches_backward).sum()
+    return bool((is_score & features.by_engine).sum() > n_of_each * n_softmaxes)
 
 
 def _is_made_by(evidence: Evidence, word: str) -> BoolColumn:
@@ -249,30 +305,6 @@ def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> In
     return np.concatenate((inner_rows, engine_rows[is_near]))
 
 
-def merged_masks(evidence: Evidence) -> Iterator[Detected]:
-    """Find the sums of two masks that torch's attention makes, of one number for each score.
-
-    torch/nn/functional.py, multi_head_attention_forward, torch 2.13: the function itself makes
-    the sum first for backward; the last has the size of the queries. The fused kernel keeps the
-    sum.
-    """
-    features = evidence.features
-    frames = evidence.analysis.snapshot.stacks.frames
-    frame = features.lines_of(evidence.stack_id)
-    names = [*frames.names, ""]
-    is_attention = np.array([name == _TORCHS_ATTENTION for name in names])
-    saved = rows_of(is_attention[frame] & features.in_forward & features.reaches_backward)
-    if not len(saved):
-        return
-    line = frames.lines[frame[saved]]
-    sizes = features.sizes[saved]
-    is_like_last = is_among(sizes, sizes[line == line.max()])
-    rows = saved[(line == line.min()) & ~is_like_last]
-    live_rows = evidence.live_of(rows)
-    if evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
-        yield evidence.finding_there(removed(evidence.analysis, rows), live_rows)
-
-
 def adapter_inputs(evidence: Evidence) -> Iterator[Detected]:
     """Find copies of inputs in the precision of peft's adapters, kept for the adapters' gradients.
 
@@ -297,7 +329,7 @@ def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> C
     is_inner = evidence.is_computed & evidence.features.in_forward
     saved = scores[(is_softmax & is_inner & is_freed)[scores]]
     is_inner[scores] = False
-    is_of_torchs_module = analysis.is_of_operation(_TORCHS_ATTENTION)
+    is_of_torchs_module = analysis.is_of_operation(TORCHS_ATTENTION)
     is_copy = is_inner & is_freed & analysis.is_of_operation(*_COPIES)
     n_bytes = evidence.table.block_bytes.copy()
     inner = _inner_rows(evidence, is_inner)
@@ -421,7 +453,7 @@ def _function(evidence: Evidence, stack: int) -> tuple[str, str]:
         if evidence.calls.is_module_call(frame) and not is_dropout:
             break
         name = frames.names[frame]
-        if "/torch/" not in frames.filenames[frame] or name == _TORCHS_ATTENTION:
+        if "/torch/" not in frames.filenames[frame] or name == TORCHS_ATTENTION:
             return frames.filenames[frame], name
     return "", str(stack)
 

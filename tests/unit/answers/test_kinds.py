@@ -63,6 +63,21 @@ def masks() -> Loop:
     return backwards(*((size, in_functional(function, line)) for size, line in sizes * 2))
 
 
+def mask_copies(n_calls: int = 3) -> Loop:
+    loop = Loop()
+    attention = operation("scaled_dot_product_attention", CALL, *at(20))
+    for _ in range(2):
+        saved = []
+        for _ in range(n_calls):
+            saved.append(loop.alloc(8 * MIB, operation("zeros_like", *attention)))
+            inverse = loop.alloc(2 * MIB, operation("logical_not", *attention))
+            loop.trace.free(inverse, frames=attention)
+            saved.append(loop.alloc(1 * MIB, attention))
+        for addr in reversed(saved):
+            loop.trace.free(addr, frames=ENGINE)
+    return loop
+
+
 def logits() -> Loop:
     return backwards(
         (16, operation("linear", *at(20, *layer(1)))),
@@ -110,6 +125,7 @@ JOBS = (
     Job("logits", "full_logits", logits),
     Job("attention", "attention_scores", scores),
     Job("masks", "merged_masks", masks),
+    Job("mask-copies", "converted_masks", mask_copies),
     Job("adapter-inputs", "adapter_inputs", steps),
     Job(
         "foreach",

@@ -12,21 +12,21 @@ ATTENTION = "multi_head_attention_forward"
 def attend(loop: Loop, *, has_own_queries: bool) -> list[int]:
     """Make what torch.nn.MultiheadAttention makes where it returns weights; return what is kept."""
 
-    def alloc(size, *calls):
+    def alloc(size, line, *calls):
         functional = f"{TORCH}/nn/functional.py"
         inner = [frame(call, functional, 10) for call in calls]
         module = [CALL, frame("forward", f"{TORCH}/nn/modules/activation.py", 1)]
-        outer = frame(ATTENTION, functional, 6000)
+        outer = frame(ATTENTION, functional, line)
         return loop.alloc(size * MIB, at(20, *module, outer, *inner))
 
-    queries = [alloc(2, "linear")] if has_own_queries else []
-    packed = alloc(4 if has_own_queries else 6)
-    scaled = alloc(2)
-    scores = alloc(16)
-    softmax = alloc(16, "softmax")
+    queries = [alloc(2, 6871, "linear")] if has_own_queries else []
+    packed = alloc(4 if has_own_queries else 6, 6871, "_in_projection_packed")
+    scaled = alloc(2, 7025)
+    scores = alloc(16, 7035)
+    softmax = alloc(16, 7038, "softmax")
     loop.trace.free(scores, frames=at(20))
-    mixed = alloc(2)
-    rearranged = alloc(2)
+    mixed = alloc(2, 7042)
+    rearranged = alloc(2, 7046)
     for addr in (mixed, *queries):
         loop.trace.free(addr, frames=at(20))
     return [packed, scaled, softmax, rearranged]
@@ -83,3 +83,55 @@ def test_torchs_loss_of_a_last_layer_needs_its_options(advice_on, function, how,
     (finding,) = [finding for finding in findings if finding.kind == "logits"]
     assert finding.how[0] == how
     assert finding.costs == costs
+
+
+def attention_that_returns_weights(n_average: int, *, ends: str) -> Loop:
+    """Make layers whose average of weights, of so many MiB, ends in forward or reaches backward."""
+    loop = Loop()
+    for _ in range(2):
+        kept, averages = [], []
+        for _ in range(2):
+            kept += attend(loop, has_own_queries=False)
+            outer = frame(ATTENTION, f"{TORCH}/nn/functional.py", 7053)
+            module = [CALL, frame("forward", f"{TORCH}/nn/modules/activation.py", 1)]
+            averages.append(loop.alloc(n_average * MIB, at(20, *module, outer)))
+            if ends == "forward":
+                loop.trace.free(averages.pop(), frames=at(20))
+        loop.trace.alloc(8 * MIB, frames=at(21)).free(frames=at(21))
+        for addr in reversed(kept):
+            loop.trace.free(addr, frames=ENGINE)
+        for addr in averages:
+            loop.trace.free(addr, frames=at(22) if ends == "step" else ENGINE)
+    return loop
+
+
+@pytest.mark.parametrize("ends", ["forward", "backward", "step"])
+def test_weights_of_attention_that_the_program_keeps_are_not_called_needless(advice_on, ends):
+    findings = advice_on(attention_that_returns_weights(4, ends=ends)).findings
+    assert ("attention" in {finding.kind for finding in findings}) is (ends == "forward")
+    assert "masks" not in {finding.kind for finding in findings}
+
+
+@pytest.mark.parametrize(("n_gradients", "is_advised"), [(2, True), (3, False)])
+def test_weights_of_attention_that_a_loss_reads_have_a_gradient_more(
+    advice_on, n_gradients, is_advised
+):
+    """Softmax and product have one each; the third is that of the average."""
+    loop = Loop()
+    for _ in range(2):
+        layers = [attend(loop, has_own_queries=False) for _ in range(2)]
+        loop.trace.alloc(16 * MIB, frames=at(21)).free(frames=at(21))
+        for kept in reversed(layers):
+            for _ in range(n_gradients):
+                loop.trace.alloc(16 * MIB, frames=ENGINE).free(frames=ENGINE)
+            for addr in reversed(kept):
+                loop.trace.free(addr, frames=ENGINE)
+    kinds = {finding.kind for finding in advice_on(loop).findings}
+    assert ("attention" in kinds) is is_advised
+
+
+def test_a_loss_of_a_last_layer_that_has_its_options_needs_none(advice_on):
+    inner = frame("_linear_cross_entropy_", f"{TORCH}/nn/modules/linear_cross_entropy.py", 848)
+    stack = [inner, *in_functional("linear_cross_entropy", 3000)]
+    loop = backwards((16, operation("linear", *stack)), (16, operation("log_softmax", *stack)))
+    assert "logits" not in {one.kind for one in advice_on(loop, goal_bytes=MIB).findings}
