@@ -14,9 +14,10 @@ import numpy as np
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
 from snapconv.classification.categories import Category
 from snapconv.classification.categories import Evidence as NameEvidence
-from snapconv.columns import Int64Column, grouped, rows_of
+from snapconv.columns import Int64Column, distinct, grouped, is_among, rows_of
 from snapconv.dataclass import dataclass
 from snapconv.hypotheses.changes import Change, Demand, freed_from, joined
+from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.units import format_bytes
 
 # The cost of the whole forward.
@@ -68,6 +69,47 @@ def checkpointed_modules(evidence: Evidence) -> Iterator[Detected]:
         library = evidence.library_of(change.rows)
         layers = whole_layers(modules, library) if goal else []
         yield _detected(evidence, chosen, layers, _CALLS.get(library, ""))
+
+
+def last_segments(evidence: Evidence) -> Iterator[Detected]:
+    """Find what the last segment of checkpoint_sequential keeps, which torch does not checkpoint.
+
+    Nothing is gained at its end, only where what comes after it needs more.
+    """
+    rows = evidence.saved[
+        ~evidence.features.made_through(Role.CHECKPOINTED)[evidence.saved]
+    ]
+    stacks = [
+        stack
+        for stack in distinct(evidence.stack_id[rows]).tolist()
+        if _is_in_segments(evidence, stack)
+    ]
+    rows = rows[is_among(evidence.stack_id[rows], stacks)]
+    if not evidence.is_large(evidence.live_of(rows), LEAST_SHARE_OF_TRADE):
+        return
+    parts: list[Change] = []
+    for step_rows in grouped(rows, evidence.features.next_backward):
+        # The last is the input of what comes after; the first segments' output stays anyway.
+        *inner, last = np.sort(step_rows).tolist()
+        ends, again = evidence.alloc[last], evidence.end[step_rows].min()
+        parts.append(freed_from(evidence.analysis, np.array(inner, np.int64), ends, again))
+    change = joined(parts)
+    demand = evidence.demand
+    if evidence.is_worth(demand.peak.n_bytes - demand.without([change]).n_bytes):
+        live_rows = evidence.live_of(rows)
+        line = evidence.calls.line_of(
+            evidence.calls.model_call(evidence.analysis.main_stack(live_rows))
+        )
+        yield evidence.finding(change, live_rows, line)
+
+
+def _is_in_segments(evidence: Evidence, stack: int) -> bool:
+    frames = evidence.analysis.snapshot.stacks.frames
+    return any(
+        frames.names[frame] == "checkpoint_sequential"
+        and evidence.calls.file(frame).endswith("torch/utils/checkpoint.py")
+        for frame in evidence.calls.path(stack)
+    )
 
 
 def _choose(evidence: Evidence, modules: Sequence[Module], goal: int) -> list[Module]:

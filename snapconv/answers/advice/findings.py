@@ -14,7 +14,7 @@ import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.attention_masks import converted_masks, merged_masks
-from snapconv.answers.advice.checkpointing import checkpointed_modules
+from snapconv.answers.advice.checkpointing import checkpointed_modules, last_segments
 from snapconv.answers.advice.copies import (
     autocast_cache,
     cloned_weights,
@@ -356,6 +356,19 @@ KINDS = (
         wrong_if="modules share inputs, as skip connections do",
         detect=checkpointed_modules,
         estimated="each module keeps its input, and makes its activations again for its backward",
+    ),
+    Kind(
+        slug="last-segment",
+        what="The last segment of checkpoint_sequential keeps {counted} ({line}).",
+        noun="tensor",
+        how=(
+            "Call checkpoint(segment, x, use_reentrant=False) for each segment yourself.",
+            "Or pass more segments: the last one gets smaller.",
+        ),
+        costs="that segment's forward runs twice",
+        wrong_if="a module after it reads its inner results",
+        detect=last_segments,
+        estimated="the segment makes its activations again for its backward",
     ),
     Kind(
         slug="offloading",

@@ -245,6 +245,7 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
         LookAlike("state-update", "new states of the optimizer", "kept after its step"),
     ),
     "checkpointing": (LookAlike("shared", "activations that later modules read too"),),
+    "last-segment": (LookAlike("shared", "activations that later modules read too"),),
     "offloading": (LookAlike("in-use", "activations that a name keeps on the GPU"),),
     "states": (LookAlike("short", "states in 16 bits", "recorded with their types"),),
     "batch": (LookAlike("fixed", "memory that does not grow with the batch"),),

@@ -78,6 +78,18 @@ def mask_copies(n_calls: int = 3) -> Loop:
     return loop
 
 
+def last_segment() -> Loop:
+    file = f"{TORCH}/utils/checkpoint.py"
+    segments = [CALL, frame("checkpoint_sequential", file, 640), *at(20)]
+    loop = Loop()
+    for _ in range(2):
+        saved = [loop.alloc(4 * MIB, operation("linear", *segments)) for _ in range(4)]
+        saved.append(loop.alloc(8 * MIB, operation("linear", CALL, *at(22))))
+        for addr in reversed(saved):
+            loop.trace.free(addr, frames=ENGINE)
+    return loop
+
+
 def logits() -> Loop:
     return backwards(
         (16, operation("linear", *at(20, *layer(1)))),
@@ -133,6 +145,7 @@ JOBS = (
         lambda: training(zero_grad_after=True, temporaries=[3 * MIB] * 4),
     ),
     Job("checkpointing", "checkpointed_modules", modules_with_names),
+    Job("last-segment", "last_segments", last_segment),
     Job("offloading", "offloaded", saving),
     Job("states", "full_states", states),
     Job("batch", "smaller_batch", lambda: outputs(deletes=True)),
