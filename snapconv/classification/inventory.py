@@ -283,12 +283,7 @@ def _known_variants(variants: Iterable[Variant]) -> Iterator[tuple[Variant, floa
 
 
 def _has_full_precision(job: Job) -> bool:
-    """Return whether half of the parameters may have blocks in full precision: twice as large.
-
-    Before a first step, states are seldom there: those of unknown parameters are no guess then.
-    """
-    if not job.sizes:
-        return not job.reserves_more
+    """Return whether half of the parameters may have blocks in full precision: twice as large."""
     masters = Counter({2 * size: n for size, n in job.sizes.items()})
     return 2 * bytes_of(masters & job.counts) >= bytes_of(job.sizes)
 

@@ -26,7 +26,6 @@ from tests.classified_jobs import (
     TORCH,
     ZERO_GRAD,
     Job,
-    at_line,
     categories,
     classified,
     features_of,
@@ -122,23 +121,6 @@ def test_a_model_that_only_infers_is_weights(path):
     job.does(FORWARD, MAIN)
     features = features_of(job, path)
     assert set(classify(features).category[~features.is_traced].tolist()) == {WEIGHT}
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_before_a_first_step_blocks_of_twice_the_size_are_no_states(is_first, path):
-    """A later step finds its memory reserved, as steps before it needed as much."""
-    job = Job()
-    for size in (40960, *(4096, 16384, 8192) * 6, 81920):
-        job.older(NO_FRAMES, size)
-    if not is_first:
-        job.model.stop_recording()
-        job.model.free(job.model.malloc(64 << 20, frames=NO_FRAMES), frames=NO_FRAMES)
-        job.model.start_recording()
-    for line in range(6):
-        job.alloc(at_line(FORWARD, line), 8 << 20)
-    features = features_of(job, path)
-    assert features.reserves_more is is_first
-    assert classify(features).is_certain[features.sizes == 16384].all() == is_first
 
 
 @pytest.mark.parametrize("times", [1, 3])
