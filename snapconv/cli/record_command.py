@@ -235,7 +235,7 @@ def record(
         typer.Option(
             "--with-source",
             help="Keep the project's Python files that occur in stacks, for `snapconv annotate` "
-            "and `view --source`: whoever has the capture can read them. No file outside the "
+            "and `view`: whoever has the capture can read them. No file outside the "
             "project's folder.",
         ),
     ] = False,
