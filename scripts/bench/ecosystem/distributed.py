@@ -14,6 +14,7 @@ docs.
 import argparse
 import io
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -42,6 +43,8 @@ PROGRAMS = Path(__file__).with_name("distributed.json")
 TIMEOUT_S = 900
 # What every recording of such a job says.
 USUAL_NOTES = {"simulated", "simulated-nccl"}
+# Where a module lies on this machine, in the message of an ImportError.
+PLACE = re.compile(r" \(/[^)]*\)")
 FIGURES = ("failure", "peak_bytes", "seconds", "notes", "torch")
 
 Row = dict[str, Any]
@@ -54,20 +57,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="by default all")
     parser.add_argument("--write", action="store_true", help="keep them in distributed.json")
     options = parser.parse_args(arguments)
-    table = json.loads(PROGRAMS.read_text(encoding="utf-8"))
-    programs: dict[str, Row] = table["programs"]
+    programs = read_table()["programs"]
     if others := set(options.names) - set(programs):
         parser.error(f"no program is named {', '.join(sorted(others))}: of {', '.join(programs)}")
     has_failed = False
     for name in options.names or programs:
-        program = programs[name]
-        figures = record(program, options.repositories.resolve())
+        figures = record(programs[name], options.repositories.resolve())
         has_failed |= "failure" in figures
         print(name, json.dumps(figures), flush=True)
-        programs[name] = {key: program[key] for key in program if key not in FIGURES} | figures
         if options.write:
-            PROGRAMS.write_text(f"{json.dumps(table, indent=1)}\n", encoding="utf-8")
+            keep(name, figures)
     return int(has_failed)
+
+
+def read_table() -> dict[str, dict[str, Row]]:
+    """Read the table as it is now."""
+    table: dict[str, dict[str, Row]] = json.loads(PROGRAMS.read_text(encoding="utf-8"))
+    return table
+
+
+def keep(name: str, figures: Row) -> None:
+    """Write the figures of one program, beside what other runs have written in the meantime."""
+    table = read_table()
+    program = table["programs"][name]
+    rest = {key: program[key] for key in program if key not in FIGURES}
+    table["programs"][name] = rest | figures
+    PROGRAMS.write_text(f"{json.dumps(table, indent=1)}\n", encoding="utf-8")
 
 
 def record(program: Row, repositories: Path) -> Row:
@@ -90,7 +105,7 @@ def record(program: Row, repositories: Path) -> Row:
         if done is None:
             return {"failure": f"not done after {TIMEOUT_S} s"}
         if done.returncode:
-            return {"failure": exception(done.stderr)}
+            return {"failure": PLACE.sub("", exception(done.stderr))}
         seconds = round(processor_seconds() - before, 1)
         run = Run(done.returncode, done.stdout, done.stderr, seconds)
         return {"torch": torch_release(), "seconds": seconds} | of_report(
