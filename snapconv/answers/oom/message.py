@@ -254,7 +254,8 @@ class MessageFigure:
 class MessageAnswer:
     """The answer of ``oom --message``.
 
-    It is that of the first of ``n_messages`` of torch's allocator that have figures.
+    It is that of the first of ``n_messages`` that have figures; of another kind than torch's
+    allocator, 0 where nothing tells them apart.
     ``kind`` says whose text it is, ``meaning`` what a text without figures usually means, ``cause``
     why memory ran out in a word. ``outside_bytes`` are in use on the device outside torch's
     allocator, ``own_outside_bytes`` those of this process. ``verdict`` None: the figures do not say
@@ -633,10 +634,16 @@ def _explain_kind(
         meaning=row.means,
         message=message,
         next_step=next_step,
+        n_messages=_n_numbered(kind, log),
         cause=row.cause,
         rank=log.rank_at(position),
         figures=tuple(figures),
     )
+
+
+def _n_numbered(kind: MessageKind, log: CompactText) -> int:
+    """Count the messages of a kind, where something tells them apart."""
+    return len(set(squeezed(kind.numbered).findall(log.text))) if kind.numbered else 0
 
 
 def _row_by_figures(kind: MessageKind, values: dict[str, Any]) -> MessageKind:
@@ -873,9 +880,15 @@ def _is_outside_own(answer: MessageAnswer) -> bool:
 
 
 def _step_outside(answer: MessageAnswer) -> str | None:
-    if _is_outside_own(answer) and not _do_others_hold_enough(answer.message):
+    message = answer.message
+    if _is_outside_own(answer) and not _do_others_hold_enough(message):
         return SAME_PROCESS
-    return _step_others(answer.message) if _do_others_hold(answer) else None
+    if _do_others_hold(answer):
+        return _step_others(message)
+    is_mostly_torchs = 2 * (message.allocated_bytes or 0) > (
+        message.total_bytes or math.inf
+    )
+    return f"{answer.next_step}; else {{less}}" if is_mostly_torchs else None
 
 
 def _do_others_hold_enough(message: OomMessage) -> bool:

@@ -55,6 +55,7 @@ FIGURES = {
     "margin": FigureName("to be left free"),
     "taken_mib": FigureName("taken on the GPU", letter="m"),
     "recommended_mib": FigureName("recommended at most", letter="m"),
+    "blobs": FigureName("for the data of the network"),
     "runtime": FigureName("kept by the runtime"),
     "program": FigureName("the compiled program"),
     "arguments": FigureName("arguments"),

@@ -109,6 +109,7 @@ class MessageKind:
 
     A text has one of the patterns ``seen``, all that it ``needs`` and no ``unless``, and may have
     the figures ``also``. ``exact`` is the next step with the text's own figures, where it has them.
+    ``numbered`` finds what tells several messages of a kind apart, such as a process's number.
     ``leads``: beside a message of torch's allocator, its next step comes first. Where a text fits
     several kinds, the lowest ``level`` wins: 1 is a general row, 1.5 a call that any program may
     make, 2 a warning or a consequence, 3 a table or an unknown program, 4 mere words, 5 words that
@@ -127,6 +128,7 @@ class MessageKind:
     exact: str = ""
     cause: str = OomCause.FULL
     leads: bool = False
+    numbered: str = ""
 
 
 _OUTSIDE_STEP = (
@@ -1373,9 +1375,8 @@ _KINDS = (
             r"ran out of memory in memory space hbm\. used "
             r"(?P<needed>\d{1,9}(?:\.\d{1,9})?[kmgt]?) of "
             r"(?P<total>\d{1,9}(?:\.\d{1,9})?[kmgt]?) hbm",
-            r"attempting to (?:allocate|reserve) (?P<tried>\d{1,9}(?:\.\d{1,9})?[kmgt]?)(?: at "
-            r"the bottom "
-            r"of memory)?\. that was not possible\. there are "
+            r"attempting to reserve (?P<tried>\d{1,9}(?:\.\d{1,9})?[kmgt]?)(?: at the bottom of "
+            r"memory)?\. that was not possible\. there are "
             r"(?P<free>\d{1,9}(?:\.\d{1,9})?[kmgtb]?) free",
             r"total hbm usage >= (?P<needed>[\d.]{1,12}[kmgt])",
         ),
@@ -1395,6 +1396,17 @@ _KINDS = (
         next_step=(
             "a smaller batch per core, jax.checkpoint (remat), or shard the model over more cores"
         ),
+    ),
+    MessageKind(
+        "XLA on a TPU",
+        backend="TPU",
+        seen=(
+            r"attempting to allocate (?P<tried>\d{1,9}(?:\.\d{1,9})?[kmgt]?)\. that was not "
+            r"possible\. there are (?P<free>\d{1,9}(?:\.\d{1,9})?[kmgtb]?) free",
+        ),
+        means="this array or program does not fit beside what is in the TPU's memory (HBM) already",
+        next_step="shard the model over more cores, or one of fewer bytes (bfloat16); else a "
+        "smaller batch per core, or jax.checkpoint (remat)",
     ),
     MessageKind(
         "a kernel on a TPU",
@@ -1935,6 +1947,7 @@ _KINDS = (
             r"|layer\w{0,20})\.c\w{1,2}:\d{1,5}\]? ?check "
             r"failed: error==cudasuccess\(2vs\.0\)out of memory",
         ),
+        also=(r"memory required for data: ?(?P<blobs>\d{1,16})(?!\d)",),
         means="Caffe got no GPU memory for the blobs of the network",
         next_step="a smaller batch_size or image in the .prototxt (iter_size in the solver makes "
         "up for a smaller batch); stop the other processes that `nvidia-smi` shows",
@@ -6064,6 +6077,7 @@ _KINDS = (
             "total-vm: ?<address_space>",
             "anon-rss: ?(?!0kb)<process>",
         ),
+        numbered=r"killed process (\d{1,10})",
         means="the kernel most likely killed the process because host memory ran out: "
         "the machine's, or the limit of a container",
         next_step="less host memory: fewer processes or DataLoader workers, less data "

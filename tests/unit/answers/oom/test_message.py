@@ -1867,3 +1867,11 @@ def test_a_device_that_has_no_windows_gets_no_word_about_it():
     assert (answer.backend, answer.cause) == ("NPU", "fragmented")
     assert "expandable_segments:True" in answer.next_step
     assert "Windows" not in answer.next_step
+
+
+@pytest.mark.parametrize(("allocated", "is_said"), [(60 * GIB, True), (20 * GIB, False)])
+def test_a_program_that_holds_most_itself_may_also_need_less(allocated, is_said):
+    text = from_1_4(3 * GIB, 80 * GIB, GIB, allocated, 63 * GIB if is_said else 22 * GIB)
+    answer = explain_message(text)
+    assert answer.cause == "held outside torch"
+    assert ("else a smaller batch" in answer.next_step) == is_said

@@ -3446,7 +3446,7 @@ TEXTS = (
         "XLA on a TPU",
         FULL,
         {"tried": GIB, "free": 512 * MIB},
-        "a smaller batch per core",
+        "shard the model over more cores",
     ),
     (
         "RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem while allocating on stack",
@@ -5167,10 +5167,11 @@ TEXTS = (
         "larger subdivisions=",
     ),
     (
+        "net.cpp:283] Memory required for data: 2147483648\n"
         "syncedmem.cpp:71] Check failed: error == cudaSuccess (2 vs. 0)  out of memory",
         "Caffe",
         FULL,
-        {},
+        {"for the data of the network": 2 * GIB},
         "a smaller batch_size",
     ),
     (
@@ -7076,3 +7077,10 @@ def test_a_text_in_the_middle_of_a_long_log_is_found(row):
     text, kind, *_ = row
     lines = "step 1, loss 0.5, all is well\n" * 4_000
     assert explain_message(f"{lines}{text}\n{lines}").kind == kind
+
+
+def test_the_processes_that_the_kernel_killed_are_counted():
+    line = "kernel: Killed process {} (node), total-vm:606096kB, anon-rss:68308kB"
+    lines = [line.format(number) for number in (4711, 4712, 4711, 5000)]
+    assert explain_message("\n".join(lines)).n_messages == 3
+    assert explain_message(lines[0]).n_messages == 1
