@@ -7,6 +7,8 @@ are at hand, a line has its text and its number today. Findings of ``advise`` st
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
+import numpy as np
+
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.advice.findings import Finding, quick_findings
 from snapconv.answers.moments import FoundMoment
@@ -14,7 +16,7 @@ from snapconv.answers.peak import NOTHING, sums_by_name
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, has_code, rows_of
 from snapconv.dataclass import dataclass
-from snapconv.stacks.project_lines import SourceLine, line_values
+from snapconv.stacks.project_lines import MAX_LINES_OF_AN_END, SourceLine, line_values
 from snapconv.stacks.source_files import SourceFolder, SourceText
 from snapconv.units import Device
 
@@ -74,9 +76,18 @@ class AnnotatedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class LineCallers:
+    """A line that allocates for others, and the bytes that each of these has by it, most first."""
+
+    line: SourceLine
+    callers: tuple[tuple[SourceLine, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Annotation:
     """The project's files with the bytes of their lines, the file with most live bytes first.
 
+    ``callers`` are those of a line that has most of the memory for several others.
     ``findings`` are faults, and changes at no cost. ``source_folder`` is where source was looked
     for; ``has_recorded_source``: the recording has source too.
     """
@@ -92,6 +103,7 @@ class Annotation:
     has_recorded_source: bool
     files: tuple[AnnotatedFile, ...]
     findings: tuple[Finding, ...]
+    callers: LineCallers | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
@@ -161,7 +173,45 @@ def annotate(
         has_recorded_source=bool(recorded_source),
         files=tuple(sorted(files, key=_hottest_first)),
         findings=tuple(findings),
+        callers=_main_callers(analysis, live),
     )
+
+
+def _main_callers(analysis: DeviceAnalysis, live: BoolColumn) -> LineCallers | None:
+    """Return the callers of the line that has more than half of the live bytes.
+
+    They are the nearest lines at which calls differ; None where there is no such line, or all its
+    memory comes by one way.
+    """
+    frames = analysis.project_frame
+    live_sums = sums_by_name(
+        analysis, live & (frames >= 0), analysis.lines.of_frame, frames
+    )
+    total = analysis.allocations.bytes_of(live)
+    main = [line for line, part in live_sums.items() if 2 * part.block_bytes > total]
+    if not main or main[0] is None:
+        return None
+    main_frames = [
+        frame
+        for frame in np.unique(frames[live]).tolist()
+        if analysis.lines.of_frame(frame) == main[0]
+    ]
+    rows = live & np.isin(frames, main_frames)
+    for depth in range(1, MAX_LINES_OF_AN_END):
+
+        def caller(stack: int, depth: int = depth) -> SourceLine | None:
+            return next(iter(analysis.lines.of(stack)[depth:]), None)
+
+        sums = sums_by_name(analysis, rows, caller, analysis.allocations.stack_id)
+        parts = [
+            (line, part.block_bytes) for line, part in sums.items() if line is not None
+        ]
+        if len(parts) < len(sums) or not parts:
+            return None
+        if len(parts) > 1:
+            parts.sort(key=lambda part: (-part[1], part[0]))
+            return LineCallers(main[0], tuple(parts))
+    return None
 
 
 def _hottest_first(file: AnnotatedFile) -> tuple[int, int, str]:

@@ -4,7 +4,12 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from snapconv.answers.advice.evidence import FAULT
-from snapconv.answers.annotation import AnnotatedLine, Annotation, lines_that_count
+from snapconv.answers.annotation import (
+    AnnotatedLine,
+    Annotation,
+    LineCallers,
+    lines_that_count,
+)
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import counted, device_name, format_bytes, optional
 from snapconv.writers.text.source_rows import (
@@ -18,6 +23,7 @@ from snapconv.writers.text.source_rows import (
 _NUMBER_WIDTH = 5
 # Two blanks before the longest size, 1023.00 KiB.
 _SIZE_WIDTH = 13
+_N_CALLERS = 3
 
 
 def annotation_lines(annotation: Annotation, *, n_most: int | None = None) -> Iterator[str]:
@@ -64,7 +70,22 @@ def head_lines(annotation: Annotation) -> Iterator[str]:
         likely = "" if finding.is_certain else "likely "
         sort = f"{likely}fault" if finding.sort == FAULT else "no cost"
         yield f"  [{number}] {sort}: {finding.what} Saves {saved}. {finding.how[0]}"
+    yield from _caller_lines(annotation.callers)
     yield from _source_lines(annotation)
+
+
+def _caller_lines(called: LineCallers | None) -> Iterator[str]:
+    """Name the callers of a line that allocates for several: the line to change may be theirs."""
+    if called is None:
+        return
+    shown = [
+        f"{format_bytes(n_bytes)} {line.place} in {line.function}"
+        for line, n_bytes in called.callers[:_N_CALLERS]
+    ]
+    left = len(called.callers) - len(shown)
+    if left:
+        shown.append(counted(left, "other line"))
+    yield f"  {called.line.place} is called by: {', '.join(shown)}"
 
 
 def _source_lines(annotation: Annotation) -> Iterator[str]:

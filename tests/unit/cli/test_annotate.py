@@ -76,6 +76,21 @@ def test_a_line_has_what_is_live_what_is_allocated_in_all_and_its_text(
     assert "import torch" not in out
 
 
+def test_a_line_that_allocates_for_others_has_its_callers(tmp_path, snapconv):
+    """Two lines call `make` by one line of `wrapped`; a third line has less than half itself."""
+    make, wrapped = frame("make", MODEL, 5), frame("wrapped", MODEL, 6)
+    weights, cache = frame("weights", MODEL, 10), frame("cache", MODEL, 12)
+    trace = TraceBuilder().segment(40 * MIB)
+    trace.alloc(4 * MIB, frames=[make, wrapped, cache, MAIN])
+    trace.alloc(9 * MIB, frames=[make, wrapped, weights, MAIN])
+    trace.alloc(6 * MIB, frames=[STATE, MAIN])
+    out = snapconv("annotate", trace.write(tmp_path / "run.pickle")).out
+    callers = "9.00 MiB net/model.py:10 in weights, 4.00 MiB net/model.py:12 in cache"
+    assert f"  net/model.py:5 is called by: {callers}\n" in out
+    trace.alloc(8 * MIB, frames=[STATE, MAIN])
+    assert "is called by" not in snapconv("annotate", trace.write(tmp_path / "run2.pickle")).out
+
+
 def test_the_text_and_json_have_the_hottest_file_and_line_first(recorded, tmp_path, snapconv):
     folder = project(tmp_path, CODE)
     out = snapconv("annotate", recorded, "--source", folder, "--json").out
