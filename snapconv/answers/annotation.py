@@ -184,34 +184,37 @@ def _main_callers(analysis: DeviceAnalysis, live: BoolColumn) -> LineCallers | N
     memory comes by one way.
     """
     frames = analysis.project_frame
-    live_sums = sums_by_name(
-        analysis, live & (frames >= 0), analysis.lines.of_frame, frames
-    )
+    line_of = analysis.lines.of_frame
     total = analysis.allocations.bytes_of(live)
-    main = [line for line, part in live_sums.items() if 2 * part.block_bytes > total]
-    if not main or main[0] is None:
-        return None
-    main_frames = [
-        frame
-        for frame in np.unique(frames[live]).tolist()
-        if analysis.lines.of_frame(frame) == main[0]
-    ]
-    rows = live & np.isin(frames, main_frames)
+    for line, line_sum in sums_by_name(
+        analysis, live & (frames >= 0), line_of, frames
+    ).items():
+        if line is not None and 2 * line_sum.block_bytes > total:
+            distinct_frames = np.unique(frames[live]).tolist()
+            line_frames = [frame for frame in distinct_frames if line_of(frame) == line]
+            callers = _callers(analysis, live & np.isin(frames, line_frames))
+            return LineCallers(line, callers) if callers else None
+    return None
+
+
+def _callers(
+    analysis: DeviceAnalysis, rows: BoolColumn
+) -> tuple[tuple[SourceLine, int], ...]:
+    """Return the nearest lines at which the calls to a line differ, with their bytes."""
     for depth in range(1, MAX_LINES_OF_AN_END):
 
         def caller(stack: int, depth: int = depth) -> SourceLine | None:
             return next(iter(analysis.lines.of(stack)[depth:]), None)
 
         sums = sums_by_name(analysis, rows, caller, analysis.allocations.stack_id)
-        parts = [
-            (line, part.block_bytes) for line, part in sums.items() if line is not None
+        callers = [
+            (line, item.block_bytes) for line, item in sums.items() if line is not None
         ]
-        if len(parts) < len(sums) or not parts:
-            return None
-        if len(parts) > 1:
-            parts.sort(key=lambda part: (-part[1], part[0]))
-            return LineCallers(main[0], tuple(parts))
-    return None
+        if len(callers) < len(sums) or not callers:
+            break
+        if len(callers) > 1:
+            return tuple(sorted(callers, key=lambda item: (-item[1], item[0])))
+    return ()
 
 
 def _hottest_first(file: AnnotatedFile) -> tuple[int, int, str]:

@@ -74,18 +74,18 @@ def head_lines(annotation: Annotation) -> Iterator[str]:
     yield from _source_lines(annotation)
 
 
-def _caller_lines(called: LineCallers | None) -> Iterator[str]:
+def _caller_lines(line_callers: LineCallers | None) -> Iterator[str]:
     """Name the callers of a line that allocates for several: the line to change may be theirs."""
-    if called is None:
+    if line_callers is None:
         return
-    shown = [
+    callers = line_callers.callers
+    names = [
         f"{format_bytes(n_bytes)} {line.place} in {line.function}"
-        for line, n_bytes in called.callers[:_N_CALLERS]
+        for line, n_bytes in callers[:_N_CALLERS]
     ]
-    left = len(called.callers) - len(shown)
-    if left:
-        shown.append(counted(left, "other line"))
-    yield f"  {called.line.place} is called by: {', '.join(shown)}"
+    if len(callers) > _N_CALLERS:
+        names.append(counted(len(callers) - _N_CALLERS, "other line"))
+    yield f"  {line_callers.line.place} is called by: {', '.join(names)}"
 
 
 def _source_lines(annotation: Annotation) -> Iterator[str]:
