@@ -6,7 +6,7 @@ be large.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -37,7 +37,6 @@ from snapconv.columns import (
     rows_of,
     sums_by,
 )
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.naming.origins import Modules, find_modules, name_allocations
 from snapconv.naming.weight_table import WeightTable, match_weights, recorded_weights

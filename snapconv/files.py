@@ -16,11 +16,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO
 
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError, OutputExistsError, OutputWriteError
 from snapconv.stop_signals import raise_remembered
 

@@ -4,9 +4,8 @@ Ranks are numbered as torch's ``init_device_mesh`` and Megatron number them: the
 with each.
 """
 
+from dataclasses import dataclass
 from math import prod
-
-from snapconv.dataclass import dataclass
 
 # How names of the axis of pipeline stages begin.
 STAGES = ("pp", "pipe", "stage")

@@ -1,8 +1,7 @@
 """Messages beside a result: notes about a file that is valid but needs care, and progress."""
 
 from collections.abc import Callable
-
-from snapconv.dataclass import dataclass
+from dataclasses import dataclass
 
 # A progress callback is called with the stage, how much is done and how much there is: ("reading",
 # 3, 10).

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -14,7 +15,6 @@ from snapconv.analysis import Analysis, AnalysisOptions, DeviceAnalysis, analyze
 from snapconv.classification.categories import Category, Certainty
 from snapconv.classification.user_rules import UserRule
 from snapconv.columns import columns_of, distinct
-from snapconv.dataclass import dataclass
 from snapconv.files import checked_output, default_output
 from snapconv.notebook import Answers
 from snapconv.notes import Note, Progress

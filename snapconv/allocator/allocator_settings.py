@@ -10,11 +10,10 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from snapconv.dataclass import dataclass
 from snapconv.errors import SettingError
 from snapconv.torch_knowledge.allocator_options import (
     KINDS,

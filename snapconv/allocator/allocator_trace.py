@@ -1,9 +1,8 @@
 """Events of the allocator as torch's trace entries, and the ledger of its counters."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
-
-from snapconv.dataclass import dataclass
 
 Frames: TypeAlias = list[dict[str, object]]
 PoolId: TypeAlias = tuple[int, int]

@@ -8,6 +8,7 @@ it happens.
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -15,7 +16,6 @@ from typing import Any, TypeAlias
 from snapconv.allocator.address_ranges import AddressRanges
 from snapconv.allocator.allocator_settings import SEGMENT_GRANULE_BYTES, round_up
 from snapconv.allocator.allocator_trace import Frames, PoolId
-from snapconv.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

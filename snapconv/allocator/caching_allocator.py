@@ -7,6 +7,7 @@ Left out: graph capture's deferral of frees, checkpointed pools.
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -30,7 +31,6 @@ from snapconv.allocator.blocks import (
     total_size,
 )
 from snapconv.allocator.expandable_segments import ExpandableMemory, best_candidate
-from snapconv.dataclass import dataclass
 from snapconv.errors import RecorderError
 
 

@@ -5,7 +5,7 @@ are at hand, a line has its text and its number today. Findings of ``advise`` st
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from snapconv.answers.moments import FoundMoment
 from snapconv.answers.peak import NOTHING, sums_by_name
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, has_code, rows_of
-from snapconv.dataclass import dataclass
 from snapconv.stacks.project_lines import MAX_LINES_OF_AN_END, SourceLine, line_values
 from snapconv.stacks.source_files import SourceFolder, SourceText
 from snapconv.units import Device

@@ -1,6 +1,6 @@
 """The largest causes of live memory: its purpose, and its line or the library that made it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from snapconv.answers.peak import (
 )
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, rows_of
-from snapconv.dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.torch_knowledge.operation_catalog import UNNAMED

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
 
@@ -18,7 +18,6 @@ from snapconv.answers.peak import (
 )
 from snapconv.classification.categories import Category
 from snapconv.columns import rows_of
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.json_text import picked
 from snapconv.replay.history_verdict import Verdict

@@ -7,6 +7,7 @@ at another place, also within backward. A list that is cleared, the outputs of a
 that is full go where the program drops them: at the same place each time.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from snapconv.columns import (
     rows_of,
     sums_by,
 )
-from snapconv.dataclass import dataclass
 from snapconv.json_text import picked
 from snapconv.phases.trace_phases import Phase
 from snapconv.snapshot.event_table import Action

@@ -8,6 +8,7 @@ elsewhere or a folder is renamed. Nothing is read but the two snapshots: no sour
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -18,7 +19,6 @@ from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.peak import NOTHING, Sum, sums_by_name
 from snapconv.classification.categories import Category, Evidence
 from snapconv.columns import number_groups, plain_rows
-from snapconv.dataclass import dataclass
 from snapconv.json_text import picked
 from snapconv.replay.history_verdict import Verdict
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK, SourceLine, line_values

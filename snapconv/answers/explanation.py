@@ -7,6 +7,7 @@ The answer has the keys of the JSON: docs/reference/json.md describes them.
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -20,7 +21,6 @@ from snapconv.classification.classify import HOST_ORDER, ORDER, reason_of
 from snapconv.classification.classify import opinions as opinions_of
 from snapconv.classification.inventory import GRADIENT_OR_STATE, SLUG
 from snapconv.columns import BoolColumn, Int64Column, has_code, is_among, rows_of, values_at
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.naming.added_names import added_names
 from snapconv.naming.weight_table import tensor_names

@@ -6,14 +6,13 @@ run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.moments import find_moment
 from snapconv.answers.oom.failed_allocation import failed_allocations
 from snapconv.answers.peak import summary_totals
-from snapconv.dataclass import dataclass
 from snapconv.stacks.project_lines import SourceLine, line_values
 from snapconv.torch_knowledge.cards import USUAL_NCCL_BYTES, USUAL_OUTSIDE_BYTES
 from snapconv.units import HOST, counted, format_bytes

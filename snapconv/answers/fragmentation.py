@@ -7,6 +7,7 @@ an expandable segment its pages lie is an inference: they are taken to begin whe
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
@@ -26,7 +27,6 @@ from snapconv.columns import (
     sums_by,
     unknown_column,
 )
-from snapconv.dataclass import dataclass
 from snapconv.replay.memory_layout import MemoryLayout, layouts
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine

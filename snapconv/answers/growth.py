@@ -10,7 +10,7 @@ the trace; weights do so in the first parts only, and what is in use just now in
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from operator import attrgetter
 from typing import NamedTuple
@@ -36,7 +36,6 @@ from snapconv.columns import (
     sums_by,
     take,
 )
-from snapconv.dataclass import dataclass
 from snapconv.json_text import picked
 from snapconv.notes import Note
 from snapconv.phases.trace_phases import Phase, Phases

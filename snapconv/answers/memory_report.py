@@ -10,7 +10,7 @@ entries have frames in proportion to the file that the report is about.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,7 +33,6 @@ from snapconv.columns import (
     distinct,
     plain_rows,
 )
-from snapconv.dataclass import dataclass
 from snapconv.files import most_bytes_of_part
 from snapconv.naming.weight_table import weight_names
 from snapconv.notes import Note

@@ -9,11 +9,11 @@ the activations it is their own peak.
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.phases.annotation_spans import find_spans
 from snapconv.replay.device_replay import Curve

@@ -12,7 +12,7 @@ known, and never taken for nothing.
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from operator import add, attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -39,7 +39,6 @@ from snapconv.columns import (
     sums_by,
     unknown_column,
 )
-from snapconv.dataclass import dataclass
 from snapconv.phases.annotation_spans import annotations_at
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.stacks.project_lines import SourceLine

@@ -12,6 +12,7 @@ as were mapped.
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -27,7 +28,6 @@ from snapconv.columns import (
     rows_of,
     sums_by,
 )
-from snapconv.dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable, Curve, Replay
 from snapconv.replay.lifetimes import real_events
 from snapconv.replay.memory_layout import is_small_segment

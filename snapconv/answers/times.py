@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -25,7 +25,6 @@ from snapconv.columns import (
     unknown_column,
     values_at,
 )
-from snapconv.dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.snapshot.load import Snapshot
 from snapconv.snapshot.recorded.timing_file import PHASES, TimedIteration, Timing

@@ -5,14 +5,13 @@ The lines are the project's, outermost first. What the tree is arranged by stand
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.peak import sums_by_name
 from snapconv.answers.tree_levels import Path, find_levels
-from snapconv.dataclass import dataclass
 from snapconv.files import most_bytes_of_part
 from snapconv.units import Device
 

@@ -7,6 +7,7 @@ Levels may be combined. Lines come last by themselves, but below modules, which 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from typing import Any
@@ -18,7 +19,6 @@ from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.peak import pool_ids, pool_shown
 from snapconv.classification.categories import Category
 from snapconv.columns import unknown_column, values_of
-from snapconv.dataclass import dataclass
 from snapconv.phases.annotation_spans import find_annotation_paths
 from snapconv.replay.memory_layout import layout_at
 from snapconv.stacks.paths import UNKNOWN_FILES, is_python

@@ -7,7 +7,7 @@ more.
 """
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from snapconv.answers.oom.failed_allocation import find_out_of_memory
 from snapconv.answers.peak import CategoryTotal, device_memory, summary_totals
 from snapconv.classification.categories import ABOUT, Category
 from snapconv.columns import BoolColumn
-from snapconv.dataclass import dataclass
 from snapconv.replay.history_verdict import Verdict
 from snapconv.replay.memory_layout import layout_at
 from snapconv.units import Device, curve_bytes, format_bytes, optional

@@ -1,9 +1,8 @@
 """The purposes of memory and what holds of each, and the kinds of evidence."""
 
+from dataclasses import dataclass
 from enum import Flag, IntEnum, auto
 from functools import cache
-
-from snapconv.dataclass import dataclass
 
 # Stands in every output where a rule's name would, of what no rule has decided.
 NO_RULE = "none"

@@ -5,6 +5,7 @@ where its condition holds, the allocation gets its category, unless an earlier f
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,7 +24,6 @@ from snapconv.columns import (
     read_only,
     rows_of,
 )
-from snapconv.dataclass import dataclass
 from snapconv.torch_knowledge.frame_patterns import FRAME_RULES, Role
 
 _Value = TypeVar("_Value")

@@ -1,5 +1,6 @@
 """The features of every allocation: columns that are known before any fact decides a category."""
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +22,6 @@ from snapconv.columns import (
     run_starts,
     sums_by,
 )
-from snapconv.dataclass import dataclass
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.phases.trace_phases import Phase, Phases, is_engine
 from snapconv.replay.device_replay import AllocationTable, Replay

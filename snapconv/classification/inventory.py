@@ -14,7 +14,7 @@ benchmark: count these as seen.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice, product
 from math import inf, log2
@@ -46,7 +46,6 @@ from snapconv.classification.predictions import (
     predict,
 )
 from snapconv.columns import BoolColumn, Int64Column, distinct, grouped, is_among, rows_of
-from snapconv.dataclass import dataclass
 from snapconv.torch_knowledge.optimizers import (
     SAME,
     States,

@@ -1,6 +1,7 @@
 """A job as the recording shows it: open blocks, blocks that facts have named, parameters."""
 
 from collections import Counter
+from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
 
@@ -33,7 +34,6 @@ from snapconv.columns import (
     rows_of,
     run_starts,
 )
-from snapconv.dataclass import dataclass
 from snapconv.phases.trace_phases import Optimizers, Phase
 
 # In models that were cast, states lie below all weights of another size in 16 to 27 % of the pairs

@@ -5,6 +5,7 @@ Sizes are counted here, and nowhere else. A ``Sizes`` counts blocks or parameter
 
 from collections import Counter
 from collections.abc import Iterator, Set
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -27,7 +28,6 @@ from snapconv.columns import (
     rows_of,
     run_starts,
 )
-from snapconv.dataclass import dataclass
 from snapconv.phases.trace_phases import Phase
 from snapconv.torch_knowledge.frame_patterns import Role
 

@@ -5,13 +5,12 @@ show the sides; what parameters of one size have is one kind of the optimizer's,
 """
 
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import isqrt
 
 from snapconv.classification.categories import Category
 from snapconv.classification.job import Counts, Job
 from snapconv.classification.parameters import Sizes, bytes_of
-from snapconv.dataclass import dataclass
 from snapconv.torch_knowledge.optimizers import (
     NO_STATES,
     SAME,

@@ -9,6 +9,7 @@ docs/reference/rules-file.md describes it. A mistake in it is an InputError that
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import translate
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ import numpy as np
 
 from snapconv.classification.categories import Category
 from snapconv.columns import BoolColumn, read_only
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.files import open_input
 from snapconv.notes import Note

@@ -7,7 +7,7 @@ prints.
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,6 @@ from snapconv.cli.terminal import (
     progress_bar,
     show_notes,
 )
-from snapconv.dataclass import dataclass
 from snapconv.errors import BudgetExceeded, SnapconvError
 from snapconv.units import curve_bytes, device_argument, device_kind, device_name
 

@@ -8,7 +8,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, ge
 import typer
 from typer.core import TyperCommand
 
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.units import parse_bytes, parse_device
 

@@ -1,6 +1,7 @@
 """``snapconv fit``: a script and the values to try -> the fewest cards that it fits on."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,6 @@ from snapconv.cli.terminal import (
     print_lines,
     progress_bar,
 )
-from snapconv.dataclass import dataclass
 from snapconv.errors import BudgetExceeded, RecorderError
 from snapconv.files import checked_output
 from snapconv.units import counted

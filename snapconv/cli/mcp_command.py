@@ -10,7 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from io import TextIOWrapper
 from pathlib import Path
 from types import UnionType
@@ -22,7 +22,6 @@ from typer.models import ArgumentInfo
 from snapconv.cli.answers import QUESTIONS, TOP, Answer, error_values
 from snapconv.cli.arguments import SNAPSHOTS, SOURCE, flat, refuse_pipe
 from snapconv.cli.terminal import first_entries, json_text, limited_text
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError, SnapconvError
 from snapconv.stop_signals import let_signals_call
 from snapconv.version import VERSION

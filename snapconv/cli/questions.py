@@ -2,7 +2,7 @@
 
 import os
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -29,7 +29,6 @@ from snapconv.cli.arguments import (
     size_of,
 )
 from snapconv.cli.terminal import progress_bar
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.files import open_input
 from snapconv.units import device_name, shown

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from contextlib import nullcontext, suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -29,7 +29,6 @@ from snapconv.cli.arguments import (
 )
 from snapconv.cli.program_end import ProgramEnded, lasting_until_exit
 from snapconv.cli.terminal import say, show_raised
-from snapconv.dataclass import dataclass
 from snapconv.errors import RecorderError, SnapconvError
 from snapconv.units import format_bytes
 

@@ -12,7 +12,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
@@ -26,7 +26,6 @@ from snapconv.answers.fit import (
     fill_row,
 )
 from snapconv.answers.what_if.setting_trials import read_card
-from snapconv.dataclass import dataclass
 from snapconv.errors import MOST_OF_REASON, InputError, OutputExistsError, SnapconvError
 from snapconv.files import is_capture, os_errors
 from snapconv.fitting.processes import Ended, Run, run_all

@@ -13,9 +13,9 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from snapconv.dataclass import dataclass
 from snapconv.ranks.workers import free_memory, n_processors
 from snapconv.stop_signals import let_ctrl_c_in, signals_wait
 

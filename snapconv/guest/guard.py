@@ -10,10 +10,10 @@ import os
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from snapconv.dataclass import dataclass
 from snapconv.guest.own_frames import (
     calls_original,
     has_interrupted,

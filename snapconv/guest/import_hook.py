@@ -7,12 +7,12 @@ imported. So nothing of ours may import torch first: what needs it waits.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from snapconv.dataclass import dataclass
 from snapconv.guest.own_frames import stands_in
 
 

@@ -1,6 +1,7 @@
 """The memory of a tensor on a CUDA device."""
 
-from snapconv.dataclass import dataclass
+from dataclasses import dataclass
+
 from snapconv.guest.torch_surface import Tensor
 
 

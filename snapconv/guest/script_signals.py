@@ -16,10 +16,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from snapconv.dataclass import dataclass
 from snapconv.guest.own_frames import for_program, is_in_our_work, runs_program
 from snapconv.guest.unheard_signals import heard
 

@@ -10,12 +10,12 @@ torch.
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from snapconv.dataclass import dataclass
 from snapconv.errors import RecorderError
 from snapconv.notes import Note
 

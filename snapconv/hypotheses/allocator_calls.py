@@ -6,7 +6,7 @@ segment events show it.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -36,7 +36,6 @@ from snapconv.columns import (
     take,
     unknown_column,
 )
-from snapconv.dataclass import dataclass
 from snapconv.replay.device_replay import AllocationTable, Replay
 from snapconv.replay.lifetimes import real_events
 from snapconv.replay.memory_layout import MemoryLayout, Pieces, layout_at, segments_of

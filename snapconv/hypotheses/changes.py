@@ -9,7 +9,7 @@ own, so either is as exact as the change.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -26,7 +26,6 @@ from snapconv.columns import (
     rows_of,
     take,
 )
-from snapconv.dataclass import dataclass
 from snapconv.hypotheses.allocator_calls import (
     AllocatorCalls,
     CallChange,

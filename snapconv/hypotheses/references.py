@@ -8,6 +8,7 @@ returned; caches, and logits that their loss reads, are part of what the model r
 """
 
 import re
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -28,7 +29,6 @@ from snapconv.columns import (
     run_starts,
     unknown_column,
 )
-from snapconv.dataclass import dataclass
 from snapconv.hypotheses.line_calls import LineCalls
 from snapconv.torch_knowledge.frame_patterns import Role
 

@@ -1,10 +1,9 @@
 """A trial of the allocator model, and its outcome."""
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.allocator.allocator_trace import Ledger
-from snapconv.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,11 @@
 """The requests of a trial: their sizes and pools under its settings, and where memory begins."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from snapconv.allocator.allocator_settings import SMALL_REQUEST_BYTES
 from snapconv.columns import Int64Column
-from snapconv.dataclass import dataclass
 from snapconv.hypotheses.allocator_calls import AllocatorCalls
 from snapconv.hypotheses.trial_outcome import Trial
 from snapconv.replay.rounding import RoundingRules

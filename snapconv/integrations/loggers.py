@@ -16,11 +16,11 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from snapconv.dataclass import dataclass
 from snapconv.recorder.recording import Recording
 
 _LOG = logging.getLogger("snapconv")

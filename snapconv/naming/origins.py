@@ -1,6 +1,7 @@
 """The origin of every allocation: its operation and its ``nn.Module``."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from snapconv.columns import (
     unknown_column,
     values_of,
 )
-from snapconv.dataclass import dataclass
 from snapconv.phases.recorded_matches import RecordedMatches
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.fields import Interner

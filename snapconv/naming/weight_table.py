@@ -6,6 +6,7 @@ their size.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,7 +24,6 @@ from snapconv.columns import (
     unknown_column,
     values_of,
 )
-from snapconv.dataclass import dataclass
 from snapconv.phases.recorded_matches import RecordedMatches, iteration_at
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.load import DeviceSnapshot

@@ -7,6 +7,7 @@ events, no times.
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import islice
@@ -25,7 +26,6 @@ from snapconv.columns import (
     run_starts,
     take,
 )
-from snapconv.dataclass import dataclass
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.load import DeviceSnapshot, Snapshot
 

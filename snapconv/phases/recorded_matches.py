@@ -5,7 +5,7 @@ Its allocation is the one that was live then at that address: torch's storages b
 blocks begin. Records in, rows of the AllocationTable out.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from snapconv.columns import (
     rows_of,
     unknown_column,
 )
-from snapconv.dataclass import dataclass
 from snapconv.json_text import picked
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.snapshot.event_table import EventTable

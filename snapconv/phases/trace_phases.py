@@ -5,6 +5,7 @@ on). With what the optimizers of the trace keep for every parameter. Columns in,
 """
 
 import re
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -26,7 +27,6 @@ from snapconv.columns import (
     rows_of,
     run_starts,
 )
-from snapconv.dataclass import dataclass
 from snapconv.phases.annotation_spans import recorded_functions
 from snapconv.phases.recorded_matches import recorded_iterations, recorded_phases
 from snapconv.replay.device_replay import AllocationTable

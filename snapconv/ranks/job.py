@@ -12,14 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
 from snapconv.analysis import AnalysisOptions
 from snapconv.answers.ranks.job_report import JobReport, report_job
 from snapconv.answers.ranks.rank_file import RankFile
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.files import check_outputs, keep_file, os_errors
 from snapconv.json_text import JsonError, dataclass_from, read_json, write_json

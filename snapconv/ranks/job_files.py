@@ -9,12 +9,11 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from snapconv.answers.ranks.rank_file import RankFile
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.files import SNAPSHOT_NAME, open_input
 

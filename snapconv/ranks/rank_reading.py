@@ -14,11 +14,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from snapconv.analysis import Analysis, AnalysisOptions, analyze_file
 from snapconv.answers.ranks.rank_file import RankFile, rank_file
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError, OutputWriteError, SnapconvError
 from snapconv.files import SNAPSHOT_NAME, remove_partial
 from snapconv.json_text import dataclass_from, read_json, write_json

@@ -21,13 +21,12 @@ from concurrent.futures import (
     wait,
 )
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from logging import CRITICAL
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.native.library import core
 from snapconv.ranks.rank_reading import read_alone, read_rank

@@ -1,9 +1,8 @@
 """The options of a recording, frozen: they travel from the command line to the metadata."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-from snapconv.dataclass import dataclass
 
 if TYPE_CHECKING:
     from snapconv.simulation import SimulationOptions

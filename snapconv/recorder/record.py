@@ -9,12 +9,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snapconv.dataclass import dataclass
 from snapconv.errors import (
     EntryPointError,
     NoCudaError,

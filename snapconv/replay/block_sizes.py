@@ -12,7 +12,7 @@ those of them that were allocated in the trace are a sample in which every file 
 import ctypes
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -31,7 +31,6 @@ from snapconv.columns import (
     read_only,
     rows_of,
 )
-from snapconv.dataclass import dataclass
 from snapconv.native.library import address, closing, core, goes_on
 from snapconv.notes import Note
 from snapconv.replay.lifetimes import Lifetimes, releases

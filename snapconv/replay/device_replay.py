@@ -6,7 +6,7 @@ columns out.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -27,7 +27,6 @@ from snapconv.columns import (
     rows_of,
     values_of,
 )
-from snapconv.dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.replay.block_sizes import (
     BlockSizes,

@@ -1,12 +1,11 @@
 """The verdict on a trace: complete, started late, or truncated, with the reason and by how much."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 
 from snapconv.columns import count_of, has_code, rows_of
-from snapconv.dataclass import dataclass
 from snapconv.replay.device_replay import Replay
 from snapconv.replay.lifetimes import real_events
 from snapconv.snapshot.event_table import Action, EventTable

@@ -4,7 +4,7 @@ Events in, one row per lifetime out. Uses addresses and order, not sizes of bloc
 """
 
 import ctypes
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +25,6 @@ from snapconv.columns import (
     take,
     unknown_column,
 )
-from snapconv.dataclass import dataclass
 from snapconv.native.library import address, closing, core, goes_on, random_seed
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockState, BlockTable

@@ -6,6 +6,7 @@ columns out.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,6 @@ from snapconv.columns import (
     rows_of,
     unknown_column,
 )
-from snapconv.dataclass import dataclass
 from snapconv.replay.block_sizes import segment_moves
 from snapconv.replay.device_replay import AllocationTable
 from snapconv.replay.lifetimes import real_events

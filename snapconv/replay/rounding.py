@@ -4,7 +4,7 @@ The rules are those of allocator/allocator_settings.py, which has them for one r
 their source; the histories of `CONFS` in tests/property/histories.py hold the two together.
 """
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from snapconv.allocator.allocator_settings import (
     AllocatorSettings,
 )
 from snapconv.columns import BoolColumn, Int64Column, count_of, rows_of, values_of
-from snapconv.dataclass import dataclass
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockTable, SegmentTable
 from snapconv.torch_knowledge.backends import NO_ALLOCATOR

@@ -11,12 +11,12 @@ import ast
 import linecache
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from snapconv.dataclass import dataclass
 from snapconv.guest.own_frames import program_frames
 from snapconv.notes import Note
 from snapconv.simulation.patches import Calls

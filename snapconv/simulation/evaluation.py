@@ -7,13 +7,12 @@ Knows nothing of mallocs.
 """
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import empty
 
-from snapconv.dataclass import dataclass
 from snapconv.errors import RecorderError
 from snapconv.simulation.branches import ValuesRead
 from snapconv.simulation.kernels import cuda_only_operations

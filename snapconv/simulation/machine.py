@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,6 @@ from snapconv.allocator.allocator_trace import (
 )
 from snapconv.allocator.blocks import AddressSpace
 from snapconv.allocator.caching_allocator import CachingAllocator, ModelOutOfMemory
-from snapconv.dataclass import dataclass
 from snapconv.errors import RecorderError, SettingError
 from snapconv.guest.own_frames import for_program, holders
 from snapconv.guest.torch_surface import OutOfMemoryObserver

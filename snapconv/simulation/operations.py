@@ -7,6 +7,7 @@ known, otherwise upper bounds. ``FakeStorages`` makes tensors of any shape witho
 import mmap
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum, auto
 from math import prod
 from typing import Any
@@ -16,7 +17,6 @@ import torch
 # Before a program replaces it, as DeepSpeed's zero.Init does with what makes tensors.
 from torch import empty
 
-from snapconv.dataclass import dataclass
 from snapconv.errors import RecorderError
 from snapconv.simulation.machine import BLAS
 from snapconv.simulation.synchronized_norms import shapes_of_norms

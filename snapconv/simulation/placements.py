@@ -10,12 +10,12 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from snapconv.dataclass import dataclass
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.operations import Operation
 from snapconv.simulation.patches import Calls

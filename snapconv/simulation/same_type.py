@@ -6,11 +6,11 @@ not have, torch's meta functions refuse, or CUDA takes.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from snapconv.dataclass import dataclass
 from snapconv.guest.own_frames import for_program
 from snapconv.simulation.cuda_types import type_name
 from snapconv.simulation.evaluation import Invocation

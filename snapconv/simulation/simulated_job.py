@@ -6,8 +6,7 @@ Imports no torch: the command line reads the place before anything runs.
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-
-from snapconv.dataclass import dataclass
+from dataclasses import dataclass
 
 # As many ranks as a node has by default: a server's usual number of GPUs.
 RANKS_PER_NODE = 8

@@ -8,12 +8,12 @@ of indexing.
 import sys
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from snapconv.allocator.allocator_trace import Frames
-from snapconv.dataclass import dataclass
 from snapconv.simulation.machine import Machine
 from snapconv.simulation.operations import Operation
 from snapconv.simulation.placements import Placement, Placements

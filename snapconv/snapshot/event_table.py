@@ -5,6 +5,7 @@ the core, with the values, ids and refusals of read_trace. A refusal may lack it
 file to read_trace, which refuses it again, with the path.
 """
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -22,7 +23,6 @@ from snapconv.columns import (
     unknown_column,
     values_of,
 )
-from snapconv.dataclass import dataclass
 from snapconv.snapshot.fields import (
     ADDRESS,
     BYTES,

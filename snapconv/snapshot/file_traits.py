@@ -8,6 +8,7 @@ bisected over the wheels of torch 2.0.1 to 2.15.0.
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from itertools import compress
 
 from snapconv.allocator.allocator_settings import (
@@ -17,7 +18,6 @@ from snapconv.allocator.allocator_settings import (
 )
 from snapconv.allocator.allocator_trace import DEFAULT_POOL
 from snapconv.columns import is_among
-from snapconv.dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.segment_table import BlockTable, Memory, SegmentTable

@@ -4,7 +4,7 @@ import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from ctypes import CDLL
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +21,6 @@ from snapconv.columns import (
     take,
     unknown_column,
 )
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.files import snapshot_file
 from snapconv.native.library import core

@@ -1,10 +1,10 @@
 """A file's own dictionary with fewer events: what the writer of a cut starts from."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.files import snapshot_file
 from snapconv.snapshot.fields import errors_of

@@ -6,7 +6,7 @@ all.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -23,7 +23,6 @@ from snapconv.columns import (
     read_only,
     unknown_column,
 )
-from snapconv.dataclass import dataclass
 from snapconv.errors import SettingError
 from snapconv.snapshot.event_table import Action, EventTable
 from snapconv.snapshot.fields import (

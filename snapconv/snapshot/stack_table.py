@@ -7,7 +7,7 @@ shared).
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from operator import itemgetter
@@ -25,7 +25,6 @@ from snapconv.columns import (
     rows_of,
     values_of,
 )
-from snapconv.dataclass import dataclass
 from snapconv.notes import Note
 from snapconv.snapshot.fields import Interner, RowPath, expect
 from snapconv.snapshot.readers.compiled_pickle import (

@@ -3,6 +3,7 @@
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from snapconv.columns import (
     rows_of,
     sums_by,
 )
-from snapconv.dataclass import dataclass
 from snapconv.snapshot.recorded.metadata import NOT_RECORDED, RecordedProject
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import (

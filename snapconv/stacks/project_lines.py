@@ -1,10 +1,9 @@
 """The project's source lines in a stack; reports group by them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, TypeVar
-
-from snapconv.dataclass import dataclass
 
 if TYPE_CHECKING:  # texts without an analysis have names of lines too
     from snapconv.snapshot.stack_table import StackTable

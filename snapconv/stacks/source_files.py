@@ -7,10 +7,10 @@ function has to be around the number still, or the line counts as missing.
 import ast
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.files import open_input
 from snapconv.stacks.paths import normal

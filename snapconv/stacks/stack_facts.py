@@ -14,13 +14,13 @@ train.py:53`` is the module called at model.py:35, within the one called at trai
 
 import re
 from collections import defaultdict
+from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import dropwhile, takewhile
 
 import numpy as np
 
 from snapconv.columns import Int32Column, plain_rows, read_only, rows_of
-from snapconv.dataclass import dataclass
 from snapconv.snapshot.fields import Interner
 from snapconv.snapshot.stack_table import StackTable
 from snapconv.stacks.paths import (

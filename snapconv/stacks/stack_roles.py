@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -19,7 +20,6 @@ from snapconv.columns import (
     unknown_column,
     values_of,
 )
-from snapconv.dataclass import dataclass
 from snapconv.snapshot.fields import Interner
 from snapconv.snapshot.stack_table import FrameTable, StackTable
 from snapconv.stacks.paths import cached_text, is_native, is_python, normal

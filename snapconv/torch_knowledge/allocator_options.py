@@ -6,8 +6,7 @@ wheels, and how CUDAAllocatorConfig.cpp of torch 2.5 to 2.8 reads them.
 """
 
 import re
-
-from snapconv.dataclass import dataclass
+from dataclasses import dataclass
 
 _NUMBER = (
     r"^\s*\+?(0[xX][\da-fA-F]*\.?[\da-fA-F]+(?:[pP][+-]?\d+)?|(?:\d+\.?\d*"

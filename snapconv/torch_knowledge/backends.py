@@ -6,9 +6,8 @@ torch/xpu/memory.py of 2.13, and the keys that it writes as settings. The others
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from snapconv.dataclass import dataclass
 from snapconv.torch_knowledge.allocator_options import OPTIONS, VARIABLES, release_key
 
 # The kind in a file that torch.profiler wrote and no allocator.

@@ -6,8 +6,7 @@ smallest size that was found stands here, so that what fits here fits there.
 """
 
 import re
-
-from snapconv.dataclass import dataclass
+from dataclasses import dataclass
 
 _GIB = 1 << 30
 # A CUDA context and libraries on devices of 2016 to 2026: 0.3 to 1.5 GiB.

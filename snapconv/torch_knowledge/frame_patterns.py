@@ -6,10 +6,8 @@ snapshots where a version is named after "seen", otherwise in torch's sources, 2
 rule).
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
-
-from snapconv.dataclass import dataclass
 
 # The kind of code that a stack went through; a stack may have several.
 Role = IntEnum("Role", (

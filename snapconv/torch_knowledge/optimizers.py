@@ -2,11 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
-
-from snapconv.dataclass import dataclass
 
 _TABLE = Path(__file__).with_name("optimizer_states.tsv")
 # A state as large as its weight has so many eighths of it: quantized ones have one or two, those in

@@ -3,10 +3,9 @@
 ``scripts/measure_saved_tensors`` writes that file. It is read when it is first needed.
 """
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-from snapconv.dataclass import dataclass
 
 _FILE = Path(__file__).with_suffix(".tsv")
 _NEVER, _ONLY_TRAINED = "-", "weights"

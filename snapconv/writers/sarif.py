@@ -4,13 +4,13 @@ A result without a line of the project is at the file that was read. Nothing is 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from snapconv.answers.advice.findings import Advice
 from snapconv.answers.check import Check
-from snapconv.dataclass import dataclass
 from snapconv.stacks.paths import is_absolute, normal
 from snapconv.stacks.project_lines import SourceLine
 from snapconv.units import device_name, format_bytes

@@ -18,7 +18,6 @@ PACKAGE = Path(__file__).parents[2] / "snapconv"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
-    {"dataclass"},
     {"errors", "mesh", "notes", "stop_signals", "units", "version"},
     {"files", "json_text"},
     {"torch_knowledge"},
@@ -41,7 +40,7 @@ LAYERS = (
     {"ranks"},
     {"fitting"},
 )
-GROUND = LAYERS[0] | LAYERS[1] | LAYERS[2]
+GROUND = LAYERS[0] | LAYERS[1]
 LIBRARY = {package for layer in LAYERS for package in layer}
 COMMANDS = {"cli", "__init__", "__main__", "pytest_plugin"}
 MAY_IMPORT = {

@@ -8,6 +8,7 @@ Python frames.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -30,7 +31,6 @@ from snapconv.columns import (
     sums_by,
     unknown_column,
 )
-from snapconv.dataclass import dataclass
 from snapconv.hypotheses.line_calls import CallPath
 from snapconv.torch_knowledge.frame_patterns import Role
 

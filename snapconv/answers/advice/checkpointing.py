@@ -8,6 +8,7 @@ goal, more bytes are wanted, and the modules are chosen again.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evi
 from snapconv.classification.categories import Category
 from snapconv.classification.categories import Evidence as NameEvidence
 from snapconv.columns import Int64Column, distinct, grouped, is_among, rows_of
-from snapconv.dataclass import dataclass
 from snapconv.hypotheses.changes import Change, Demand, freed_from, joined
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.units import format_bytes

@@ -3,7 +3,7 @@
 import copy
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from snapconv.answers.advice.look_alikes import LOOK_ALIKES
@@ -15,7 +15,6 @@ from snapconv.columns import (
     is_among,
     rows_of,
 )
-from snapconv.dataclass import dataclass
 from snapconv.hypotheses.changes import Change, Demand, Peak
 from snapconv.hypotheses.line_calls import LineCalls
 from snapconv.hypotheses.references import ends_without_graph

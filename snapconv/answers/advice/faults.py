@@ -7,7 +7,7 @@ forward without one and of earlier steps.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,6 @@ from snapconv.columns import (
     rows_of,
     run_starts,
 )
-from snapconv.dataclass import dataclass
 from snapconv.hypotheses.changes import Change, combined, freed_from, joined, removed
 from snapconv.hypotheses.references import ends_without_graph
 from snapconv.phases.trace_phases import Phase, Phases

@@ -6,7 +6,7 @@ a price, and what is free has none that most programs notice.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -54,7 +54,6 @@ from snapconv.answers.advice.trades import (
 from snapconv.answers.peak import summary_totals
 from snapconv.answers.what_if.setting_trials import SavingSetting, saving_setting
 from snapconv.columns import distinct
-from snapconv.dataclass import dataclass
 from snapconv.hypotheses.changes import Change, Demand, Peak
 from snapconv.hypotheses.line_calls import LineCalls
 from snapconv.replay.history_verdict import Verdict

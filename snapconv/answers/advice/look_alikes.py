@@ -7,8 +7,7 @@ have one.
 """
 
 from collections.abc import Mapping
-
-from snapconv.dataclass import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

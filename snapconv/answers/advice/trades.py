@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from snapconv.columns import (
     plain_rows,
     rows_of,
 )
-from snapconv.dataclass import dataclass
 from snapconv.hypotheses.batch_growth import GROWING, batch_of
 from snapconv.hypotheses.changes import (
     Change,

@@ -5,7 +5,7 @@ what would have helped.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from snapconv.answers.oom.verdict import (
 )
 from snapconv.answers.peak import DeviceMemory, MomentState, state_at, sums_by_name
 from snapconv.columns import Int64Column, ObjectColumn, plain_rows
-from snapconv.dataclass import dataclass
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.project_lines import SourceLine

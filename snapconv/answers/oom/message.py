@@ -15,7 +15,7 @@ Nothing is inferred from a figure that a text does not have.
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
@@ -91,7 +91,6 @@ from snapconv.answers.oom.verdict import (
     Shortage,
     decide_oom,
 )
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.torch_knowledge.backends import BACKENDS, UNKNOWN_BACKEND, backend_of_kind
 from snapconv.units import counted, format_bytes

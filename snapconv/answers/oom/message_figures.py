@@ -1,6 +1,6 @@
 """The figures that texts about memory may have: their nouns, and the patterns of their numbers."""
 
-from snapconv.dataclass import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ at the same character. Sources: the code of these projects that raises the texts
 that quote them.
 """
 
+from dataclasses import dataclass
+
 from snapconv.answers.oom.allocator_messages import (
     LESS,
     LOADING,
@@ -17,7 +19,6 @@ from snapconv.answers.oom.allocator_messages import (
     WRONG_SIZE,
 )
 from snapconv.answers.oom.verdict import OomCause
-from snapconv.dataclass import dataclass
 
 _LEAVE_ROOM = (
     "leave room: a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9)"

@@ -10,11 +10,11 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, pairwise
 
 from snapconv.answers.oom.message_figures import FIGURES, NUMBERS, SIZE
-from snapconv.dataclass import dataclass
 
 Check = Callable[[], None]
 

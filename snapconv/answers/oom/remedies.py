@@ -8,7 +8,7 @@ the step fits as well.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from snapconv.allocator.allocator_settings import AllocatorSettings
 from snapconv.analysis import DeviceAnalysis
@@ -17,7 +17,6 @@ from snapconv.answers.advice.trades import FEWER, batch_shares
 from snapconv.answers.oom.failed_allocation import OutOfMemory, find_out_of_memory
 from snapconv.answers.oom.rest_of_step import RestOfStep
 from snapconv.answers.what_if.setting_trials import SEARCHED, candidates, why_refused
-from snapconv.dataclass import dataclass
 from snapconv.hypotheses.allocator_calls import AllocatorCalls, CallKind, find_calls
 from snapconv.hypotheses.batch_growth import GROWS_WITH_BATCH
 from snapconv.hypotheses.changes import Change, changed_calls, scaled_batch

@@ -6,11 +6,10 @@ segment that would have fitted into what the device had free was not refused by 
 """
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from snapconv.allocator.allocator_settings import LARGE_SEGMENT_BYTES, MIN_OWN_SEGMENT_BYTES
-from snapconv.dataclass import dataclass
 from snapconv.units import counted, format_bytes, format_share
 
 # What a context, libraries and NCCL take without anybody's fault: 0.3 to 1.5 GiB on devices of 2016

@@ -9,7 +9,7 @@ are no fault.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import Enum
 from itertools import chain, pairwise
 from math import prod
@@ -18,7 +18,6 @@ from statistics import median
 from typing import NamedTuple
 
 from snapconv.answers.ranks.rank_file import RankDevice, RankFile, RankLine
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.mesh import STAGES
 from snapconv.units import HOST, counted, format_bytes, optional

@@ -4,7 +4,7 @@ A row has the figures that ranks are compared by, and the lines with most bytes:
 file. The fields here are the keys of the JSON.
 """
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from operator import attrgetter
 
@@ -15,7 +15,6 @@ from snapconv.answers.oom.failed_allocation import find_out_of_memory
 from snapconv.answers.peak import device_memory, summary_totals
 from snapconv.answers.verdict import find_verdict
 from snapconv.columns import rows_of
-from snapconv.dataclass import dataclass
 from snapconv.stacks.project_lines import LIBRARY_ONLY, NO_STACK
 from snapconv.units import HOST, Device, device_name
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 from snapconv.allocator.allocator_settings import (
     MODELLED_SETTINGS,
@@ -14,7 +14,6 @@ from snapconv.allocator.allocator_settings import (
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.peak import device_memory
 from snapconv.columns import count_of, distinct
-from snapconv.dataclass import dataclass
 from snapconv.errors import SettingError
 from snapconv.hypotheses.allocator_calls import (
     MOST_BYTES,

@@ -10,13 +10,12 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from snapconv.dataclass import dataclass
 from snapconv.guest.own_frames import program_frames
 from snapconv.guest.torch_surface import Module, Tensor
 

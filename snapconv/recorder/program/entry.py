@@ -10,13 +10,13 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import decode_source
 from pathlib import Path
 from symtable import symtable
 from types import CodeType, ModuleType
 from typing import Any, Literal
 
-from snapconv.dataclass import dataclass
 from snapconv.errors import EntryPointError
 from snapconv.guest.own_frames import call_user
 from snapconv.recorder.program.launch_reading import LAUNCHERS

@@ -5,10 +5,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from snapconv.dataclass import dataclass
 from snapconv.errors import MOST_OF_REASON, EntryPointError
 from snapconv.json_text import dataclass_from, read_json
 from snapconv.recorder.program import launch_reading

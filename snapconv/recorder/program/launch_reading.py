@@ -8,11 +8,11 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from snapconv.dataclass import dataclass
 from snapconv.json_text import write_json
 
 Values = dict[str, Any]

@@ -10,13 +10,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from snapconv.dataclass import dataclass
 from snapconv.errors import EntryPointError, RecorderError
 from snapconv.guest import own_frames, script_signals
 from snapconv.guest.own_frames import call_user, is_ours, stands_in

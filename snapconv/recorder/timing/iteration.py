@@ -9,10 +9,9 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from snapconv.dataclass import dataclass
 from snapconv.guest.guard import Guards
 from snapconv.guest.own_frames import calls_original
 from snapconv.guest.torch_surface import Feature

@@ -8,12 +8,12 @@ docs/reference/capture.md has the schema of timing.json.
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from snapconv.dataclass import dataclass
 from snapconv.guest.guard import Guards
 from snapconv.guest.own_frames import calls_original
 from snapconv.guest.torch_surface import Feature

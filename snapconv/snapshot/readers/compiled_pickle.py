@@ -13,12 +13,12 @@ import ctypes
 import math
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.dataclass import dataclass
 from snapconv.native.library import DONE, MORE, NO_MEMORY, address, random_seed
 from snapconv.snapshot.readers.plain_pickle import load_own_pickle
 

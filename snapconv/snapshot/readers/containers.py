@@ -15,13 +15,12 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from ctypes import CDLL
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeGuard
 
-from snapconv.dataclass import dataclass
 from snapconv.errors import (
     InputError,
     MalformedSnapshotError,

@@ -1,6 +1,6 @@
 """What a file is that is no snapshot of an allocator."""
 
-from snapconv.dataclass import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ import io
 import pickle
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar
 
-from snapconv.dataclass import dataclass
 from snapconv.errors import (
     MalformedSnapshotError,
     SnapconvError,

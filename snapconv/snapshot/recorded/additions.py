@@ -8,11 +8,10 @@ the place, and all of that addition is left out; so is a file of tensors that ar
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError
 from snapconv.notes import Note
 from snapconv.snapshot.fields import (

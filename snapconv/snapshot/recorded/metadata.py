@@ -6,7 +6,7 @@ and the metadata is left out; nothing here is an error.
 
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,6 @@ from snapconv.columns import (
     read_only,
     unknown_column,
 )
-from snapconv.dataclass import dataclass
 from snapconv.errors import InputError, MalformedSnapshotError
 from snapconv.files import ENDING_NAME, SNAPSHOT_NAME
 from snapconv.notes import Note

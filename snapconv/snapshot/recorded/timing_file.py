@@ -7,6 +7,7 @@ checked before anything uses it.
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from snapconv.columns import (
     MsColumn,
     read_only,
 )
-from snapconv.dataclass import dataclass
 from snapconv.errors import MalformedSnapshotError
 from snapconv.files import timing_file
 from snapconv.notes import Note

@@ -9,12 +9,12 @@ import base64
 import hashlib
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from snapconv.dataclass import dataclass
 from snapconv.json_text import write_json
 from snapconv.units import printable, shortened
 

@@ -7,7 +7,7 @@ nothing is requested.
 
 import html
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from snapconv.answers.times import (
     module_times,
     time_report_of,
 )
-from snapconv.dataclass import dataclass
 from snapconv.files import checked_output, new_files
 from snapconv.json_text import picked
 from snapconv.notes import Note

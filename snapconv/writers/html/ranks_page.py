@@ -7,6 +7,7 @@ seen among thousands.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import chain
 from pathlib import Path
@@ -15,7 +16,6 @@ from urllib.parse import quote
 from snapconv.answers.ranks.job_report import JobReport
 from snapconv.answers.ranks.rank_file import RankDevice, RankFile
 from snapconv.classification.categories import ABOUT
-from snapconv.dataclass import dataclass
 from snapconv.files import new_files
 from snapconv.units import counted, format_bytes, printable
 from snapconv.writers.html.column_encoding import content_hash

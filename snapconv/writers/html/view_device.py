@@ -1,6 +1,7 @@
 """One device for a page: its figures, its curves at a level of detail, allocations, segments."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from snapconv.answers.verdict import FileVerdict, find_verdict
 from snapconv.classification.categories import Category, Certainty, Evidence
 from snapconv.classification.classify import reason_of
 from snapconv.columns import Int64Column, distinct, run_starts
-from snapconv.dataclass import dataclass
 from snapconv.naming.added_names import added_names
 from snapconv.naming.weight_table import tensor_names
 from snapconv.phases.annotation_spans import find_span_lanes

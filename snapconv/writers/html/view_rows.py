@@ -7,6 +7,7 @@ compresses to almost nothing. So the page has every allocation, and shows exactl
 any moment.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.columns import Int64Column, number_groups
-from snapconv.dataclass import dataclass
 from snapconv.snapshot.load import Snapshot
 from snapconv.stacks.paths import is_python
 from snapconv.stacks.project_frames import Project

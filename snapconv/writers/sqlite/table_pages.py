@@ -9,6 +9,7 @@ SQLite itself.
 import ctypes
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from snapconv.columns import Int64Column, count_of
-from snapconv.dataclass import dataclass
 from snapconv.native.library import address
 
 PAGE_BYTES = 4096

@@ -12,6 +12,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -19,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from snapconv.dataclass import dataclass
 from snapconv.errors import OutputWriteError
 from snapconv.files import new_files, os_errors
 from snapconv.native.library import core

@@ -4,11 +4,11 @@ The terminal and the page draw the same rows.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 from textwrap import dedent
 
 from snapconv.answers.annotation import AnnotatedFile, AnnotatedLine, Annotation
-from snapconv.dataclass import dataclass
 from snapconv.stacks.source_files import regions
 from snapconv.units import counted, format_bytes, optional
 
