@@ -88,6 +88,19 @@ class LineCalls:
                 return path[:depth]
         return ()
 
+    def model_line(self, stack: int) -> SourceLine | None:
+        """Return the project's line that calls the outermost module of a stack, or its forward()."""
+        return self.line_of(self.outside_forward(self.model_call(stack)))
+
+    def outside_forward(self, path: CallPath) -> CallPath:
+        """Return the part of a path outside of every function called forward, which a program may call.
+
+        A path without one is returned whole.
+        """
+        names = self._python.frames.names
+        depths = (depth for depth, frame in enumerate(path) if names[frame] == "forward")
+        return path[: next(depths, len(path))]
+
     def is_within(self, path: CallPath) -> BoolColumn:
         """Mark the stacks that begin with a path, and those that were not recorded.
 

@@ -270,7 +270,7 @@ class Recording:
         self._driver: Driver | None = None
         self._simulation: Simulation | None = None
 
-    def simulated_by(self, simulation: "Simulation") -> None:
+    def simulated_by(self, simulation: Any) -> None:
         """Say in every capture what was simulated."""
         self._simulation = simulation
         self._options = replace(self._options, simulation=simulation.machine.options)

@@ -97,9 +97,7 @@ def last_segments(evidence: Evidence) -> Iterator[Detected]:
     demand = evidence.demand
     if evidence.is_worth(demand.peak.n_bytes - demand.without([change]).n_bytes):
         live_rows = evidence.live_of(rows)
-        line = evidence.calls.line_of(
-            evidence.calls.model_call(evidence.analysis.main_stack(live_rows))
-        )
+        line = evidence.calls.model_line(evidence.analysis.main_stack(live_rows))
         yield evidence.finding(change, live_rows, line)
 
 

@@ -272,16 +272,35 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     is_freed_with_graph = is_among(calls.burst, calls.burst[graph_rows])
     companions = rows_of(_is_companion(evidence, unused) & is_freed_with_graph)
     rows = np.concatenate((graph_rows, companions))
-    callers = map(calls.model_call, stacks.tolist())
     # What the same call left before was freed without a backward.
     is_over = features.is_freed[rows].any()
     yield evidence.finding(
         freed_from(analysis, rows, ends_without_graph(calls, analysis, rows)),
         live_rows,
-        calls.line_of(next(filter(None, callers), ())),
+        _line_of_call(evidence, graph_rows),
         could_be=_graph_look_alikes(evidence, live_rows, is_over=is_over),
         calls="this call" if features.is_traced[rows].all() else _CALLS_OF_BEFORE,
     )
+
+
+def _line_of_call(evidence: Evidence, rows: Int64Column) -> SourceLine | None:
+    """Return the line whose call made nearly all of a graph, or None where no stack shows it.
+
+    That is the line that calls the model. A program may call the model's forward() itself: then
+    what the stacks show first are calls of the model's parts, and the line is further out.
+    """
+    calls = evidence.calls
+    stacked = rows[evidence.stack_id[rows] >= 0]
+    if not len(stacked):
+        return None
+    path = calls.model_call(evidence.analysis.main_stack(stacked))
+    n_bytes = evidence.bytes_of(stacked)
+    while path:
+        within = stacked[calls.made_within(path)[stacked]]
+        if evidence.bytes_of(within) >= NEARLY * n_bytes:
+            break
+        path = path[:-1]
+    return calls.line_of(calls.outside_forward(path))
 
 
 def _is_companion(evidence: Evidence, unused: BoolColumn) -> BoolColumn:
@@ -371,7 +390,7 @@ def kept_graphs(evidence: Evidence) -> Iterator[Detected]:
             yield evidence.finding(
                 freed_from(analysis, rows, free_event[number]),
                 live_rows,
-                evidence.calls.line_of(call.path),
+                evidence.calls.line_of(evidence.calls.outside_forward(call.path)),
                 could_be=_graph_look_alikes(evidence, live_rows, is_over=is_over),
                 number=len(graphs),
             )

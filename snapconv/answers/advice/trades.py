@@ -513,7 +513,7 @@ def offloaded(evidence: Evidence) -> Iterator[Detected]:
     if not evidence.is_worth(n_moved, LEAST_SHARE_OF_TRADE):
         return
     live_rows = evidence.live_of(change.rows)
-    line = calls.line_of(calls.model_call(analysis.main_stack(live_rows)))
+    line = calls.model_line(analysis.main_stack(live_rows))
     seconds = f"{2 * n_moved / _PCIE:.2g} s at 20 GiB/s"
     has_paths = NameEvidence.METADATA in analysis.modules.evidence
     yield evidence.finding(

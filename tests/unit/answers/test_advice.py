@@ -311,6 +311,23 @@ def test_what_operations_in_place_save_is_not_made_without_a_graph(advice_on):
     assert (fault.kind, fault.peak.n_bytes) == ("unused-graph", (3 + 4 + 4) * MIB)
 
 
+@pytest.mark.parametrize("lines", [[246] + [254] * 7, [246] * 2 + [254] * 3 + [256] * 3])
+def test_the_call_to_change_is_that_of_a_forward_that_the_program_calls_itself(advice_on, lines):
+    """The first calls of modules in the stacks are then those of the model's parts."""
+    loop = Loop()
+    for _ in range(3):
+        loop.alloc(MIB, at(19))
+        stacks = [
+            at(20, frame("forward", "/home/me/project/model.py", line), *layer(i))
+            for i, line in enumerate(lines)
+        ]
+        made = [loop.alloc(8 * MIB, stack) for stack in stacks]
+        for addr in made:
+            loop.trace.free(addr, frames=at(20))
+    (fault,) = advice_on(loop).faults
+    assert (fault.kind, fault.where.place) == ("unused-graph", "train.py:20")
+
+
 def test_losses_that_keep_their_graphs_are_a_fault(advice_on):
     advice = advice_on(forwards(keeps=True))
     (fault,) = advice.faults

@@ -83,6 +83,7 @@ OF_A_NEW_PROGRAM = {
     "entry": "the program that calls the library runs already",
     "args": "the program that calls the library has them already",
     "is_module": "the program that calls the library runs already",
+    "pid": "on_request makes a program answer it; in its own process it calls capture()",
     **dict.fromkeys(
         (
             *("simulate", "no_compute", "routing", "capacity", "cublas_workspace"),
