@@ -102,7 +102,7 @@ def finding_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
     if finding.sort != FAULT:
         yield "costs", finding.costs
     doubt = f"likely; wrong if {finding.wrong_if}"
-    yield "sure", "certain" if finding.is_certain else doubt
+    yield "certainty", "certain" if finding.is_certain else doubt
     if finding.estimated:
         yield "estimated", finding.estimated
 

@@ -203,7 +203,7 @@ def test_text_json_tables_and_page_agree(written, tmp_path, capsys):
     (device,) = json.loads(capsys.readouterr().out)["devices"]
     (finding,) = device["findings"]
     assert (finding["kind"], finding["is_certain"]) == ("autocast-cache", True)
-    assert ("sure       certain" in text) is finding["is_certain"]
+    assert ("certainty  certain" in text) is finding["is_certain"]
     to_sqlite(file, ConvertOptions(output=tmp_path / "r.sqlite", extended=True))
     query = (
         "SELECT category, certainty, rule, count(*), sum(block_bytes) FROM "

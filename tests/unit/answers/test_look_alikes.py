@@ -405,13 +405,13 @@ def test_text_json_verdict_and_page_have_the_same_certainty(by, tmp_path, capsys
     )
     sure = "certain" if by else f"likely; wrong if {found['wrong_if']}"
     assert main(["advise", file]) == 0
-    assert f"sure       {sure}\n" in capsys.readouterr().out
+    assert f"certainty  {sure}\n" in capsys.readouterr().out
     assert main([file]) == 0
     assert ("likely fault: train.py:20" in capsys.readouterr().out) is not bool(by)
     assert main(["view", file, "--output", str(tmp_path / "v.html"), "--quiet"]) == 0
     values = re.search(rb'id="page">([^<]*)<', (tmp_path / "v.html").read_bytes())[1]
     (shown,) = json.loads(zlib.decompress(base64.b64decode(values)))["devices"][0]["advice"]
-    assert dict(shown["rows"])["sure"] == sure
+    assert dict(shown["rows"])["certainty"] == sure
 
 
 def test_agents_get_the_certainty_too(tmp_path):
