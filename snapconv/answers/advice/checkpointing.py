@@ -15,8 +15,9 @@ import numpy as np
 from snapconv.answers.advice.evidence import LEAST_SHARE_OF_TRADE, Detected, Evidence
 from snapconv.classification.categories import Category
 from snapconv.classification.categories import Evidence as NameEvidence
-from snapconv.columns import Int64Column, distinct, grouped, is_among, rows_of
-from snapconv.hypotheses.changes import Change, Demand, freed_from, joined
+from snapconv.columns import Int64Column, distinct, grouped, is_among, last_before, rows_of
+from snapconv.hypotheses.changes import NO_CHANGE, Change, Demand, freed_from, joined
+from snapconv.hypotheses.line_calls import CallPath
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.units import format_bytes
 
@@ -34,6 +35,8 @@ _CALLS = {
     "diffusers": "model.enable_gradient_checkpointing()",
     "timm": "model.set_grad_checkpointing()",
 }
+_CHECKPOINT_FILE = "torch/utils/checkpoint.py"
+_MORE_SEGMENTS = "Or pass more segments, if the last has several layers: it gets smaller."
 _EACH = "Call each under torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)."
 
 
@@ -82,32 +85,87 @@ def last_segments(evidence: Evidence) -> Iterator[Detected]:
     stacks = [
         stack
         for stack in distinct(evidence.stack_id[rows]).tolist()
-        if _is_in_segments(evidence, stack)
+        if _segment_frames(evidence, stack)
     ]
     rows = rows[is_among(evidence.stack_id[rows], stacks)]
     if not evidence.is_large(evidence.live_of(rows), LEAST_SHARE_OF_TRADE):
         return
-    parts: list[Change] = []
-    for step_rows in grouped(rows, evidence.features.next_backward):
-        # The last is the input of what comes after; the first segments' output stays anyway.
-        *inner, last = np.sort(step_rows).tolist()
-        ends, again = evidence.alloc[last], evidence.end[step_rows].min()
-        parts.append(freed_from(evidence.analysis, np.array(inner, np.int64), ends, again))
-    change = joined(parts)
+    steps = list(grouped(rows, evidence.features.next_backward))
+    change = _segments_made_again(evidence, steps)
     demand = evidence.demand
     if evidence.is_worth(demand.peak.n_bytes - demand.without([change]).n_bytes):
         live_rows = evidence.live_of(rows)
         line = evidence.calls.model_line(evidence.analysis.main_stack(live_rows))
-        yield evidence.finding(change, live_rows, line)
+        has_several = any(_may_have_several_layers(evidence, step) for step in steps)
+        remedy = _MORE_SEGMENTS if has_several else ""
+        yield evidence.finding(change, live_rows, line, or_how=remedy)
 
 
-def _is_in_segments(evidence: Evidence, stack: int) -> bool:
-    frames = evidence.analysis.snapshot.stacks.frames
-    return any(
-        frames.names[frame] == "checkpoint_sequential"
-        and evidence.calls.file(frame).endswith("torch/utils/checkpoint.py")
-        for frame in evidence.calls.path(stack)
-    )
+def _segments_made_again(evidence: Evidence, steps: list[Int64Column]) -> Change:
+    """Return the change where backward makes all of each step's segment again but its output.
+
+    The node that frees the first tensor makes its gradients once it has the segment again: all
+    allocations since the free before may be its own.
+    """
+    frees = np.sort(evidence.end)
+    parts = [NO_CHANGE]
+    for rows in steps:
+        ends = evidence.alloc[rows].max(keepdims=True)
+        first_free = evidence.end[rows].min(keepdims=True)
+        again = np.maximum(last_before(frees, first_free) + 1, ends)
+        parts.append(freed_from(evidence.analysis, np.sort(rows)[:-1], ends, again))
+    return joined(parts)
+
+
+def _segment_frames(evidence: Evidence, stack: int) -> CallPath:
+    """Return the frames of a stack that checkpoint_sequential calls; empty for none."""
+    names = evidence.analysis.snapshot.stacks.frames.names
+    path = evidence.calls.path(stack)
+    for depth, frame in enumerate(path, 1):
+        is_torchs = evidence.calls.file(frame).endswith(_CHECKPOINT_FILE)
+        if is_torchs and names[frame] == "checkpoint_sequential":
+            return path[depth:]
+    return ()
+
+
+def _may_have_several_layers(evidence: Evidence, rows: Int64Column) -> bool:
+    """Return whether tensors of a segment may be of several layers.
+
+    Paths of modules say so; without them, two functions, or a series of stacks that comes again.
+    """
+    modules = evidence.analysis.modules
+    stacks = evidence.stack_id[rows].tolist()
+    numbers = modules.module_id[rows].tolist()
+    names = [
+        modules.names[number]
+        for number in numbers
+        if number >= 0 and modules.evidence[number] is NameEvidence.METADATA
+    ]
+    if len(names) == len(rows):
+        paths = zip(names, stacks, strict=True)
+        return len({_layer_path(evidence, name, stack) for name, stack in paths}) > 1
+    if len({_layer_function(evidence, stack) for stack in stacks}) > 1:
+        return True
+    n_half = len(stacks) // 2
+    return any(stacks[n:] == stacks[:-n] for n in range(1, n_half + 1))
+
+
+def _layer_path(evidence: Evidence, name: str, stack: int) -> tuple[str, ...]:
+    """Return the path of the layer of a segment that a module is in."""
+    names = evidence.analysis.snapshot.stacks.frames.names
+    calls = [names[frame] for frame in _segment_frames(evidence, stack)]
+    path = name.split(".")
+    return tuple(path[: len(path) - calls.count("_call_impl") + 1])
+
+
+def _layer_function(evidence: Evidence, stack: int) -> tuple[str, str]:
+    """Return the file and the name of a layer's function, which a segment calls."""
+    names = evidence.analysis.snapshot.stacks.frames.names
+    for frame in _segment_frames(evidence, stack):
+        file = evidence.calls.file(frame)
+        if not evidence.calls.is_module_call(frame) and not file.endswith(_CHECKPOINT_FILE):
+            return file, names[frame]
+    return "", ""
 
 
 def _choose(evidence: Evidence, modules: Sequence[Module], goal: int) -> list[Module]:

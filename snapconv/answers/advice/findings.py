@@ -362,7 +362,7 @@ KINDS = (
         noun="tensor",
         how=(
             "Call checkpoint(segment, x, use_reentrant=False) for each segment yourself.",
-            "Or pass more segments: the last one gets smaller.",
+            "{or_how}",
         ),
         costs="that segment's forward runs twice",
         wrong_if="a module after it reads its inner results",

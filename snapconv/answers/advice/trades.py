@@ -39,6 +39,10 @@ from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.units import format_bytes, optional
 
 _CHUNKS = 8
+_OPTIONS = "torch.nn.LinearCrossEntropyOptions()"
+_WHERE_IT_PAYS = "It pays where the last layer has fewer inputs than classes and rows."
+# Backward of a linear layer makes gradients of its input and its weight.
+_LEAST_OF_LINEAR = 2
 # Tensors of one operation, in use together: of a foreach step, one for each parameter.
 _LEAST_OF_LIST = 4
 FEWER = "Run a smaller batch, shorter sequences or smaller images."
@@ -128,7 +132,7 @@ def full_logits(evidence: Evidence) -> Iterator[Detected]:
             live_rows,
             evidence.analysis.main_line(losses),
             caller=evidence.caller_of(losses),
-            **_loss_in_chunks(evidence, losses),
+            **_loss_in_chunks(evidence, losses, rows),
         )
 
 
@@ -140,40 +144,64 @@ def _is_in_chunks(evidence: Evidence, losses: Int64Column) -> bool:
         for stack in distinct(evidence.stack_id[losses]).tolist()
         for frame in evidence.calls.path(stack)
     ]
-    return "_linear_cross_entropy_" in names
+    return any(name.startswith("_linear_cross_entropy_") for name in names)
 
 
-def _loss_in_chunks(evidence: Evidence, losses: Int64Column) -> dict[str, Any]:
+def _loss_in_chunks(
+    evidence: Evidence, losses: Int64Column, rows: Int64Column
+) -> dict[str, Any]:
     """Return how a loss is made in chunks, and what it costs.
 
     torch/nn/functional.py, linear_cross_entropy, torch 2.13: without options it makes the logits
     like the two calls that it stands for; with options, forward makes the gradients too
     (measured: scripts/measured/saved_tensors.tsv).
     """
-    if evidence.analysis.is_of_operation("linear_cross_entropy")[losses].any():
-        remedy = (
-            "Pass options=torch.nn.LinearCrossEntropyOptions() to linear_cross_entropy."
-        )
+    pays = _fused_loss_pays(evidence, rows)
+    is_fused = evidence.analysis.is_of_operation("linear_cross_entropy")[losses].any()
+    if is_fused and pays is not False:
         return {
-            "how": remedy,
-            "or_how": "It saves nothing where the last layer has more inputs than classes.",
+            "how": f"Pass options={_OPTIONS} to linear_cross_entropy.",
+            "or_how": "" if pays else _WHERE_IT_PAYS,
             "costs": "no second backward through the loss, and no torch.compile for it",
             "chunk": "an eighth: torch often takes smaller chunks, and saves more",
         }
     remedy = (
         f"Compute the last layer and the loss in {_CHUNKS} chunks, each under "
-        "torch.utils.checkpoint;"
+        "torch.utils.checkpoint"
     )
     other_remedy = (
         "or use a fused loss: Liger's, or since torch 2.13 F.linear_cross_entropy with "
-        "options=torch.nn.LinearCrossEntropyOptions()."
+        f"options={_OPTIONS}."
     )
+    if pays is None:
+        other_remedy = f"{other_remedy} {_WHERE_IT_PAYS}"
     return {
-        "how": remedy,
-        "or_how": other_remedy,
+        "how": f"{remedy}." if pays is False else f"{remedy};",
+        "or_how": "" if pays is False else other_remedy,
         "costs": "the last layer runs twice",
         "chunk": "the size of a chunk",
     }
+
+
+def _fused_loss_pays(evidence: Evidence, rows: Int64Column) -> bool | None:
+    """Return whether a loss saves memory that makes the last layer's gradients in forward.
+
+    torch/nn/modules/linear_cross_entropy_options.py, torch 2.13: it needs at least as many rows as
+    inputs, and more classes than inputs. So the logits are no smaller than the weight's gradient,
+    and larger than that of the inputs, which backward makes next. None: no backward is there.
+    """
+    features = evidence.features
+    sizes = evidence.sizes
+    is_gradient = evidence.is_a(Category.GRADIENT)
+    is_of_logits = features.by_engine[rows] & ~is_gradient[rows]
+    is_freed = evidence.end[rows] < evidence.analysis.n_events
+    for row in rows[is_of_logits & is_freed][::-1].tolist():
+        last = int(np.searchsorted(evidence.alloc, evidence.end[row]))
+        next_rows = row + 1 + rows_of(features.by_engine[row + 1 : last])
+        if len(next_rows) >= _LEAST_OF_LINEAR:
+            is_less = sizes[next_rows] < sizes[row] + is_gradient[next_rows]
+            return bool(is_less.all())
+    return None
 
 
 def _chunked(evidence: Evidence, rows: Int64Column) -> Change:

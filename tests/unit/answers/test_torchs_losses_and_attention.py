@@ -3,7 +3,7 @@
 import pytest
 
 from tests.builders import MIB, frame
-from tests.unit.answers.test_advice import CALL, ENGINE, TORCH, Loop, at
+from tests.unit.answers.test_advice import CALL, ENGINE, STEP, TORCH, Loop, at
 from tests.unit.answers.test_kinds import backwards, in_functional, operation
 
 ATTENTION = "multi_head_attention_forward"
@@ -131,7 +131,59 @@ def test_weights_of_attention_that_a_loss_reads_have_a_gradient_more(
 
 
 def test_a_loss_of_a_last_layer_that_has_its_options_needs_none(advice_on):
-    inner = frame("_linear_cross_entropy_", f"{TORCH}/nn/modules/linear_cross_entropy.py", 848)
+    file = f"{TORCH}/nn/modules/linear_cross_entropy.py"
+    inner = frame("_linear_cross_entropy_batch_chunked", file, 971)
     stack = [inner, *in_functional("linear_cross_entropy", 3000)]
     loop = backwards((16, operation("linear", *stack)), (16, operation("log_softmax", *stack)))
     assert "logits" not in {one.kind for one in advice_on(loop, goal_bytes=MIB).findings}
+
+
+def loss_with_a_backward(*, weight: int, inputs: int, function: str) -> Loop:
+    """Make logits of 16 MiB, and then the gradients of the last layer's weight and of its inputs."""
+    stack = in_functional(function, 3000)
+    loop = Loop()
+    loop.alloc(weight * MIB, [frame("to", f"{TORCH}/nn/modules/module.py"), *at(5)])
+    for _ in range(3):
+        logits = loop.alloc(16 * MIB, operation("linear", *at(20)))
+        log_softmax = loop.alloc(16 * MIB, operation("log_softmax", *stack))
+        loop.trace.free(logits, frames=at(20))
+        of_log_softmax = loop.alloc(16 * MIB, ENGINE)
+        of_logits = loop.alloc(16 * MIB, ENGINE)
+        loop.trace.free(of_log_softmax, frames=ENGINE).free(log_softmax, frames=ENGINE)
+        of_weight = loop.alloc(weight * MIB, ENGINE)
+        of_inputs = loop.alloc(inputs * MIB, ENGINE)
+        loop.trace.free(of_logits, frames=ENGINE).free(of_inputs, frames=ENGINE)
+        loop.trace.alloc(512, frames=STEP).free(frames=STEP)
+        zero_grad = frame("zero_grad", f"{TORCH}/optim/optimizer.py")
+        loop.trace.free(of_weight, frames=[zero_grad, *at(31)])
+    return loop
+
+
+@pytest.mark.parametrize("function", ["cross_entropy", "linear_cross_entropy"])
+@pytest.mark.parametrize(
+    ("weight", "inputs", "is_named"),
+    [
+        (4, 2, True),
+        (16, 8, True),  # as many rows as inputs
+        (2, 24, False),  # more inputs than classes
+        (24, 2, False),  # more inputs than rows
+    ],
+)
+def test_a_loss_that_makes_its_gradients_in_forward_is_named_where_it_pays(
+    advice_on, function, weight, inputs, is_named
+):
+    """LinearCrossEntropyOptions of torch 2.13 says where: rows >= inputs, and classes > inputs."""
+    loop = loss_with_a_backward(weight=weight, inputs=inputs, function=function)
+    findings = advice_on(loop, goal_bytes=MIB).findings
+    (how,) = [" ".join(finding.how) for finding in findings if finding.kind == "logits"]
+    assert ("LinearCrossEntropyOptions" in how) is is_named
+    assert how.startswith("Pass") is (is_named and function == "linear_cross_entropy")
+    assert "It pays where" not in how
+
+
+def test_where_a_fused_loss_pays_is_said_where_no_backward_shows_it(advice_on):
+    stack = in_functional("cross_entropy", 3000)
+    loop = backwards((16, operation("linear", *stack)), (16, operation("log_softmax", *stack)))
+    findings = advice_on(loop, goal_bytes=MIB).findings
+    (how,) = [" ".join(finding.how) for finding in findings if finding.kind == "logits"]
+    assert "fewer inputs than classes" in how
