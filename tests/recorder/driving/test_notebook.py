@@ -13,6 +13,10 @@ pytest.importorskip("IPython")
 from IPython.core.interactiveshell import InteractiveShell  # noqa: E402  # after the skips
 from IPython.utils.capture import capture_output  # noqa: E402
 
+import snapconv  # noqa: E402
+
+# The folder of a checkout may be called snapconv too.
+PACKAGE = Path(snapconv.__file__).parent
 WEIGHTS = """%%snapconv run --simulate
 import torch
 
@@ -96,7 +100,7 @@ def test_an_error_of_the_cell_shows_from_the_cells_own_line_on(run):
     assert re.search(r"-+> 3 torch\.zeros", shown.out)
     assert shown.out.count("Traceback") == 1
     assert "run_cell_magic" not in shown.out
-    assert "snapconv/" not in shown.out
+    assert f"{PACKAGE}/" not in shown.out
     assert len(shown.displays) == 1  # the recording up to there
 
 
