@@ -1,5 +1,6 @@
 """The largest causes of live memory: its purpose, and its line or the library that made it."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,10 +15,11 @@ from snapconv.answers.peak import (
     sums_by_name,
 )
 from snapconv.classification.categories import Category
-from snapconv.columns import BoolColumn, rows_of
+from snapconv.columns import BoolColumn, Int64Column, rows_of
 from snapconv.phases.trace_phases import Phase
 from snapconv.stacks.project_lines import SourceLine
-from snapconv.torch_knowledge.operation_catalog import UNNAMED
+from snapconv.stacks.stack_facts import dispatched_in, name_of_node
+from snapconv.torch_knowledge.operation_catalog import ALWAYS_ALLOCATE, UNNAMED
 from snapconv.units import optional
 
 N_CAUSES = 3
@@ -29,6 +31,8 @@ _LABELS |= {category: category.label for category in Category}
 _CODES = {label: code for code, label in _LABELS.items()}
 # As in DeviceAnalysis.project_frame.
 _LIBRARY_FRAME = -1
+# Nodes are named until they allocated this share of a cause, and so many at most.
+_NAMED, _N_NODES = 0.9, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,29 +105,69 @@ def _library_origin(analysis: DeviceAnalysis, is_library: BoolColumn) -> str:
     rows = rows_of(is_library & analysis.features.is_traced)
     if not len(rows):
         return ""
-    largest = rows[table.block_bytes[rows].argmax()]
-    event = int(table.alloc_event[largest])
-    if analysis.phases.phase[event] == Phase.BACKWARD:
-        return _backward_origin(analysis, event)
-    return _operation(analysis, largest)
+    nodes = _nodes(analysis, rows)
+    is_backward = analysis.phases.phase[table.alloc_event[rows]] == Phase.BACKWARD
+    is_backward |= np.array([node != UNNAMED for node in nodes])
+    sizes = table.block_bytes[rows]
+    if 2 * sizes[is_backward].sum() > sizes.sum():
+        return _backward_origin(analysis, rows, nodes)
+    return _operation(analysis, rows[np.where(is_backward, 0, sizes).argmax()])
 
 
-def _backward_origin(analysis: DeviceAnalysis, event: int) -> str:
-    """Name the backward that an event is in by the project's last operation before it.
+def _nodes(analysis: DeviceAnalysis, rows: Int64Column) -> list[str]:
+    """Return the operation of the backward node that allocated each row, or UNNAMED."""
+    stack_ids, inverse = np.unique(analysis.allocations.stack_id[rows], return_inverse=True)
+    names = [name_of_node(analysis.snapshot.stacks, stack) for stack in stack_ids.tolist()]
+    return [names[number] for number in inverse.tolist()]
 
-    That is as a rule the loss. Autograd runs it in threads of its own, which have no line of the
-    project.
+
+def _backward_origin(analysis: DeviceAnalysis, rows: Int64Column, nodes: list[str]) -> str:
+    """Name a backward by the nodes that allocated most of it, and by their line in the forward.
+
+    Autograd runs backward in threads of its own, which have no line of the project. What the
+    project did last need not be what is differentiated: only the nodes tell.
     """
     table = analysis.allocations
-    last_of_run = analysis.phases.run_last
-    begin = np.searchsorted(last_of_run, last_of_run[event])
-    is_earlier = analysis.features.is_traced & (table.alloc_event < begin)
-    earlier = rows_of(is_earlier & (analysis.project_frame >= 0))
-    if not len(earlier):
-        return "backward"
-    line = analysis.lines.innermost(int(table.stack_id[earlier[-1]]))
-    operation = _operation(analysis, earlier[-1])
-    return f"backward{optional(' of {}', operation)}{optional(' ({0.place})', line)}"
+    bytes_by_node: Counter[str] = Counter()
+    for node, n_bytes in zip(nodes, table.block_bytes[rows].tolist(), strict=True):
+        bytes_by_node[node] += n_bytes
+    largest: list[str] = []
+    for node, _ in bytes_by_node.most_common():
+        if sum(bytes_by_node[name] for name in largest) < _NAMED * bytes_by_node.total():
+            largest.append(node)
+    if largest[0] == UNNAMED:
+        return "backward (line not known)"
+    if ALWAYS_ALLOCATE.issuperset(largest):
+        first_event = int(table.alloc_event[rows].min())
+        origin = _forward_origin(analysis, largest, first_event)
+        if origin:
+            return f"backward of {origin}"
+    shown = [node for node in largest if node != UNNAMED][:_N_NODES]
+    n_more = len(largest) - len(shown)
+    return f"backward of {' and '.join(shown)}{f' and {n_more} more' if n_more else ''}"
+
+
+def _forward_origin(analysis: DeviceAnalysis, nodes: list[str], end_event: int) -> str:
+    """Name the line whose forward made all these nodes; empty if that may be another one.
+
+    It is the only one before that ran their operations.
+    """
+    table = analysis.allocations
+    is_forward = analysis.features.is_traced & (table.alloc_event < end_event)
+    is_forward &= analysis.phases.phase[table.alloc_event] != Phase.BACKWARD
+    rows = rows_of(is_forward)
+    stack_ids, firsts = np.unique(table.stack_id[rows], return_index=True)
+    stacks = analysis.snapshot.stacks
+    origins, unseen = set(), set(nodes)
+    for stack, row in zip(stack_ids.tolist(), rows[firsts].tolist(), strict=True):
+        operations = dispatched_in(stacks, stack).intersection(nodes)
+        if operations and name_of_node(stacks, stack) == UNNAMED:
+            unseen -= operations
+            origins.add((analysis.lines.innermost(stack), _operation(analysis, row)))
+    if unseen or len(origins) != 1:
+        return ""
+    line, operation = origins.pop()
+    return f"{operation} ({line.place})" if line and operation else ""
 
 
 def _operation(analysis: DeviceAnalysis, row: int) -> str:

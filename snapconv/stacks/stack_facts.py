@@ -32,7 +32,12 @@ from snapconv.stacks.paths import (
 )
 from snapconv.stacks.project_frames import Project
 from snapconv.stacks.stack_roles import StackRoles, assign_roles
-from snapconv.torch_knowledge.operation_catalog import UNNAMED, name_in_native, name_in_node
+from snapconv.torch_knowledge.operation_catalog import (
+    UNNAMED,
+    dispatched_names,
+    name_in_native,
+    name_in_node,
+)
 
 _COMPILED = "compiled"
 # Files of torch.nn's modules that call functions of one kind, which are C++ or a class's, with the
@@ -139,13 +144,21 @@ def infer_operations(stacks: StackTable) -> Operations:
 
 
 def name_of_node(stacks: StackTable, stack_id: int) -> str:
-    """Return the operation whose backward node freed memory with this stack, or UNNAMED."""
-    names = stacks.frames.names
-    for frame in stacks.frames_of(stack_id).tolist():
-        operation = name_in_node(names[frame])
-        if operation:
-            return operation
-    return UNNAMED
+    """Return the operation whose backward node allocated or freed with this stack, or UNNAMED."""
+    return next(filter(None, map(name_in_node, _native_names(stacks, stack_id))), UNNAMED)
+
+
+def dispatched_in(stacks: StackTable, stack_id: int) -> set[str]:
+    """Return every operation that C++ went through within the innermost call of Python."""
+    return set(dispatched_names(_native_names(stacks, stack_id)))
+
+
+def _native_names(stacks: StackTable, stack_id: int) -> list[str]:
+    """Return the C++ functions within the first Python frame: others belong to outer calls."""
+    files = stacks.frames.filenames
+    frames = stacks.frames_of(stack_id).tolist()
+    native = takewhile(lambda frame: not is_python(files[frame]), frames)
+    return list(map(stacks.frames.names.__getitem__, native))
 
 
 def _operation_of(python: list[_Frame], native: list[str]) -> str:

@@ -1,7 +1,7 @@
 """Names of operations in C++ and graphs -> the user's word: ``at::_ops::addmm`` is linear."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 UNNAMED = "unknown"
@@ -40,6 +40,13 @@ _USER_WORDS = {
     "scaled_dot_product_flash_attention": "scaled_dot_product_attention",
     "scaled_dot_product_cudnn_attention": "scaled_dot_product_attention",
 }
+# Operations that neither work in place nor return a view: every forward of theirs allocates, and
+# so shows its line (torch 2.0-2.13).
+ALWAYS_ALLOCATE = frozenset({
+    "bmm", "mm", "linear", "convolution", "embedding", "layer_norm", "mean", "softmax",
+    "log_softmax", "nll_loss", "mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "scaled_dot_product_attention",
+})  # fmt: skip
 _TENSOR_DUNDER = re.compile(r"^__i?r?(\w+)__$")
 
 
@@ -54,6 +61,14 @@ def name_in_native(native: Sequence[str]) -> str | None:
     if not dispatched:
         return next(filter(None, map(name_in_node, native)), None)
     return tidy(_OVERLOAD.sub("", dispatched))
+
+
+def dispatched_names(native: Sequence[str]) -> Iterator[str]:
+    """Yield the operations that were dispatched, those that others are made of too."""
+    for name in native:
+        dispatched = _DISPATCHED.match(name)
+        if dispatched:
+            yield tidy(_OVERLOAD.sub("", dispatched.group(1)))
 
 
 @lru_cache(maxsize=1 << 14)

@@ -179,13 +179,66 @@ LOSS = [
 ]
 
 
-def test_memory_of_library_code_is_named_by_the_backward_pass_of_the_line_before_it(tmp_path):
-    """A backward pass runs in a thread without a line of the project: the loss before it names it."""
-    trace = TraceBuilder().segment(20 * MIB).alloc(MIB, frames=LOSS).alloc(8 * MIB, frames=ENGINE)
+def node(name):
+    return [frame(f"torch::autograd::generated::{name}::apply()", "??", 0), *ENGINE]
+
+
+def loss_at(line):
+    return [
+        frame("at::_ops::_log_softmax::call(at::Tensor const&, long, bool)", "ops.cpp", 0),
+        *LOSS[:2],
+        frame("main", "/home/me/project/train.py", line),
+    ]
+
+
+DIVIDED = [
+    frame("at::_ops::div_Tensor::call(at::Tensor const&, at::Tensor const&)", "ops.cpp", 0),
+    frame("main", "/home/me/project/train.py", 50),
+]
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "label"),
+    [
+        # The only line that ran the node's operation, though another one ran later.
+        (
+            [loss_at(43), DIVIDED],
+            [(8, "LogSoftmaxBackward0")],
+            "backward of cross_entropy (train.py:43)",
+        ),
+        # It may be either line.
+        ([loss_at(43), loss_at(44)], [(8, "LogSoftmaxBackward0")], "backward of log_softmax"),
+        # A view allocates nothing in the forward, and `div` may work in place at another line.
+        ([loss_at(43), DIVIDED], [(8, "SelectBackward0")], "backward of select"),
+        ([loss_at(43), DIVIDED], [(8, "DivBackward0")], "backward of div"),
+        (
+            [DIVIDED],
+            [(4, "MeanBackward0"), (8, "PowBackward0")],
+            "backward of pow and mean",
+        ),
+        (
+            [DIVIDED],
+            [(4, "MeanBackward0"), (8, "PowBackward0"), (5, "ExpBackward0")],
+            "backward of pow and exp and 1 more",
+        ),
+        ([DIVIDED], [(99, "PowBackward0"), (1, "MeanBackward0")], "backward of pow"),
+        # The engine itself adds gradients: what was differentiated does not show.
+        ([loss_at(43)], [(8, None)], "backward (line not known)"),
+        ([loss_at(43)], [(8, None), (4, "PowBackward0")], "backward (line not known)"),
+    ],
+)
+def test_memory_of_library_code_in_backward_is_named_by_its_nodes(
+    tmp_path, forward, backward, label
+):
+    """The project's last line before a backward need not be what is differentiated."""
+    trace = TraceBuilder().segment(256 * MIB)
+    for stack in forward:
+        trace.alloc(MIB // 2, frames=stack)
+    for n_mib, name in backward:
+        trace.alloc(n_mib * MIB, frames=node(name) if name else ENGINE)
     cause = verdict_of(trace, tmp_path).causes[0]
-    assert (cause.block_bytes, cause.line) == (8 * MIB, None)
-    assert cause.library.startswith("backward of ")
-    assert cause.library.endswith(" (train.py:43)")
+    assert (cause.block_bytes, cause.line) == (sum(n for n, _ in backward) * MIB, None)
+    assert cause.library == label
 
 
 def test_as_many_causes_are_shown_as_were_requested(tmp_path):

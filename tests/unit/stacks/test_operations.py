@@ -245,5 +245,12 @@ def test_a_backward_node_names_the_operation_whose_memory_it_releases(frame, nam
     assert name_of_node(stack_table([*MALLOC[:1], cpp(frame), *ENGINE]), 0) == name
 
 
+def test_what_python_runs_within_a_node_is_not_named_by_it():
+    """A checkpoint runs its forward again where a node asks for what was saved."""
+    outer = cpp(f"{NODES}::MulBackward0::apply()")
+    again = ("recompute_fn", "/usr/lib/python3/site-packages/torch/utils/checkpoint.py")
+    assert name_of_node(stack_table([*MALLOC, again, outer, *ENGINE]), 0) == UNNAMED
+
+
 def test_no_stack_names_no_node():
     assert name_of_node(stack_table([cpp("GeluBackward0::release_variables()")]), -1) == UNNAMED
