@@ -338,17 +338,26 @@ class Session:
         page = page_output(inputs, output, force=force)
         return write_view(files, page, source=source, force=force)
 
-    def export(self, output: str | Path | None = None, *, force: bool = False) -> Path:
+    def export(
+        self,
+        output: str | Path | None = None,
+        *,
+        kineto_trace: str | Path | None = None,
+        force: bool = False,
+    ) -> Path:
         """Write the trace of ``snapconv export``, which ui.perfetto.dev opens; return its path.
 
-        By default it is in the current folder, named after the file. Raises OutputError; a file
-        that exists is replaced with ``force`` alone.
+        By default it is in the current folder, named after the file. ``kineto_trace`` is a trace of
+        torch.profiler of the same run, to which the memory is added. Raises InputError where it is
+        none, or cannot be aligned, and OutputError; a file that exists is replaced with ``force``
+        alone.
         """
         from snapconv.writers.perfetto_trace import write_trace
 
-        inputs = [self.analysis.path]
+        trace = None if kineto_trace is None else Path(kineto_trace)
+        inputs = [self.analysis.path] if trace is None else [trace, self.analysis.path]
         path = checked_output(inputs, output, ".trace.json", force=force)
-        write_trace(path, self.analysis, force=force)
+        write_trace(path, self.analysis, kineto_trace=trace, force=force)
         return path
 
     def cut(

@@ -140,6 +140,16 @@ def export(
         str | None,
         output_option("The trace's file. Default: SNAPSHOT.trace.json, here."),
     ] = None,
+    kineto_trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--with",
+            metavar="TRACE",
+            help="Add the memory to this trace of torch.profiler (export_chrome_trace; in gzip "
+            "too) of the same run, on one time axis.",
+            readable=False,
+        ),
+    ] = None,
     events: RangeOptions,
     force: ForceOption = False,
     read: ReadOptions,
@@ -148,16 +158,20 @@ def export(
     """Write memory over time as a trace for Perfetto.
 
     Every device with its curves, categories, iterations, phases and annotations; ui.perfetto.dev
-    opens it. With --from and --to only a range of the events.
+    opens it. With --from and --to only a range of the events, with --with beside what
+    torch.profiler recorded of the same run.
     """
     from snapconv.answers.notes import main_notes
     from snapconv.writers.perfetto_trace import write_trace
 
-    path = checked_output([snapshot], output, ".trace.json", force=force)
+    inputs = [snapshot] if kineto_trace is None else [kineto_trace, snapshot]
+    path = checked_output(inputs, output, ".trace.json", force=force)
     analysis = analysis_of(snapshot, read, events=events)
-    write_trace(path, analysis, force=force)
+    alignment = write_trace(path, analysis, kineto_trace=kineto_trace, force=force)
     if not quiet:
         _report(path, main_notes(analysis))
+        if alignment:
+            print_lines([f"times: {alignment}"], sys.stdout)
 
 
 def cut(

@@ -294,10 +294,18 @@ def read_json_file(path: Path, max_bytes: int) -> tuple[Any, int]:
         raise MalformedSnapshotError(
             f"the file is larger than {max_bytes >> 20} MiB, as none of its kind is"
         )
+    return parse_json(text), len(text)
+
+
+def parse_json(text: bytes, *, is_lenient: bool = False) -> Any:
+    """Return the value of a file's JSON text; ``is_lenient`` is that of ``read_json``.
+
+    Raises TruncatedFileError where it breaks off, MalformedSnapshotError where it is no JSON.
+    """
     if not text.strip():
         raise TruncatedFileError("the file is empty")
     try:
-        return read_json(text.removeprefix(b"\xef\xbb\xbf")), len(text)
+        return read_json(text.removeprefix(b"\xef\xbb\xbf"), is_lenient=is_lenient)
     except JsonError as error:
         if error.is_truncated:
             raise TruncatedFileError.of("the JSON text", len(text)) from error

@@ -2,12 +2,12 @@
 
 A device is a process: its curves are counters of bytes with every change, and what the program did
 meanwhile are slices in threads. Times are microseconds since 1970 as in the file; without any, an
-event takes one.
+event takes one. With a trace of torch.profiler, our events are added to its own, on its time axis.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,10 @@ from snapconv.columns import (
 from snapconv.files import new_files
 from snapconv.json_text import write_json
 from snapconv.phases.annotation_spans import find_span_lanes
+from snapconv.phases.clock_alignment import Alignment, align
 from snapconv.phases.trace_phases import Phase
+from snapconv.snapshot.fields import errors_of
+from snapconv.snapshot.kineto_trace import KinetoTrace, load_kineto_trace
 from snapconv.units import device_name, format_bytes, shortened
 
 _MOST_SPANS = 1_000_000
@@ -36,36 +39,66 @@ _METADATA, _SLICE, _COUNTER = "M", "X", "C"
 _Event = dict[str, object]
 # A name, the first and last event, and the details that a selected slice shows.
 _Span = tuple[str, int, int, Mapping[str, str]]
+_NO_TRACE = KinetoTrace(
+    opening=b'{"displayTimeUnit":"ms","traceEvents":[\n',
+    n_events=0,
+    base_us=0,
+    begin_us=0,
+    end_us=0,
+    annotations={},
+    process_ids=frozenset(),
+)
 
 
-def write_trace(output: Path, analysis: Analysis, *, force: bool) -> None:
-    """Write the memory of every device, an event a line."""
+def write_trace(
+    output: Path, analysis: Analysis, *, kineto_trace: Path | None = None, force: bool
+) -> str:
+    """Write the memory of every device, an event a line, into a trace of torch.profiler or alone.
+
+    Return how the times of both were aligned. Raises InputError where they cannot be, or
+    ``kineto_trace`` is no such trace.
+    """
+    trace, alignment = _NO_TRACE, Alignment(0, "")
+    if kineto_trace is not None:
+        trace = load_kineto_trace(kineto_trace)
+        with errors_of(kineto_trace):
+            alignment = align(analysis.snapshot, trace)
+    free_ids = (number for number in count(1) if number not in trace.process_ids)
     with new_files([output], force=force) as (temporary,), temporary.open("wb") as file:
-        file.write(b'{"displayTimeUnit":"ms","traceEvents":[')
-        separator = b"\n"
-        for pid, device in enumerate(analysis.devices, 1):
-            for lines in chain(_span_lines(device, pid), _counter_lines(device, pid)):
+        file.write(trace.opening)
+        separator = b",\n" if trace.n_events else b""
+        for device, pid in zip(analysis.devices, free_ids, strict=False):
+            times = _times(device, alignment)
+            spans = _span_lines(device, times, pid, alignment.sentence)
+            for lines in chain(spans, _counter_lines(device, times, pid, trace.begin_us)):
                 file.write(separator + lines)
                 separator = b",\n"
         file.write(b"\n]}\n")
+    return alignment.sentence
 
 
-def _times(analysis: DeviceAnalysis) -> Int64Column:
-    """Return the time of each event."""
+def _times(analysis: DeviceAnalysis, alignment: Alignment) -> Int64Column:
+    """Return the time of each event on the axis of the trace."""
     events = analysis.device.events
-    return np.arange(len(events)) if events.time_us is None else events.time_us
+    times = np.arange(len(events)) if events.time_us is None else events.time_us
+    return times + alignment.offset_us
 
 
-def _span_lines(analysis: DeviceAnalysis, pid: int) -> Iterator[bytes]:
+def _span_lines(
+    analysis: DeviceAnalysis, times: Int64Column, pid: int, label: str
+) -> Iterator[bytes]:
     """Yield the events of the threads, and of the names, each as a line."""
-    for phase, event in _span_events(analysis):
+    for phase, event in _span_events(analysis, times, label):
         yield write_json({"ph": phase, "pid": pid, **event})
 
 
-def _span_events(analysis: DeviceAnalysis) -> Iterator[tuple[str, _Event]]:
-    times = _times(analysis)
+def _span_events(
+    analysis: DeviceAnalysis, times: Int64Column, label: str
+) -> Iterator[tuple[str, _Event]]:
     process = f"{device_name(analysis.device.device)} memory"
     yield _METADATA, {"name": "process_name", "args": {"name": process}}
+    if label:
+        yield _METADATA, {"name": "process_labels", "args": {"labels": label}}
     tid = 0
     for track, spans in _tracks(analysis):
         if not spans:
@@ -81,13 +114,17 @@ def _span_events(analysis: DeviceAnalysis) -> Iterator[tuple[str, _Event]]:
             )
 
 
-def _counter_lines(analysis: DeviceAnalysis, pid: int) -> Iterator[bytes]:
-    """Yield the events of the counters, many lines at a time: a trace has millions of them."""
-    times = _times(analysis)
+def _counter_lines(
+    analysis: DeviceAnalysis, times: Int64Column, pid: int, begin_us: float
+) -> Iterator[bytes]:
+    """Yield the events of the counters, many lines at a time: a trace has millions of them.
+
+    Without events, a counter has its value where the trace begins.
+    """
+    first_time = times[:1] if len(times) else [int(begin_us)]
     for name, start, after in _curves(analysis):
         begin = write_json({"ph": _COUNTER, "pid": pid, "name": name})[:-1] + b',"ts":'
         changes = rows_of(np.diff(after, prepend=start))
-        first_time = times[:1] if len(times) else [0]
         change_times = np.append(first_time, times[changes])
         n_bytes = np.append(start, after[changes])
         for part in chunks(len(n_bytes)):

@@ -147,6 +147,26 @@ def read_raw(
         ) from error
 
 
+def read_unpacked(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a file, that of the file in it where it is in gzip or zip.
+
+    Raises MalformedSnapshotError for more than ``max_bytes``, and for damage.
+    """
+    with open_input(path) as file:
+        packing = _packing_of(file.peek(4))
+        source: BinaryIO = file
+        if packing:
+            n_bytes = os.fstat(file.fileno()).st_size
+            unpacked = _Unpacked(file, n_bytes, packing, None)
+            source = io.BufferedReader(unpacked, _PIECE_BYTES)
+        content = source.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise MalformedSnapshotError(
+            f"it has more than {format_bytes(max_bytes)}: not read"
+        )
+    return content
+
+
 def _nearest_name(path: Path) -> str:
     """Suggest a file with a similar name in the same folder."""
     similar: list[str] = []
