@@ -276,7 +276,7 @@ KINDS = (
     ),
     Kind(
         slug="attention",
-        what="{number} tensors hold attention scores ({line}{caller}).",
+        what="Attention stores its scores: {number} tensors at the peak ({line}{caller}).",
         how=("{how}", "{or_how}"),
         costs="no time; the attention weights are no longer an output",
         is_free=True,

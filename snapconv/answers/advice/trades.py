@@ -53,6 +53,8 @@ _SMALL_SHARES = (0.2, 0.125, 0.1, 0.05)
 _NEAR = 12
 # Operations that copy queries, keys and values on their way into a product of matrices.
 _COPIES = ("matmul", "bmm", "einsum", "mul", "div")
+# Folders whose functions are operations, and no attention of a model.
+_OPERATIONS = ("/torch/", "/einops/")
 _SDPA = "Use F.scaled_dot_product_attention."
 _DROPOUT = "Its dropout_p replaces the dropout of the scores, and keeps no mask."
 _MASK = "the mask forces a kernel that stores the scores"
@@ -239,30 +241,60 @@ def attention_scores(evidence: Evidence) -> Iterator[Detected]:
         return
     scores = _scores(evidence, rows, is_softmax)
     live_rows = evidence.live_of(scores)
-    # With a softmax alone nothing shows that its input was made for it.
-    has_several = evidence.features.in_forward[live_rows].sum() >= 2
-    if not has_several or not evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
+    products = scores[(evidence.features.in_forward & ~is_softmax)[scores]]
+    is_helped = _is_helped(evidence, rows)
+    # A softmax of several steps alone is over classes perhaps.
+    if (is_helped and not len(products)) or not _are_worth_it(evidence, live_rows):
         return
     has_dropout = bool((_is_made_by(evidence, "dropout") & evidence.live)[scores].any())
-    is_of_module = evidence.analysis.is_of_operation(TORCHS_ATTENTION)[rows].all()
+    is_of_module = _is_of_torchs_module(evidence, rows)
     averages = _averages(evidence) if is_of_module else rows[:0]
-    if evidence.features.reaches_backward[averages].any():
-        return
-    n_of_each = 2 + has_dropout
-    if is_of_module and _have_more_gradients(
-        evidence, scores, is_softmax, n_of_each=n_of_each
+    if is_of_module and _are_read(
+        evidence, scores, averages, is_softmax, n_of_each=2 + has_dropout
     ):
         return
-    step = _NO_WEIGHTS if is_of_module else _FUSED.get(evidence.library_of(rows), _SDPA)
+    step = _step(evidence, rows, is_of_module=is_of_module)
     yield evidence.finding(
-        _fused(evidence, np.concatenate((scores, averages)), is_softmax),
-        rows,
+        _fused(evidence, rows, np.concatenate((scores, averages)), is_softmax),
+        products[:1] if is_helped else rows,
         None,
         number=len(live_rows),
         caller=evidence.caller_of(rows),
         how=step,
         or_how=_DROPOUT if has_dropout and step == _SDPA else "",
         wrong=_READ_OR_MASK if is_of_module else _MASK,
+    )
+
+
+def _is_of_torchs_module(evidence: Evidence, rows: Int64Column) -> bool:
+    return bool(evidence.analysis.is_of_operation(TORCHS_ATTENTION)[rows].all())
+
+
+def _step(evidence: Evidence, rows: Int64Column, *, is_of_module: bool) -> str:
+    """Return how torch's module, or else a library or program, takes a fused kernel."""
+    return _NO_WEIGHTS if is_of_module else _FUSED.get(evidence.library_of(rows), _SDPA)
+
+
+def _are_worth_it(evidence: Evidence, live_rows: Int64Column) -> bool:
+    """Return whether scores in use are several and large.
+
+    With a softmax alone nothing shows that its input was made for it.
+    """
+    has_several = bool(evidence.features.in_forward[live_rows].sum() >= 2)
+    return has_several and evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE)
+
+
+def _are_read(
+    evidence: Evidence,
+    scores: Int64Column,
+    averages: Int64Column,
+    is_softmax: BoolColumn,
+    *,
+    n_of_each: int,
+) -> bool:
+    """Return whether the program reads the weights that torch's module returns."""
+    return bool(evidence.features.reaches_backward[averages].any()) or _have_more_gradients(
+        evidence, scores, is_softmax, n_of_each=n_of_each
     )
 
 
@@ -300,18 +332,76 @@ def _have_more_gradients(
 def _is_made_by(evidence: Evidence, word: str) -> BoolColumn:
     """Mark what an operation with a word in its name made, or one that calls such a function.
 
-    torch.nn.functional has operations that call others, such as that of MultiheadAttention.
+    torch.nn.functional has operations that call others, such as that of MultiheadAttention. A
+    module often has a file of its own, and only that has its name.
     """
     frames = evidence.analysis.snapshot.stacks.frames
-    is_named = [word in name for name in frames.names]
+    is_named = [_is_named(evidence, frame, word) for frame in range(len(frames.names))]
     frame = evidence.features.lines_of(evidence.stack_id)
     is_of_function: BoolColumn = np.array([*is_named, False])[frame]
     return evidence.analysis.is_of_operation(word) | is_of_function
 
 
-def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> Int64Column:
-    """Return what has the size of a softmax: in its function, and near it in backward."""
+def _is_named(evidence: Evidence, frame: int, word: str) -> bool:
+    """Return whether a function has a word in its name, or its file outside of torch has it."""
+    frames = evidence.analysis.snapshot.stacks.frames
+    if word in frames.names[frame]:
+        return True
+    return _is_outside_torch(evidence, frame) and word in _stem(frames.filenames[frame])
+
+
+def _is_outside_torch(evidence: Evidence, frame: int) -> bool:
+    """Return whether neither torch nor a library that only calls its operations has a function."""
+    file = evidence.analysis.snapshot.stacks.frames.filenames[frame]
+    return not any(folder in file for folder in _OPERATIONS)
+
+
+def _stem(file: str) -> str:
+    return file.rpartition("/")[2].rpartition(".")[0].lower()
+
+
+def _is_helped(evidence: Evidence, rows: Int64Column) -> bool:
+    """Return whether a function or module of the program's own makes softmaxes."""
+    frames = distinct(evidence.features.lines_of(evidence.stack_id[rows])).tolist()
+    return any(
+        frame >= 0
+        and _is_outside_torch(evidence, frame)
+        and _is_named(evidence, frame, "softmax")
+        for frame in frames
+    )
+
+
+def _is_beside(
+    evidence: Evidence, rows: Int64Column, candidates: Int64Column
+) -> BoolColumn:
+    """Mark the candidates that the functions which attend make, those of softmaxes (rows)."""
     stack_id = evidence.stack_id
+    functions = {_function(evidence, stack) for stack in distinct(stack_id[rows]).tolist()}
+    stacks = [
+        stack
+        for stack in distinct(stack_id[candidates]).tolist()
+        if _function(evidence, stack) in functions
+    ]
+    return is_among(stack_id[candidates], stacks)
+
+
+def _is_of_results(
+    evidence: Evidence, rows: Int64Column, candidates: Int64Column
+) -> BoolColumn:
+    """Mark candidates as large as what the function that attends makes last in a call.
+
+    Queries, keys, values and results have one size, which may be half that of the scores.
+    """
+    n_rows = len(evidence.sizes)
+    is_inner = np.zeros(n_rows + 1, bool)
+    is_inner[:n_rows] = _is_beside(evidence, rows, np.arange(n_rows))
+    is_inner[n_rows] = True  # the end of the file cuts a call short
+    is_last = is_inner[:-1] & ~is_inner[1:] & evidence.features.in_forward
+    return is_among(evidence.sizes[candidates], evidence.sizes[is_last])
+
+
+def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> Int64Column:
+    """Return what has the size of a softmax: in the function that attends, and near it in backward."""
     sizes = evidence.sizes
     size = int(sizes[evidence.analysis.fullest(rows, sizes)[0]])
     # The mask of a dropout has a byte for each score; queries, keys and values may have as many:
@@ -320,12 +410,10 @@ def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> In
     fitting = rows_of(
         evidence.is_computed & (_has_size_in_any_precision(sizes, size) | is_mask)
     )
-    functions = {_function(evidence, stack) for stack in distinct(stack_id[rows]).tolist()}
-    inner_stacks = []
-    for stack in distinct(stack_id[fitting]).tolist():
-        if _function(evidence, stack) in functions:
-            inner_stacks.append(stack)
-    inner_rows = fitting[is_among(stack_id[fitting], inner_stacks)]
+    inner_rows = fitting[_is_beside(evidence, rows, fitting)]
+    if _is_helped(evidence, rows):
+        is_result = (sizes != size)[inner_rows] & _is_of_results(evidence, rows, inner_rows)
+        inner_rows = inner_rows[~is_result]
     engine_rows = fitting[evidence.features.by_engine[fitting]]
     alloc = evidence.alloc[engine_rows]  # in order, as the rows are
     is_near = _is_near(alloc, alloc[is_softmax[engine_rows]])
@@ -346,33 +434,51 @@ def adapter_inputs(evidence: Evidence) -> Iterator[Detected]:
         yield evidence.finding_there(smaller(evidence.analysis, rows, 1 / 2), live_rows)
 
 
-def _fused(evidence: Evidence, scores: Int64Column, is_softmax: BoolColumn) -> Change:
+def _fused(
+    evidence: Evidence, rows: Int64Column, scores: Int64Column, is_softmax: BoolColumn
+) -> Change:
     """Return the change to a fused kernel, which keeps queries, keys and values as they are.
 
     Without it a product of matrices keeps copies of them, and the originals are freed in forward.
+    ``rows`` are the softmaxes whose functions attend.
     """
     analysis = evidence.analysis
     is_freed = evidence.features.is_freed_by_engine
     is_inner = evidence.is_computed & evidence.features.in_forward
     saved = scores[(is_softmax & is_inner & is_freed)[scores]]
+    saved = _last_of_calls(saved, is_softmax)
     is_inner[scores] = False
     is_of_torchs_module = analysis.is_of_operation(TORCHS_ATTENTION)
-    is_copy = is_inner & is_freed & analysis.is_of_operation(*_COPIES)
+    is_copy = _is_copy(evidence, rows, is_inner & is_freed)
     n_bytes = evidence.table.block_bytes.copy()
     inner = _inner_rows(evidence, is_inner)
-    rows = [scores]
-    for softmax, part in _layers(evidence, saved, is_inner):
+    removable = [scores]
+    for softmax, part, earlier in _layers(evidence, saved, is_inner):
         if is_of_torchs_module[softmax]:
             inner_rows = part[is_of_torchs_module[part]]
             queries = _scaled_queries(evidence, softmax, inner_rows)
             _take_bytes(n_bytes, [softmax], inner.originals(queries, inner_rows))
             continue
         copies = part[is_copy[part]]
-        rows.append(copies)
+        removable.append(copies)
         # The originals stay instead of the copies and the softmax: these are smaller by as much.
-        _take_bytes(n_bytes, [*copies.tolist(), softmax], inner.originals(copies, part))
-    change = removed(analysis, np.concatenate(rows))
+        _take_bytes(n_bytes, [*copies.tolist(), softmax], inner.originals(copies, earlier))
+    change = removed(analysis, np.concatenate(removable))
     return replace(change, n_bytes=n_bytes[change.rows])
+
+
+def _is_copy(evidence: Evidence, rows: Int64Column, is_saved: BoolColumn) -> BoolColumn:
+    """Mark what is saved and a product's copy, in the functions that attend, of softmaxes (rows)."""
+    is_copy = is_saved & evidence.analysis.is_of_operation(*_COPIES)
+    is_copy[is_copy] = _is_beside(evidence, rows, rows_of(is_copy))
+    return is_copy
+
+
+def _last_of_calls(softmaxes: Int64Column, is_softmax: BoolColumn) -> Int64Column:
+    """Return the last of a softmax in several steps, which follow one another."""
+    n_others = np.cumsum(~is_softmax)[softmaxes]
+    last: Int64Column = softmaxes[np.diff(n_others, append=-1) != 0]
+    return last
 
 
 def _take_bytes(n_bytes: Int64Column, rows: Sequence[int], n_remaining: int) -> None:
@@ -395,10 +501,11 @@ def _scaled_queries(evidence: Evidence, softmax: int, rows: Int64Column) -> Int6
 
 def _layers(
     evidence: Evidence, softmaxes: Int64Column, is_inner: BoolColumn
-) -> Iterator[tuple[int, Int64Column]]:
+) -> Iterator[tuple[int, Int64Column, Int64Column]]:
     """Yield softmaxes, each with the inner rows that its module made nearest to it.
 
-    Equal layers follow one another without a break.
+    Equal layers follow one another without a break. Last are these with those of the layer before:
+    queries, keys and values that come long before their softmax may be nearer to that.
     """
     inner_rows = rows_of(is_inner)
     softmax_stacks = evidence.stack_id[softmaxes]
@@ -412,8 +519,12 @@ def _layers(
         alloc = np.sort(evidence.alloc[module_softmaxes].astype(np.int64))
         middles = (alloc[1:] + alloc[:-1]) // 2
         nearest = np.searchsorted(middles, evidence.alloc[module_rows])
+        previous_rows = module_rows[:0]
         for part in grouped(np.arange(len(module_rows)), nearest):
-            yield int(module_softmaxes[nearest[part[0]]]), module_rows[part]
+            rows = module_rows[part]
+            softmax = int(module_softmaxes[nearest[part[0]]])
+            yield softmax, rows, np.concatenate((previous_rows, rows))
+            previous_rows = rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,18 +580,22 @@ def _is_near(alloc: EventColumn, targets: EventColumn) -> BoolColumn:
 
 
 def _function(evidence: Evidence, stack: int) -> tuple[str, str]:
-    """Return the innermost function that attends, if it calls no module but a dropout.
+    """Return the innermost function that attends, if it calls no module but a dropout or softmax.
 
-    It is no function of torch, but for that of torch.nn.MultiheadAttention.
+    It is no function of torch, but for that of torch.nn.MultiheadAttention, and no softmax: of the
+    program's own, only its caller knows what the scores are.
     """
     frames = evidence.analysis.snapshot.stacks.frames
     path = evidence.calls.path(stack)
-    is_dropout = any("dropout" in frames.names[frame].lower() for frame in path)
+    is_step = any("dropout" in frames.names[frame].lower() for frame in path)
     for frame in reversed(path):
-        if evidence.calls.is_module_call(frame) and not is_dropout:
+        if evidence.calls.is_module_call(frame) and not is_step:
             break
+        is_softmax = _is_named(evidence, frame, "softmax")
+        is_step |= is_softmax
         name = frames.names[frame]
-        if "/torch/" not in frames.filenames[frame] or name == TORCHS_ATTENTION:
+        is_own = _is_outside_torch(evidence, frame) and not is_softmax
+        if is_own or name == TORCHS_ATTENTION:
             return frames.filenames[frame], name
     return "", str(stack)
 
