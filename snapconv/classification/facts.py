@@ -197,8 +197,8 @@ FACTS = (
         Category.UNKNOWN,
         Reason(
             "graph-of-a-gradient",
-            "from before the trace, and dropped in zero_grad with the graph of a gradient, which has "
-            "results of forward and of backward",
+            "from before the trace, and dropped in zero_grad with the graph of a gradient, which "
+            "has results of forward and of backward",
         ),
         _dropped_with_gradient,
         Evidence.NONE,
@@ -457,8 +457,8 @@ FACTS = (
         ACTIVATION,
         Reason(
             "made-in-forward-and-live-at-dump",
-            "made in forward, never freed, and no backward follows, where several lines keep results "
-            "or its forward is over",
+            "made in forward, never freed, and no backward follows, where several lines keep "
+            "results or its forward is over",
         ),
         made_in_forward
         & ~is_freed

@@ -139,7 +139,8 @@ class Bits:
     rare_variant: float = 4.0
     # Nothing is trained, by whether forward saves for a backward: not, maybe, surely.
     untrained: tuple[float, float, float] = (0.0, 4.0, 9.0)
-    # Something is trained, though no forward saves: activations may be elsewhere, or computed again.
+    # Something is trained, though no forward saves: activations may be elsewhere, or computed
+    # again.
     unseen_training: float = 8.0
     # --- for a size whose blocks are not as many as the hypothesis says
     # Its parameters are of another kind than most.

@@ -130,7 +130,7 @@ def watch(
 
 
 def _say_what_is_next(captures: list[Path], output: str, *, is_job: bool) -> None:
-    """Name the question to ask where memory ran out in this rank: that of another has its own say."""
+    """Name the next command where memory ran out in this rank; another rank names its own."""
     ran_out = [
         path for path in captures if "oom-" in path.name and "other-oom" not in path.name
     ]

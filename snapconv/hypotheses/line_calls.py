@@ -89,13 +89,13 @@ class LineCalls:
         return ()
 
     def model_line(self, stack: int) -> SourceLine | None:
-        """Return the project's line that calls the outermost module of a stack, or its forward()."""
+        """Return the project's line that calls a stack's outermost module, or its forward()."""
         return self.line_of(self.outside_forward(self.model_call(stack)))
 
     def outside_forward(self, path: CallPath) -> CallPath:
-        """Return the part of a path outside of every function called forward, which a program may call.
+        """Return the part of a path outside of functions called forward; all of it without one.
 
-        A path without one is returned whole.
+        A program may call a model's forward() itself.
         """
         names = self._python.frames.names
         depths = (depth for depth, frame in enumerate(path) if names[frame] == "forward")

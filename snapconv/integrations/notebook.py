@@ -1,4 +1,4 @@
-"""``%%snapconv``: record the memory of a notebook's cell, and show the answer and the page below it.
+"""``%%snapconv``: record the memory of a notebook's cell; the answer and the page stand below it.
 
 IPython imports this at ``%load_ext snapconv``; nothing else does.
 """

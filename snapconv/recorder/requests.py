@@ -48,7 +48,7 @@ class Requests:
         threading.Thread(target=self._listen, name="snapconv-requests", daemon=True).start()
 
     def close(self) -> None:
-        """Stop listening, and take the folder away: whoever waits is told so."""
+        """Stop listening, and remove the folder: who waits for an answer sees that."""
         self._over.set()
         if os.getpid() == self._pid:  # the folder is not a forked child's
             Requests._answering_pid = 0

@@ -170,9 +170,9 @@ class Replay:
     """One device, replayed. All bytes; see Curve for the moments.
 
     ``requested`` and ``active`` count until free_completed, ``allocated`` until free_requested, as
-    torch's own statistics do; ``reserved`` moves with the segments. ``lower_bounds`` names the curves
-    that are lower bounds. ``n_missing_events`` counts allocs and frees that must have been but are
-    not in the trace, within it.
+    torch's own statistics do; ``reserved`` moves with the segments. ``lower_bounds`` names the
+    curves that are lower bounds. ``n_missing_events`` counts allocs and frees that must have been
+    but are not in the trace, within it.
     """
 
     allocations: AllocationTable

@@ -263,7 +263,8 @@ class ValuesRead:
             return False
         call = self._calls.current
         if call is not None and isinstance(call[0], FunctionType):
-            # Within torch's own Python code no further call is seen: the source shows what is decided.
+            # Within torch's own Python code no further call is seen: the source shows what is
+            # decided.
             return _decision() is not None
         # Zeros pass most of the checks inside of operations.
         return name in ("item", "int", "float", "index")
@@ -324,7 +325,8 @@ class ValuesRead:
         """List the reads of values that were not computed, or are other ranks' own."""
         others_note = _note_of_reads(
             "values-of-other-ranks",
-            "values of other ranks were read at {lines}; they are taken to hold what this rank holds",
+            "values of other ranks were read at {lines}; they are taken to hold what this rank "
+            "holds",
             self._reads_of_others,
             "; on the GPUs the program may go another way at {lines}",
             self._decided_by_others,

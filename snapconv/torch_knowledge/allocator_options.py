@@ -112,8 +112,8 @@ OPTIONS = {
 class SettingsGrammar:
     """How releases read a text of settings.
 
-    ``spaces`` are left out, even in a word. ``entry`` is a key and its value. ``is_strict``: a colon
-    and a comma have to stand where they belong, and ``pair`` is an entry without its comma.
+    ``spaces`` are left out, even in a word. ``entry`` is a key and its value. ``is_strict``: a
+    colon and a comma have to stand where they belong, and ``pair`` is an entry without its comma.
     The least ``max_split_size_mb`` is ``extra_mib`` more than a large segment has, and no integer
     is above ``max_integer``. ``is_rest_inclusive``: ``>`` has the last size that was named, too.
     """

@@ -16,7 +16,7 @@ _ROUNDING = 512
 
 
 def is_made_by_attention(evidence: Evidence) -> tuple[Int64Column, Int64Column]:
-    """Return the line of every allocation, and the rows that torch's function itself makes in forward."""
+    """Return the line of every allocation, and the rows that torch's function makes in forward."""
     frames = evidence.analysis.snapshot.stacks.frames
     frame = evidence.features.lines_of(evidence.stack_id)
     names = [*frames.names, ""]

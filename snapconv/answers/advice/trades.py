@@ -401,7 +401,7 @@ def _is_of_results(
 
 
 def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> Int64Column:
-    """Return what has the size of a softmax: in the function that attends, and near it in backward."""
+    """Return what has the size of a softmax: in its function, and near it in backward."""
     sizes = evidence.sizes
     size = int(sizes[evidence.analysis.fullest(rows, sizes)[0]])
     # The mask of a dropout has a byte for each score; queries, keys and values may have as many:
@@ -468,7 +468,7 @@ def _fused(
 
 
 def _is_copy(evidence: Evidence, rows: Int64Column, is_saved: BoolColumn) -> BoolColumn:
-    """Mark what is saved and a product's copy, in the functions that attend, of softmaxes (rows)."""
+    """Mark what is saved and a product's copy, in the functions of softmaxes (rows)."""
     is_copy = is_saved & evidence.analysis.is_of_operation(*_COPIES)
     is_copy[is_copy] = _is_beside(evidence, rows, rows_of(is_copy))
     return is_copy

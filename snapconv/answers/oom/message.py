@@ -254,7 +254,7 @@ class MessageAnswer:
     """The answer of ``oom --message``.
 
     It is that of the first of ``n_messages`` that have figures; of another kind than torch's
-    allocator, 0 where nothing tells them apart.
+    allocator, 0 where nothing distinguishes them.
     ``kind`` says whose text it is, ``meaning`` what a text without figures usually means, ``cause``
     why memory ran out in a word. ``outside_bytes`` are in use on the device outside torch's
     allocator, ``own_outside_bytes`` those of this process. ``verdict`` None: the figures do not say
@@ -641,7 +641,7 @@ def _explain_kind(
 
 
 def _n_numbered(kind: MessageKind, log: CompactText) -> int:
-    """Count the messages of a kind, where something tells them apart."""
+    """Count the messages of a kind, where something distinguishes them."""
     return len(set(squeezed(kind.numbered).findall(log.text))) if kind.numbered else 0
 
 
@@ -1005,7 +1005,7 @@ def _verdict(
 def _verdict_without_figures(
     message: OomMessage, shortage: Shortage
 ) -> tuple[OomVerdict | None, str]:
-    """Return the verdict where the size of the request is cut off: it was larger than what was free.
+    """Return the verdict on a request whose size is cut off: it was larger than what was free.
 
     Whether pieces that torch had cached would have been enough is then not known. Without any other
     figure there is no verdict.

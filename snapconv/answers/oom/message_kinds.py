@@ -110,7 +110,7 @@ class MessageKind:
 
     A text has one of the patterns ``seen``, all that it ``needs`` and no ``unless``, and may have
     the figures ``also``. ``exact`` is the next step with the text's own figures, where it has them.
-    ``numbered`` finds what tells several messages of a kind apart, such as a process's number.
+    ``numbered`` finds what distinguishes messages of a kind, such as a process's number.
     ``leads``: beside a message of torch's allocator, its next step comes first. Where a text fits
     several kinds, the lowest ``level`` wins: 1 is a general row, 1.5 a call that any program may
     make, 2 a warning or a consequence, 3 a table or an unknown program, 4 mere words, 5 words that

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 # A size, and neither a rate, nor a part of a name or of a longer number, nor what a copy or a
 # download counts; what servers count; a long number of bytes.
 _SIZE = re.compile(
-    r"(?<![\w.,/-])((?:\d[\d.,]{0,12}-)?\d[\d,]{0,20}(?:\.\d{1,9})?\s?\(?(?:bytes|[KMGT]i(?:B|$)|[KMGT]B)|"
+    r"(?<![\w.,/-])((?:\d[\d.,]{0,12}-)?\d[\d,]{0,20}(?:\.\d{1,9})?\s?\(?"
+    r"(?:bytes|[KMGT]i(?:B|$)|[KMGT]B)|"
     r"\d{4,20}\s?B)(?![\w/]|[\d\s.,()KMGTiB]{0,30}\s(?:copied|transferred|downloaded))|"
     r"(?:(?:tokens|(?:available|evictable)_size_?|slots|pages|blocks)\s?[=:]\s?(?=\d)|"
     r"(?:mem\w{0,8}|alloc\w{0,8}|bytes?|size|use[d]?|free|pool|limit|total|peak|cache|heap)\"?"

@@ -78,9 +78,9 @@ def write_view(
 ) -> View:
     """Write a page that shows one file, or two of which the older is the first; raises OutputError.
 
-    With ``source``, a folder, the page has the source of the lines that allocate, from there or else
-    from the recording; raises InputError where there is no such folder. Of two files it shows one
-    device each: the first that both have, or else the first of each.
+    With ``source``, a folder, the page has the source of the lines that allocate, from there or
+    else from the recording; raises InputError where there is no such folder. Of two files it shows
+    one device each: the first that both have, or else the first of each.
     """
     if len(files) > 1:
         files = _compared_devices(files)
