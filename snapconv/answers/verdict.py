@@ -196,7 +196,8 @@ def _reserve(analysis: DeviceAnalysis) -> str:
     active = analysis.replay.active.peak
     if reserved - active < much_waste(reserved):
         return ""
-    layout = layout_at(analysis.device, analysis.allocations, worst_event(analysis))
+    event = worst_event(analysis)
+    layout = layout_at(analysis.device, analysis.allocations, event)
     free = free_memory(analysis, layout, "")
     parts = (
         (free.returnable_bytes, "in empty segments (`empty_cache()` returns them)"),
@@ -206,9 +207,13 @@ def _reserve(analysis: DeviceAnalysis) -> str:
     shown = [
         f"{format_bytes(n_bytes)} {location}" for n_bytes, location in parts if n_bytes
     ]
+    moment = "before the first event"
+    if event >= 0:
+        moment = f"at event {analysis.first_event + event}"
     return (
         f"PyTorch reserved {format_bytes(reserved)} and used at most "
-        f"{format_bytes(active)}{_trace_limit(analysis)}. At worst {' and '.join(shown)} lay unused"
+        f"{format_bytes(active)}{_trace_limit(analysis)}. Most was unused {moment}: "
+        f"{' and '.join(shown)}"
     )
 
 

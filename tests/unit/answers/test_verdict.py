@@ -116,10 +116,19 @@ def test_much_that_is_never_used_comes_first_only_where_the_device_is_full(
     found = verdict_of(trace, tmp_path, snapconv=metadata(devices=devices))
     assert (found.about, len(found.also)) == (about, n_also)
     says = (
-        "PyTorch reserved 1000.00 MiB and used at most 600.00 MiB. At worst 1000.00 MiB in "
-        "empty segments"
+        "PyTorch reserved 1000.00 MiB and used at most 600.00 MiB. "
+        "Most was unused at event 0: 1000.00 MiB in empty segments"
     )
     assert any(says in text for text in (found.sentence, *found.also)) == (reserved == 1000)
+
+
+def test_unused_memory_from_before_the_trace_is_most_before_the_first_event(tmp_path):
+    trace = TraceBuilder().segment(1000 * MIB, traced=False).alloc(600 * MIB)
+    (unused,) = verdict_of(trace, tmp_path).also
+    assert unused.endswith(
+        "Most was unused before the first event: 1000.00 MiB in empty segments "
+        "(`empty_cache()` returns them)"
+    )
 
 
 def test_a_peak_is_that_of_the_trace_where_this_is_a_part_of_the_run(tmp_path):
