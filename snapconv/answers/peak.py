@@ -186,7 +186,7 @@ def likely_words(block_bytes: int, likely_bytes: int) -> str:
     if likely_bytes <= _NEXT_TO_NOTHING * block_bytes:
         return ""
     is_all = likely_bytes >= (1 - _NEXT_TO_NOTHING) * block_bytes
-    return "likely" if is_all else f"{format_bytes(likely_bytes)} of it likely"
+    return "likely" if is_all else f"{format_bytes(likely_bytes)} of it only likely"
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def test_a_simulated_device_has_nothing_outside():
 
 @pytest.mark.parametrize(
     ("likely_bytes", "words"),
-    [(0, ""), (9, ""), (512, "512 B of it likely"), (1024, "likely"), (1015, "likely")],
+    [(0, ""), (9, ""), (512, "512 B of it only likely"), (1024, "likely"), (1015, "likely")],
 )
 def test_a_sum_shows_how_much_of_it_is_likely(likely_bytes, words):
     assert likely_words(1024, likely_bytes) == words
