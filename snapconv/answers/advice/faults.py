@@ -257,10 +257,7 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     calls = evidence.calls
     features = evidence.features
     unused, call_number = _unused(evidence)
-    graphs = [
-        *_thrown_away(evidence, unused, call_number),
-        *_replaced_graphs(evidence, unused & ~features.is_cache),
-    ]
+    graphs = _ended_graphs(evidence, unused, call_number)
     if not graphs:
         return
     stacks = distinct(evidence.stack_id[np.concatenate(graphs)])
@@ -281,6 +278,39 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
         could_be=_graph_look_alikes(evidence, live_rows, is_over=is_over),
         calls="this call" if features.is_traced[rows].all() else _CALLS_OF_BEFORE,
     )
+
+
+def open_graphs(evidence: Evidence) -> Iterator[Detected]:
+    """Find a forward's graph that is in use where the trace ends, if nothing there shows training.
+
+    Whether a backward follows no file says. Where memory ran out, the exception may have kept it
+    from coming; gradients or states, and earlier graphs that ended, are reported by others.
+    """
+    analysis = evidence.analysis
+    if analysis.ran_out or len(analysis.phases.events_of_training):
+        return
+    is_of_training = evidence.is_a(Category.GRADIENT) | evidence.is_a(Category.OPTIMIZER_STATE)
+    unused, call_number = _unused(evidence)
+    if is_of_training.any() or _ended_graphs(evidence, unused, call_number):
+        return
+    stacks = distinct(evidence.stack_id[unused])
+    for rows in _last_graph(evidence, unused, stacks):
+        live_rows = evidence.live_of(rows)
+        line = _line_of_call(evidence, rows)
+        if line and evidence.is_large(live_rows):
+            change = freed_from(analysis, rows, ends_without_graph(evidence.calls, analysis, rows))
+            could_be = _graph_look_alikes(evidence, rows, is_over=False)
+            yield evidence.finding(change, live_rows, line, could_be=could_be)
+
+
+def _ended_graphs(
+    evidence: Evidence, unused: BoolColumn, call_number: Int64Column
+) -> list[Int64Column]:
+    """Return the graphs that were freed without a backward, and those that replaced such a one."""
+    return [
+        *_thrown_away(evidence, unused, call_number),
+        *_replaced_graphs(evidence, unused & ~evidence.features.is_cache),
+    ]
 
 
 def _line_of_call(evidence: Evidence, rows: Int64Column) -> SourceLine | None:

@@ -38,6 +38,7 @@ from snapconv.answers.advice.faults import (
     growing,
     kept_gradients,
     kept_graphs,
+    open_graphs,
     previous_kept,
     unused_graphs,
 )
@@ -176,6 +177,20 @@ KINDS = (
         ),
         detect=growing,
         has_any_size=True,
+    ),
+    Kind(
+        slug="open-graph",
+        what="{where} keeps activations for a backward, and none comes before the trace ends.",
+        how=(
+            (
+                "If none comes later either, put `with torch.no_grad():` (or "
+                "torch.inference_mode()) around this call."
+            ),
+        ),
+        costs="nothing where no backward follows",
+        is_free=True,
+        detect=open_graphs,
+        estimated="without the graph, a value is assumed freed one operation after its last use",
     ),
     Kind(
         slug="autocast-cache",

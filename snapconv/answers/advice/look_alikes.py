@@ -126,6 +126,12 @@ LOOK_ALIKES: Mapping[str, tuple[LookAlike, ...]] = {
         LookAlike("shared", "gradients in one buffer", "together they fill it"),
         LookAlike("kept", "gradients that the program keeps itself, as retain_grad() does"),
     ),
+    "open-graph": (
+        _OUTPUTS,
+        LookAlike("later", "activations whose backward comes after the trace"),
+        _CACHE,
+        _CASTS,
+    ),
     "unused-graph": (
         _OUTPUTS,
         LookAlike(

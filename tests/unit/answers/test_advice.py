@@ -266,6 +266,27 @@ def forwards(*, keeps, by=NODE):
     return loop
 
 
+@pytest.mark.parametrize("follows", ["", "backward", "failure"])
+def test_a_graph_at_the_end_of_a_trace_is_needless_only_if_no_backward_follows(follows, advice_on):
+    """Eight layers of 2 MiB: without a graph two or three of them are there together."""
+    loop = Loop()
+    loop.trace = TraceBuilder().segment(1 << 30, traced=False)
+    made = [loop.alloc(2 * MIB, at(20, *layer(i))) for i in range(8)]
+    loop.trace.alloc(MIB, frames=at(21)).free(frames=at(22))
+    if follows == "backward":
+        loop.trace.free(made[-1], frames=ENGINE)
+    if follows == "failure":
+        loop.trace.oom(64 * MIB, MIB)
+    advice = advice_on(loop)
+    assert not advice.faults
+    found = [one for one in advice.findings if one.kind == "open-graph"]
+    assert len(found) == (not follows)
+    for finding in found:
+        assert (finding.where.place, finding.is_certain) == ("train.py:20", False)
+        assert "activations whose backward comes after the trace" in finding.could_be
+        assert 10 * MIB <= finding.saved_bytes <= 12 * MIB
+
+
 def test_activations_that_no_backward_uses_are_a_fault(advice_on):
     """Each of eight layers reads the output of the one before: without a graph two or three are there."""
     advice = advice_on(forwards(keeps=False))

@@ -27,7 +27,7 @@ from tests.unit.answers.test_advice import (
 from tests.unit.answers.test_advice_copies import bucketed, gathered, loaded, saving
 from tests.unit.answers.test_autocast_cache import run
 from tests.unit.answers.test_concatenated_gradients import Steps
-from tests.unit.answers.test_look_alikes import Built, batches, collected, copies
+from tests.unit.answers.test_look_alikes import Built, batches, collected, copies, later
 from tests.unit.answers.test_streams import calling, gathering, setting_up
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
@@ -127,6 +127,7 @@ JOBS = (
     Job("graphs-kept", "kept_graphs", lambda: forwards(keeps=True)),
     Job("garbage", "garbage", steps_that_collect),
     Job("growing", "growing", collected),
+    Job("open-graph", "open_graphs", lambda: later(1)),
     Job("autocast-cache", "autocast_cache", lambda: Built(run(cpp=True))),
     Job("autocast-cache-in-use", "autocast_cache", lambda: Built(run(cpp=True, again=1))),
     Job("late-frees", "late_frees", lambda: Built(gathering())),

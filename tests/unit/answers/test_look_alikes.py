@@ -14,7 +14,7 @@ from snapconv.answers.advice.evidence import FAULT, TRADE
 from snapconv.answers.advice.findings import KINDS
 from snapconv.answers.advice.look_alikes import LOOK_ALIKES
 from snapconv.cli.app import main
-from tests.builders import MIB, frame
+from tests.builders import MIB, TraceBuilder, frame
 from tests.faulty_jobs import COLLECTOR, PLACEMENT, graph_of_before_the_trace, steps_that_collect
 from tests.unit.answers.test_advice import (
     CALL,
@@ -151,8 +151,10 @@ def keys_and_values(*, keeps=False):
 def later(n_forwards, *, n_backwards=0):
     """Forwards whose graphs are there at the end, or until one backward went through all of them."""
     loop = Loop()
+    loop.trace = TraceBuilder().segment(1 << 30, traced=False)
     for number in range(n_forwards):
         loop.assign(f"loss {number}", 20, *[2 * MIB] * 8)
+        loop.trace.alloc(MIB, frames=at(21)).free(frames=at(22))
     for addr in [addr for name in loop.kept for addr in loop.kept[name]] if n_backwards else ():
         loop.trace.free(addr, frames=ENGINE)
     return loop
@@ -292,6 +294,12 @@ PAIRS: dict[str, dict[str, Callable[[], Any]]] = {
         "cache": keys_and_values,
         "casts": casts,
         "offloaded": offloaded,
+    },
+    "open-graph": {
+        "outputs": lambda: later(1),
+        "later": lambda: later(1),
+        "cache": lambda: keys_and_values(keeps=True),
+        "casts": lambda: casts(keeps=True),
     },
     "graphs-kept": {
         "outputs": lambda: forwards(keeps=True, by=()),
