@@ -3,6 +3,7 @@
 The role of code is a condition too: ``made_through(...)``, ``freed_through(...)``.
 """
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -34,6 +35,7 @@ from snapconv.columns import (
     run_starts,
 )
 from snapconv.phases.trace_phases import Phase
+from snapconv.stacks.paths import is_python
 from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
 
 # cuBLAS has one workspace for every handle and stream, so a job has few: more blocks of the size
@@ -462,9 +464,13 @@ def cast_of_weight(decided: Decided) -> BoolColumn:
     stack = features.allocations.stack_id
     is_repeated = features.in_forward & np.append(stack[1:] == stack[:-1], False)
     may_be_cast = features.made_through(Role.CAST) if features.has_cpp else is_repeated
-    is_half = is_among(2 * sizes, distinct(sizes[_weight_of_layers.column(decided)]))
+    weight_sizes = sizes[_weight_of_layers.column(decided)]
+    may_be_cast = may_be_cast & features.in_forward
+    is_half = is_among(2 * sizes, distinct(weight_sizes))
     is_input = _inputs_among(may_be_cast, is_repeated, features)
-    casts = features.in_forward & may_be_cast & is_half & ~is_input
+    casts = may_be_cast & is_half & ~is_input
+    in_place = is_half & _in_place_of_casts(casts, may_be_cast, is_half, features)
+    casts |= in_place & ~_more_than(weight_sizes, casts | in_place, features)
     if features.has_cpp or features.freed_through(Role.UNCACHED).any():
         return np.asarray(casts)
     n_sizes = len(distinct(sizes[casts]))
@@ -491,6 +497,55 @@ def _inputs_among(
     follows_input = np.append(False, may_be_of_result[:-1])
     is_last = is_after_first & (is_third | is_no_larger) & ~follows_input
     return np.asarray(may_be_of_result | is_last)
+
+
+# So many casts show in which place a line of the program passes its weight.
+_LEAST_IN_PLACE = 3
+# Folders whose functions are operations, and no layers of a program.
+_OPERATIONS = re.compile(r"(^|/)(torch|einops)/")
+
+
+def _in_place_of_casts(
+    casts: BoolColumn, may_be_cast: BoolColumn, is_half: BoolColumn, features: Features
+) -> BoolColumn:
+    """Find casts that stand where their line passes a weight every other time.
+
+    Where input and weight are equally large, neither is known; but a line passes its weight in the
+    same place each time, and where its inputs have autocast's precision it casts weights alone.
+    ``casts``: known casts of weights. ``is_half``: half as large as a weight.
+    """
+    stack = features.allocations.stack_id
+    is_before = np.append(may_be_cast[:-1] & may_be_cast[1:] & (stack[:-1] == stack[1:]), False)
+    is_behind = np.append(False, is_before[:-1])
+    is_first = is_before & ~is_behind & np.append(~is_before[1:], True)
+    stacks = features.roles.stacks
+    is_layer = stacks.frames.mark_files(_is_of_layer)
+    line = np.append(stacks.only(is_layer).innermost, -1)[stack]
+    in_place = np.zeros(len(casts), bool)
+    for first in grouped(rows_of(is_first), line, min_rows=_LEAST_IN_PLACE):
+        second = first + 1
+        n_first = (casts[first] & ~casts[second]).sum()
+        n_second = (casts[second] & ~casts[first]).sum()
+        is_open = features.sizes[first] == features.sizes[second]
+        if max(n_first, n_second) >= _LEAST_IN_PLACE and not min(n_first, n_second):
+            in_place[(first if n_first else second)[is_open]] = True
+    for alone in grouped(rows_of(may_be_cast & ~is_before & ~is_behind), line):
+        if casts[alone].sum() >= _LEAST_IN_PLACE and is_half[alone].all():
+            in_place[alone] = True
+    return in_place
+
+
+def _more_than(weight_sizes: Int64Column, casts: BoolColumn, features: Features) -> BoolColumn:
+    """Mark sizes of which a forward has more casts than there are weights of twice the size."""
+    n_forwards = max(1, len(features.phases.begins_of(Phase.FORWARD)))
+    n_weights = Counter((weight_sizes // 2).tolist())
+    n_casts = Counter(features.sizes[casts].tolist())
+    excess = [size for size, n in n_casts.items() if n > n_weights[size] * n_forwards]
+    return is_among(features.sizes, np.array(excess, np.int64))
+
+
+def _is_of_layer(file: str) -> bool:
+    return is_python(file) and not _OPERATIONS.search(file)
 
 
 @Condition

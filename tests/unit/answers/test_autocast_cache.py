@@ -125,22 +125,25 @@ def test_in_training_the_graph_keeps_the_copies_too_so_that_nothing_is_saved(cpp
     )
 
 
-def trained(before, sizes_of_casts):
-    """Each layer norms what it gets, casts, and multiplies; a graph keeps all up to backward."""
+def trained(before, sizes_of_casts, *, weights=(10 * MIB, 8 * MIB, 12 * MIB), product=()):
+    """Each layer norms what it gets, casts, and multiplies; a graph keeps all up to backward.
+
+    ``product``: the frames of the line that multiplies, if all layers have the same.
+    """
     trace = TraceBuilder()
     if before:
         trace.segment(before, traced=False).alloc(before, traced=False, frames=[])
     trace.segment(1 << 28)
-    for size in (10 * MIB, 8 * MIB, 12 * MIB):
+    for size in weights:
         trace.alloc(size, frames=PLACE)
     kept = []
     for number, casts in enumerate(sizes_of_casts):
         stack = [frame(f"layer{number}", "/home/me/project/model.py", number + 1), CALL, MAIN]
         norm = [frame("at::_ops::native_layer_norm::call()", "??", 0), *stack]
-        result = [frame("at::_ops::bmm::call()", "??", 0), *stack]
+        result = [frame("at::_ops::bmm::call()", "??", 0), *product, *stack]
         for size, frames in (
             (8 * MIB, norm),
-            *((one, [CAST, *stack]) for one in casts),
+            *((one, [CAST, *product, *stack]) for one in casts),
             (MIB, result),
         ):
             trace.alloc(size, frames=frames)
@@ -176,6 +179,38 @@ def test_inputs_that_are_cast_are_no_copies_of_weights(before, casts, copies, tm
     (device,) = json.loads(capsys.readouterr().out)["devices"]
     bytes_of = {one["category"]: one["block_bytes"] for one in device["categories"]}
     assert (bytes_of["weight"], bytes_of["activation"]) == (30 * MIB + copies, inputs + 2 * 9 * MIB)
+
+
+EINSUM = [
+    frame("einsum", f"{TORCH}/functional.py", 380),
+    frame("forward", "/home/me/project/linear.py", 41),
+    CALL,
+]
+
+
+@pytest.mark.parametrize(
+    ("last", "copies"),
+    [
+        ([(4, 4)], 4),
+        # There is one weight of 8 MiB: two of its copies in one forward are too many.
+        ([(4, 4), (4, 4)], 0),
+        # The line has one that is no weight's: what is cast alone may be an input.
+        ([(5,), (6,), (7,), (4,)], 5 + 6 + 7 + 4),
+        ([(5,), (6,), (7,), (1,), (4,)], 5 + 6 + 7),
+    ],
+    ids=["one", "too many", "weights alone", "inputs too"],
+)
+def test_where_a_line_passes_its_weight_tells_which_of_two_equal_casts_is_the_weights(
+    last, copies, tmp_path
+):
+    """Three pairs show that the line casts its input of 4 MiB first."""
+    sizes = [(4, 5), (4, 6), (4, 7)] if len(last[0]) == 2 else []
+    casts = [tuple(size * MIB for size in one) for one in [*sizes, *last]]
+    weights = [size * MIB for size in (10, 12, 14, 8)]
+    trace = trained(0, casts, weights=weights, product=EINSUM)
+    (advice,) = snapconv.load(trace.write(tmp_path / "s.pickle")).advise()
+    known = 5 + 6 + 7 if sizes else 0
+    assert advice.contents["weight"] == sum(weights) + (known + copies) * MIB
 
 
 @pytest.mark.parametrize(("weights", "n_bytes"), [(WEIGHTS[:2], 18 * MIB), (WEIGHTS, 45 * MIB)])
