@@ -469,8 +469,8 @@ def cast_of_weight(decided: Decided) -> BoolColumn:
     is_half = is_among(2 * sizes, distinct(weight_sizes))
     is_input = _inputs_among(may_be_cast, is_repeated, features)
     casts = may_be_cast & is_half & ~is_input
-    in_place = is_half & _in_place_of_casts(casts, may_be_cast, is_half, features)
-    casts |= in_place & ~_more_than(weight_sizes, casts | in_place, features)
+    equal_casts = is_half & _casts_by_place(casts, may_be_cast, is_half, features)
+    casts |= equal_casts & ~_more_than(weight_sizes, casts | equal_casts, features)
     if features.has_cpp or features.freed_through(Role.UNCACHED).any():
         return np.asarray(casts)
     n_sizes = len(distinct(sizes[casts]))
@@ -505,7 +505,7 @@ _LEAST_IN_PLACE = 3
 _OPERATIONS = re.compile(r"(^|/)(torch|einops)/")
 
 
-def _in_place_of_casts(
+def _casts_by_place(
     casts: BoolColumn, may_be_cast: BoolColumn, is_half: BoolColumn, features: Features
 ) -> BoolColumn:
     """Find casts that stand where their line passes a weight every other time.
@@ -518,21 +518,35 @@ def _in_place_of_casts(
     is_before = np.append(may_be_cast[:-1] & may_be_cast[1:] & (stack[:-1] == stack[1:]), False)
     is_behind = np.append(False, is_before[:-1])
     is_first = is_before & ~is_behind & np.append(~is_before[1:], True)
+    line = _lines_of_layers(features)
+    marked = np.zeros(len(casts), bool)
+    for first in grouped(rows_of(is_first), line, min_rows=_LEAST_IN_PLACE):
+        place = _place_of_weight(casts[first], casts[first + 1])
+        if place is not None:
+            is_equal = features.sizes[first] == features.sizes[first + 1]
+            marked[first[is_equal] + place] = True
+    for alone in grouped(rows_of(may_be_cast & ~is_before & ~is_behind), line):
+        marked[alone] = casts[alone].sum() >= _LEAST_IN_PLACE and is_half[alone].all()
+    return marked
+
+
+def _lines_of_layers(features: Features) -> Int32Column:
+    """Return the innermost Python frame outside of operations that made each allocation, or -1."""
     stacks = features.roles.stacks
     is_layer = stacks.frames.mark_files(_is_of_layer)
-    line = np.append(stacks.only(is_layer).innermost, -1)[stack]
-    in_place = np.zeros(len(casts), bool)
-    for first in grouped(rows_of(is_first), line, min_rows=_LEAST_IN_PLACE):
-        second = first + 1
-        n_first = (casts[first] & ~casts[second]).sum()
-        n_second = (casts[second] & ~casts[first]).sum()
-        is_open = features.sizes[first] == features.sizes[second]
-        if max(n_first, n_second) >= _LEAST_IN_PLACE and not min(n_first, n_second):
-            in_place[(first if n_first else second)[is_open]] = True
-    for alone in grouped(rows_of(may_be_cast & ~is_before & ~is_behind), line):
-        if casts[alone].sum() >= _LEAST_IN_PLACE and is_half[alone].all():
-            in_place[alone] = True
-    return in_place
+    innermost = np.append(stacks.only(is_layer).innermost, np.int32(-1))
+    return np.asarray(innermost[features.allocations.stack_id])
+
+
+def _place_of_weight(is_first: BoolColumn, is_second: BoolColumn) -> int | None:
+    """Return which of two casts of a line is its weight's: 0 or 1; None where pairs differ.
+
+    ``is_first``, ``is_second``: the casts of each pair that are known to be of weights.
+    """
+    n_first, n_second = (is_first & ~is_second).sum(), (is_second & ~is_first).sum()
+    if max(n_first, n_second) < _LEAST_IN_PLACE or min(n_first, n_second):
+        return None
+    return int(n_second > 0)
 
 
 def _more_than(weight_sizes: Int64Column, casts: BoolColumn, features: Features) -> BoolColumn:
