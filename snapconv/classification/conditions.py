@@ -515,16 +515,18 @@ def _casts_by_place(
     ``casts``: known casts of weights. ``is_half``: half as large as a weight.
     """
     stack = features.allocations.stack_id
-    is_before = np.append(may_be_cast[:-1] & may_be_cast[1:] & (stack[:-1] == stack[1:]), False)
+    is_before = np.append(
+        may_be_cast[:-1] & may_be_cast[1:] & (stack[:-1] == stack[1:]), False
+    )
     is_behind = np.append(False, is_before[:-1])
     is_first = is_before & ~is_behind & np.append(~is_before[1:], True)
     line = _lines_of_layers(features)
     marked = np.zeros(len(casts), bool)
     for first in grouped(rows_of(is_first), line, min_rows=_LEAST_IN_PLACE):
-        place = _place_of_weight(casts[first], casts[first + 1])
-        if place is not None:
+        position = _place_of_weight(casts[first], casts[first + 1])
+        if position is not None:
             is_equal = features.sizes[first] == features.sizes[first + 1]
-            marked[first[is_equal] + place] = True
+            marked[first[is_equal] + position] = True
     for alone in grouped(rows_of(may_be_cast & ~is_before & ~is_behind), line):
         marked[alone] = casts[alone].sum() >= _LEAST_IN_PLACE and is_half[alone].all()
     return marked
@@ -549,7 +551,9 @@ def _place_of_weight(is_first: BoolColumn, is_second: BoolColumn) -> int | None:
     return int(n_second > 0)
 
 
-def _more_than(weight_sizes: Int64Column, casts: BoolColumn, features: Features) -> BoolColumn:
+def _more_than(
+    weight_sizes: Int64Column, casts: BoolColumn, features: Features
+) -> BoolColumn:
     """Mark sizes of which a forward has more casts than there are weights of twice the size."""
     n_forwards = max(1, len(features.phases.begins_of(Phase.FORWARD)))
     n_weights = Counter((weight_sizes // 2).tolist())

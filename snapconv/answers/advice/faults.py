@@ -289,7 +289,9 @@ def open_graphs(evidence: Evidence) -> Iterator[Detected]:
     analysis = evidence.analysis
     if analysis.ran_out or len(analysis.phases.events_of_training):
         return
-    is_of_training = evidence.is_a(Category.GRADIENT) | evidence.is_a(Category.OPTIMIZER_STATE)
+    is_of_training = evidence.is_a(Category.GRADIENT) | evidence.is_a(
+        Category.OPTIMIZER_STATE
+    )
     unused, call_number = _unused(evidence)
     if is_of_training.any() or _ended_graphs(evidence, unused, call_number):
         return
@@ -298,7 +300,9 @@ def open_graphs(evidence: Evidence) -> Iterator[Detected]:
         live_rows = evidence.live_of(rows)
         line = _line_of_call(evidence, rows)
         if line and evidence.is_large(live_rows):
-            change = freed_from(analysis, rows, ends_without_graph(evidence.calls, analysis, rows))
+            change = freed_from(
+                analysis, rows, ends_without_graph(evidence.calls, analysis, rows)
+            )
             could_be = _graph_look_alikes(evidence, rows, is_over=False)
             yield evidence.finding(change, live_rows, line, could_be=could_be)
 
