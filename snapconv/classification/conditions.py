@@ -334,6 +334,28 @@ def workspace_size(decided: Decided) -> BoolColumn:
     return workspaces | _rare(features, older, all_rows, max_count=_MOST_OLD_WORKSPACES)
 
 
+@Condition
+def lone_workspace_size(decided: Decided) -> BoolColumn:
+    """As large as cuBLAS's workspace, the only one kept, and no matrix of the model.
+
+    Results of forward may be as large by chance. Gradients and states show that weights are; a
+    matrix is a multiple of the model's width; and one job has workspaces of one size.
+    """
+    features = decided.features
+    sizes = features.sizes
+    fits = is_among(sizes, CUBLAS_WORKSPACE_BYTES)
+    has_known = (fits & decided.has(Category.WORKSPACE)).any()
+    lasting = features.lasts_throughout & features.has_no_frames
+    widths = parameters.vector_sizes(parameters.counted(sizes[lasting]))
+    if has_known or not widths:
+        return np.zeros(len(sizes), bool)
+    workspace_sizes = np.array(CUBLAS_WORKSPACE_BYTES)
+    is_matrix = (workspace_sizes[:, None] % np.array(widths) == 0).any(1)
+    is_result = features.in_forward | features.freed_through(Role.RELEASE)
+    older = lasting & is_among(sizes, workspace_sizes[~is_matrix])
+    return _rare(features, older, ~is_result, max_count=1)
+
+
 def _rare(
     features: Features, rows: BoolColumn, compared: BoolColumn, *, max_count: int
 ) -> BoolColumn:

@@ -40,6 +40,7 @@ from snapconv.classification.conditions import (
     kept_by_program,
     lasts_throughout,
     lengthened,
+    lone_workspace_size,
     made_by_engine,
     made_for_every_parameter,
     made_in_annotated_step,
@@ -180,6 +181,17 @@ FACTS = (
         ),
         workspace_size,
         BY_SIZES,
+    ),
+    Fact(
+        WORKSPACE,
+        Reason(
+            "lone-workspace-size",
+            "as large as cuBLAS's workspace, the only block of that size but for results of "
+            "forward, and no multiple of the model's width: no matrix of it",
+        ),
+        lone_workspace_size,
+        BY_SIZES,
+        probability=0.9,
     ),
     # --- who freed it
     FrameFact(WEIGHT, Role.UNCACHED, always, is_free_site=True),

@@ -15,15 +15,15 @@ from snapconv.classification.features import Features
 from snapconv.classification.job import Job
 from snapconv.classification.parameters import (
     LEAST_REPEATED,
+    LEAST_WIDTH,
+    MOST_WIDTHS,
     SMALL_BYTES,
     bytes_of,
     counted,
     layers_by_counts,
+    vector_sizes,
 )
 
-# Sizes of vectors, from which those of matrices between layers follow; hostile files have more of
-# them.
-_LEAST_WIDTH, _MOST_WIDTH, _MOST_WIDTHS = 64, 32768, 60
 # Results of forward, the largest, whose widths are compared.
 _MOST_RESULTS = 200
 # Fewer blocks are no keys and values of layers.
@@ -82,11 +82,9 @@ class OtherSizes:
         self._judged: dict[int, dict[Category, float]] = {}
         self._job = job
         weights = counted(features.sizes[decided.has(Category.WEIGHT)]) + job.counts
-        repeated = [size for size, n in weights.items() if n >= LEAST_REPEATED]
-        widths = sorted(size for size in repeated if _LEAST_WIDTH <= size <= _MOST_WIDTH)
-        self._widths = widths[-_MOST_WIDTHS:]
+        self._widths = vector_sizes(weights)
         inputs = features.sizes[decided.has(Category.INPUT)]
-        self._inputs = np.unique(inputs[inputs >= _LEAST_WIDTH])[-_MOST_WIDTHS:]
+        self._inputs = np.unique(inputs[inputs >= LEAST_WIDTH])[-MOST_WIDTHS:]
         self._n_layers = job.n_layers if job.n_layers > 1 else layers_by_counts(job.counts)
         self._has_frozen = _has_frozen_model(job)
         self._main_widths = sorted(self._widths, key=lambda size: weights[size])[-1:]

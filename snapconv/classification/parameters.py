@@ -37,6 +37,9 @@ Sizes = Counter[int]
 SMALL_BYTES = 1024
 # Fewer blocks of a size say nothing of layers.
 LEAST_REPEATED = 3
+# Sizes of vectors, from which those of matrices between layers follow; hostile files have more of
+# them.
+LEAST_WIDTH, _MOST_WIDTH, MOST_WIDTHS = 64, 32768, 60
 # A line of the step has all parameters if so much of its bytes agree: a few are tied, or not
 # trained.
 _NEARLY = 0.95
@@ -92,6 +95,13 @@ def most_at_once(sizes: Int64Column, alloc: EventColumn, end: EventColumn) -> Si
         n_ended = np.searchsorted(np.sort(end[rows]), np.sort(alloc[rows]), side="right")
         counts[int(sizes[rows[0]])] = int((n_begun - n_ended).max())
     return counts
+
+
+def vector_sizes(counts: Sizes) -> list[int]:
+    """Return the sizes, of those that repeat, of vectors from which matrices' sizes follow."""
+    repeated = [size for size, n in counts.items() if n >= LEAST_REPEATED]
+    widths = sorted(size for size in repeated if LEAST_WIDTH <= size <= _MOST_WIDTH)
+    return widths[-MOST_WIDTHS:]
 
 
 def bytes_of(sizes: Sizes) -> int:

@@ -257,6 +257,7 @@ def test_every_fact_has_a_job_that_it_decides():
     facts = {fact.reason.slug for fact in (*FACTS, *LATER) if isinstance(fact, Fact)}
     elsewhere = {
         "cublas-workspace-size",
+        "lone-workspace-size",
         "live-in-failed-backward",
         "live-in-failed-forward",
         "cache-that-lengthened",

@@ -20,6 +20,7 @@ from tests.classified_jobs import (
     categories,
     cpp,
     frames,
+    likely,
 )
 
 WORKSPACE = Category.WORKSPACE
@@ -52,6 +53,48 @@ def test_an_old_workspace_is_one_by_its_size_where_no_stack_of_cpp_shows_who_mad
     job.older(stack, WORKSPACE_BYTES)
     job.does(FORWARD, engine)
     assert (categories(found(job, WORKSPACE_BYTES)) == [WORKSPACE]) == is_workspace
+
+
+HOPPER_WORKSPACE_BYTES = 33_554_432
+# Norms of 2,560 numbers, and of 2,048, of which the workspace has 4,096 rows.
+WIDTH, FITTING_WIDTH = 4 * 2560, 4 * 2048
+
+
+def inference(*older_sizes, width=WIDTH):
+    """A forward whose scores are as large as Hopper's workspace; a model of four layers is older."""
+    job = Job()
+    for size in (*4 * (width, width * 2560), *older_sizes):
+        job.older(NO_FRAMES, size)
+    for _ in range(4):
+        job.free(job.alloc(FORWARD, HOPPER_WORKSPACE_BYTES), FORWARD)
+    return job
+
+
+def test_the_only_old_block_as_large_as_a_workspace_is_likely_one_though_scores_are_as_large(
+    tmp_path,
+):
+    """cuBLAS's default on Hopper; no matrix that has 2,560 columns is as large."""
+    job = inference(HOPPER_WORKSPACE_BYTES)
+    assert likely(job, tmp_path / "snapshot.pickle", HOPPER_WORKSPACE_BYTES) == [(WORKSPACE, 0.9)]
+
+
+@pytest.mark.parametrize(
+    ("older_sizes", "width", "others"),
+    [
+        ([HOPPER_WORKSPACE_BYTES] * 2, WIDTH, ()),
+        ([HOPPER_WORKSPACE_BYTES], FITTING_WIDTH, ()),
+        ([HOPPER_WORKSPACE_BYTES], WIDTH, (ENGINE,)),
+        ([HOPPER_WORKSPACE_BYTES], WIDTH, (STEP,)),
+        ([HOPPER_WORKSPACE_BYTES, WORKSPACE_BYTES], WIDTH, ()),
+    ],
+    ids=["two", "a matrix of the model", "with a gradient", "with a state", "on another card"],
+)
+def test_an_old_block_as_large_as_a_workspace_may_be_a_weight(older_sizes, width, others, tmp_path):
+    job = inference(*older_sizes, width=width)
+    for stack in others:
+        job.alloc(stack, HOPPER_WORKSPACE_BYTES)
+    rows = likely(job, tmp_path / "snapshot.pickle", HOPPER_WORKSPACE_BYTES)
+    assert WORKSPACE not in [category for category, _ in rows]
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
