@@ -88,6 +88,7 @@ from snapconv.classification.decisions import (
     freed_through,
     made_through,
 )
+from snapconv.classification.optimized_data import is_equal_to_optimized, is_optimized
 from snapconv.torch_knowledge.frame_patterns import Role
 
 WEIGHT, GRADIENT, STATE = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
@@ -402,6 +403,28 @@ FACTS = (
         joined_from_samples,
         BY_SIZES,
         probability=0.9,
+    ),
+    # --- data that is trained
+    Fact(
+        WEIGHT,
+        Reason(
+            "optimized-data",
+            "made outside of modules, as large as a gradient and the states of a parameter that no "
+            "weight is, and there as long as these: what the optimizer changes",
+        ),
+        is_optimized,
+        BY_SIZES,
+        probability=0.9,
+    ),
+    Fact(
+        Category.UNKNOWN,
+        Reason(
+            "equal-to-optimized-data",
+            "made outside of modules, and as large as others of which an optimizer changes some: "
+            "nothing shows which",
+        ),
+        is_equal_to_optimized,
+        Evidence.NONE,
     ),
     # --- made in forward
     Fact(

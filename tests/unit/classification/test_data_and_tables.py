@@ -4,6 +4,8 @@ import pytest
 
 from snapconv.classification.categories import Category
 from tests.classified_jobs import (
+    APPLY,
+    COPY,
     ENGINE,
     FORWARD,
     HOOK,
@@ -178,3 +180,54 @@ def test_a_hook_may_make_anything_while_a_gradient_is_given(found):
     job.alloc(HOOK[:1] + GIVEN_GRADIENT[1:], 8 * N_LOOKED_UP)
     job.does(STEP, FORWARD)
     assert Category.GRADIENT not in categories(found(job, 8 * N_LOOKED_UP))
+
+
+def trained(n_tensors=1, *, weights=(), has_states=True, is_renewed=False):
+    """An optimizer changes one tensor of a size, beside data and weights as large."""
+    job = Job()
+    for stack in weights:
+        (job.older if stack is NO_FRAMES else job.alloc)(stack)
+    kept = [job.alloc(COPY) for _ in range(n_tensors)]
+    for number in range(3):
+        job.does(FORWARD)
+        gradient = job.alloc(ENGINE)
+        job.does(STEP)
+        if has_states and not number:
+            for _ in range(2):
+                job.alloc(STEP)
+        job.free(gradient, ZERO_GRAD)
+        if is_renewed:
+            job.free(kept.pop(), MAIN)
+            kept.append(job.alloc(COPY))
+    job.does(FORWARD)
+    return job
+
+
+def test_data_with_a_gradient_and_states_of_its_size_is_likely_a_parameter(tmp_path):
+    rows = likely(trained(), tmp_path / "snapshot.pickle")
+    assert rows == [(Category.WEIGHT, 0.9)]
+
+
+def test_of_two_equal_tensors_of_which_one_is_optimized_either_may_be(tmp_path, found):
+    job = trained(2)
+    assert likely(job, tmp_path / "snapshot.pickle") == []
+    assert categories(found(job))[:2] == [Category.UNKNOWN] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "n_weights"),
+    [
+        ({"weights": [APPLY]}, 1),
+        ({"weights": [NO_FRAMES]}, 1),
+        ({"has_states": False}, 0),
+    ],
+    ids=["a layer's", "an older", "a gradient alone"],
+)
+def test_data_as_large_as_a_parameter_is_data(arguments, n_weights, found):
+    rows = categories(found(trained(**arguments)))
+    assert rows[n_weights] is Category.INPUT
+
+
+def test_batches_are_none_of_the_parameters_whose_states_are_there_longer(found):
+    """A parameter that nothing shows is as large as batches, which come and go beside its states."""
+    assert categories(found(trained(is_renewed=True))).count(Category.INPUT) == 4

@@ -258,6 +258,8 @@ def test_every_fact_has_a_job_that_it_decides():
     elsewhere = {
         "cublas-workspace-size",
         "lone-workspace-size",
+        "optimized-data",
+        "equal-to-optimized-data",
         "live-in-failed-backward",
         "live-in-failed-forward",
         "cache-that-lengthened",
