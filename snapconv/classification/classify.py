@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from snapconv.classification import inventory
+from snapconv.classification import inventory, repeated_call
 from snapconv.classification.categories import (
     NO_RULE,
     Category,
@@ -170,6 +170,7 @@ REASONS: dict[str, str] = {
     NO_RULE: "nothing was decided",
     LIKELY_ONLY: "it is likely only, and --certain counts that as unknown",
     **dict(fact.reason for fact in ORDER if isinstance(fact, Fact)),
+    **repeated_call.REASONS,
     **inventory.REASONS,
     _REPLACED: "pre-existing, freed by a line that had made its replacement of the same size",
     _FREED_BY_LINE: "pre-existing, freed by a line that frees only this category",

@@ -89,6 +89,7 @@ from snapconv.classification.decisions import (
     made_through,
 )
 from snapconv.classification.optimized_data import is_equal_to_optimized, is_optimized
+from snapconv.classification.repeated_call import COPY_OF_BEFORE, copies_in_old_graphs
 from snapconv.torch_knowledge.frame_patterns import Role
 
 WEIGHT, GRADIENT, STATE = Category.WEIGHT, Category.GRADIENT, Category.OPTIMIZER_STATE
@@ -153,7 +154,7 @@ _like_batch = (is_copied_or_filled & feeds_module) | (
 
 # Reasons of copies of weights, which have no gradient, in forwards alone.
 CAST_OF_WEIGHT = "cast-of-a-weight"
-COPIES_OF_WEIGHTS = ("autocast-exit", CAST_OF_WEIGHT)
+COPIES_OF_WEIGHTS = ("autocast-exit", CAST_OF_WEIGHT, COPY_OF_BEFORE)
 # Two are the same rule: a recorder's note that autograd saved such a copy is no reason against it.
 AUTOCAST_COPY = Fact(
     WEIGHT,
@@ -197,6 +198,7 @@ FACTS = (
     # --- who freed it
     FrameFact(WEIGHT, Role.UNCACHED, always, is_free_site=True),
     AUTOCAST_COPY,
+    copies_in_old_graphs,
     Fact(
         INPUT,
         _BATCH,
