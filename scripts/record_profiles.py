@@ -3,9 +3,10 @@
     python scripts/record_profiles.py fixtures/profiles
 
 Needs torch (2.13 made the files that are there). ``expected.json`` gets the profiler's own peak, in
-bytes by category, computed here from its events and by none of snapconv's code.
+bytes by category, and the trace's totals, computed here and by none of snapconv's code.
 """
 
+import gzip
 import json
 import sys
 import warnings
@@ -48,6 +49,19 @@ def peak_of(profiled: Any) -> dict[str, int]:
     return dict(zip(names, max(sums, key=sum)[1:], strict=True))
 
 
+def write_trace(profiled: Any, path: Path) -> int:
+    """Write the Chrome trace without the machine's names; return the largest of its totals."""
+    profiled.export_chrome_trace(str(path))
+    trace = json.loads(path.read_bytes())
+    for key in ("host_name", "traceName", "trace_id"):
+        trace.pop(key, None)
+    path.unlink()
+    packed = gzip.compress(json.dumps(trace).encode(), mtime=0)
+    path.with_name(f"{path.name}.gz").write_bytes(packed)
+    memory = [event["args"] for event in trace["traceEvents"] if event["name"] == "[memory]"]
+    return max(int(args["Total Allocated"]) for args in memory)
+
+
 def main(folder: Path) -> None:
     """Write every file that torch makes of one profile."""
     warnings.simplefilter("ignore", FutureWarning)
@@ -60,7 +74,12 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "profile_plot.html").write_text(profile_plot(profiled), encoding="utf-8")
     profiled.export_memory_timeline(str(folder / "timeline.raw.json.gz"), device="cpu")
-    expected = json.dumps({"torch": torch.__version__, "peak": peak_of(profiled)}, indent=2)
+    figures = {
+        "torch": torch.__version__,
+        "peak": peak_of(profiled),
+        "trace_peak": write_trace(profiled, folder / "trace.json"),
+    }
+    expected = json.dumps(figures, indent=2)
     (folder / "expected.json").write_text(f"{expected}\n", encoding="utf-8")
 
 

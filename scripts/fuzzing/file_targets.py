@@ -236,7 +236,7 @@ def _among_ranks(folder: Path, data: bytes) -> list[Command]:
 
 
 def _timelines() -> list[bytes]:
-    """Return what torch.profiler's export_memory_timeline writes, and a part of it."""
+    """Return what torch.profiler's export_memory_timeline and export_chrome_trace write, and a part of it."""
     whole = [
         gzip.decompress(file.read_bytes()) for file in sorted((FIXTURES / "profiles").glob("*.gz"))
     ]

@@ -41,7 +41,7 @@ class History:
 def decide_history(snapshot: Snapshot, device: DeviceSnapshot, replay: Replay) -> History:
     """Decide how complete one device's trace is; the reason names what the file lacks."""
     if snapshot.form and len(device.events):
-        return _decide_profile(snapshot.form.n_before)
+        return _decide_profile(snapshot.form.earlier_of(device.device))
     history = _decide(device, replay)
     metadata = snapshot.metadata
     if metadata is None or metadata.ended != "complete":
@@ -54,16 +54,12 @@ def decide_history(snapshot: Snapshot, device: DeviceSnapshot, replay: Replay) -
     return replace(history, reason=f"{history.reason}; {end}")
 
 
-def _decide_profile(n_before: int) -> History:
+def _decide_profile(earlier: str) -> History:
     """Decide on a profile: what it did not use may have been there all the time."""
-    if not n_before:
-        return History(
-            Verdict.COMPLETE, "everything in the file was allocated while it was recorded"
-        )
-    allocations = f"{counted(n_before, 'allocation')} from before its first event"
+    if earlier:
+        return History(Verdict.STARTED_LATE, earlier)
     return History(
-        Verdict.STARTED_LATE,
-        f"the file has {allocations}, and only what was used or freed later",
+        Verdict.COMPLETE, "everything in the file was allocated while it was recorded"
     )
 
 

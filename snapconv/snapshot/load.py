@@ -47,6 +47,7 @@ from snapconv.snapshot.readers.compiled_pickle import OddFile
 from snapconv.snapshot.readers.containers import Container, as_snapshot_dict, read_raw
 from snapconv.snapshot.readers.first_viewer import read_first_viewer
 from snapconv.snapshot.readers.form import Form
+from snapconv.snapshot.readers.kineto_memory import read_kineto_memory
 from snapconv.snapshot.readers.profiles import read_plot, read_timeline
 from snapconv.snapshot.recorded.additions import NO_ADDITIONS, Additions, read_additions
 from snapconv.snapshot.recorded.metadata import KEY as METADATA_KEY
@@ -225,8 +226,9 @@ def _load(path: Path, progress: Progress | None, compiled: CDLL | None = None) -
     collected = Collected(CompiledStacks(events)) if events else Collected()
     raw, timeline = read_timeline(raw)
     raw, page = read_first_viewer(raw)
+    raw, trace = read_kineto_memory(raw)
     snapshot = as_snapshot_dict(raw)
-    collected.form = timeline or page
+    collected.form = timeline or page or trace
     if not collected.form and not events:
         snapshot, collected.form = read_plot(snapshot)
     return _read(snapshot, path, container, collected, progress)

@@ -103,7 +103,8 @@ _CLOSURE_ROLES = (Role.MODULE_CALL, Role.LOSS, Role.ENGINE, Role.ZERO_GRAD)
 # Outermost on the engine's thread where it calls a function of autograd's, and on Python's own
 # other threads. But a decorator of torch's, such as no_grad, may be around a hook.
 _NO_HOOK = re.compile(r"(^|/)(torch/(?!utils/_contextlib)|threading\.py$)")
-_TORCH_FILE = re.compile(r"(^|/)torch/")
+# Built-in functions, which torch.profiler names without a file, are of torch or of Python.
+_TORCH_FILE = re.compile(r"(^|/)torch/|^<torch>$")
 
 
 def _bits(rules: Iterable[bool]) -> int:

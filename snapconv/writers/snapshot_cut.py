@@ -10,6 +10,7 @@ from typing import Any
 from snapconv.analysis import Analysis, DeviceAnalysis
 from snapconv.answers.event_range import EventRange
 from snapconv.columns import values_at
+from snapconv.errors import InputError
 from snapconv.files import new_files
 from snapconv.replay.memory_layout import MemoryLayout, layout_at
 from snapconv.snapshot.raw_cut import DevicePart, cut_snapshot
@@ -22,7 +23,15 @@ _Raw = dict[str, Any]
 def write_cut(
     output: Path, analysis: Analysis, ranges: Sequence[EventRange], *, force: bool
 ) -> None:
-    """Write the ranges of a file's devices as a pickle of plain values."""
+    """Write the ranges of a file's devices as a pickle of plain values.
+
+    Raises InputError for a file that no allocator wrote.
+    """
+    if analysis.snapshot.form:
+        title = analysis.snapshot.form.title
+        raise InputError(
+            f"{analysis.path}: {title} is no allocator's snapshot: it cannot be cut"
+        )
     parts = {}
     for device, event_range in zip(analysis.devices, ranges, strict=True):
         parts[int(device.device.device)] = _part(device, event_range)

@@ -461,8 +461,6 @@ def _is_snapshot(value: object) -> TypeGuard[dict[str, object]]:
 
 
 def _described(raw: object) -> str:
-    if isinstance(raw, dict) and "traceEvents" in raw:
-        return "a Chrome trace of the profiler; dump torch.cuda.memory._snapshot() instead"
     if isinstance(raw, dict):
         keys = ", ".join(shown(str(key)) for key in list(raw)[:6])
         return f"a dictionary with the keys {keys or '(none)'}, and no segments or device_traces"

@@ -14,7 +14,7 @@ from typing import Any
 
 from snapconv.errors import MalformedSnapshotError
 from snapconv.snapshot.fields import BYTES, Bounds, Rows, expect, expect_all
-from snapconv.snapshot.readers.form import Form
+from snapconv.snapshot.readers.form import Form, earlier_allocations
 from snapconv.snapshot.readers.text_frames import NO_FILE
 
 Raw = dict[str, Any]
@@ -52,7 +52,8 @@ def read_first_viewer(data: object) -> tuple[object, Form | None]:
         live ^= {number}
         event = {"action": "alloc" if number in live else "free", "addr": number}
         events.append(tensors[number] | event)
-    return {"device_traces": [events]}, replace(_FORM, n_before=len(before))
+    form = replace(_FORM, earlier=(earlier_allocations(len(before)),))
+    return {"device_traces": [events]}, form
 
 
 def _tensors(data: Raw) -> Iterator[Raw]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from snapconv.snapshot.fields import ADDRESS, BYTES, TIME, Bounds, Rows, expect, expect_all
-from snapconv.snapshot.readers.form import Form
+from snapconv.snapshot.readers.form import Form, earlier_allocations
 from snapconv.snapshot.segment_table import read_segments
 from snapconv.snapshot.stack_table import Collected
 from snapconv.torch_knowledge.profiler_categories import OF_TIMELINE
@@ -55,7 +55,8 @@ def read_timeline(raw: object) -> tuple[object, Form | None]:
         return raw, None
     lists = expect_all(raw, list, "")
     rows = Rows.of([dict(zip(_COLUMNS, row, strict=False)) for row in lists], "")
-    form = replace(_TIMELINE, n_before=rows.values("time").count(-1))
+    n_before = rows.values("time").count(-1)
+    form = replace(_TIMELINE, earlier=(earlier_allocations(n_before),))
     return {"device_traces": [list(_changes(rows))]}, form
 
 
@@ -100,14 +101,16 @@ def read_plot(raw: Raw) -> tuple[Raw, Form | None]:
     segments, blocks = read_segments(memory, Collected(), "segments")
     devices = segments.device[blocks.segment_id]
     device_traces = []
-    n_before = 0
+    earlier = []
     for device, rows in enumerate(traces):
         is_live = blocks.is_live & (devices == device)
         before, events = _complete_trace(rows, blocks.block_bytes[is_live].tolist())
         device_traces.append([*before, *events])
-        n_before += len(before)
+        earlier.append(earlier_allocations(len(before)))
     kinds = ("cuda",) * (len(traces) - 1) + ("cpu",)
-    return {"device_traces": device_traces}, replace(_PLOT, kinds=kinds, n_before=n_before)
+    return {"device_traces": device_traces}, replace(
+        _PLOT, kinds=kinds, earlier=tuple(earlier)
+    )
 
 
 def _complete_trace(rows: Rows, sizes_at_end: list[int]) -> tuple[list[Raw], list[Raw]]:

@@ -14,6 +14,8 @@ _FRAMES = (
 )
 # The group leaves out the address of the object, which is another in every run.
 _BUILT_IN = re.compile(r"<built-in (?:method|function) (\w+)\b.*>")
+# A call of a module, by its class and a number: what calls is in torch.
+_MODULE_CALL, _MODULE_FILE = "nn.Module: ", "site-packages/torch/nn/modules/module.py"
 # The profiler cuts the folders of Python's path off, which hides that a package is installed.
 _INSTALLED = {
     "torch", "torchvision", "torchaudio", "transformers", "accelerate", "lightning",
@@ -27,6 +29,8 @@ def split_frame(text: str) -> tuple[str, str, int]:
         match = pattern.fullmatch(text)
         if match:
             return match["name"], _path(match["file"]), int(match["line"])
+    if text.startswith(_MODULE_CALL):
+        return text, _MODULE_FILE, 0
     return _BUILT_IN.sub(r"\1", text), "<torch>", 0
 
 

@@ -107,7 +107,7 @@ class TestShapes:
             ({"a": 1, 5: 2}, "a dictionary with the keys a, 5, and no segments"),
             (
                 {"traceEvents": []},
-                "a Chrome trace of the profiler; dump torch.cuda.memory._snapshot",
+                "a Chrome trace without torch.profiler's memory events",
             ),
             ([[]], "a list of 1 list"),
             ([[], []], "sums by category, as torch.profiler's export_memory_timeline wrote them"),

@@ -89,7 +89,7 @@ def test_the_next_command_of_a_timeline_is_the_profile_with_stacks(capsys):
 def test_frames_of_a_profile_are_lines_of_the_project():
     (state,) = load(PROFILES / "profile_plot.html").at("peak")
     lines = {row.line.place: row.block_bytes for row in state.lines}
-    assert "record_profiles.py:31" in lines  # forward
+    assert "record_profiles.py:32" in lines  # forward
     assert all("record_profiles.py" in place for place in lines)
 
 
@@ -109,6 +109,10 @@ def test_the_steps_of_a_profile_are_counted_by_its_optimizer():
         ("C:\\w\\a.py:20:main", ("main", "C:\\w\\a.py", 20)),
         ("<built-in method relu of type object at 0x7f9f>", ("relu", "<torch>", 0)),
         ("<built-in function linear>", ("linear", "<torch>", 0)),
+        (
+            "nn.Module: Linear_0",
+            ("nn.Module: Linear_0", "site-packages/torch/nn/modules/module.py", 0),
+        ),
         ("anything else", ("anything else", "<torch>", 0)),
     ],
 )
