@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import Any
 
 import torch
@@ -200,10 +200,14 @@ class LibraryKernel(TorchDispatchMode):  # type: ignore[misc]
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run a kernel by its key, if there is one: a plain call would leave the mode."""
-        if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU"):
-            return func(*args, **kwargs)
-        with self:
-            return func._op_dk(torch._C.DispatchKey.CPU, *args, **kwargs)
+        keys = torch._C.DispatchKey
+        # The key that the kernel is registered for: one in Python for all devices crashes by
+        # the CPU's (torch 2.13).
+        for key in (keys.CPU, keys.CompositeExplicitAutograd):
+            if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key):
+                with self:
+                    return func._op_dk(key, *args, **kwargs)
+        return func(*args, **kwargs)
 
 
 def is_of_library(func: Any) -> bool:
@@ -243,12 +247,28 @@ def _is_for_cuda_alone(func: Any) -> bool:
     return is_in_python and not has_kernel(name, "CPU")
 
 
+@cache
+def _composite_key(func: Any, *, is_inference: bool) -> Any:
+    """Return the key of the kernel that takes an operation apart; None for one that has no parts.
+
+    What only Python takes apart (`native_batch_norm`, torch 2.13) has none; to call it all the same
+    would crash. Below autograd, where wrappers are, its own kernels would record the operation.
+    """
+    if not getattr(func, "_can_decompose", bool)():
+        return None
+    keys = torch._C.DispatchKey
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    autograd = (keys.AutogradCPU,) if is_inference else ()
+    candidates = (*autograd, keys.CompositeImplicitAutograd)
+    return next((key for key in candidates if has_kernel(func.name(), key)), None)
+
+
 def dispatch_mode(handle: Handler, is_on_device: Callable[[Any], bool]) -> Any:
     """Make the TorchDispatchMode that hands every operation to a function.
 
-    In inference mode autograd is not there to take composite operations apart before they come here
-    (`to`, `linear`), though a GPU is given their parts. So they go its way after all, by our own
-    kernels too.
+    In inference mode, and in the code of a wrapper, autograd is not there to take composite
+    operations apart before they come here (`to`, `linear`), though a GPU is given their parts. So
+    they go its way after all, by our own kernels too.
     """
     plain_dispatch = torch.Tensor.__torch_dispatch__
     find_mode = torch._C._get_dispatch_mode
@@ -274,19 +294,11 @@ def dispatch_mode(handle: Handler, is_on_device: Callable[[Any], bool]) -> Any:
             if work is not None:
                 with self:
                     return work()
-            if (
-                torch.is_inference_mode_enabled()
-                and getattr(func, "_can_decompose", bool)()
-            ):
-                keys = torch._C.DispatchKey
-                has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-                # What only Python takes apart (`native_batch_norm`, torch 2.13) has neither; to
-                # call it all the same would crash.
-                for key in (keys.AutogradCPU, keys.CompositeImplicitAutograd):
-                    if has_kernel(func.name(), key):
-                        with self:
-                            return func._op_dk(key, *args, **kwargs)
-            return handle(func, args, kwargs)
+            key = _composite_key(func, is_inference=torch.is_inference_mode_enabled())
+            if key is None:
+                return handle(func, args, kwargs)
+            with self:
+                return func._op_dk(key, *args, **kwargs)
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:

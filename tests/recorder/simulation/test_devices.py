@@ -131,6 +131,33 @@ def test_parts_of_a_wrapper_are_tracked_through_training():
     assert [where(piece) for piece in tensors.plain_tensors(result)] == [0, 0]
 
 
+class HalfTensor(torch.Tensor):
+    """A matrix of floats that is kept in half, and multiplied as torchao emulates 8 bits."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, part):
+        options = {"dtype": torch.float32, "device": part.device}
+        return torch.Tensor._make_wrapper_subclass(cls, part.shape, **options)
+
+    def __init__(self, part):
+        self.part = part
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args, kwargs=None):
+        assert func is torch.ops.aten.mm.default
+        return torch.mm(args[0].part.float(), args[1]).to(torch.float64)
+
+
+def test_conversions_in_the_code_of_a_wrapper_stay_on_the_device():
+    product = HalfTensor(torch.ones(4, 4, device="cuda").half()) @ torch.ones(4, 2, device="cuda")
+
+    location = locations.locate(product)
+    assert (location.device, location.n_bytes) == (0, 4 * 2 * 8)
+    assert (product + torch.ones(4, 2, device="cuda")).device == torch.device("cuda", 0)
+
+
 def test_a_copy_of_one_thread_does_not_go_where_that_of_another_does():
     choice, copying = DeviceChoice(None, None, Calls()), SimpleNamespace(name="_to_copy")
     with choice.during(target=1), ThreadPoolExecutor(1) as other:
