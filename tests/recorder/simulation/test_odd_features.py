@@ -202,9 +202,10 @@ def test_shapes_alone_allocate_what_the_kernels_do(run):
     assert freed[0] == freed[1]
 
 
-def test_native_code_of_a_librarys_kernel_works_on_the_cpus_memory():
-    """As bitsandbytes has it: a kernel for the CPU in Python, with buffers of its own and native code."""
-    library = torch.library.Library("snapconv_odd", "DEF")
+@pytest.mark.parametrize("key", ["CPU", "CompositeExplicitAutograd"])
+def test_native_code_of_a_librarys_kernel_works_on_the_cpus_memory(key):
+    """As bitsandbytes has it: a kernel in Python, with buffers of its own and native code."""
+    library = torch.library.Library(f"snapconv_odd_{key}", "DEF")
     library.define("filled(Tensor a) -> Tensor")
 
     def filled(a):
@@ -213,10 +214,10 @@ def test_native_code_of_a_librarys_kernel_works_on_the_cpus_memory():
         ctypes.memset(a.data_ptr(), 0, a.numel() * a.element_size())
         return result
 
-    library.impl("filled", filled, "CPU")
+    library.impl("filled", filled, key)
     with simulated() as simulation:
         x = torch.ones(300, device="cuda")
-        result = torch.ops.snapconv_odd.filled(x)
+        result = getattr(torch.ops, library.ns).filled(x)
         assert result.is_cuda
         assert result.data_ptr() != x.data_ptr()
         assert result.sum() == 2100
