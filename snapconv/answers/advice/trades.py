@@ -55,7 +55,9 @@ _NEAR = 12
 _COPIES = ("matmul", "bmm", "einsum", "mul", "div")
 # Folders whose functions are operations, and no attention of a model.
 _OPERATIONS = ("/torch/", "/einops/")
-_SDPA = "Use F.scaled_dot_product_attention."
+# Operations whose result is true or false for each score, such as `mask == 0`.
+_MASKS = {"eq", "ne", "ge", "gt", "le", "lt", "logical_not", "bitwise_not", "invert"}
+_SDPA = "Use F.scaled_dot_product_attention; pass is_causal=True instead of a causal mask."
 _DROPOUT = "Its dropout_p replaces the dropout of the scores, and keeps no mask."
 _MASK = "the mask forces a kernel that stores the scores"
 _READ_OR_MASK = f"the program reads the attention weights, or {_MASK}"
@@ -342,6 +344,12 @@ def _is_made_by(evidence: Evidence, word: str) -> BoolColumn:
     return evidence.analysis.is_of_operation(word) | is_of_function
 
 
+def _compares(evidence: Evidence) -> BoolColumn:
+    """Mark what operations made that say for each number whether something holds."""
+    is_comparison = [name in _MASKS for name in evidence.analysis.operations]
+    return np.array([*is_comparison, False])[evidence.analysis.operation_id]
+
+
 def _is_named(evidence: Evidence, frame: int, word: str) -> bool:
     """Return whether a function has a word in its name, or its file outside of torch has it."""
     frames = evidence.analysis.snapshot.stacks.frames
@@ -404,9 +412,11 @@ def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> In
     """Return what has the size of a softmax: in its function, and near it in backward."""
     sizes = evidence.sizes
     size = int(sizes[evidence.analysis.fullest(rows, sizes)[0]])
-    # The mask of a dropout has a byte for each score; queries, keys and values may have as many:
-    # they stay.
-    is_mask = (sizes == size // 4) & _is_made_by(evidence, "dropout")
+    # The mask of a dropout, or one compared with a number, has a byte for each score; queries, keys
+    # and values may have as many: they stay.
+    is_mask = (sizes == size // 4) & (
+        _is_made_by(evidence, "dropout") | _compares(evidence)
+    )
     fitting = rows_of(
         evidence.is_computed & (_has_size_in_any_precision(sizes, size) | is_mask)
     )
@@ -416,8 +426,12 @@ def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> In
         inner_rows = inner_rows[~is_result]
     engine_rows = fitting[evidence.features.by_engine[fitting]]
     alloc = evidence.alloc[engine_rows]  # in order, as the rows are
-    is_near = _is_near(alloc, alloc[is_softmax[engine_rows]])
-    return np.concatenate((inner_rows, engine_rows[is_near]))
+    is_gradient = _is_near(alloc, alloc[is_softmax[engine_rows]])
+    # A softmax of several steps has no name in backward: its gradients have a size of their own.
+    is_other = evidence.is_computed & evidence.features.in_forward
+    is_other[inner_rows] = False
+    is_gradient |= ~is_among(sizes[engine_rows], distinct(sizes[is_other]))
+    return np.concatenate((inner_rows, engine_rows[is_gradient]))
 
 
 def adapter_inputs(evidence: Evidence) -> Iterator[Detected]:
@@ -452,6 +466,7 @@ def _fused(
     is_copy = _is_copy(evidence, rows, is_inner & is_freed)
     n_bytes = evidence.table.block_bytes.copy()
     inner = _inner_rows(evidence, is_inner)
+    is_cast = evidence.features.made_through(Role.CAST)
     removable = [scores]
     for softmax, part, earlier in _layers(evidence, saved, is_inner):
         if is_of_torchs_module[softmax]:
@@ -462,14 +477,19 @@ def _fused(
         copies = part[is_copy[part]]
         removable.append(copies)
         # The originals stay instead of the copies and the softmax: these are smaller by as much.
-        _take_bytes(n_bytes, [*copies.tolist(), softmax], inner.originals(copies, earlier))
+        originals = inner.without_casts(earlier, earlier[is_cast[earlier]])
+        _take_bytes(
+            n_bytes, [*copies.tolist(), softmax], inner.originals(copies, originals)
+        )
     change = removed(analysis, np.concatenate(removable))
     return replace(change, n_bytes=n_bytes[change.rows])
 
 
 def _is_copy(evidence: Evidence, rows: Int64Column, is_saved: BoolColumn) -> BoolColumn:
     """Mark what is saved and a product's copy, in the functions of softmaxes (rows)."""
-    is_copy = is_saved & evidence.analysis.is_of_operation(*_COPIES)
+    # Under autocast the fused kernel's inputs are cast as well, and kept.
+    is_copy = is_saved & ~evidence.features.made_through(Role.CAST)
+    is_copy &= evidence.analysis.is_of_operation(*_COPIES)
     is_copy[is_copy] = _is_beside(evidence, rows, rows_of(is_copy))
     return is_copy
 
@@ -537,6 +557,20 @@ class _Inner:
     """
 
     lifetimes: dict[int, tuple[int, int, int, int, bool]]
+
+    def without_casts(self, candidates: Int64Column, casts: Int64Column) -> Int64Column:
+        """Return the candidates from which no cast to half their bytes was made."""
+        cast_lives = [self.lifetimes[cast][:2] for cast in casts.tolist()]
+        is_cast_from = []
+        for row in candidates.tolist():
+            n_bytes, begin, end, *_ = self.lifetimes[row]
+            is_cast_from.append(
+                any(
+                    n_bytes == 2 * size and begin < event < end
+                    for size, event in cast_lives
+                )
+            )
+        return candidates[~np.array(is_cast_from, bool)]
 
     def originals(self, copies: Int64Column, candidates: Int64Column) -> int:
         """Return the bytes of the originals of copies.

@@ -480,7 +480,11 @@ def test_the_findings_that_reach_a_goal_do_so_alone_or_need_each_other():
 @pytest.mark.parametrize(
     ("file", "line", "how"),
     [
-        ("/home/me/project/model.py", "model.py:13", "Use F.scaled_dot_product_attention."),
+        (
+            "/home/me/project/model.py",
+            "model.py:13",
+            "Use F.scaled_dot_product_attention; pass is_causal=True instead of a causal mask.",
+        ),
         (
             f"{TORCH[:-5]}timm/layers/attention.py",
             "train.py:20",

@@ -33,10 +33,11 @@ def norm():
     return [native, frame("forward", file, 9), CALL, *at(20)]
 
 
-def train(layer, n_layers=2) -> Loop:
+def train(layer, n_layers=2, gradients=()) -> Loop:
     """Run steps of layers: MiB, stack, and whether backward needs it, else the layer frees it.
 
     A loss of 64 MiB, outside of the layers, makes the peak beside what backward needs.
+    ``gradients``: MiB that backward allocates before it frees anything.
     """
     loop = Loop()
     for _ in range(2):
@@ -49,6 +50,7 @@ def train(layer, n_layers=2) -> Loop:
             for addr in temporary:
                 loop.trace.free(addr, frames=at(20))
         loop.trace.alloc(64 * MIB, frames=at(21)).free(frames=at(21))
+        saved += [loop.alloc(size * MIB, ENGINE) for size in gradients]
         for addr in reversed(saved):
             loop.trace.free(addr, frames=ENGINE)
     return loop
@@ -106,6 +108,46 @@ def test_values_of_half_the_size_of_the_scores_are_no_scores(advice_on):
     ]
     finding = finding_of(advice_on(train(layer)))
     assert ": 2 tensors at the peak" in finding.what
+
+
+def test_a_mask_with_a_byte_for_each_score_goes_with_the_scores(advice_on):
+    """`mask == 0` on a mask that is expanded over the batch and heads; a fill reads it in backward."""
+    layer = [
+        (16, einsum(12), False),
+        (4, [frame("at::_ops::eq_Scalar::call(at::Tensor const&)", "??"), *attention(13)], True),
+        (16, softmax(7), True),
+        (2, linear(16), True),
+    ]
+    finding = finding_of(advice_on(train(layer)))
+    assert ": 4 tensors at the peak" in finding.what
+    assert finding.peak.n_bytes == (64 + 2 * 2) * MIB
+
+
+def test_under_autocast_the_fused_kernel_keeps_the_casts_of_its_inputs_and_not_the_inputs(
+    advice_on,
+):
+    """Queries and keys of 8 MiB are freed once they are cast to 4; the values have 4 without a cast."""
+    cast = frame("at::autocast::cached_cast(c10::ScalarType, at::Tensor const&)", "??")
+    layer = [
+        (8, attention(10), False),
+        (8, attention(11), False),
+        (4, linear(9), False),
+        (4, [cast, *einsum(12)], True),
+        (4, [cast, *einsum(12)], True),
+        (16, einsum(12), False),
+        (16, softmax(7), True),
+        (4, einsum(15), True),
+        (2, linear(16), True),
+    ]
+    finding = finding_of(advice_on(train(layer)))
+    assert finding.peak.n_bytes == (64 + 2 * (4 + 4 + 4 + 2)) * MIB
+
+
+def test_the_gradients_of_a_softmax_of_several_steps_go_with_the_scores(advice_on):
+    """Nothing but the scores has their size; backward makes five such gradients at its peak."""
+    layer = [(16, einsum(12), False), (16, softmax(7), True), (2, linear(16), True)]
+    finding = finding_of(advice_on(train(layer, gradients=[16] * 5)))
+    assert finding.peak.n_bytes == (64 + 2 * 2) * MIB
 
 
 def test_a_softmax_of_several_steps_over_classes_is_no_attention(advice_on):
