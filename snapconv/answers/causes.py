@@ -32,7 +32,7 @@ _CODES = {label: code for code, label in _LABELS.items()}
 # As in DeviceAnalysis.project_frame.
 _LIBRARY_FRAME = -1
 # Nodes are named until they allocated this share of a cause, and so many at most.
-_NAMED, _N_NODES = 0.9, 2
+_NAMED, _N_NODES = 0.995, 2
 
 
 @dataclass(frozen=True, slots=True)

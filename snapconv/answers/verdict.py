@@ -191,30 +191,36 @@ def _unused(analysis: DeviceAnalysis, reserve: str) -> _Fact | None:
 
 
 def _reserve(analysis: DeviceAnalysis) -> str:
-    """Say how much reserved memory was never used, and where it was at worst; empty for little."""
+    """Say how much reserved memory was never used, and where it lay; empty for little."""
     reserved = analysis.replay.reserved.peak
-    active = analysis.replay.active.peak
-    if reserved - active < much_waste(reserved):
+    active = analysis.replay.active
+    if reserved - active.peak < much_waste(reserved):
         return ""
-    event = worst_event(analysis)
+    moment = "While it used most, "
+    unused = _unused_parts(analysis, active.peak_event)
+    if not unused:
+        event = worst_event(analysis)
+        moment = "Before the first event "
+        if event >= 0:
+            moment = f"At event {analysis.first_event + event} "
+        unused = _unused_parts(analysis, event)
+    return (
+        f"PyTorch reserved {format_bytes(reserved)} and used at most "
+        f"{format_bytes(active.peak)}{_trace_limit(analysis)}. "
+        f"{moment}{' and '.join(unused)} lay unused"
+    )
+
+
+def _unused_parts(analysis: DeviceAnalysis, event: int) -> list[str]:
+    """Name the parts of the memory that is reserved and not used after an event."""
     layout = layout_at(analysis.device, analysis.allocations, event)
     free = free_memory(analysis, layout, "")
     parts = (
         (free.returnable_bytes, "in empty segments (`empty_cache()` returns them)"),
         (free.private_bytes, "in empty segments of private pools"),
-        (free.enclosed_bytes, "in partly used ones"),
+        (free.enclosed_bytes, "in partly used segments"),
     )
-    shown = [
-        f"{format_bytes(n_bytes)} {location}" for n_bytes, location in parts if n_bytes
-    ]
-    moment = "before the first event"
-    if event >= 0:
-        moment = f"at event {analysis.first_event + event}"
-    return (
-        f"PyTorch reserved {format_bytes(reserved)} and used at most "
-        f"{format_bytes(active)}{_trace_limit(analysis)}. Most was unused {moment}: "
-        f"{' and '.join(shown)}"
-    )
+    return [f"{format_bytes(n_bytes)} {location}" for n_bytes, location in parts if n_bytes]
 
 
 def _peak(analysis: DeviceAnalysis, reserve: str) -> _Fact:

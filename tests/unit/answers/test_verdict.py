@@ -117,17 +117,18 @@ def test_much_that_is_never_used_comes_first_only_where_the_device_is_full(
     assert (found.about, len(found.also)) == (about, n_also)
     says = (
         "PyTorch reserved 1000.00 MiB and used at most 600.00 MiB. "
-        "Most was unused at event 0: 1000.00 MiB in empty segments"
+        "While it used most, 400.00 MiB in partly used segments lay unused"
     )
     assert any(says in text for text in (found.sentence, *found.also)) == (reserved == 1000)
 
 
-def test_unused_memory_from_before_the_trace_is_most_before_the_first_event(tmp_path):
-    trace = TraceBuilder().segment(1000 * MIB, traced=False).alloc(600 * MIB)
+def test_memory_that_is_reserved_only_after_the_most_use_is_unused_at_its_event(tmp_path):
+    trace = TraceBuilder().segment(300 * MIB).alloc(300 * MIB)
+    trace.free(trace.events[-1]["addr"]).segment(700 * MIB)
     (unused,) = verdict_of(trace, tmp_path).also
     assert unused.endswith(
-        "Most was unused before the first event: 1000.00 MiB in empty segments "
-        "(`empty_cache()` returns them)"
+        f"At event {len(trace.events) - 1} 1000.00 MiB in empty segments "
+        "(`empty_cache()` returns them) lay unused"
     )
 
 
@@ -230,7 +231,8 @@ DIVIDED = [
             [(4, "MeanBackward0"), (8, "PowBackward0"), (5, "ExpBackward0")],
             "backward of pow and exp and 1 more",
         ),
-        ([DIVIDED], [(99, "PowBackward0"), (1, "MeanBackward0")], "backward of pow"),
+        ([DIVIDED], [(99, "PowBackward0"), (1, "MeanBackward0")], "backward of pow and mean"),
+        ([DIVIDED], [(250, "PowBackward0"), (1, "MeanBackward0")], "backward of pow"),
         # The engine itself adds gradients: what was differentiated does not show.
         ([loss_at(43)], [(8, None)], "backward (line not known)"),
         ([loss_at(43)], [(8, None), (4, "PowBackward0")], "backward (line not known)"),
