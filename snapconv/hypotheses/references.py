@@ -3,8 +3,8 @@
 A value that a function computed is taken to be in use until that function's next operation is over:
 a call with all that runs inside it, as a call holds its arguments. The last value of a function is
 its result, and so a value of its caller. Besides, a function that ends with a sum adds its first
-sum; two factors of one expression wait for each other; a concatenation may read what earlier blocks
-returned; caches, and logits that their loss reads, are part of what the model returns.
+sum; two factors of one expression wait for each other, as does what a line computes twice; a
+concatenation may read what earlier blocks returned; caches, and logits that their loss reads, are part of what the model returns.
 """
 
 import re
@@ -40,6 +40,8 @@ _MOST_LINES_BETWEEN = 50
 # What wraps the forward of a model in transformers 5, which returns an object: callers keep it in a
 # name.
 _MAKES_OUTPUTS = re.compile(r"transformers/utils/(generic|output_capturing)\.py$")
+# Operations that one line repeats for its second operand.
+_MOST_REPEATED = 4
 # In a network whose later blocks read what earlier ones returned, concatenations read tensors of
 # so many sizes.
 _LEAST_SIZES = 2
@@ -108,6 +110,7 @@ def _ends_of_values(
     following = values.next_at(0)
     over = values.next_at(-1)
     ends = _last_reads(values, following, over)
+    _keep_operands(analysis, values, ends)
     _keep_joined(analysis, values, ends, over, is_saved)
     return _last_outputs(analysis, values, ends, following, is_saved)
 
@@ -286,6 +289,25 @@ def _functions(analysis: DeviceAnalysis, frame_ids: set[int]) -> dict[int, int]:
         numbers[frame] = number
         previous = line
     return numbers
+
+
+def _keep_operands(analysis: DeviceAnalysis, values: _Values, ends: Int64Column) -> None:
+    """Keep an operand up to the end of a line that computes it again for the other operand.
+
+    `exp(x - m) / exp(x - m).sum()` begins with the same operations twice: what the first ones made
+    waits for the quotient.
+    """
+    _, key = number_groups(analysis.operation_id[values.rows], values.sizes)
+    starts = run_starts(np.cumsum(np.append(0, values.level[:-1] < _NONE_BETWEEN)))
+    lengths = np.diff(starts, append=len(key))
+    for n_repeated in range(2, _MOST_REPEATED + 1):
+        is_long = lengths > 2 * n_repeated
+        first = starts[is_long]
+        again = np.arange(n_repeated) + n_repeated
+        is_repeated = (key[first[:, None] + again] == key[first[:, None] + again - n_repeated]).all(1)
+        operand = first[is_repeated] + n_repeated - 1
+        line_end = (first + lengths[is_long] - 1)[is_repeated]
+        ends[operand] = np.maximum(ends[operand], line_end)
 
 
 def _keep_joined(

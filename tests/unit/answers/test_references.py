@@ -63,6 +63,12 @@ class Halves(Gated):
         return compute("mul", both.size // 2, both, self.act(both, both.size // 2))
 
 
+class Attention(Layer):
+    def forward(self, x):
+        s, c, n = compute("linear", self.size, x), compute, self.size
+        return c("div", n, c("exp", n, c("sub", n, s)), c("sum", 1, c("exp", n, c("sub", n, s))))
+
+
 class Block(Module):
     def __init__(self, width, mixer):
         self.norm1, self.attention, self.norm2, self.mixer = Layer(width), Layer(width), Layer(width), mixer
@@ -138,7 +144,7 @@ class UNet(Module):
             x = block(x, skipped.pop())
         return x
 """
-SAVES_INPUTS = ("linear", "mul", "silu")
+SAVES_INPUTS = ("linear", "mul", "silu", "div", "sum")
 
 
 class Storage:
@@ -197,6 +203,7 @@ class Job:
         "Blocks(*[Block(5, Halves(5, 10)) for _ in range(4)])",
         "Blocks(Block(6, Perceptron(6, 24)), Block(6, Gated(6, 9)), Block(6, Halves(6, 12)))",
         "Headed(Base(*[Block(5, Perceptron(5, 10)) for _ in range(3)]), Layer(20))",
+        "Blocks(*[Block(5, Attention(20)) for _ in range(4)])",
         "UNet(16, 12, 8, 4)",
     ],
 )
