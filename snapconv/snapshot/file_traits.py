@@ -174,8 +174,8 @@ _NOTES = (
     ),
     Note(
         "no-stacks",
-        "no allocation has a stack: record with context='all' and dump before "
-        "recording is switched off to see which line allocated what",
+        "no allocation has a stack: to see which line allocated what, record with context='all' "
+        "from before the model is made, and dump before recording is switched off",
     ),
     Note(
         "no-requested-size",

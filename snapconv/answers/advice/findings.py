@@ -111,7 +111,7 @@ KINDS = (
         slug="previous-kept",
         what="The old {thing} is still alive while {maker} makes the next one.",
         how=(
-            "{when}`del` the name that has it{held} before {maker} runs again.",
+            "{when}`del` the name that has it{held} before {maker} runs.",
             "In a loop, a function for the body does the same: each return drops its local names.",
         ),
         detect=previous_kept,

@@ -22,7 +22,7 @@ _SHOWN: ContextVar[int | None] = ContextVar("rows of a table", default=None)
 _SIZE_WIDTH = 14
 # The consequence of each verdict on the history.
 _NOT_SHOWN = {
-    "started late": "recording began after the program had allocated; earlier peaks are unknown",
+    "started late": "memory was in use that no event allocated; earlier peaks are unknown",
     "truncated": (
         "the oldest events are lost; earlier peaks are unknown (record with a larger max_entries)"
     ),
