@@ -4,7 +4,8 @@ A value that a function computed is taken to be in use until that function's nex
 a call with all that runs inside it, as a call holds its arguments. The last value of a function is
 its result, and so a value of its caller. Besides, a function that ends with a sum adds its first
 sum; two factors of one expression wait for each other, as does what a line computes twice; a
-concatenation may read what earlier blocks returned; caches, and logits that their loss reads, are part of what the model returns.
+concatenation may read what earlier blocks returned; caches, and logits that their loss reads, are
+part of what the model returns.
 """
 
 import re
@@ -303,8 +304,8 @@ def _keep_operands(analysis: DeviceAnalysis, values: _Values, ends: Int64Column)
     for n_repeated in range(2, _MOST_REPEATED + 1):
         is_long = lengths > 2 * n_repeated
         first = starts[is_long]
-        again = np.arange(n_repeated) + n_repeated
-        is_repeated = (key[first[:, None] + again] == key[first[:, None] + again - n_repeated]).all(1)
+        entries = first[:, None] + np.arange(n_repeated)
+        is_repeated = (key[entries] == key[entries + n_repeated]).all(axis=1)
         operand = first[is_repeated] + n_repeated - 1
         line_end = (first + lengths[is_long] - 1)[is_repeated]
         ends[operand] = np.maximum(ends[operand], line_end)

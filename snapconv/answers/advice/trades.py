@@ -466,7 +466,6 @@ def _fused(
     is_copy = _is_copy(evidence, rows, is_inner & is_freed)
     n_bytes = evidence.table.block_bytes.copy()
     inner = _inner_rows(evidence, is_inner)
-    is_cast = evidence.features.made_through(Role.CAST)
     removable = [scores]
     for softmax, part, earlier in _layers(evidence, saved, is_inner):
         if is_of_torchs_module[softmax]:
@@ -477,10 +476,7 @@ def _fused(
         copies = part[is_copy[part]]
         removable.append(copies)
         # The originals stay instead of the copies and the softmax: these are smaller by as much.
-        originals = inner.without_casts(earlier, earlier[is_cast[earlier]])
-        _take_bytes(
-            n_bytes, [*copies.tolist(), softmax], inner.originals(copies, originals)
-        )
+        _take_bytes(n_bytes, [*copies.tolist(), softmax], inner.originals(copies, earlier))
     change = removed(analysis, np.concatenate(removable))
     return replace(change, n_bytes=n_bytes[change.rows])
 
@@ -553,31 +549,27 @@ class _Inner:
 
     A layer has a dozen rows, and a trace thousands of layers: columns take four times as long.
     ``lifetimes``: requested bytes, first event, end, bytes of the block, and whether the engine
-    frees it.
+    frees it. ``casts``: those that autocast made.
     """
 
     lifetimes: dict[int, tuple[int, int, int, int, bool]]
+    casts: frozenset[int]
 
-    def without_casts(self, candidates: Int64Column, casts: Int64Column) -> Int64Column:
-        """Return the candidates from which no cast to half their bytes was made."""
-        cast_lives = [self.lifetimes[cast][:2] for cast in casts.tolist()]
-        is_cast_from = []
-        for row in candidates.tolist():
-            n_bytes, begin, end, *_ = self.lifetimes[row]
-            is_cast_from.append(
-                any(
-                    n_bytes == 2 * size and begin < event < end
-                    for size, event in cast_lives
-                )
-            )
-        return candidates[~np.array(is_cast_from, bool)]
+    def _may_be_original(self, row: int, casts: Sequence[tuple[int, int]]) -> bool:
+        n_bytes, begin, end, _, is_freed_by_engine = self.lifetimes[row]
+        is_cast = any(n_bytes == 2 * size and begin < event < end for size, event in casts)
+        return not (is_freed_by_engine or is_cast)
 
     def originals(self, copies: Int64Column, candidates: Int64Column) -> int:
         """Return the bytes of the originals of copies.
 
-        They are in use then, one to three times as large, and not freed by backward.
+        They are in use then, one to three times as large, not freed by backward, and not cast: of
+        what is cast the kernel keeps the cast.
         """
-        rows = [row for row in candidates.tolist() if not self.lifetimes[row][4]]
+        casts = [
+            self.lifetimes[row][:2] for row in candidates.tolist() if row in self.casts
+        ]
+        rows = [row for row in candidates.tolist() if self._may_be_original(row, casts)]
         # The largest first: queries, keys and values are often parts of one tensor.
         rows.sort(key=lambda row: self.lifetimes[row][0], reverse=True)
         n_more_copies: dict[int, int] = {}  # that each original can have
@@ -604,7 +596,10 @@ def _inner_rows(evidence: Evidence, is_inner: BoolColumn) -> _Inner:
         evidence.features.is_freed_by_engine,
     )
     lifetimes = plain_rows(*(column[rows] for column in columns))
-    return _Inner(dict(zip(rows.tolist(), lifetimes, strict=True)))
+    casts = rows[evidence.features.made_through(Role.CAST)[rows]]
+    return _Inner(
+        dict(zip(rows.tolist(), lifetimes, strict=True)), frozenset(casts.tolist())
+    )
 
 
 def _is_near(alloc: EventColumn, targets: EventColumn) -> BoolColumn:

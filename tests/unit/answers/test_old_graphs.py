@@ -21,8 +21,7 @@ def test_the_graph_of_the_call_before_the_trace_is_a_fault_of_the_name_that_the_
     )
     assert fault.how[0] == (
         "If backward is needed, `del` the name that has it (train.py:21 assigns it) before "
-        "train.py:20 runs "
-        "again."
+        "train.py:20 runs."
     )
 
 
