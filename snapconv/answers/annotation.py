@@ -81,6 +81,13 @@ class LineCallers:
     line: SourceLine
     callers: tuple[tuple[SourceLine, int], ...]
 
+    def to_json(self) -> dict[str, object]:
+        """Return JSON-ready values."""
+        callers = [
+            {**line_values(line), "live_bytes": n_bytes} for line, n_bytes in self.callers
+        ]
+        return {**line_values(self.line), "callers": callers}
+
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
@@ -131,6 +138,7 @@ class Annotation:
             "has_recorded_source": self.has_recorded_source,
             "files": [file.to_json() for file in self.files],
             "findings": findings,
+            "most_called": None if self.callers is None else self.callers.to_json(),
         }
 
 

@@ -84,11 +84,21 @@ def test_a_line_that_allocates_for_others_has_its_callers(tmp_path, snapconv):
     trace.alloc(4 * MIB, frames=[make, wrapped, cache, MAIN])
     trace.alloc(9 * MIB, frames=[make, wrapped, weights, MAIN])
     trace.alloc(6 * MIB, frames=[STATE, MAIN])
-    out = snapconv("annotate", trace.write(tmp_path / "run.pickle")).out
+    path = trace.write(tmp_path / "run.pickle")
+    (device,) = json.loads(snapconv("annotate", path, "--json").out)["devices"]
+    expected = [
+        {"file": "net/model.py", "line": n, "function": function, "live_bytes": n_mib * MIB}
+        for n, function, n_mib in ((10, "weights", 9), (12, "cache", 4))
+    ]
+    make_line = {"file": "net/model.py", "line": 5, "function": "make"}
+    assert device["most_called"] == {**make_line, "callers": expected}
+    out = snapconv("annotate", path).out
     callers = "9.00 MiB net/model.py:10 in weights, 4.00 MiB net/model.py:12 in cache"
     assert f"  net/model.py:5 is called by: {callers}\n" in out
     trace.alloc(8 * MIB, frames=[STATE, MAIN])
-    assert "is called by" not in snapconv("annotate", trace.write(tmp_path / "run2.pickle")).out
+    path = trace.write(tmp_path / "run2.pickle")
+    assert "is called by" not in snapconv("annotate", path).out
+    assert json.loads(snapconv("annotate", path, "--json").out)["devices"][0]["most_called"] is None
 
 
 def test_the_text_and_json_have_the_hottest_file_and_line_first(recorded, tmp_path, snapconv):
