@@ -51,6 +51,7 @@ from snapconv.answers.advice.trades import (
     full_states,
     offloaded,
     smaller_batch,
+    written_out_silu,
 )
 from snapconv.answers.peak import summary_totals
 from snapconv.answers.what_if.setting_trials import SavingSetting, saving_setting
@@ -291,13 +292,22 @@ KINDS = (
     ),
     Kind(
         slug="attention",
-        what="Attention stores its scores: {number} tensors at the peak ({line}{caller}).",
+        what="Attention ({line}{caller}) stores its scores: {number} tensors at the peak.",
         how=("{how}", "{or_how}"),
         costs="no time; the attention weights are no longer an output",
         is_free=True,
         wrong_if="{wrong}",
         detect=attention_scores,
         estimated="assumes that the kernel keeps queries, keys and values as the program made them",
+    ),
+    Kind(
+        slug="silu",
+        what="silu as x * sigmoid(x) keeps {counted} for backward ({where}).",
+        noun="sigmoid",
+        how=("Use F.silu(x), which keeps x alone.",),
+        is_free=True,
+        wrong_if="the sigmoid is of another tensor than the one that it multiplies",
+        detect=written_out_silu,
     ),
     Kind(
         slug="masks",

@@ -56,7 +56,9 @@ _COPIES = ("matmul", "bmm", "einsum", "mul", "div")
 # Folders whose functions are operations, and no attention of a model.
 _OPERATIONS = ("/torch/", "/einops/")
 # Operations whose result is true or false for each score, such as `mask == 0`.
-_MASKS = {"eq", "ne", "ge", "gt", "le", "lt", "logical_not", "bitwise_not", "invert"}
+_MASKS = ("eq", "ne", "ge", "gt", "le", "lt", "logical_not", "bitwise_not", "invert")
+# Words in the names of functions and files that compute x * sigmoid(x).
+_SILU = ("silu", "swish", "swiglu")
 _SDPA = "Use F.scaled_dot_product_attention; pass is_causal=True instead of a causal mask."
 _DROPOUT = "Its dropout_p replaces the dropout of the scores, and keeps no mask."
 _MASK = "the mask forces a kernel that stores the scores"
@@ -344,10 +346,10 @@ def _is_made_by(evidence: Evidence, word: str) -> BoolColumn:
     return evidence.analysis.is_of_operation(word) | is_of_function
 
 
-def _compares(evidence: Evidence) -> BoolColumn:
-    """Mark what operations made that say for each number whether something holds."""
-    is_comparison = [name in _MASKS for name in evidence.analysis.operations]
-    return np.array([*is_comparison, False])[evidence.analysis.operation_id]
+def _is_operation(evidence: Evidence, *names: str) -> BoolColumn:
+    """Mark what operations with exactly one of these names made."""
+    is_one_of = [name in names for name in evidence.analysis.operations]
+    return np.array([*is_one_of, False])[evidence.analysis.operation_id]
 
 
 def _is_named(evidence: Evidence, frame: int, word: str) -> bool:
@@ -415,7 +417,7 @@ def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> In
     # The mask of a dropout, or one compared with a number, has a byte for each score; queries, keys
     # and values may have as many: they stay.
     is_mask = (sizes == size // 4) & (
-        _is_made_by(evidence, "dropout") | _compares(evidence)
+        _is_made_by(evidence, "dropout") | _is_operation(evidence, *_MASKS)
     )
     fitting = rows_of(
         evidence.is_computed & (_has_size_in_any_precision(sizes, size) | is_mask)
@@ -432,6 +434,29 @@ def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> In
     is_other[inner_rows] = False
     is_gradient |= ~is_among(sizes[engine_rows], distinct(sizes[is_other]))
     return np.concatenate((inner_rows, engine_rows[is_gradient]))
+
+
+def written_out_silu(evidence: Evidence) -> Iterator[Detected]:
+    """Find sigmoids that a function named after silu makes and multiplies, kept for backward.
+
+    silu keeps its input alone (torch/csrc/autograd of torch 2.13, derivatives.yaml); a sigmoid
+    keeps its result too. Without the name it may be a gate, which multiplies another tensor.
+    """
+    is_named = np.zeros(len(evidence.sizes), bool)
+    for word in _SILU:
+        is_named |= _is_made_by(evidence, word)
+    is_sigmoid = (
+        _is_operation(evidence, "sigmoid") & is_named & evidence.features.in_forward
+    )
+    is_factor = np.append(_is_operation(evidence, "mul")[1:], False)
+    line = evidence.features.lines_of(evidence.stack_id)
+    is_factor &= np.append(line[1:] == line[:-1], False)
+    is_factor &= np.append(evidence.sizes[1:] == evidence.sizes[:-1], False)
+    is_kept = ~evidence.features.is_freed_in_own_forward
+    rows = rows_of(is_sigmoid & is_factor & is_kept)
+    live_rows = evidence.live_of(rows)
+    if evidence.is_large(live_rows, LEAST_SHARE_OF_TRADE):
+        yield evidence.finding_there(removed(evidence.analysis, rows), live_rows)
 
 
 def adapter_inputs(evidence: Evidence) -> Iterator[Detected]:

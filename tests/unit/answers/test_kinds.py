@@ -57,6 +57,25 @@ def scores() -> Loop:
     return backwards(*((size, operation(name, inner, CALL, *at(20))) for name, size in sizes))
 
 
+def silu(name: str = "silu", second: int = 8, *, is_kept: bool = True) -> Loop:
+    """Steps of three layers that compute a sigmoid of 8 MiB and multiply it."""
+    loop = Loop()
+    stack = [frame(name, "/home/me/project/layers.py", 5), CALL, *at(20)]
+    for _ in range(2):
+        saved = []
+        for _ in range(3):
+            saved.append(loop.alloc(8 * MIB, operation("linear", CALL, *at(20))))
+            sigmoid = loop.alloc(8 * MIB, operation("sigmoid", *stack))
+            saved.append(loop.alloc(second * MIB, operation("mul_Tensor", *stack)))
+            if is_kept:
+                saved.append(sigmoid)
+            else:
+                loop.trace.free(sigmoid, frames=stack)
+        for addr in reversed(saved):
+            loop.trace.free(addr, frames=ENGINE)
+    return loop
+
+
 def masks() -> Loop:
     sizes = ((8, 6370), (2, 6400))
     function = "multi_head_attention_forward"
@@ -137,6 +156,7 @@ JOBS = (
     Job("unsharded", "gathered_shards", gathered),
     Job("logits", "full_logits", logits),
     Job("attention", "attention_scores", scores),
+    Job("silu", "written_out_silu", silu),
     Job("masks", "merged_masks", masks),
     Job("mask-copies", "converted_masks", mask_copies),
     Job("adapter-inputs", "adapter_inputs", steps),
