@@ -27,12 +27,14 @@ export function button(text: string, title: string, act: () => void, name = "but
   return el("button", { class: name, text, title, attrs: { type: "button" }, on: { click: act } });
 }
 
-/** Enter and the space bar act on a row as a click does. */
+/** Enter and the space bar act on a row as a click does; on the chosen row they lead into its details. */
 export function onEnter(act: () => void): (event: KeyboardEvent) => void {
   return (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
     event.preventDefault();
+    const isChosen = (event.currentTarget as HTMLElement).classList.contains("chosen");
     act();
+    if (isChosen) document.querySelector<HTMLElement>(".detail button")?.focus();
   };
 }
 
@@ -56,8 +58,13 @@ export function choice<T extends string>(
   return { element, update, rename };
 }
 
+/** Replace what an element contains; the focus stays where it was, on what has taken that place. */
 export function clear(element: Element, ...children: Child[]): void {
+  const held = (element.contains(document.activeElement) ? document.activeElement : element) as HTMLElement;
+  const alike = () => [...element.querySelectorAll<HTMLElement>(held.tagName)].filter(({ title }) => title === held.title);
+  const at = held === element ? -1 : alike().indexOf(held);
   element.replaceChildren(...children.filter((child): child is Node | string => Boolean(child)));
+  if (at >= 0) alike()[at]?.focus({ preventScroll: true });
 }
 
 export function swatch(color: string): HTMLElement {

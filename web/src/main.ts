@@ -21,6 +21,7 @@ import { Svg, savePng, saveSvg } from "./svg.ts";
 import { choiceText, panelText } from "./text.ts";
 import { forgetTheme, setTheme, theme } from "./theme.ts";
 import { Timeline, mostBytes } from "./timeline.ts";
+import { nextRangeAround, rangeBeside } from "./spans.ts";
 import { SourcePart } from "./source.ts";
 import { TimesPart } from "./times.ts";
 
@@ -410,6 +411,9 @@ class Page {
       "0": () => app.update({ from: 0, to: 0 }),
       p: () => this.toPeak(),
       r: () => app.update({ tab: "range" }),
+      i: () => app.update({ range: nextRangeAround(app.device, app.state.moment, app.state.range), tab: "range" }),
+      ",": () => this.toRangeBeside(-1),
+      ".": () => this.toRangeBeside(1),
       f: () => app.showFailure(),
       "[": () => app.setMoment(app.state.moment - 1),
       "]": () => app.setMoment(app.state.moment + 1),
@@ -420,13 +424,30 @@ class Page {
         app.update({ tab: "live" });
         requestAnimationFrame(() => requestAnimationFrame(() => this.live.focusSearch()));
       },
-      Escape: () => app.update(app.state.row >= 0 ? { row: -1 } : app.state.range.length ? { range: [] } : app.state.tab === "source" ? { source: "" } : { focus: [], query: "" }),
+      Escape: () => this.close(),
     };
     [...this.panels.keys()].forEach((tab, i) => (acts[String(i + 1)] = () => app.update({ tab })));
     const act = acts[event.key] ?? acts[event.key.toLowerCase()];
     if (!act) return;
     event.preventDefault();
     act();
+  }
+
+  /** Close what is chosen last; the focus goes from the details back to their row. */
+  private close(): void {
+    const { app } = this;
+    const isWithin = this.columns.querySelector(".detail")?.contains(document.activeElement);
+    const row = isWithin ? document.querySelector<HTMLElement>(".panel:not([hidden]) tr.chosen") : null;
+    app.update(app.state.row >= 0 ? { row: -1 } : app.state.range.length ? { range: [] } : app.state.tab === "source" ? { source: "" } : { focus: [], query: "" });
+    row?.focus();
+  }
+
+  private toRangeBeside(step: 1 | -1): void {
+    const { app } = this;
+    const range = rangeBeside(app.device, app.state.moment, app.state.range, step);
+    if (!range) return;
+    app.reveal(...range);
+    app.update({ range, moment: range[0], focus: [], tab: "range" });
   }
 
   private footer(): HTMLElement {

@@ -133,7 +133,7 @@ export class RangePart implements Part {
     const zoom = () => app.reveal(...chosenRange(app), true);
     clear(
       this.hint,
-      isChosen ? null : "A click on an iteration, a phase or a named range above the timeline chooses it. ",
+      isChosen ? null : "A click on an iteration, a phase or a named range above the timeline chooses it, and so do the keys I, comma and full stop. ",
       isChosen ? button("zoom to it", "", zoom, "link") : null,
       isChosen ? " · " : null,
       isChosen ? button("the visible part instead", "Esc", () => app.update({ range: [] }), "link") : null,

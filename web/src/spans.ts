@@ -63,6 +63,48 @@ export interface Bar {
   range: [number, number];
 }
 
+export type Range = [number, number];
+
+/** The ranges of the strip, row by row: their first and last events. */
+function rangeRows(device: Device): Range[][] {
+  const { spans, facts } = device;
+  return once(spans, () => {
+    const until = (firsts: ArrayLike<number>, i: number) => (firsts[i + 1] ?? facts.n_events) - 1;
+    const iterations = spans.iterationFirst.length > 1 ? [...spans.iterationFirst.keys()] : [];
+    const rows = [
+      iterations.map((i): Range => [spans.iterationFirst[i], until(spans.iterationFirst, i)]),
+      knownPhases(device).map((i): Range => [spans.phaseFirst[i], until(spans.phaseFirst, i)]),
+      ...lanesOf(device).map((lane) => lane.map((i): Range => [spans.spanFirst[i], spans.spanFirst[i] + spans.spanLength[i]])),
+    ];
+    return rows.filter((row) => row.length);
+  });
+}
+
+/** The ranges around an event, in the order of the rows. */
+function rangesAround(device: Device, event: number): Range[] {
+  const around = rangeRows(device).map((row) => row.find(([first, last]) => first <= event && event <= last));
+  return around.filter((range) => range !== undefined);
+}
+
+function isSame([first, last]: Range, chosen: readonly number[]): boolean {
+  return first === chosen[0] && last === chosen[1];
+}
+
+/** The range around an event that follows the chosen one, row by row; none after the last. */
+export function nextRangeAround(device: Device, event: number, chosen: readonly number[]): Range | [] {
+  const around = rangesAround(device, event);
+  return around[around.findIndex((range) => isSame(range, chosen)) + 1] ?? [];
+}
+
+/** The range before or after the chosen one in its row; without one, the nearest of the first row. */
+export function rangeBeside(device: Device, event: number, chosen: readonly number[], step: 1 | -1): Range | undefined {
+  const rows = rangeRows(device);
+  const row = rows.find((row) => row.some((range) => isSame(range, chosen)));
+  if (!row) return rangesAround(device, event)[0] ?? rows[0]?.[0];
+  const at = row.findIndex((range) => isSame(range, chosen)) + step;
+  return row[Math.max(0, Math.min(row.length - 1, at))];
+}
+
 /** The bars of the visible part; neighbours too narrow to be seen apart become one. */
 export function bars(app: App, plot: Plot, device: Device): Bar[] {
   const { spans, facts } = device;
