@@ -9,7 +9,7 @@ from typing import Any
 from snapconv.guest.torch_surface import Module, Tensor
 from snapconv.json_text import picked
 from snapconv.recorder.observe.flat_parameters import Shardings
-from snapconv.recorder.observe.models import Frame, Key, Models
+from snapconv.recorder.observe.models import Frame, Key, Models, Slot
 from snapconv.recorder.observe.tensors import (
     Row,
     bytes_on_cpu,
@@ -102,14 +102,22 @@ class MemoryRecords:
             sharding = self._sharding(shardings.get(id(tensor)) or shard_values(tensor))
             if len(sharding.get("placements", ())) < len(former.get("placements", ())):
                 continue  # the whole weight, which stands in for its shard while it is gathered
-            if len(rows) == 1:
-                self._note_move(slot.key, rows[0])
-            values = picked(slot, ("name", "kind", "module", "frames"))
-            values |= shape_and_type(tensor) | sharding
-            if slot.kind == "buffer":
-                values["written"] = self._is_written_again(slot.key, tensor, rows[0])
-            for row in rows:
-                self._add("parameters", values | row, slot.key)
+            self._note_parameter(slot, tensor, rows, sharding)
+
+    def _note_parameter(
+        self, slot: Slot, tensor: Tensor, rows: list[Row], sharding: Row
+    ) -> None:
+        """Note a row for each of the tensors that a parameter or buffer is made of."""
+        if len(rows) == 1:
+            self._note_move(slot.key, rows[0])
+        values = picked(slot, ("name", "kind", "module", "frames"))
+        values |= shape_and_type(tensor) | sharding
+        if slot.kind == "buffer":
+            values["written"] = self._is_written_again(slot.key, tensor, rows[0])
+        # The first of several has the parameter's own key: gradients and states refer to it.
+        for number, row in enumerate(rows):
+            key = (*slot.key, number) if number else slot.key
+            self._add("parameters", values | row, key)
 
     def _sharding(self, sharding: tuple[Row, Row] | None) -> Row:
         """Return how a tensor is sharded, with the position of its mesh; empty if it is not."""
@@ -252,8 +260,9 @@ class MemoryRecords:
         order = {slot.key: number for number, slot in enumerate(self._models.slots())}
 
         def position(item: tuple[Any, Row]) -> int:
-            key, _ = item
-            return order.get(key, len(order))  # behind the others: the model has it no more
+            (owner, name, *_), _ = item
+            # Behind the others: the model has it no more.
+            return order.get((owner, name), len(order))
 
         parameters = sorted(self._rows["parameters"].items(), key=position)
         numbers = {key: number for number, (key, _) in enumerate(parameters)}

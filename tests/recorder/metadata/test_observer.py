@@ -86,6 +86,24 @@ def test_the_stack_of_a_parameter_leads_to_the_line_that_made_its_module():
     )
 
 
+def test_a_weight_of_several_tensors_has_a_row_for_each():
+    two_tensor = pytest.importorskip("torch.testing._internal.two_tensor").TwoTensor
+    parts = torch.randn(8, 8), torch.randn(8, 8)
+    with watching() as observer:
+        model = nn.Linear(8, 8)
+        model.weight = nn.Parameter(two_tensor(*parts))
+        optimizer = torch.optim.SGD(model.parameters())
+        train(model, lambda model: model(torch.ones(2, 8)).sum(), optimizer)
+        facts = observer.facts({})
+    rows = facts["parameters"]
+    assert [(row["name"], row["addr"]) for row in rows] == [
+        *(("weight", addr(part)) for part in parts),
+        ("bias", addr(model.bias)),
+    ]
+    # A gradient belongs to the weight's first part.
+    assert {row["parameter"] for row in facts["gradients"]} == {0, 2}
+
+
 def test_tied_weights_are_one_row_with_the_stack_of_the_first_registration():
     _, _, facts = watch_training()
     names = [row["name"] for row in facts["parameters"]]
