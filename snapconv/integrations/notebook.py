@@ -78,7 +78,7 @@ def _record_cell(shell: Any, line: str, cell: str) -> None:
         if result is None:
             raise
     if block.captures:
-        _show(shell, block.captures[-1], options.name)
+        show_capture(shell, block.captures[-1], options.name)
     elif result is not None and result.success:
         reason = block.failure or "it allocated nothing on a GPU"
         print(f"%%{_NAME}: there is no capture of this cell: {reason}", file=sys.stderr)
@@ -167,7 +167,7 @@ def _errors_kept(shell: Any, errors: list[BaseException]) -> Iterator[None]:
         yield
 
 
-def _show(shell: Any, capture: Path, name: str | None) -> None:
+def show_capture(shell: Any, capture: Path, name: str | None) -> None:
     """Show the verdict of a capture and its page, and keep the session under a name."""
     from snapconv.answers.notes import main_notes
     from snapconv.session import load, verdict_text
