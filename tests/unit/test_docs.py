@@ -17,6 +17,7 @@ from snapconv.classification.classify import REASONS
 from snapconv.cli.app import main, whole_app
 from snapconv.cli.terminal import JSON_VERSION
 from snapconv.replay.history_verdict import Verdict
+from tests.builders import TraceBuilder, frame
 from tests.faulty_jobs import steps_that_collect
 
 ROOT = Path(__file__).parents[2]
@@ -157,6 +158,15 @@ def flat(value, path="", *, open_at=()):
             yield from flat(item, f"{path}[]", open_at=open_at)
 
 
+def called_twice():
+    """A line that two others call."""
+    trace = TraceBuilder().segment(64 << 20)
+    for line in (3, 4):
+        stack = [frame("make", "/w/proj/model.py", 9), frame("main", "/w/proj/train.py", line)]
+        trace.alloc(1 << 20, frames=stack)
+    return trace
+
+
 @pytest.mark.parametrize(
     ("command", "runs", "open_at"),
     [
@@ -184,7 +194,7 @@ def flat(value, path="", *, open_at=()):
             ),
             (),
         ),
-        ("annotate", (("growing.pickle",),), ()),
+        ("annotate", (("growing.pickle",), ("called.pickle",)), ()),
         ("check", (("growing.pickle", "--max-peak", "1GiB"),), ()),
         (
             "explain",
@@ -217,6 +227,7 @@ def test_the_described_json_is_that_of_the_program(
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).symlink_to(FIXTURES / name)
     steps_that_collect().trace.write(tmp_path / "garbage.pickle")
+    called_twice().write(tmp_path / "called.pickle")
     paths = set()
     for run in runs:
         assert main([command, *run, "--json"]) == 0
