@@ -91,7 +91,7 @@ def signature_of(call: Invocation) -> Signature:
 
 
 @lru_cache(1)
-def _refusals() -> dict[str, list[Refusal]]:
+def refusals() -> dict[str, list[Refusal]]:
     """Read the table: by operation and overload."""
     rows: dict[str, list[Refusal]] = {}
     for line in _TABLE.read_text("utf-8").splitlines():
@@ -111,7 +111,7 @@ def _refusals() -> dict[str, list[Refusal]]:
 
 def check_type(call: Invocation) -> None:
     """Raise torch's error for a call on a device whose tensors have a type that CUDA refuses."""
-    rows = _refusals().get(operation_of(call.func))
+    rows = refusals().get(operation_of(call.func))
     if rows is None or any(tensor.layout is not torch.strided for tensor in call.tensors):
         return
     signature = signature_of(call)
