@@ -415,6 +415,10 @@ def test_nothing_is_cut_off_at_any_width_in_any_theme(page_with_source, width, s
             ".filter(b => b.width && (b.left < -1 || b.right > innerWidth + 1)).length"
         )
         assert outside == 0, key
+        wide = browser.each(
+            ".panel:not([hidden]) table", "e.scrollWidth > e.parentElement.clientWidth"
+        )
+        assert not any(wide), key
         heights = browser.each("tbody tr", "e.offsetHeight")
         assert max(heights, default=0) < 100, key  # a column without room has a letter a line
     dark = browser.run("return getComputedStyle(document.body).backgroundColor")

@@ -88,7 +88,7 @@ export class EventsPart implements Part {
       for (const { action, bytes } of effects) allocated += action === "alloc" ? bytes : action === "free" ? -bytes : 0;
       effects.forEach((effect, i) => body.push(this.rowOf(device, rows, event, effect, i ? null : allocated)));
     }
-    const heads = [["n", "Event"], ["action", "Action"], ["bytes", "Bytes"], ["bytes", "Allocated"], ["category", "Category"], ["where", "Line"], ["operation", "Operation"]];
+    const heads = [["n", "Event"], ["action", "Action"], ["bytes", "Bytes"], ["bytes c-level", "Allocated"], ["category", "Category"], ["where", "Line"], ["operation", "Operation"]];
     const head = heads.map(([name, text]) => el("th", { class: `c-${name}`, text, attrs: { scope: "col" } }));
     clear(box, el("table", { class: "live-table" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body)));
     if (hadFocus) box.querySelector<HTMLElement>("tr.chosen")?.focus();
@@ -115,7 +115,7 @@ export class EventsPart implements Part {
       el("td", { class: "c-n", title: time, text: allocated === null ? "" : eventText(device.facts, event) }),
       el("td", { class: action === "out of memory" ? "c-action alarm" : "c-action", text: action }),
       el("td", { class: "c-bytes", text: action === "other" ? "" : formatBytes(bytes) }),
-      el("td", { class: "c-bytes", text: allocated === null ? "" : formatBytes(allocated) }),
+      el("td", { class: "c-bytes c-level", text: allocated === null ? "" : formatBytes(allocated) }),
       el("td", { class: "c-category" }, category ? swatch(css(colorOf(category))) : null, category),
       el("td", { class: "c-where", title: where, text: withoutFolders(where) }),
       el("td", { class: "c-operation", text: kind < 0 || !detail ? "" : operationOf(rows, detail, kind) }),
