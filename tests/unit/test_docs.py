@@ -60,6 +60,17 @@ def squeezed(text):
 # --- what is generated
 
 
+def test_no_page_has_a_placeholder():
+    """Settings stand in capitals with an underscore; OWNER and the like are for nobody to type."""
+    placeholder = re.compile(r"\b(OWNER|TODO|FIXME|TBD|XXX)\b")
+    pages = (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "action.yml")
+    assert [
+        (page.name, match[0])
+        for page in pages
+        for match in placeholder.finditer(page.read_text(encoding="utf-8"))
+    ] == []
+
+
 @pytest.mark.parametrize("path", make_docs.generated_pages(), ids=lambda path: path.stem)
 def test_a_page_is_what_the_program_says(path):
     assert path.read_text(encoding="utf-8") == make_docs.page(path), (
