@@ -46,12 +46,8 @@ _LEAST_LENGTHENED = 2
 # A batch, or what is kept for a backward, is freed before this many iterations have passed.
 _MOST_ITERATIONS = 2
 # Gradients of single samples are n times as large as their weights, for one n of all the weights:
-# so many sizes must show the same n.
+# so many sizes, and half of all, must show the same n.
 _LEAST_SIZES = 2
-# The same for what the program makes outside of backward: it may be any data, so more must agree.
-_LEAST_JOINED = 5
-# What is twice as large as a parameter has so many halves of its size.
-_HALVES_OF_TWICE = 4
 # Models have some tens of sizes of weights; hostile files have any number.
 _MOST_WEIGHT_SIZES = 600
 # Where no frames show autocast, its casts have so many sizes at least: two sizes were seen that
@@ -107,14 +103,7 @@ def made_for_every_parameter(decided: Decided) -> BoolColumn:
 
     The parameters are of several sizes. The blocks are as large as they, half as large or twice.
     """
-    return decided.shared(parameters.halves_of_every_parameter) > 0
-
-
-@Condition
-def twice_as_large(decided: Decided) -> BoolColumn:
-    """Made by a line that makes one block for every parameter, twice as large as it."""
-    halves = decided.shared(parameters.halves_of_every_parameter)
-    return has_code(halves, _HALVES_OF_TWICE)
+    return decided.shared(parameters.made_for_every_parameter)
 
 
 @feature_condition
@@ -426,28 +415,26 @@ def size_of_weight(decided: Decided) -> BoolColumn:
 
 @Condition
 def several_times_weights(decided: Decided) -> BoolColumn:
-    """Left behind by backward, and as large as weights of several sizes, each as many times."""
+    """Left behind by backward, and as large as weights of most sizes, each as many times."""
     features = decided.features
     is_left = features.by_engine & ~ends_within_backward.column(decided)
-    return _as_many_times_as_weights(decided, is_left, _LEAST_SIZES)
+    return _as_many_times_as_weights(decided, is_left)
 
 
 @Condition
 def joined_from_samples(decided: Decided) -> BoolColumn:
-    """Made by the program after a backward, and as large as weights, each as many times."""
+    """Made by the program after a backward, and as large as weights of most sizes, as many times."""
     features = decided.features
     follows_backward = features.alloc > features.phases.first(Phase.BACKWARD)
     is_made = features.outside & follows_backward & ~features.is_copied_or_filled
-    return _as_many_times_as_weights(decided, is_made, _LEAST_JOINED)
+    return _as_many_times_as_weights(decided, is_made)
 
 
-def _as_many_times_as_weights(
-    decided: Decided, rows: BoolColumn, least_sizes: int
-) -> BoolColumn:
+def _as_many_times_as_weights(decided: Decided, rows: BoolColumn) -> BoolColumn:
     """Find those of the rows that are n times as large as a weight, for an n of a whole batch.
 
-    An n counts if sizes of the rows are n times as large as ``least_sizes`` weights of different
-    sizes at least.
+    An n counts if sizes of the rows are n times as large as half of the sizes of weights: any two
+    sizes may be multiples by chance, most of all those of powers of two.
     """
     features = decided.features
     sizes = distinct(features.sizes[rows])
@@ -456,6 +443,7 @@ def _as_many_times_as_weights(
     n_sizes: Counter[int] = Counter()
     for weight_bytes in weight_sizes:
         n_sizes.update(_times(sizes, weight_bytes)[1].tolist())
+    least_sizes = max(_LEAST_SIZES, len(weight_sizes) / 2)
     common = [n for n, count in n_sizes.items() if count >= least_sizes]
     has_common = np.zeros(len(sizes), np.bool_)
     for weight_bytes in weight_sizes:
@@ -469,6 +457,18 @@ def _times(sizes: Int64Column, weight_bytes: int) -> tuple[Int64Column, Int64Col
     n_samples, remainders = np.divmod(sizes, weight_bytes)
     positions = rows_of((remainders == 0) & (n_samples > 1))
     return positions, n_samples[positions]
+
+
+@Condition
+def may_copy_a_weight(decided: Decided) -> BoolColumn:
+    """Made before any forward, as large as a weight, and kept for iterations.
+
+    Data comes from elsewhere, and anew for each iteration.
+    """
+    features = decided.features
+    may_copy = features.outside & outlives_iterations.column(decided)
+    may_copy &= precedes_any_forward.column(decided) & ~features.is_copied_or_filled
+    return may_copy & size_of_weight.column(decided)
 
 
 _weight_of_layers = like_weight | made_through(Role.PLACEMENT) | made_in_nested_constructors
@@ -765,6 +765,27 @@ def lengthened(decided: Decided) -> BoolColumn:
         if len(increases) >= _LEAST_LENGTHENED and np.all(increases == increases[0]):
             lengthening_stacks.append(stack[line_rows[0]])
     return may_lengthen & is_among(stack, lengthening_stacks)
+
+
+@Condition
+def freed_with_caches(decided: Decided) -> BoolColumn:
+    """Made in forward as all that its stack keeps, and freed by a line that frees grown caches.
+
+    A cache has grown since. The keys and values of a prompt are parts of what is projected: each
+    layer has a block of one size, and those of later tokens are copied into the cache. What comes
+    out of an encoder is one block, and collected results are as many as forwards.
+    """
+    features = decided.features
+    free_site = features.allocations.free_stack_id
+    caches = decided.has(Category.KV_CACHE) & features.in_forward & features.is_freed
+    next_cache = next_of(features.alloc[caches], features.alloc, features.n_events)
+    is_left = outlives_forward.column(decided) & features.has_stack & ~caches
+    fits = is_left & (next_cache < features.end) & is_among(free_site, free_site[caches])
+    marked = np.zeros(len(fits), bool)
+    if features.phases.free_sites_known:
+        for rows in grouped(rows_of(is_left), features.allocations.stack_id, min_rows=2):
+            marked[rows] = fits[rows].all() and np.ptp(features.sizes[rows]) == 0
+    return marked
 
 
 @shared_condition

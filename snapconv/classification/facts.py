@@ -23,6 +23,7 @@ from snapconv.classification.conditions import (
     follows_a_forward,
     freed_in_step,
     freed_in_zero_grad,
+    freed_with_caches,
     has_cpp_frames,
     has_next_backward,
     has_no_frames,
@@ -56,6 +57,7 @@ from snapconv.classification.conditions import (
     may_be_gradient,
     may_be_input,
     may_be_parameter,
+    may_copy_a_weight,
     maybe_saves,
     outlives_a_token,
     outlives_forward,
@@ -74,7 +76,6 @@ from snapconv.classification.conditions import (
     size_of_weight,
     surely_saves,
     trains,
-    twice_as_large,
     used_in_another_backward,
     used_in_backward,
     used_in_forward,
@@ -144,7 +145,7 @@ _may_be_batch = may_be_input & is_freed & ~(outlives_iterations & ~is_copied_or_
 _batch_still_there = (
     (may_be_input | preexisting_outside) & is_live_at_dump & ~made_in_bulk & shows_phases
 )
-_batch_still_there &= ~made_for_every_parameter
+_batch_still_there &= ~(made_for_every_parameter | may_copy_a_weight)
 # In a forward whose backward is yet to come, only the loss uses it: it may be a cast of the result.
 _follows_the_model = ~(feeds_module | has_next_backward | precedes_any_forward)
 # In an unfinished forward, what was computed between modules is no data.
@@ -399,8 +400,8 @@ FACTS = (
         GRADIENT,
         Reason(
             "joined-from-samples",
-            "made outside of modules after a backward, and as large as weights of several sizes, "
-            "each as many times: gradients of every sample, joined or scaled",
+            "made outside of modules after a backward, and as many times as large as weights of "
+            "most sizes: gradients of every sample, joined or scaled",
         ),
         joined_from_samples,
         BY_SIZES,
@@ -482,6 +483,17 @@ FACTS = (
             "the same, and kept",
         ),
         infers & lengthened & ~maybe_saves,
+    ),
+    Fact(
+        CACHE,
+        Reason(
+            "freed-with-caches",
+            "all that a line keeps, in blocks of one size, freed with caches once these had grown: "
+            "keys and values of the first tokens",
+        ),
+        infers & freed_with_caches,
+        BY_FREE,
+        probability=0.9,
     ),
     Fact(
         CACHE,
@@ -583,7 +595,7 @@ LATER = (
         Reason(
             "gradient-of-every-sample",
             "made in backward, left behind, and freed before the next forward; as many "
-            "times as large as weights of several sizes: gradients of every sample, or of more "
+            "times as large as weights of most sizes: gradients of every sample, or of more "
             "precision than weights",
         ),
         _made_by_backward
@@ -600,16 +612,6 @@ LATER = (
             "kept, and filled with zeros by a line that makes one for every parameter: moments",
         ),
         made_for_every_parameter & made_through(Role.ZEROS) & is_live_at_dump,
-        BY_SIZES,
-    ),
-    Fact(
-        WEIGHT,
-        Reason(
-            "full-precision-of-every-parameter",
-            "one for every parameter in full precision, made before the first backward and kept, "
-            "and states are as large: the weights that the optimizer works on",
-        ),
-        twice_as_large & precedes_first_backward & is_live_at_dump & size_of_new_state,
         BY_SIZES,
     ),
     Fact(
@@ -634,6 +636,17 @@ LATER = (
         infers & built_in_pairs & ~may_be_parameter,
         BY_SIZES,
         probability=0.85,
+    ),
+    Fact(
+        WEIGHT,
+        Reason(
+            "copy-of-a-weight",
+            "computed on the device before any forward, as large as a weight, and kept for "
+            "iterations: weights as they were",
+        ),
+        may_copy_a_weight & has_cpp_frames,
+        BY_SIZES,
+        probability=0.8,
     ),
     Fact(
         INPUT, _BATCH, _batch_still_there & (_like_batch | (is_older & ~begins_in_backward))

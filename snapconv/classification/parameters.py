@@ -14,8 +14,8 @@ from snapconv.classification.categories import Category
 from snapconv.classification.decisions import Decided
 from snapconv.classification.features import Features, fullest_part
 from snapconv.columns import (
+    BoolColumn,
     EventColumn,
-    Int8Column,
     Int32Column,
     Int64Column,
     distinct,
@@ -155,7 +155,7 @@ def parameters_beside(decided: Decided, rows: Int64Column) -> Parameters:
     line does, or all lines together.
     """
     counts = counted(decided.features.sizes[rows])
-    best = find_parameters(decided)
+    best = decided.shared(find_parameters)
     source = best.source if best.sizes else Source.STATES
     may_be_several = decided.features.phases.optimizers.may_be_several
 
@@ -343,35 +343,33 @@ def _lines_and_union(decided: Decided) -> list[Sizes]:
     return [union, *lines] if lines else []
 
 
-def halves_of_every_parameter(decided: Decided) -> Int8Column:
+def made_for_every_parameter(decided: Decided) -> BoolColumn:
     """Find what a line outside of modules makes in an iteration for every parameter.
 
-    Returns the halves of a parameter's size; 0 for all else, where not nearly all bytes agree, and
-    where the parameters are of one size, as any two may be equal.
+    As large as it, half or twice as large; nothing where not nearly all bytes agree, and where the
+    parameters are of one size, as any two may be equal.
     """
     features = decided.features
-    parameters = find_parameters(decided).sizes
-    column = np.zeros(len(features.alloc), np.int8)
+    parameters = decided.shared(find_parameters).sizes
+    is_made = np.zeros(len(features.alloc), bool)
     if len(parameters) < 2:
-        return column
-    expected = [(halves, _scaled(parameters, halves)) for halves in (1, 2, 4)]
-    expected_bytes = [bytes_of(sizes) for _, sizes in expected]
+        return is_made
+    scaled = [_scaled(parameters, halves) for halves in (1, 2, 4)]
+    expected = [(sizes, bytes_of(sizes)) for sizes in scaled]
     rows = rows_of((features.outside | features.preexisting_outside) & features.has_stack)
     stack = features.allocations.stack_id.astype(np.int64)
     line_id = stack * (features.phases.n_iterations + 2) + features.iteration + 1
     for line_rows in grouped(rows, line_id, min_rows=2):
         line_bytes = features.sizes[line_rows]
-        for (halves, sizes), n_bytes in zip(expected, expected_bytes, strict=True):
-            if _nearly_agree(line_bytes, sizes, expected_bytes=n_bytes):
-                column[line_rows] = halves
-    return column
+        is_made[line_rows] = any(_nearly_agree(line_bytes, *sizes) for sizes in expected)
+    return is_made
 
 
 def _scaled(sizes: Sizes, halves: int) -> Sizes:
     return Counter({size * halves // 2: n for size, n in sizes.items()})
 
 
-def _nearly_agree(n_bytes: Int64Column, sizes: Sizes, *, expected_bytes: int) -> bool:
+def _nearly_agree(n_bytes: Int64Column, sizes: Sizes, expected_bytes: int) -> bool:
     """Return whether nearly all bytes of blocks and of counted sizes are the same.
 
     ``expected_bytes`` is the sum of the counted sizes, computed once for many lines.

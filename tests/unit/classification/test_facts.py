@@ -267,7 +267,6 @@ def test_every_fact_has_a_job_that_it_decides():
         "made-where-layers-are-built",
         "new-value-of-a-weight",
         "zeros-for-every-parameter",
-        "full-precision-of-every-parameter",
         "kept-for-a-backward-within",
         "gradient-of-every-sample",
         "made-by-accumulation",
@@ -277,6 +276,8 @@ def test_every_fact_has_a_job_that_it_decides():
         "joined-from-samples",
         "built-for-every-layer",
         "zeros-for-every-layer",
+        "freed-with-caches",
+        "copy-of-a-weight",
     }
     assert facts == {slug for _, slug, *_ in LIVES} & facts | elsewhere
 

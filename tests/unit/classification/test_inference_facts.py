@@ -18,6 +18,7 @@ from tests.classified_jobs import (
     at_line,
     categories,
     frames,
+    likely,
 )
 
 KIB, MIB = 1024, 1 << 20
@@ -131,6 +132,11 @@ def answered(*, n_prompt=2, keeps_all=False, freed_by=MAIN, cache=FORWARD, train
     for addr in projected if keeps_all else ():
         job.free(addr, MAIN)
     return job
+
+
+def test_what_layers_keep_of_a_prompt_and_free_with_caches_is_likely_one(tmp_path):
+    """It has keys and values of the prompt, which the first longer cache replaces."""
+    assert likely(answered(), tmp_path / "s.pickle", 40 * KIB) == [(Category.KV_CACHE, 0.9)] * 2
 
 
 def test_what_only_one_layer_leaves_is_no_cache(found):

@@ -93,11 +93,14 @@ def test_gradients_of_every_sample_that_are_not_freed_yet_are_likely(tmp_path):
 MANY_WEIGHTS = tuple(size * KIB for size in (20, 12, 44, 52, 68))
 
 
-@pytest.mark.parametrize(("n_weights", "is_gradient"), [(5, True), (4, False)])
+@pytest.mark.parametrize(("n_weights", "is_gradient"), [(5, True), (3, True), (2, False)])
 def test_what_is_joined_after_a_backward_may_be_gradients_of_every_sample(
     n_weights, is_gradient, tmp_path
 ):
-    """Chunks of samples have a backward each, whose gradients the program puts together."""
+    """Chunks of samples have a backward each, whose gradients the program puts together.
+
+    Two of five sizes of weights may be as many times as small by chance.
+    """
     job = Job()
     for size in MANY_WEIGHTS:
         job.alloc(APPLY, size)

@@ -10,15 +10,18 @@ from tests.classified_jobs import (
     FORWARD,
     LOAD,
     MAIN,
+    MATMUL,
     NO_FRAMES,
     OTHER,
     SHAPES,
+    STEP,
     ZERO_GRAD,
     ZEROS,
     Job,
     at_line,
     categories,
     job_of,
+    likely,
 )
 
 ACTIVATION = Category.ACTIVATION
@@ -52,6 +55,39 @@ def test_what_is_not_as_often_as_gradients_that_no_weight_has_is_not_trained(
     made, gradients, found
 ):
     assert WEIGHT not in categories(found(trained_beside_a_module(made, gradients), BARE[0]))
+
+
+def kept_from_the_start(stack, sizes):
+    """What a line makes once, before three iterations that train a module."""
+    job = Job()
+    for size in SHAPES:
+        job.alloc(APPLY, size)
+    for size in sizes:
+        job.alloc(stack, size)
+    for _ in range(3):
+        job.does(FORWARD)
+        gradients = [job.alloc(ENGINE, size) for size in SHAPES]
+        job.alloc(STEP, 2 * SHAPES[0])
+        for addr in gradients:
+            job.free(addr, ZERO_GRAD)
+    return job
+
+
+def test_what_is_computed_as_large_as_a_weight_and_stays_may_be_what_the_weight_was(tmp_path):
+    kept = kept_from_the_start(MATMUL, SHAPES[:1])
+    found = likely(kept, tmp_path / "s.pickle", SHAPES[0])
+    assert found == [(WEIGHT, 0.8)]
+
+
+@pytest.mark.parametrize(("stack", "size"), [(COPY, SHAPES[0]), (MATMUL, OTHER + 1)])
+def test_what_is_copied_to_the_device_or_of_another_size_is_data(stack, size, found):
+    assert INPUT in categories(found(kept_from_the_start(stack, (size,)), size))
+
+
+def test_what_an_optimizer_by_hand_keeps_of_every_parameter_is_no_certain_weight(found):
+    """It may be weights in full precision or states of twice the size."""
+    masters = tuple(2 * size for size in SHAPES)
+    assert WEIGHT not in categories(found(kept_from_the_start(MATMUL, masters), masters[0]))
 
 
 @pytest.mark.parametrize(
