@@ -9,6 +9,7 @@ from snapconv.classification.decisions import LIKELY_ONLY
 from snapconv.classification.user_rules import rule_notes
 from snapconv.notes import Note
 from snapconv.replay.history_verdict import Verdict
+from snapconv.stacks.paths import is_python
 from snapconv.stacks.project_frames import Project
 from snapconv.units import counted, format_bytes
 
@@ -52,7 +53,9 @@ def _notes(analysis: DeviceAnalysis, growth: Sequence[Growth]) -> Iterator[Note]
             ordinal,
         )
     if len(analysis.snapshot.stacks.frames) and not project.is_project.any():
-        yield Note("no-project-frames", _why_no_project(project))
+        has_python = bool(analysis.snapshot.stacks.frames.mark_files(is_python).any())
+        reason = _why_no_project(project) if has_python else _NO_PYTHON
+        yield Note("no-project-frames", reason)
     if weights.n_unmatched_gradients:
         yield Note(
             "unmatched-gradients",
@@ -113,6 +116,9 @@ def _better_recording(analysis: DeviceAnalysis) -> str:
     if analysis.recorded is not None or not is_recorded:
         return ""
     return "record it with `snapconv record`, which notes what memory is for, or "
+
+
+_NO_PYTHON = "no stack has a Python frame: operations are known, and no lines"
 
 
 def _why_no_project(project: Project) -> str:

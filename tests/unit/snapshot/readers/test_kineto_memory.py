@@ -248,6 +248,8 @@ def test_calls_of_backward_are_those_of_the_engine(tmp_path):
     ]
     assert session.devices[0].phases.phase.tolist() == [Phase.BACKWARD]
     assert "no lines, which with_stack=True records" in profile_note(session)
+    (note,) = [note for note in session.notes if note.slug == "no-project-frames"]
+    assert note.message == "no stack has a Python frame: operations are known, and no lines"
 
 
 def test_a_built_in_function_within_a_step_is_no_closure_of_the_program(tmp_path):
