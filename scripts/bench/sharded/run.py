@@ -72,7 +72,7 @@ def main() -> int:
         size, n_ranks = job.split(":")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "llama.capture")
-            options = ["--simulate", "--no-compute", "--world-size", n_ranks, "--iterations", "2"]
+            options = ["--simulate", "--no-compute", "--world-size", n_ranks]
             command = ["-m", "snapconv", "record", "-q", *options, "-o", str(path)]
             script = [str(HERE / "transformers_llama.py"), size, _MICRO_BATCH]
             ours = timed([sys.executable, *command, *script])

@@ -56,7 +56,9 @@ def parallel(kind: str, device: torch.device) -> nn.Module:
         from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
         policy = ModuleWrapPolicy({Block})
-        return FullyShardedDataParallel(model, policy, device_id=device, use_orig_params=False)
+        return FullyShardedDataParallel(
+            model, auto_wrap_policy=policy, device_id=device, use_orig_params=False
+        )
     mesh = dist.device_mesh.init_device_mesh(device.type, (N_RANKS,))
     if kind == "tensor-parallel":
         from torch.distributed.tensor import parallel
