@@ -46,6 +46,8 @@ _SHARDING = "torch.distributed.tensor.debug"
 _CHECKPOINTS = "torch.distributed.checkpoint.utils"
 _PIPELINES = "torch.distributed.pipelining.stage"
 _ZERO = "torch.distributed.optim.zero_redundancy_optimizer"
+# Where DeepSpeed asks whether all ranks have the same numbers.
+_AGREEMENT = "deepspeed.runtime.zero.utils"
 # Python objects that one rank sends to others.
 _OBJECTS = ("broadcast_object_list", "scatter_object_list", "recv_object_list")
 # torch 2.15 has three of them, and makes the second where a script names "nccl".
@@ -84,6 +86,8 @@ def patch_process_groups(tracker: Tracker, patches: Patches) -> None:
         patches.enter_context(when_imported(_PIPELINES, patch))
         patch = partial(_patch_zero, tracker, patches)
         patches.enter_context(when_imported(_ZERO, patch))
+        patch = partial(_patch_agreement, patches)
+        patches.enter_context(when_imported(_AGREEMENT, patch))
 
 
 def has_other_processes(tracker: Tracker, args: Any) -> bool:
@@ -169,6 +173,17 @@ def _patch_pipelines(patches: Patches) -> None:
         )
 
     patches.set_existing(sys.modules[_PIPELINES]._PipelineStageBase, "__init__", refuse)
+
+
+def _patch_agreement(patches: Patches) -> None:
+    """Let a rank agree with rank 0 about numbers: it has a placeholder where those arrive."""
+
+    def own(numbers: list[int]) -> list[int]:
+        return numbers
+
+    module = sys.modules[_AGREEMENT]
+    for name in ("assert_lst_len_same_as_other_ranks", "get_lst_from_rank0"):
+        patches.set_existing(module, name, own)
 
 
 def _objects_sent(tracker: Tracker, real: Any, *args: Any, **kwargs: Any) -> Any:

@@ -8,6 +8,7 @@ sums that a GPU makes in place, and the workspaces of cuBLAS.
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -82,8 +83,25 @@ class Tracker:
             raise for_program(
                 RuntimeError("Cannot re-initialize CUDA in forked subprocess.")
             )
+        placement = self.placements.of(tensor)
+        source = placement and placement.device
         with self.choice.during(target=device):
-            return torch.ops.aten._to_copy.default(tensor, **options)
+            copy = torch.ops.aten._to_copy.default(tensor, **options)
+        is_plain = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        # To torch both are on the CPU: it would leave the gradient where it is.
+        if source != device and is_plain and copy.grad_fn is not None:
+            copy.grad_fn.register_hook(partial(self._gradients_copied, source))
+        return copy
+
+    def _gradients_copied(self, device: int | None, gradients: Any, _outputs: Any) -> Any:
+        """Bring the gradients of a copy to the device of its original."""
+
+        def brought(gradient: Any) -> Any:
+            placement = None if gradient is None else self.placements.of(gradient)
+            is_there = gradient is None or (placement and placement.device) == device
+            return gradient if is_there else self.copy(gradient, device)
+
+        return tuple(map(brought, gradients))
 
     def handle(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run one operation and allocate its results; after a fault of ours, without a check.

@@ -44,8 +44,11 @@ def _integers(path: Path, noise: Noise, chance: np.random.Generator) -> None:
 
 
 def _text(path: Path, noise: Noise, chance: np.random.Generator) -> None:
-    """Write lines of made-up words: plain text or, by its name, JSON with a column ``text``."""
-    lines = [_sentence(chance) for _ in range(N_LINES)]
+    """Write lines of made-up words: plain text or, by its name, JSON with a column ``text``.
+
+    ``lines`` is their number, where a program asks for more than the usual.
+    """
+    lines = [_sentence(chance) for _ in range(noise.get("lines", N_LINES))]
     if path.suffix in (".json", ".jsonl"):
         lines = [json.dumps({"text": line}) for line in lines]
     path.write_text("\n".join(lines), encoding="utf-8")

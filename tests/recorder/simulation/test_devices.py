@@ -158,6 +158,30 @@ def test_conversions_in_the_code_of_a_wrapper_stay_on_the_device():
     assert (product + torch.ones(4, 2, device="cuda")).device == torch.device("cuda", 0)
 
 
+def test_data_parallel_copies_the_model_and_half_of_the_batch_to_the_second_device():
+    model = nn.DataParallel(nn.Linear(256, 256, bias=False).cuda())
+    output = model(torch.ones(8, 256, device="cuda"))
+    # The copy of the weight; four rows of 1,024 bytes, and four of the result.
+    assert torch.cuda.max_memory_allocated(1) == 4 * 256 * 256 + 2 * 4 * 1024
+    assert (output.shape, where(output)) == ((8, 256), 0)
+    output.sum().backward()
+    assert where(model.module.weight.grad) == 0
+    del output
+    assert torch.cuda.memory_allocated(1) == 0
+
+
+def test_layers_that_a_program_puts_on_two_devices_train_there():
+    first, second = nn.Linear(64, 64, bias=False).to("cuda:0"), nn.Linear(64, 64).to("cuda:1")
+    optimizer = torch.optim.AdamW([*first.parameters(), *second.parameters()], foreach=False)
+    before = [torch.cuda.memory_allocated(device) for device in (0, 1)]
+    second(first(torch.ones(2, 64, device="cuda:0")).to("cuda:1")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    held = [torch.cuda.memory_allocated(device) for device in (0, 1)]
+    # Two states of each weight, and of the second layer's bias.
+    assert held == [before[0] + 2 * 4 * 64 * 64, before[1] + 2 * 4 * 64 * 64 + 2 * 512]
+
+
 def test_a_copy_of_one_thread_does_not_go_where_that_of_another_does():
     choice, copying = DeviceChoice(None, None, Calls()), SimpleNamespace(name="_to_copy")
     with choice.during(target=1), ThreadPoolExecutor(1) as other:

@@ -194,6 +194,50 @@ def test_a_hybrid_mesh_shards_within_a_group_and_replicates_between():
         assert shapes == [local_shape(shape, 1, 4) for shape in SHAPES] * 3
 
 
+def test_a_mesh_of_three_dimensions_replicates_shards_and_splits():
+    """Rank 5 of (2, 2, 2) is (1, 0, 1): the second copy, its first part of the second half."""
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    with start(5):
+        begin()
+        names = ("replicate", "shard", "tp")
+        mesh = dist.device_mesh.init_device_mesh("cuda", (2, 2, 2), mesh_dim_names=names)
+        assert tuple(mesh.get_coordinate()) == (1, 0, 1)
+        model = blocks().cuda()
+        for block in model:
+            plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+            parallelize_module(block, mesh["tp"], plan)
+        fully_sharded(model, mesh=mesh["replicate", "shard"])
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+        weights = torch.cuda.memory_allocated()
+        train(model, optimizer)
+        # A half of up's rows or of down's columns, and of these rows a half.
+        expected = [(ROWS // 4, WIDTH), (WIDTH // 2, ROWS // 2)] * 3
+        assert [tuple(weight.to_local().shape) for weight in model.parameters()] == expected
+        states = [4 * a * b for a, b in expected for _ in range(2)]
+        assert torch.cuda.memory_allocated() - weights == blocks_of(states)
+
+
+def test_offloaded_shards_and_their_states_take_nothing_of_the_gpu():
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    with start(0):
+        begin()
+        model = fully_sharded(blocks(), offload_policy=CPUOffloadPolicy())
+        optimizer = torch.optim.AdamW(model.parameters())
+        train(model, optimizer)
+        held = [weight.to_local() for weight in model.parameters()]
+        held += [value for state in optimizer.state.values() for value in state.values()]
+        assert {tensor.device.type for tensor in held} == {"cpu"}
+        assert torch.cuda.memory_allocated() == 0
+        # What backward gathered was whole, and on the GPU.
+        assert torch.cuda.max_memory_allocated() >= 4 * N_WHOLE
+
+
 @pytest.mark.parametrize("rank", [0, 5])
 def test_a_checkpoint_of_shards_is_saved_and_loaded_and_leaves_no_file(rank, tmp_path):
     from torch.distributed import checkpoint
