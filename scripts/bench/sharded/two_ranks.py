@@ -156,7 +156,7 @@ def simulated(kind: str, rank: int) -> Bytes:
 def most_of_each_category(capture: Path) -> Bytes:
     """Return the most requested bytes that a category has at a time.
 
-    Of what a process counts itself, when it steps, from the first batch on: while a model is
+    Of what a process counts itself, when it steps, from the first forward on: while a model is
     wrapped, whole weights lie beside their shards.
     """
     import numpy as np
@@ -166,14 +166,14 @@ def most_of_each_category(capture: Path) -> Bytes:
     (device,) = (d for d in snapconv.load(capture).devices if len(d.allocations.addr))
     table = device.allocations
     most: Bytes = {}
-    (first_batch, *_) = sorted(table.alloc_event[device.rows(snapconv.Category.INPUT)])
+    first_forward = table.alloc_event[device.rows(snapconv.Category.ACTIVATION)].min()
     for category in snapconv.Category:
         rows = device.rows(category)
         events = np.zeros(device.n_events + 2, np.int64)
         np.add.at(events, table.alloc_event[rows] + 1, table.requested_bytes[rows])
         freed = rows[table.freed_event[rows] >= 0]
         np.subtract.at(events, table.freed_event[freed] + 1, table.requested_bytes[freed])
-        begin = first_batch if category.label in COUNTED else 0
+        begin = first_forward if category.label in COUNTED else 0
         most[category.label] = int(events.cumsum()[begin:].max())
     return most
 
