@@ -84,7 +84,7 @@ class Tracker:
                 RuntimeError("Cannot re-initialize CUDA in forked subprocess.")
             )
         placement = self.placements.of(tensor)
-        source = placement and placement.device
+        source = None if placement is None else placement.device
         with self.choice.during(target=device):
             copy = torch.ops.aten._to_copy.default(tensor, **options)
         is_plain = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
