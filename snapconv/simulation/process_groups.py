@@ -178,12 +178,12 @@ def _patch_pipelines(patches: Patches) -> None:
 def _patch_agreement(patches: Patches) -> None:
     """Let a rank agree with rank 0 about numbers: it has a placeholder where those arrive."""
 
-    def own(numbers: list[int]) -> list[int]:
+    def agreed(numbers: list[int]) -> list[int]:
         return numbers
 
     module = sys.modules[_AGREEMENT]
     for name in ("assert_lst_len_same_as_other_ranks", "get_lst_from_rank0"):
-        patches.set_existing(module, name, own)
+        patches.set_existing(module, name, agreed)
 
 
 def _objects_sent(tracker: Tracker, real: Any, *args: Any, **kwargs: Any) -> Any:

@@ -3,8 +3,8 @@
     python scripts/bench/sharded/guide.py [NUMBER ...]
 
 llama.py lies in an empty folder as the guide's train.py. Every command, or those of these numbers,
-is run there in the guide's order, and what it prints is compared with the block of text behind it,
-where there is one. Prints the difference, and ends with 1 where there is any or a command fails.
+is run there in the guide's order, and what it prints first is compared with the block of text behind
+it, where there is one. Prints the difference, and ends with 1 where there is any or a command fails.
 The last command compares with a capture of real cards: the recorded rank's own takes its place.
 """
 
@@ -54,7 +54,9 @@ def main() -> int:
                 command, cwd=folder, env=environment, capture_output=True, text=True, check=False
             )
             print(f"{line}: {done.returncode}", flush=True)
-            lines = difflib.unified_diff(shown.splitlines(), done.stdout.splitlines(), lineterm="")
+            expected = shown.splitlines()
+            printed = done.stdout.splitlines()[: len(expected)]
+            lines = difflib.unified_diff(expected, printed, lineterm="")
             difference = "\n".join(lines) if shown else ""
             if done.returncode or difference:
                 is_equal = False

@@ -1,5 +1,6 @@
 """Train a small model as the ranks of a library's job: ``python ranks.py KIND``."""
 
+import importlib
 import sys
 
 import torch
@@ -96,8 +97,7 @@ def trainer(**options):
 
 
 def deepspeed(stage):
-    import deepspeed
-
+    deepspeed = importlib.import_module("deepspeed")
     model = Model()
     settings = {
         "train_micro_batch_size_per_gpu": BATCH,
