@@ -140,7 +140,7 @@ def _fault_sentence(faults: Sequence[Finding]) -> str:
     size = f"{format_bytes(first.held_bytes)} {moment}"
     if not first.held_bytes:
         size = f"saves {format_bytes(first.saved_bytes)} with others: snapconv advise"
-    further = f" ({n_more} more: snapconv advise)" if n_more else ""
+    further = f" ({counted(n_more, 'more fault')}: snapconv advise)" if n_more else ""
     certainty = "" if first.is_certain else "likely "
     fault = first.what.removesuffix(".")
     return f"{certainty}fault: {fault} ({size}). {first.how[0]}{further}"

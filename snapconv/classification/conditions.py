@@ -544,14 +544,35 @@ def _casts_by_place(
     is_first = is_before & ~is_behind & np.append(~is_before[1:], True)
     line = _lines_of_layers(features)
     marked = np.zeros(len(casts), bool)
+    weight_lines = []
     for first in grouped(rows_of(is_first), line, min_rows=_LEAST_IN_PLACE):
-        position = _place_of_weight(casts[first], casts[first + 1])
+        second = first + 1
+        position = _place_of_weight(casts[first], casts[second])
+        if position is None and features.has_cpp:
+            position = _place_of_halves(features.sizes, is_half, first)
         if position is not None:
-            is_equal = features.sizes[first] == features.sizes[first + 1]
-            marked[first[is_equal] + position] = True
+            weight_lines.append(int(line[first[0]]))
+            is_open = is_half[first + position] & ~casts[second - position]
+            marked[first[is_open] + position] = True
+    is_of_weights = is_among(line, np.array(weight_lines, line.dtype))
     for alone in grouped(rows_of(may_be_cast & ~is_before & ~is_behind), line):
-        marked[alone] = casts[alone].sum() >= _LEAST_IN_PLACE and is_half[alone].all()
+        has_weights = is_of_weights[alone[0]] or casts[alone].sum() >= _LEAST_IN_PLACE
+        marked[alone] = has_weights and is_half[alone].all()
     return marked
+
+
+def _place_of_halves(
+    sizes: Int64Column, is_half: BoolColumn, first: Int64Column
+) -> int | None:
+    """Return which of two casts alone is half as large as a weight, in pairs of several sizes."""
+    halves = [
+        first[is_half[first] & ~is_half[first + 1]],
+        first[is_half[first + 1] & ~is_half[first]],
+    ]
+    n_sizes = [len(distinct(sizes[rows + place])) for place, rows in enumerate(halves)]
+    if max(n_sizes) < _LEAST_SIZES or min(n_sizes):
+        return None
+    return int(n_sizes[1] > 0)
 
 
 def _lines_of_layers(features: Features) -> Int32Column:

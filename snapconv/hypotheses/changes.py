@@ -182,7 +182,8 @@ class Demand:
     def _peak(self, event: int, n_bytes: int) -> Peak:
         phase = Phase.UNKNOWN
         if event >= 0:
-            phase = Phase(int(self.analysis.phases.phase[event]))
+            # What lies between the parts of a forward may be outside of it.
+            phase = Phase(int(self.analysis.phases.certain[event]))
         return Peak(event, n_bytes, _PHASES[phase])
 
     def line_at(self, event: int) -> SourceLine | None:
@@ -192,11 +193,13 @@ class Demand:
 
     def place_of(self, peak: Peak) -> str:
         """Say where a peak is reached: at a line, in an iteration, or at an event."""
+        if peak.event < 0:
+            return "before the first event"
         line = self.line_at(peak.event)
         if line:
             return f"at {line.place}"
         phases = self.analysis.phases
-        if peak.event >= 0 and phases.n_iterations:
+        if phases.n_iterations:
             return f"in iteration {int(phases.iteration[peak.event])}"
         return f"at event {peak.event}"
 

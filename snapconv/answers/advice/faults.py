@@ -38,7 +38,7 @@ from snapconv.stacks.project_lines import SourceLine
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.units import format_bytes, optional
 
-_CALLS_OF_BEFORE = "this call and the calls before the trace (their graph is still alive)"
+_CALLS_OF_BEFORE = "this call, and the one before the trace, whose graph is still alive"
 # Lines whose operations left two results each, such as a norm its statistics: so many show a graph.
 _LEAST_OF_TWO = 3
 
@@ -247,6 +247,8 @@ def _begins_of_taken_over(
     return begins
 
 
+# So many graphs that were freed without a backward show that the next is, too.
+_LEAST_FREED = 2
 # Forwards whose graphs are in use together: two may be one forward and its replacement.
 _LEAST_GRAPHS = 3
 
@@ -269,8 +271,9 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     is_freed_with_graph = is_among(calls.burst, calls.burst[graph_rows])
     companions = rows_of(_is_companion(evidence, unused) & is_freed_with_graph)
     rows = np.concatenate((graph_rows, companions))
-    # What the same call left before was freed without a backward.
-    is_over = features.is_freed[rows].any()
+    # Of a single graph that was freed a backward does not tell about the one that is in use.
+    n_freed = sum(bool(features.is_freed[graph].all()) for graph in graphs)
+    is_over = features.is_freed[graph_rows].all() or n_freed >= _LEAST_FREED
     yield evidence.finding(
         freed_from(analysis, rows, ends_without_graph(calls, analysis, rows)),
         live_rows,

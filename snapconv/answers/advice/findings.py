@@ -139,7 +139,7 @@ KINDS = (
     ),
     Kind(
         slug="unused-graph",
-        what="{where} keeps activations for a backward that never comes.",
+        what="{where} keeps a graph for a backward that never comes.",
         how=("Put `with torch.no_grad():` (or torch.inference_mode()) around {calls}.",),
         detect=unused_graphs,
         estimated="without the graph, a value is assumed freed one operation after its last use",
@@ -181,7 +181,7 @@ KINDS = (
     ),
     Kind(
         slug="open-graph",
-        what="{where} keeps activations for a backward, and none comes before the trace ends.",
+        what="{where} keeps a graph for a backward, and none comes before the trace ends.",
         how=(
             (
                 "If none comes later either, put `with torch.no_grad():` (or "

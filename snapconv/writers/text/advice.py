@@ -123,17 +123,20 @@ def _saving_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
     if finding.needs_another_moment:
         yield "holds", f"{format_bytes(finding.held_bytes)} at the peak; {next_peak}"
     if alone:
-        yield "saves", f"{format_bytes(alone)}{about}: {_peaks(advice, peak)}"
+        peaks = _peaks(advice, peak, finding.next_place)
+        yield "saves", f"{format_bytes(alone)}{about}: {peaks}"
     if alone < finding.saved_bytes:
         beside = f"{saved} with the other changes{about}"
         reason = "" if finding.needs_another_moment else f" ({next_peak})"
         yield ("", beside) if alone else ("saves", f"nothing alone{reason}; {beside}")
 
 
-def _peaks(advice: Advice, after: Peak) -> str:
-    new_phase = optional("; the new peak is in {}", _PASSES.get(after.phase, after.phase))
+def _peaks(advice: Advice, after: Peak, place: str = "") -> str:
+    """Say how the peak changes, and in which phase the new one is, or else at which place."""
+    phase = optional("in {}", _PASSES.get(after.phase, after.phase))
+    moment = optional("; the new peak is {}", phase or place)
     before = advice.peak.n_bytes
-    return f"{change_shown(before, after.n_bytes, like=before)}{new_phase}"
+    return f"{change_shown(before, after.n_bytes, like=before)}{moment}"
 
 
 def _goal_lines(advice: Advice, goal: int, file: str, cached: int) -> Iterator[str]:

@@ -125,10 +125,13 @@ def test_in_training_the_graph_keeps_the_copies_too_so_that_nothing_is_saved(cpp
     )
 
 
-def trained(before, sizes_of_casts, *, weights=(10 * MIB, 8 * MIB, 12 * MIB), product=()):
+def trained(
+    before, sizes_of_casts, *, weights=(10 * MIB, 8 * MIB, 12 * MIB), product=(), norms=(8,)
+):
     """Each layer norms what it gets, casts, and multiplies; a graph keeps all up to backward.
 
-    ``product``: the frames of the line that multiplies, if all layers have the same.
+    ``product``: the frames of the line that multiplies, if all layers have the same. ``norms``:
+    MiB of the norms, in turn.
     """
     trace = TraceBuilder()
     if before:
@@ -142,7 +145,7 @@ def trained(before, sizes_of_casts, *, weights=(10 * MIB, 8 * MIB, 12 * MIB), pr
         norm = [frame("at::_ops::native_layer_norm::call()", "??", 0), *stack]
         result = [frame("at::_ops::bmm::call()", "??", 0), *product, *stack]
         for size, frames in (
-            (8 * MIB, norm),
+            (norms[number % len(norms)] * MIB, norm),
             *((one, [CAST, *product, *stack]) for one in casts),
             (MIB, result),
         ):
@@ -211,6 +214,20 @@ def test_where_a_line_passes_its_weight_tells_which_of_two_equal_casts_is_the_we
     (advice,) = snapconv.load(trace.write(tmp_path / "s.pickle")).advise()
     known = 5 + 6 + 7 if sizes else 0
     assert advice.contents["weight"] == sum(weights) + (known + copies) * MIB
+
+
+@pytest.mark.parametrize(
+    ("second", "copies"), [((5, 6), 5 + 6), ((5, 5), 0)], ids=["two sizes", "one size"]
+)
+def test_where_every_half_of_a_weight_may_be_of_a_result_pairs_of_several_sizes_tell(
+    second, copies, tmp_path
+):
+    """The line casts an input of 3 MiB, which is no half of a weight, and then the weight."""
+    weights = [size * MIB for size in (10, 10, 12, 12)]
+    casts = [(3 * MIB, size * MIB) for size in second * 2]
+    trace = trained(0, casts, weights=weights, product=EINSUM, norms=(10, 12))
+    (advice,) = snapconv.load(trace.write(tmp_path / "s.pickle")).advise()
+    assert advice.contents["weight"] == sum(weights) + 2 * copies * MIB
 
 
 @pytest.mark.parametrize(("weights", "n_bytes"), [(WEIGHTS[:2], 18 * MIB), (WEIGHTS, 45 * MIB)])
