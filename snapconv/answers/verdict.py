@@ -30,7 +30,7 @@ from snapconv.classification.categories import ABOUT, Category
 from snapconv.columns import BoolColumn
 from snapconv.replay.history_verdict import Verdict
 from snapconv.replay.memory_layout import layout_at
-from snapconv.units import Device, curve_bytes, format_bytes, optional
+from snapconv.units import Device, counted, curve_bytes, format_bytes, optional
 
 # On a device that is as full as this, memory that is never used comes first.
 _NEARLY_FULL = 0.9
