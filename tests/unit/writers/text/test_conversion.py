@@ -140,7 +140,7 @@ def test_what_is_likely_stands_behind_its_sum_and_what_is_one_of_two_has_a_row()
         "  weight                           4.00 KiB   50.0 %        4 allocations, likely",
         (
             "  gradient                         2.00 KiB   25.0 %        2 allocations, 1.00 KiB of "
-            "it likely"
+            "it only likely"
         ),
         "  gradient or optimizer state         512 B    6.2 %        1 allocation",
     ]
