@@ -5,6 +5,7 @@ The role of code is a condition too: ``made_through(...)``, ``freed_through(...)
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -543,21 +544,30 @@ def _casts_by_place(
     is_behind = np.append(False, is_before[:-1])
     is_first = is_before & ~is_behind & np.append(~is_before[1:], True)
     line = _lines_of_layers(features)
-    marked = np.zeros(len(casts), bool)
-    weight_lines = []
-    for first in grouped(rows_of(is_first), line, min_rows=_LEAST_IN_PLACE):
-        second = first + 1
-        position = _place_of_weight(casts[first], casts[second])
-        if position is None and features.has_cpp:
-            position = _place_of_halves(features.sizes, is_half, first)
-        if position is not None:
-            weight_lines.append(int(line[first[0]]))
-            is_open = is_half[first + position] & ~casts[second - position]
-            marked[first[is_open] + position] = True
-    is_of_weights = is_among(line, np.array(weight_lines, line.dtype))
+    marked = _weights_of_pairs(casts, is_half, grouped(rows_of(is_first), line), features)
+    is_of_weights = is_among(line, distinct(line[marked]))
     for alone in grouped(rows_of(may_be_cast & ~is_before & ~is_behind), line):
         has_weights = is_of_weights[alone[0]] or casts[alone].sum() >= _LEAST_IN_PLACE
         marked[alone] = has_weights and is_half[alone].all()
+    return marked
+
+
+def _weights_of_pairs(
+    casts: BoolColumn,
+    is_half: BoolColumn,
+    first_of_lines: Sequence[Int64Column],
+    features: Features,
+) -> BoolColumn:
+    """Mark of each two casts the weight's, where the pairs of their line show its place."""
+    marked = np.zeros(len(casts), bool)
+    for first in first_of_lines:
+        position = _place_of_weight(casts[first], casts[first + 1])
+        if position is None and features.has_cpp:
+            position = _place_of_halves(features.sizes, is_half, first)
+        if position is not None:
+            rows = first + position
+            other_rows = first + (1 - position)
+            marked[rows[is_half[rows] & ~casts[other_rows]]] = True
     return marked
 
 
@@ -565,14 +575,12 @@ def _place_of_halves(
     sizes: Int64Column, is_half: BoolColumn, first: Int64Column
 ) -> int | None:
     """Return which of two casts alone is half as large as a weight, in pairs of several sizes."""
-    halves = [
-        first[is_half[first] & ~is_half[first + 1]],
-        first[is_half[first + 1] & ~is_half[first]],
-    ]
-    n_sizes = [len(distinct(sizes[rows + place])) for place, rows in enumerate(halves)]
-    if max(n_sizes) < _LEAST_SIZES or min(n_sizes):
+    second = first + 1
+    n_first = len(distinct(sizes[first[is_half[first] & ~is_half[second]]]))
+    n_second = len(distinct(sizes[second[is_half[second] & ~is_half[first]]]))
+    if max(n_first, n_second) < _LEAST_SIZES or min(n_first, n_second):
         return None
-    return int(n_sizes[1] > 0)
+    return int(n_second > 0)
 
 
 def _lines_of_layers(features: Features) -> Int32Column:

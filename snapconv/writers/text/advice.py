@@ -131,10 +131,10 @@ def _saving_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
         yield ("", beside) if alone else ("saves", f"nothing alone{reason}; {beside}")
 
 
-def _peaks(advice: Advice, after: Peak, place: str = "") -> str:
-    """Say how the peak changes, and in which phase the new one is, or else at which place."""
+def _peaks(advice: Advice, after: Peak, location: str = "") -> str:
+    """Say how the peak changes, and in which phase the new one is, or else where."""
     phase = optional("in {}", _PASSES.get(after.phase, after.phase))
-    moment = optional("; the new peak is {}", phase or place)
+    moment = optional("; the new peak is {}", phase or location)
     before = advice.peak.n_bytes
     return f"{change_shown(before, after.n_bytes, like=before)}{moment}"
 
