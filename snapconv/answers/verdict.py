@@ -137,7 +137,8 @@ def _fault_sentence(faults: Sequence[Finding]) -> str:
     first = faults[0]
     n_more = len(faults) - 1
     moment = "at the peak" if first.reserved_bytes is None else "of reserved memory"
-    size = f"{format_bytes(first.held_bytes)} {moment}"
+    about = "about " if first.estimated else ""
+    size = f"frees {about}{format_bytes(first.held_bytes)} {moment}"
     if not first.held_bytes:
         size = f"saves {format_bytes(first.saved_bytes)} with others: snapconv advise"
     further = f" ({counted(n_more, 'more fault')}: snapconv advise)" if n_more else ""

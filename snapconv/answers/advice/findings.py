@@ -140,7 +140,7 @@ KINDS = (
     Kind(
         slug="unused-graph",
         what="{where} keeps a graph for a backward that never comes.",
-        how=("Put `with torch.no_grad():` (or torch.inference_mode()) around {calls}.",),
+        how=("Put `with torch.no_grad():` around {calls}.",),
         detect=unused_graphs,
         estimated="without the graph, a value is assumed freed one operation after its last use",
     ),
@@ -182,12 +182,7 @@ KINDS = (
     Kind(
         slug="open-graph",
         what="{where} keeps a graph for a backward, and none comes before the trace ends.",
-        how=(
-            (
-                "If none comes later either, put `with torch.no_grad():` (or "
-                "torch.inference_mode()) around this call."
-            ),
-        ),
+        how=("If none comes later either, put `with torch.no_grad():` around this call.",),
         costs="nothing where no backward follows",
         is_free=True,
         detect=open_graphs,
