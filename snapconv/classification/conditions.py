@@ -434,8 +434,9 @@ def joined_from_samples(decided: Decided) -> BoolColumn:
 def _as_many_times_as_weights(decided: Decided, rows: BoolColumn) -> BoolColumn:
     """Find those of the rows that are n times as large as a weight, for an n of a whole batch.
 
-    An n counts if sizes of the rows are n times as large as half of the sizes of weights: any two
-    sizes may be multiples by chance, most of all those of powers of two.
+    An n counts if sizes of the rows are n times as large as half of the sizes of weights, and more
+    of them than are as large as weights, as copies are: any two sizes may be multiples by chance,
+    most of all those of powers of two.
     """
     features = decided.features
     sizes = distinct(features.sizes[rows])
@@ -444,7 +445,8 @@ def _as_many_times_as_weights(decided: Decided, rows: BoolColumn) -> BoolColumn:
     n_sizes: Counter[int] = Counter()
     for weight_bytes in weight_sizes:
         n_sizes.update(_times(sizes, weight_bytes)[1].tolist())
-    least_sizes = max(_LEAST_SIZES, len(weight_sizes) / 2)
+    n_equal = int(is_among(sizes, weight_sizes).sum())
+    least_sizes = max(_LEAST_SIZES, len(weight_sizes) / 2, n_equal + 1)
     common = [n for n, count in n_sizes.items() if count >= least_sizes]
     has_common = np.zeros(len(sizes), np.bool_)
     for weight_bytes in weight_sizes:
