@@ -75,7 +75,7 @@ def test_a_command_takes_its_words_without_loading_pydantic():
     ("command", "most"),
     [
         (("info", "{fixture}"), 64),
-        (("to-sqlite", "{fixture}", "-o", "{output}"), 108),
+        (("to-sqlite", "{fixture}", "-o", "{output}"), 110),
     ],
     ids=["info", "to-sqlite"],
 )
