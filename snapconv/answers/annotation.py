@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from snapconv.analysis import DeviceAnalysis
-from snapconv.answers.advice.findings import Finding, quick_findings
+from snapconv.answers.advice.findings import Finding, advise
 from snapconv.answers.moments import FoundMoment
 from snapconv.answers.peak import NOTHING, sums_by_name
 from snapconv.classification.categories import Category
@@ -154,7 +154,7 @@ def annotate(
     ``includes_callers`` adds the lines that only call others that allocate, without bytes.
     """
     live = analysis.allocations.live_at(moment.event)
-    findings = quick_findings(analysis)
+    findings = advise(analysis).findings
     callers = _project_lines(analysis) if includes_callers else ()
     lines = _lines_by_file(analysis, live, findings, callers)
     recorded_paths = _recorded_paths(analysis)

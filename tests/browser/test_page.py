@@ -100,6 +100,8 @@ def test_the_head_has_the_verdict_of_the_command_line_and_its_causes_lead_to_the
     assert categories == {found.causes[0].category}
     lines = set(browser.texts(".live-table .c-where")) - {"Line"}
     assert lines == {f"{found.causes[0].line.place} in {found.causes[0].line.function}"}
+    top = browser.run("return document.querySelector('.live-table').getBoundingClientRect().top")
+    assert 0 <= top < browser.run("return innerHeight")
 
 
 def test_the_head_has_the_findings_of_advise_which_open_to_what_to_do(browser, page_of):

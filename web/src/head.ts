@@ -69,13 +69,19 @@ function changeFigure(app: App): HTMLElement | null {
   return figure("Change of the peak", `${sign}${formatBytes(Math.abs(now - old))}`, `from ${formatBytes(old)} to ${formatBytes(now)}`);
 }
 
+/** Show allocations in the table, which may be below the window. */
+function showAllocations(app: App, query: string): void {
+  app.update({ tab: "live", focus: [], query });
+  document.querySelector('[role="tablist"]')?.scrollIntoView({ block: "start" });
+}
+
 /** What matters most, and the lines that hold most; a click on one shows its allocations. */
 function verdict(app: App, device: Device): HTMLElement | null {
   const { about, sentence, moment, causes } = device.facts.verdict;
   if (!causes.length && about === "peak") return null;
   const rows = causes.map(([bytes, category, line, purpose]) => {
     const place = /^(.*:\d+) in /.exec(line)?.[1] ?? "";
-    const show = () => app.update({ tab: "live", focus: [], query: `${place} ${category}`.trim() });
+    const show = () => showAllocations(app, `${place} ${category}`.trim());
     return el("li", {}, el("span", { class: "cause-bytes", text: formatBytes(bytes) }), swatch(css(colorOf(category))), button(`${purpose}, ${line}`, "Show its allocations", show, "link"), sourceLink(app, line, "source"));
   });
   return el(
@@ -90,7 +96,7 @@ function verdict(app: App, device: Device): HTMLElement | null {
 /** What to change in the program: each opens to what it saves, how, and when it would be wrong. */
 function advice(app: App, device: Device): HTMLElement | null {
   const found = device.facts.advice.map(({ what, bytes, line, rows }) => {
-    const show = () => app.update({ tab: "live", focus: [], query: line });
+    const show = () => showAllocations(app, line);
     return el(
       "details",
       {},
