@@ -142,9 +142,8 @@ def _fault_sentence(faults: Sequence[Finding]) -> str:
     if not first.held_bytes:
         size = f"saves {format_bytes(first.saved_bytes)} with others: snapconv advise"
     further = f" ({counted(n_more, 'more fault')}: snapconv advise)" if n_more else ""
-    certainty = "" if first.is_certain else "likely "
     fault = first.what.removesuffix(".")
-    return f"{certainty}fault: {fault} ({size}). {first.how[0]}{further}"
+    return f"{first.heading}: {fault} ({size}). {first.how[0]}{further}"
 
 
 def _waiting(analysis: DeviceAnalysis, about: str) -> BoolColumn | None:

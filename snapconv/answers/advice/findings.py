@@ -458,6 +458,13 @@ class Finding:
     reserved_bytes: int | None = None
 
     @property
+    def heading(self) -> str:
+        """Its sort in the words of every text."""
+        if self.sort == FAULT:
+            return "fault" if self.is_certain else "likely fault"
+        return "no cost" if self.sort == FREE else self.sort
+
+    @property
     def needs_another_moment(self) -> bool:
         """Whether another moment needs nearly as much: most of what is held is not saved."""
         return self.saved_bytes < self.held_bytes / 2

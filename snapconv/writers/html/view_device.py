@@ -222,7 +222,7 @@ def _advice(analysis: DeviceAnalysis) -> Iterator[dict[str, object]]:
     advice = advise(analysis, goal_bytes=goal_of(analysis, capacity=None, save=None))
     for finding in advice.findings:
         yield {
-            "what": f"{finding.sort}: {finding.what}",
+            "what": f"{finding.heading}: {finding.what}",
             "bytes": finding.saved_bytes,
             "line": finding.line.place if finding.line else "",
             "rows": list(finding_rows(finding, advice)),

@@ -12,7 +12,6 @@ from snapconv.units import counted, device_kind, device_name, format_bytes, opti
 from snapconv.writers.text.size_rows import change_shown, next_line
 
 _N_CATEGORIES = 4
-_SORTS = {FAULT: "fault", FREE: "no cost", TRADE: "trade"}
 _PASSES = {"forward": "the forward pass", "backward": "the backward pass"}
 # Other settings may help where so large a share of the peak is reserved beyond it.
 _MUCH_CACHED = 0.05
@@ -29,7 +28,7 @@ def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterat
         yield f"  {advice.unknown}"
         return
     for number, finding in enumerate(advice.findings, 1):
-        yield f"  {number}. {_SORTS[finding.sort]}: {finding.what}"
+        yield f"  {number}. {finding.heading}: {finding.what}"
         for title, text in finding_rows(finding, advice):
             yield f"     {title:<10} {text}"
     if len(advice.findings) > 1 and advice.together.n_bytes < advice.peak.n_bytes:

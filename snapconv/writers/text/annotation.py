@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from snapconv.answers.advice.evidence import FAULT
 from snapconv.answers.annotation import (
     AnnotatedLine,
     Annotation,
@@ -67,9 +66,7 @@ def head_lines(annotation: Annotation) -> Iterator[str]:
     yield f"{device}  {total} live at {annotation.moment}{event}: {', '.join(parts) or 'nothing'}"
     for number, finding in enumerate(annotation.findings, 1):
         saved = format_bytes(finding.saved_bytes)
-        likely = "" if finding.is_certain else "likely "
-        sort = f"{likely}fault" if finding.sort == FAULT else "no cost"
-        yield f"  [{number}] {sort}: {finding.what} Saves {saved}. {finding.how[0]}"
+        yield f"  [{number}] {finding.heading}: {finding.what} Saves {saved}. {finding.how[0]}"
     yield from _caller_lines(annotation.callers)
     yield from _source_lines(annotation)
 
