@@ -136,11 +136,12 @@ def _fault_sentence(faults: Sequence[Finding]) -> str:
     """Say what the first fault holds and how to repair it, and how many others there are."""
     first = faults[0]
     n_more = len(faults) - 1
-    moment = "at the peak" if first.reserved_bytes is None else "of reserved memory"
-    about = "about " if first.estimated else ""
-    size = f"frees {about}{format_bytes(first.held_bytes)} {moment}"
-    if not first.held_bytes:
-        size = f"saves {format_bytes(first.saved_bytes)} with others: snapconv advise"
+    moment = "" if first.reserved_bytes is None else " of reserved memory"
+    size = f"saves about {format_bytes(first.saved_bytes)}{moment}"
+    if first.needs_another_moment:
+        size = f"holds {format_bytes(first.held_bytes)} at the peak"
+    elif not first.held_bytes:
+        size = f"{size} with others: snapconv advise"
     further = f" ({counted(n_more, 'more fault')}: snapconv advise)" if n_more else ""
     fault = first.what.removesuffix(".")
     return f"{first.heading}: {fault} ({size}). {first.how[0]}{further}"

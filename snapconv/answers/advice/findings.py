@@ -113,7 +113,7 @@ KINDS = (
         what="The old {thing} is still alive while {maker} makes the next one.",
         how=(
             "{when}`del` the name that has it{held} before {maker} runs.",
-            "In a loop, a function for the body does the same: each return drops its local names.",
+            "In a loop, a function for the body frees it too, with its other local names.",
         ),
         detect=previous_kept,
     ),
@@ -287,7 +287,7 @@ KINDS = (
     ),
     Kind(
         slug="attention",
-        what="Attention ({line}{caller}) stores its scores: {number} tensors at the peak.",
+        what="Attention ({line}{caller}) keeps {number} tensors with an element for each score.",
         how=("{how}", "{or_how}"),
         costs="no time; the attention weights are no longer an output",
         is_free=True,

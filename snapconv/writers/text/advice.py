@@ -32,7 +32,9 @@ def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterat
         for title, text in finding_rows(finding, advice):
             yield f"     {title:<10} {text}"
     if len(advice.findings) > 1 and advice.together.n_bytes < advice.peak.n_bytes:
-        yield f"  all together  {_peaks(advice, advice.together)}"
+        is_one = advice.together.n_bytes == min(one.peak.n_bytes for one in advice.findings)
+        also = ", as the largest alone" if is_one else ""
+        yield f"  all together  {_peaks(advice, advice.together)}{also}"
     yield from _setting_lines(advice)
     if growing:
         yield f"  may be a fault: {growing}"

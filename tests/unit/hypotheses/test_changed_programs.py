@@ -214,12 +214,12 @@ def test_a_finding_has_the_peak_of_the_program_without_the_fault():
 
 
 def test_the_verdict_names_a_fault_with_what_it_holds_and_its_remedy():
-    """What it saves takes a longer look: the other outputs are as high."""
+    """What it saves to the byte takes a longer look: the other outputs are as high."""
     found = find_verdict(outputs())
     (line,) = found.also
     assert line == (
         "likely fault: The old output is still alive while train.py:9 makes the next one "
-        "(frees 4.00 MiB at the peak). `del` the name that has it before train.py:9 runs."
+        "(saves about 4.00 MiB). `del` the name that has it before train.py:9 runs."
     )
     assert found.command == "advise"
     assert list(found.faults.values()) == [4 * MIB]
