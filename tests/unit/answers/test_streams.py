@@ -233,18 +233,18 @@ def test_every_output_has_the_finding(tmp_path, capsys):
     what = "The cache of stream 7 lies empty after its last use at train.py:12"
     assert main(["advise", str(path)]) == 0
     text = capsys.readouterr().out
-    assert f"  1. fault: {what}.\n" in text
+    assert f"  1. likely fault: {what}.\n" in text
     assert "saves      108.00 MiB of reserved memory: 236.00 MiB → 128.00 MiB" in text
     assert main(["advise", str(path), "--json"]) == 0
     (finding,) = json.loads(capsys.readouterr().out)["devices"][0]["findings"]
     assert (finding["kind"], finding["reserved_bytes"]) == ("idle-cache", 128 * MIB)
     analysis = snapconv.load(path).devices[0]
     assert any(
-        f"{what} (108.00 MiB of reserved memory)" in sentence
+        f"{what} (saves about 108.00 MiB of reserved memory)" in sentence
         for sentence in find_verdict(analysis).also
     )
     (advice,) = view_device(analysis).facts["advice"]
-    assert (advice["what"], advice["bytes"]) == (f"fault: {what}.", 108 * MIB)
+    assert (advice["what"], advice["bytes"]) == (f"likely fault: {what}.", 108 * MIB)
 
 
 def test_one_stream_sets_no_variable_and_warns_of_none(capsys):

@@ -41,7 +41,7 @@ def test_a_fault_is_in_the_text_the_json_and_the_page(snapconv, folder, name):
     assert not device["findings"][0]["is_certain"]
     page = folder / f"{name}.html"
     snapconv("view", path, "-o", page)
-    assert page_values(page)["devices"][0]["advice"][0]["what"] == f"fault: {sentence}."
+    assert page_values(page)["devices"][0]["advice"][0]["what"] == f"likely fault: {sentence}."
 
 
 def test_growth_names_reference_cycles_in_text_and_json(snapconv, folder):
