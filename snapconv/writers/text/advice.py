@@ -32,9 +32,7 @@ def advice_lines(advice: Advice, file: str, cached: int, growing: str) -> Iterat
         for title, text in finding_rows(finding, advice):
             yield f"     {title:<10} {text}"
     if len(advice.findings) > 1 and advice.together.n_bytes < advice.peak.n_bytes:
-        is_one = advice.together.n_bytes == min(one.peak.n_bytes for one in advice.findings)
-        also = ", as the largest alone" if is_one else ""
-        yield f"  all together  {_peaks(advice, advice.together)}{also}"
+        yield f"  all together  {_together(advice)}"
     yield from _setting_lines(advice)
     if growing:
         yield f"  may be a fault: {growing}"
@@ -130,6 +128,12 @@ def _saving_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
         beside = f"{saved} with the other changes{about}"
         reason = "" if finding.needs_another_moment else f" ({next_peak})"
         yield ("", beside) if alone else ("saves", f"nothing alone{reason}; {beside}")
+
+
+def _together(advice: Advice) -> str:
+    """Say what all changes save, and whether one of them alone saves as much."""
+    is_one = advice.together.n_bytes == min(one.peak.n_bytes for one in advice.findings)
+    return f"{_peaks(advice, advice.together)}{', as the largest alone' if is_one else ''}"
 
 
 def _peaks(advice: Advice, after: Peak, location: str = "") -> str:
