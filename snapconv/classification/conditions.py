@@ -49,6 +49,8 @@ _MOST_ITERATIONS = 2
 # Gradients of single samples are n times as large as their weights, for one n of all the weights:
 # so many sizes, and half of all, must show the same n.
 _LEAST_SIZES = 2
+# What is twice as large as a parameter has so many halves of its size.
+_HALVES_OF_TWICE = 4
 # Models have some tens of sizes of weights; hostile files have any number.
 _MOST_WEIGHT_SIZES = 600
 # Where no frames show autocast, its casts have so many sizes at least: two sizes were seen that
@@ -104,7 +106,14 @@ def made_for_every_parameter(decided: Decided) -> BoolColumn:
 
     The parameters are of several sizes. The blocks are as large as they, half as large or twice.
     """
-    return decided.shared(parameters.made_for_every_parameter)
+    return decided.shared(parameters.halves_of_every_parameter) > 0
+
+
+@Condition
+def twice_as_large(decided: Decided) -> BoolColumn:
+    """Made by a line that makes one block for every parameter, twice as large as it."""
+    halves = decided.shared(parameters.halves_of_every_parameter)
+    return has_code(halves, _HALVES_OF_TWICE)
 
 
 @feature_condition

@@ -76,6 +76,7 @@ from snapconv.classification.conditions import (
     size_of_weight,
     surely_saves,
     trains,
+    twice_as_large,
     used_in_another_backward,
     used_in_backward,
     used_in_forward,
@@ -636,6 +637,17 @@ LATER = (
         infers & built_in_pairs & ~may_be_parameter,
         BY_SIZES,
         probability=0.85,
+    ),
+    Fact(
+        WEIGHT,
+        Reason(
+            "full-precision-of-every-parameter",
+            "one for every parameter in full precision, made before the first backward and kept, "
+            "and states are as large: the weights that the optimizer works on",
+        ),
+        twice_as_large & precedes_first_backward & is_live_at_dump & size_of_new_state,
+        BY_SIZES,
+        probability=0.9,
     ),
     Fact(
         WEIGHT,

@@ -14,8 +14,8 @@ from snapconv.classification.categories import Category
 from snapconv.classification.decisions import Decided
 from snapconv.classification.features import Features, fullest_part
 from snapconv.columns import (
-    BoolColumn,
     EventColumn,
+    Int8Column,
     Int32Column,
     Int64Column,
     distinct,
@@ -343,26 +343,28 @@ def _lines_and_union(decided: Decided) -> list[Sizes]:
     return [union, *lines] if lines else []
 
 
-def made_for_every_parameter(decided: Decided) -> BoolColumn:
+def halves_of_every_parameter(decided: Decided) -> Int8Column:
     """Find what a line outside of modules makes in an iteration for every parameter.
 
-    As large as it, half or twice as large; nothing where not nearly all bytes agree, and where the
-    parameters are of one size, as any two may be equal.
+    Returns the halves of a parameter's size, 1, 2 or 4; 0 for all else, where not nearly all bytes
+    agree, and where the parameters are of one size, as any two may be equal.
     """
     features = decided.features
     parameters = decided.shared(find_parameters).sizes
-    is_made = np.zeros(len(features.alloc), bool)
+    column = np.zeros(len(features.alloc), np.int8)
     if len(parameters) < 2:
-        return is_made
-    scaled = [_scaled(parameters, halves) for halves in (1, 2, 4)]
-    expected = [(sizes, bytes_of(sizes)) for sizes in scaled]
+        return column
+    scaled = [(halves, _scaled(parameters, halves)) for halves in (1, 2, 4)]
+    expected = [(halves, sizes, bytes_of(sizes)) for halves, sizes in scaled]
     rows = rows_of((features.outside | features.preexisting_outside) & features.has_stack)
     stack = features.allocations.stack_id.astype(np.int64)
     line_id = stack * (features.phases.n_iterations + 2) + features.iteration + 1
     for line_rows in grouped(rows, line_id, min_rows=2):
         line_bytes = features.sizes[line_rows]
-        is_made[line_rows] = any(_nearly_agree(line_bytes, *sizes) for sizes in expected)
-    return is_made
+        for halves, sizes, n_bytes in expected:
+            if _nearly_agree(line_bytes, sizes, n_bytes):
+                column[line_rows] = halves
+    return column
 
 
 def _scaled(sizes: Sizes, halves: int) -> Sizes:

@@ -267,6 +267,7 @@ def test_every_fact_has_a_job_that_it_decides():
         "made-where-layers-are-built",
         "new-value-of-a-weight",
         "zeros-for-every-parameter",
+        "full-precision-of-every-parameter",
         "kept-for-a-backward-within",
         "gradient-of-every-sample",
         "made-by-accumulation",
