@@ -433,7 +433,7 @@ def several_times_weights(decided: Decided) -> BoolColumn:
 
 @Condition
 def joined_from_samples(decided: Decided) -> BoolColumn:
-    """Made by the program after a backward, and as large as weights of most sizes, as many times."""
+    """Made by the program after a backward, and as many times as large as weights of most sizes."""
     features = decided.features
     follows_backward = features.alloc > features.phases.first(Phase.BACKWARD)
     is_made = features.outside & follows_backward & ~features.is_copied_or_filled
