@@ -137,7 +137,7 @@ def _fault_sentence(faults: Sequence[Finding]) -> str:
     first = faults[0]
     n_more = len(faults) - 1
     moment = "" if first.reserved_bytes is None else " of reserved memory"
-    size = f"saves about {format_bytes(first.saved_bytes)}{moment}"
+    size = f"saves about {_rounded(first.saved_bytes)}{moment}"
     if first.needs_another_moment:
         size = f"holds {format_bytes(first.held_bytes)} at the peak"
     elif not first.held_bytes:
@@ -145,6 +145,12 @@ def _fault_sentence(faults: Sequence[Finding]) -> str:
     further = f" ({counted(n_more, 'more fault')}: snapconv advise)" if n_more else ""
     fault = first.what.removesuffix(".")
     return f"{first.heading}: {fault} ({size}). {first.how[0]}{further}"
+
+
+def _rounded(n_bytes: int) -> str:
+    """Write bytes with two digits: a replay finds the others."""
+    number, unit = format_bytes(n_bytes).split()
+    return f"{float(f'{float(number):.2g}'):g} {unit}"
 
 
 def _waiting(analysis: DeviceAnalysis, about: str) -> BoolColumn | None:

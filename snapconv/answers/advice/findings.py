@@ -76,8 +76,8 @@ _MOST_QUICK = 1 << 17
 _WITHOUT_AUTOCAST_CACHE = (
     "Pass cache_enabled=False to torch.autocast.",
     (
-        "Or keep the weights in that precision, such as by model.to(torch.bfloat16): "
-        "half of them is saved too."
+        "Or keep the weights in that precision, such as by model.to(torch.bfloat16), "
+        "which also saves half of the weights."
     ),
 )
 
@@ -287,7 +287,7 @@ KINDS = (
     ),
     Kind(
         slug="attention",
-        what="Attention ({line}{caller}) keeps {number} tensors with an element for each score.",
+        what="Attention ({line}{caller}) has {number} tensors with an element for each score in use.",
         how=("{how}", "{or_how}"),
         costs="no time; the attention weights are no longer an output",
         is_free=True,

@@ -81,7 +81,7 @@ def test_the_scores_of_a_programs_own_softmax_go_and_what_feeds_them_stays(advic
     advice = advice_on(train(layer))
     finding = finding_of(advice)
     assert finding.line.place == "model.py:12"
-    assert " keeps 4 tensors " in finding.what
+    assert " has 4 tensors " in finding.what
     assert finding.peak.n_bytes == (64 + 2 * (4 + 2 * 4 + 1 + 4 + 4)) * MIB
 
 
@@ -94,7 +94,7 @@ def test_scores_in_half_precision_are_counted_where_the_caller_made_them(advice_
         (2, einsum(15), False),
     ]
     finding = finding_of(advice_on(train(layer)))
-    assert " keeps 4 tensors " in finding.what
+    assert " has 4 tensors " in finding.what
     assert finding.peak.n_bytes == 64 * MIB
 
 
@@ -107,7 +107,7 @@ def test_values_of_half_the_size_of_the_scores_are_no_scores(advice_on):
         (8, einsum(15), False),
     ]
     finding = finding_of(advice_on(train(layer)))
-    assert " keeps 2 tensors " in finding.what
+    assert " has 2 tensors " in finding.what
 
 
 def test_a_mask_with_a_byte_for_each_score_goes_with_the_scores(advice_on):
@@ -119,7 +119,7 @@ def test_a_mask_with_a_byte_for_each_score_goes_with_the_scores(advice_on):
         (2, linear(16), True),
     ]
     finding = finding_of(advice_on(train(layer)))
-    assert " keeps 4 tensors " in finding.what
+    assert " has 4 tensors " in finding.what
     assert finding.peak.n_bytes == (64 + 2 * 2) * MIB
 
 

@@ -240,7 +240,7 @@ def test_every_output_has_the_finding(tmp_path, capsys):
     assert (finding["kind"], finding["reserved_bytes"]) == ("idle-cache", 128 * MIB)
     analysis = snapconv.load(path).devices[0]
     assert any(
-        f"{what} (saves about 108.00 MiB of reserved memory)" in sentence
+        f"{what} (saves about 110 MiB of reserved memory)" in sentence
         for sentence in find_verdict(analysis).also
     )
     (advice,) = view_device(analysis).facts["advice"]

@@ -219,7 +219,7 @@ def test_the_verdict_names_a_fault_with_what_it_holds_and_its_remedy():
     (line,) = found.also
     assert line == (
         "likely fault: The old output is still alive while train.py:9 makes the next one "
-        "(saves about 4.00 MiB). `del` the name that has it before train.py:9 runs."
+        "(saves about 4 MiB). `del` the name that has it before train.py:9 runs."
     )
     assert found.command == "advise"
     assert list(found.faults.values()) == [4 * MIB]
