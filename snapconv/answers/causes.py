@@ -124,8 +124,8 @@ def _nodes(analysis: DeviceAnalysis, rows: Int64Column) -> list[str]:
 def _backward_origin(analysis: DeviceAnalysis, rows: Int64Column, nodes: list[str]) -> str:
     """Name a backward by the nodes that allocated most of it, and by their line in the forward.
 
-    Autograd runs backward in threads of its own, which have no line of the project. What the
-    project did last need not be what is differentiated: only the nodes tell.
+    Autograd runs backward in threads of its own, which have no line of the project. The
+    project's last operation may be another than the one that is differentiated: nodes show which.
     """
     table = analysis.allocations
     bytes_by_node: Counter[str] = Counter()

@@ -3,7 +3,6 @@
 The role of code is a condition too: ``made_through(...)``, ``freed_through(...)``.
 """
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -36,7 +35,7 @@ from snapconv.columns import (
     run_starts,
 )
 from snapconv.phases.trace_phases import Phase
-from snapconv.stacks.paths import is_python
+from snapconv.stacks.paths import is_of_operations, is_python
 from snapconv.torch_knowledge.frame_patterns import CUBLAS_WORKSPACE_BYTES, Role
 
 # cuBLAS has one workspace for every handle and stream, so a job has few: more blocks of the size
@@ -535,8 +534,6 @@ def _inputs_among(
 
 # So many casts show in which place a line of the program passes its weight.
 _LEAST_IN_PLACE = 3
-# Folders whose functions are operations, and no layers of a program.
-_OPERATIONS = re.compile(r"(^|/)(torch|einops)/")
 
 
 def _casts_by_place(
@@ -625,7 +622,7 @@ def _more_than(
 
 
 def _is_of_layer(file: str) -> bool:
-    return is_python(file) and not _OPERATIONS.search(file)
+    return is_python(file) and not is_of_operations(file)
 
 
 @Condition

@@ -77,7 +77,7 @@ def _outlive_states(
     gradient_rows: Int64Column,
     state_rows: Int64Column,
 ) -> BoolColumn:
-    """Tell which rows a gradient follows, and then a state that no backward has without the row.
+    """Mark the rows that a gradient follows, and then a state that lives no longer than the row.
 
     An optimizer keeps its parameters: they are there as long as their states, but for the end of a
     function, which frees both.

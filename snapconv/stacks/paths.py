@@ -21,6 +21,8 @@ _STANDARD_LIBRARY = re.compile(
 _NOTEBOOK_CELL = re.compile(
     r"^<ipython-input|/(ipykernel_\d+/[^/]+|ipython-input-[^/]+)\.py$"
 )
+# Functions of these libraries are operations, and no layers of a model.
+_OPERATIONS = re.compile(r"(^|/)(torch|einops)/")
 _CURRENT_FOLDER = re.compile(r"^(\./)+")
 _HIDDEN = re.compile(r"(^|/)\.[^/.]")
 # Debuggers run a program from folders of their own, which no installer filled, and wrap the
@@ -123,6 +125,12 @@ def installed_part(path: str) -> str | None:
         for folder in pattern.finditer(path):
             end = max(end, folder.end())
     return path[end:] if end else None
+
+
+@cached_text
+def is_of_operations(path: str) -> bool:
+    """Return whether a path is of torch, or of a library that only calls torch's operations."""
+    return bool(_OPERATIONS.search(path))
 
 
 def is_standard_library(path: str) -> bool:

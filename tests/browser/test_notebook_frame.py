@@ -1,32 +1,24 @@
 """The frame below a cell of ``%%snapconv``, in a page as a notebook shows it: the page in it works."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("IPython", reason="IPython is not installed")
 
-from IPython.core.interactiveshell import InteractiveShell  # after the skip
-from IPython.utils.capture import capture_output
+from IPython.utils.capture import capture_output  # after the skip
 
 from snapconv.integrations.notebook import show_capture
 from tests.browser.conftest import READY
+from tests.notebook_shell import notebook_shell
 
 CAPTURE = Path(__file__).parents[2] / "fixtures" / "transformer.capture"
 
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory):
-    """A shell, of whose kind a process has one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
-        hook = sys.excepthook
-        shell = InteractiveShell.instance()
-        shell.history_manager.enabled = False
+    with notebook_shell(tmp_path_factory.mktemp("ipython")) as shell:
         yield shell
-        sys.excepthook = hook
-        InteractiveShell.clear_instance()
 
 
 @pytest.fixture

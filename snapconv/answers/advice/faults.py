@@ -271,7 +271,7 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
     is_freed_with_graph = is_among(calls.burst, calls.burst[graph_rows])
     companions = rows_of(_is_companion(evidence, unused) & is_freed_with_graph)
     rows = np.concatenate((graph_rows, companions))
-    # Of a single graph that was freed a backward does not tell about the one that is in use.
+    # Where one graph alone has been freed, a backward of the graph in use may still come.
     n_freed = sum(bool(features.is_freed[graph].all()) for graph in graphs)
     is_over = features.is_freed[graph_rows].all() or n_freed >= _LEAST_FREED
     yield evidence.finding(
@@ -286,8 +286,9 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
 def open_graphs(evidence: Evidence) -> Iterator[Detected]:
     """Find a forward's graph that is in use where the trace ends, if nothing there shows training.
 
-    Whether a backward follows no file says. Where memory ran out, the exception may have kept it
-    from coming; gradients or states, and earlier graphs that ended, are reported by others.
+    No file says whether a backward follows. Nothing is found where memory ran out, as the exception
+    may have prevented the backward, nor where gradients or states show training. Where an earlier
+    graph was freed, ``unused_graphs`` reports both.
     """
     analysis = evidence.analysis
     if analysis.ran_out or len(analysis.phases.events_of_training):

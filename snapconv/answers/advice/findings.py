@@ -287,7 +287,7 @@ KINDS = (
     ),
     Kind(
         slug="attention",
-        what="Attention ({line}{caller}) has {number} tensors with an element for each score in use.",
+        what="Attention ({line}{caller}) has {number} tensors in use, each with an element per score.",
         how=("{how}", "{or_how}"),
         costs="no time; the attention weights are no longer an output",
         is_free=True,

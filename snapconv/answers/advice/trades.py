@@ -35,6 +35,7 @@ from snapconv.hypotheses.changes import (
     smaller,
 )
 from snapconv.phases.trace_phases import Phase
+from snapconv.stacks.paths import is_of_operations
 from snapconv.torch_knowledge.frame_patterns import Role
 from snapconv.units import format_bytes, optional
 
@@ -53,8 +54,6 @@ _SMALL_SHARES = (0.2, 0.125, 0.1, 0.05)
 _NEAR = 12
 # Operations that copy queries, keys and values on their way into a product of matrices.
 _COPIES = ("matmul", "bmm", "einsum", "mul", "div")
-# Folders whose functions are operations, and no attention of a model.
-_OPERATIONS = ("/torch/", "/einops/")
 # Operations whose result is true or false for each score, such as `mask == 0`.
 _MASKS = ("eq", "ne", "ge", "gt", "le", "lt", "logical_not", "bitwise_not", "invert")
 # Words in the names of functions and files that compute x * sigmoid(x).
@@ -355,15 +354,14 @@ def _is_operation(evidence: Evidence, *names: str) -> BoolColumn:
 def _is_named(evidence: Evidence, frame: int, word: str) -> bool:
     """Return whether a function has a word in its name, or its file outside of torch has it."""
     frames = evidence.analysis.snapshot.stacks.frames
-    if word in frames.names[frame]:
+    if word in frames.names[frame].lower():
         return True
     return _is_outside_torch(evidence, frame) and word in _stem(frames.filenames[frame])
 
 
 def _is_outside_torch(evidence: Evidence, frame: int) -> bool:
     """Return whether neither torch nor a library that only calls its operations has a function."""
-    file = evidence.analysis.snapshot.stacks.frames.filenames[frame]
-    return not any(folder in file for folder in _OPERATIONS)
+    return not is_of_operations(evidence.analysis.snapshot.stacks.frames.filenames[frame])
 
 
 def _stem(file: str) -> str:
@@ -439,8 +437,8 @@ def _scores(evidence: Evidence, rows: Int64Column, is_softmax: BoolColumn) -> In
 def written_out_silu(evidence: Evidence) -> Iterator[Detected]:
     """Find sigmoids that a function named after silu makes and multiplies, kept for backward.
 
-    silu keeps its input alone (torch/csrc/autograd of torch 2.13, derivatives.yaml); a sigmoid
-    keeps its result too. Without the name it may be a gate, which multiplies another tensor.
+    silu keeps its input alone, and a sigmoid and its product keep the result too (saved tensors of
+    torch 2.13). Without the name it may be a gate, which multiplies another tensor.
     """
     is_named = np.zeros(len(evidence.sizes), bool)
     for word in _SILU:

@@ -131,9 +131,12 @@ def _saving_rows(finding: Finding, advice: Advice) -> Iterator[tuple[str, str]]:
 
 
 def _together(advice: Advice) -> str:
-    """Say what all changes save, and whether one of them alone saves as much."""
-    is_one = advice.together.n_bytes == min(one.peak.n_bytes for one in advice.findings)
-    return f"{_peaks(advice, advice.together)}{', as the largest alone' if is_one else ''}"
+    """Say what all changes save, and which of them saves as much alone."""
+    peaks = [finding.peak.n_bytes for finding in advice.findings]
+    alone = ""
+    if advice.together.n_bytes in peaks:
+        alone = f", as with {peaks.index(advice.together.n_bytes) + 1} alone"
+    return f"{_peaks(advice, advice.together)}{alone}"
 
 
 def _peaks(advice: Advice, after: Peak, location: str = "") -> str:

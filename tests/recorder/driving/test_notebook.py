@@ -10,10 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("IPython")
 
-from IPython.core.interactiveshell import InteractiveShell  # noqa: E402  # after the skips
-from IPython.utils.capture import capture_output  # noqa: E402
+from IPython.utils.capture import capture_output  # noqa: E402  # after the skips
 
 import snapconv  # noqa: E402
+from tests.notebook_shell import notebook_shell  # noqa: E402
 
 # The folder of a checkout may be called snapconv too.
 PACKAGE = Path(snapconv.__file__).parent
@@ -42,16 +42,10 @@ class Shown:
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory):
-    """One shell for all tests: it is of a kind of which a process has one, and stays to its end."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
-        hook = sys.excepthook
-        shell = InteractiveShell.instance()
-        shell.history_manager.enabled = False
+    """One shell for all tests."""
+    with notebook_shell(tmp_path_factory.mktemp("ipython")) as shell:
         assert Shown(shell, "%load_ext snapconv").result.success
         yield shell
-        sys.excepthook = hook
-        InteractiveShell.clear_instance()
 
 
 @pytest.fixture
