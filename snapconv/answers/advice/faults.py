@@ -286,12 +286,11 @@ def unused_graphs(evidence: Evidence) -> Iterator[Detected]:
 def open_graphs(evidence: Evidence) -> Iterator[Detected]:
     """Find a forward's graph that is in use where the trace ends, if nothing there shows training.
 
-    No file says whether a backward follows. Nothing is found where memory ran out, as the exception
-    may have prevented the backward, nor where gradients or states show training. Where an earlier
+    No file says whether a backward follows. Gradients or states show training too. Where an earlier
     graph was freed, ``unused_graphs`` reports both.
     """
     analysis = evidence.analysis
-    if analysis.ran_out or len(analysis.phases.events_of_training):
+    if len(analysis.phases.events_of_training):
         return
     is_of_training = evidence.is_a(Category.GRADIENT) | evidence.is_a(
         Category.OPTIMIZER_STATE

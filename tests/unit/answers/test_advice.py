@@ -14,7 +14,9 @@ from snapconv.answers.advice.findings import KINDS
 from snapconv.cli.app import main
 from snapconv.hypotheses.changes import Demand, freed_from, removed, smaller
 from snapconv.replay.device_replay import AllocationTable
+from snapconv.writers.text.advice import advice_lines
 from tests.builders import MIB, TraceBuilder, frame
+from tests.metadata_builder import memory_row, metadata, parameter
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
 CALL = frame("_call_impl", f"{TORCH}/nn/modules/module.py")
@@ -102,8 +104,12 @@ def test_a_graph_of_before_the_trace_that_no_backward_frees_is_unused_like_that_
         loop.trace.alloc(size, traced=False)
     loop.kept["out"] = [*loop.trace._live]
     loop.assign("out", 20, *sizes, by=NODE)
-    unused, previous = advice_on(loop).faults
+    advice = advice_on(loop)
+    unused, previous = advice.faults
     assert (unused.kind, unused.where.place) == ("unused-graph", "train.py:20")
+    assert advice.together.n_bytes == unused.peak.n_bytes
+    (together,) = (text for text in advice_lines(advice, "file", 0, "") if "all together" in text)
+    assert together.endswith(", as with 1 alone")
     # The replacement is in use at the end: its backward may come.
     assert unused.could_be == ("activations whose backward comes after the trace",)
     assert unused.peak.n_bytes < previous.peak.n_bytes == 36 * MIB
@@ -283,6 +289,38 @@ def test_a_graph_at_the_end_of_a_trace_is_needless_only_if_no_backward_follows(f
         assert (finding.where.place, finding.is_certain) == ("train.py:20", False)
         assert "activations whose backward comes after the trace" in finding.could_be
         assert 10 * MIB <= finding.saved_bytes <= 12 * MIB
+
+
+def test_a_gradient_that_a_recorder_names_shows_that_a_backward_may_follow(tmp_path):
+    loop = Loop()
+    loop.trace = TraceBuilder().segment(1 << 30, traced=False)
+    gradient = loop.alloc(MIB, at(5))
+    made_us = loop.trace.events[-1]["time_us"]
+    for i in range(8):
+        loop.alloc(2 * MIB, at(20, *layer(i)))
+    loop.trace.alloc(MIB, frames=at(21)).free(frames=at(22))
+    names = [parameter("weight", 1 << 50, MIB, made_us)]
+    for rows in ([], [memory_row(gradient, MIB, made_us, parameter=0)]):
+        document = metadata(parameters=names, gradients=rows)
+        path = loop.trace.write(tmp_path / "s.pickle", snapconv=document)
+        found = {one.kind for one in snapconv.load(path).advise()[0].findings}
+        assert ("open-graph" in found) is not bool(rows)
+
+
+def test_a_new_peak_outside_of_the_model_is_named_by_its_line(tmp_path, capsys):
+    """At line 19 the next batch of 4 MiB is there beside the old one and the output of 10."""
+    loop, batch = Loop(), None
+    loop.trace = TraceBuilder().segment(1 << 30, traced=False)
+    for _ in range(4):
+        new_batch = loop.alloc(4 * MIB, at(19))
+        if batch is not None:
+            loop.trace.free(batch, frames=at(19))
+        batch = new_batch
+        loop.assign("out", 20, 10 * MIB)
+        loop.trace.alloc(MIB, frames=at(21)).free(frames=at(22))
+    assert main(["advise", str(loop.trace.write(tmp_path / "s.pickle"))]) == 0
+    out = capsys.readouterr().out
+    assert "24.00 MiB → 18.00 MiB; the new peak is at train.py:19\n" in out
 
 
 def test_activations_that_no_backward_uses_are_a_fault(advice_on):

@@ -223,7 +223,7 @@ def test_where_every_half_of_a_weight_may_be_of_a_result_pairs_of_several_sizes_
     second, copies, tmp_path
 ):
     """The line casts an input of 3 MiB, which is no half of a weight, and then the weight."""
-    weights = [size * MIB for size in (10, 10, 12, 12)]
+    weights = [2 * size * MIB for size in second * 2]
     casts = [(3 * MIB, size * MIB) for size in second * 2]
     trace = trained(0, casts, weights=weights, product=EINSUM, norms=(10, 12))
     (advice,) = snapconv.load(trace.write(tmp_path / "s.pickle")).advise()

@@ -132,6 +132,16 @@ def test_memory_that_is_reserved_only_after_the_most_use_is_unused_at_its_event(
     )
 
 
+def test_what_the_program_returns_first_was_unused_before_the_first_event(tmp_path):
+    trace = TraceBuilder().segment(700 * MIB, traced=False)
+    segment = trace.segments.pop()
+    end = segment["address"] + segment["total_size"]
+    trace.event("segment_free", addr=segment["address"], size=segment["total_size"])
+    trace.segment(300 * MIB, address=end).alloc(300 * MIB)
+    (unused,) = verdict_of(trace, tmp_path).also
+    assert "used at most 300.00 MiB in this trace. Before the first event 700.00 MiB in" in unused
+
+
 def test_a_peak_is_that_of_the_trace_where_this_is_a_part_of_the_run(tmp_path):
     trace = TraceBuilder().segment(20 * MIB, traced=False).alloc(MIB, traced=False).alloc(MIB)
     assert verdict_of(trace, tmp_path).sentence.startswith("peak 2.00 MiB in this trace: ")
