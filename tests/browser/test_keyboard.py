@@ -111,7 +111,9 @@ def test_a_tab_a_column_and_a_line_of_the_source_are_chosen_by_enter(page):
 def test_enter_on_the_chosen_row_leads_into_its_details_and_escape_back(page):
     tab_to(page, "e.matches('tr[data-kind]')")
     kind = focused(page, "e.dataset.kind")
-    send(page, ENTER, ENTER)
+    send(page, ENTER)
+    page.wait("return document.activeElement.matches('.chosen')")  # it is drawn with the next frame
+    send(page, ENTER)
     assert focused(page, "Boolean(e.closest('.detail')) && e.tagName") == "BUTTON"
     send(page, ESCAPE)
     assert page.each(".columns.has-detail", "1") == []
