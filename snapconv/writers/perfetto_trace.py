@@ -144,11 +144,14 @@ def _tracks(analysis: DeviceAnalysis) -> Iterator[tuple[str, list[_Span]]]:
 
 
 def _curves(analysis: DeviceAnalysis) -> Iterator[tuple[str, int, Int64Column]]:
-    """Yield the curves, and the allocated bytes of every category that the device has."""
+    """Yield the curves, and the allocated bytes of every category that the device has.
+
+    Perfetto adds the name of the value to a counter's: "allocated" is drawn as "allocated bytes".
+    """
     replay = analysis.replay
-    yield "allocated bytes", replay.allocated.start, replay.allocated.after
-    yield "active bytes", replay.active.start, replay.active.after
-    yield "reserved bytes", replay.reserved.start, replay.reserved.after
+    yield "allocated", replay.allocated.start, replay.allocated.after
+    yield "active", replay.active.start, replay.active.after
+    yield "reserved", replay.reserved.start, replay.reserved.after
     table = analysis.allocations
     # The start of the trace, in which pre-existing allocations (event -1) are, and each event.
     n_moments = analysis.n_events + 1

@@ -138,7 +138,7 @@ def shared_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    driver.set_script_timeout(20)
+    driver.set_script_timeout(60)
     yield Browser(driver)
     driver.quit()
 

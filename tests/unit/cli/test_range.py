@@ -56,7 +56,7 @@ def test_export_has_the_events_of_the_range_alone(path, tmp_path, snapconv):
     done = snapconv("export", path, "--from", "5", "--to", "6", "-o", tmp_path / "part.json")
     assert done.code == 0
     events = json.loads((tmp_path / "part.json").read_text())["traceEvents"]
-    counts = [e for e in events if e["ph"] == "C" and e["name"] == "allocated bytes"]
+    counts = [e for e in events if e["ph"] == "C" and e["name"] == "allocated"]
     times = [time["ts"] for time in counts]
     assert times[0] == START_US + 5
     assert [row["args"]["bytes"] for row in counts] == [5 * MIB, 5 * MIB + 512]

@@ -50,7 +50,7 @@ def merged(snapshot, trace):
     return json.loads(output.read_text()) if code == 0 else code
 
 
-def curve(document, name="allocated bytes"):
+def curve(document, name="allocated"):
     events = document["traceEvents"]
     return [(e["ts"], e["args"]["bytes"]) for e in events if (e["ph"], e["name"]) == ("C", name)]
 

@@ -54,7 +54,7 @@ def test_a_counter_has_every_change_of_a_curve_and_its_peak(events, analysis, na
     changed = [
         (times[i], after) for i, (before, after) in enumerate(pairwise(values)) if after != before
     ]
-    found = counter(events, f"{name} bytes")
+    found = counter(events, name)
     assert found == [(times[0], curve.start), *changed]
     assert max(value for _, value in found) == curve.peak
 
