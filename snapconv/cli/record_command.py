@@ -216,7 +216,8 @@ def record(
         int | None,
         typer.Option(
             help="The CUDA device to make the current one, and to time. Default: time that of "
-            "LOCAL_RANK where it is visible, or the one that is current when CUDA starts.",
+            "LOCAL_RANK where it is visible, or the one that is current when CUDA starts. With "
+            "--simulate: the last GPU; the first stays current.",
             min=0,
         ),
     ] = None,
@@ -283,7 +284,8 @@ def record(
         max_entries=max_entries or MAX_ENTRIES,
         warm_up=warm_up,
         iterations=iterations,
-        device=device,
+        # A simulation has as many devices, and its program chooses among them.
+        device=device if simulation is None else None,
         force=force,
         stop=stop or simulated.no_compute,
         batch_size=batch_size,

@@ -174,10 +174,24 @@ def test_a_module_is_recorded_as_python_m_runs_it(run, tmp_path):
     assert (tmp_path / "package.job.capture" / "snapshot.pickle").exists()
 
 
-def test_a_chosen_device_is_what_cuda_means(run):
-    done = run("train(2)", options=["--device", "1", "--no-compute"])
-    assert [device["device"] for device in done.metadata["devices"]] == [1]
-    assert {row["device"] for row in done.metadata["parameters"]} == {1}
+DATA_PARALLEL = """
+model = torch.nn.DataParallel(torch.nn.Linear(256, 256, bias=False).cuda())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    model(torch.ones(8, 256).cuda()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_of_several_simulated_devices_cuda_means_the_first_as_on_a_real_machine(run):
+    done = run(DATA_PARALLEL, options=["--device", "1", "--no-compute"])
+    assert (done.code, "Traceback" in done.err) == (0, False)
+    peaks = {row["device"]: row["max_memory_allocated"] for row in done.metadata["devices"]}
+    # The second has a copy of the weight; four rows of 1,024 bytes, and four of the result.
+    assert set(peaks) == {0, 1}
+    assert peaks[1] == 4 * 256 * 256 + 2 * 4 * 1024
+    assert {row["device"] for row in done.metadata["parameters"]} == {0}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
