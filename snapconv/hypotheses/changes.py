@@ -92,6 +92,18 @@ _PHASES = {
 }
 
 
+def _moment_of_most(demand: Int64Column) -> int:
+    """Return the first moment of the largest demand, after an event where any is.
+
+    Entry 0 is before the first event, of which no line and no phase is known.
+    """
+    moment = int(demand.argmax())
+    if moment or len(demand) == 1:
+        return moment
+    later = int(demand[1:].argmax()) + 1
+    return later if demand[later] == demand[0] else 0
+
+
 class Demand:
     """The bytes that the program needs at every moment: allocated ones, and a failed request's."""
 
@@ -114,7 +126,7 @@ class Demand:
         scale = math.prod(change.failed_scale for change in changes)
         demand = self.allocated_bytes(changes)
         demand[self._failed + 1] += (self._requested * scale).astype(np.int64)
-        event = int(demand.argmax()) - 1
+        event = _moment_of_most(demand) - 1
         return self._peak(event, int(demand[event + 1]))
 
     def allocated_bytes(self, changes: Sequence[Change]) -> Int64Column:
@@ -175,7 +187,7 @@ class Demand:
         demand[1:] += calls.events.size[calls.event] * is_failed
         # Before the first call of the trace stand the frees of what is gone by then.
         first = int(np.searchsorted(calls.event, self._calls.event[:1]).sum())
-        position = first + int(demand[first:].argmax())
+        position = first + _moment_of_most(demand[first:])
         event = int(calls.event[position - 1]) if position > first else -1
         return self._peak(event, int(demand[position]))
 

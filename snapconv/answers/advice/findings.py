@@ -113,7 +113,7 @@ KINDS = (
         what="The old {thing} is still alive while {maker} makes the next one.",
         how=(
             "{when}`del` the name that has it{held} before {maker} runs.",
-            "In a loop, a function for the body frees it too, with its other local names.",
+            "A function for the body of a loop frees it too, and more: its other local names.",
         ),
         detect=previous_kept,
     ),
@@ -293,7 +293,7 @@ KINDS = (
         is_free=True,
         wrong_if="{wrong}",
         detect=attention_scores,
-        estimated="assumes that the kernel keeps queries, keys and values as the program made them",
+        estimated="assumes that queries, keys and values stay as the program made them",
     ),
     Kind(
         slug="silu",

@@ -356,3 +356,12 @@ def test_a_request_that_fails_in_a_training_grows_as_what_its_line_made(category
     (trace, *_) = raw["device_traces"]
     trace.insert(event + 1, {**trace[event], "action": "oom", "device_free": 0})
     assert scaled_batch(loaded(raw), 0.5).failed_scale == scale
+
+
+@pytest.mark.parametrize(("second", "event"), [(8, 2), (6, -1)])
+def test_a_peak_as_large_before_the_trace_as_within_it_is_within_it(second, event):
+    """No line and no phase is known of what is before the first event."""
+    trace = TraceBuilder().segment(20 * MIB, traced=False).alloc(8 * MIB, traced=False)
+    analysis = loaded(trace.free().alloc(second * MIB).snapshot())
+    demand = Demand(analysis)
+    assert demand.peak.event == demand.replayed(()).event == event
