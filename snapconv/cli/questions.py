@@ -28,13 +28,13 @@ from snapconv.cli.arguments import (
     refuse_pipe,
     size_of,
 )
-from snapconv.cli.terminal import progress_bar
+from snapconv.cli.terminal import LEAST_WIDTH, n_rows, progress_bar, terminal_size
 from snapconv.errors import InputError
 from snapconv.files import open_input
 from snapconv.units import device_name, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from snapconv.answers.check import Budgets
     from snapconv.answers.what_if.setting_trials import Request
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 # A log of a long training is larger; the message is looked for in its end.
 _MOST_OF_LOG = 64 << 20
 _MOST_SCALE = 10_000
+# Of source, however low the screen is.
+_LEAST_LINES = 3
 _NOT_MODELLED = "pinned host memory has an allocator of its own, which is not modelled"
 MomentOption = Annotated[
     str,
@@ -161,17 +163,49 @@ def annotate(
     """Show the project's source with the bytes of every line in the margin.
 
     Live at the moment, kept for backward, allocated in all; the hottest files first, only around
-    the lines that count. What `snapconv advise` finds stands at its line. Example: snapconv
-    annotate run.pickle --source ~/project
+    the lines that count; on a terminal, as many as its screen has room for. What `snapconv advise`
+    finds stands at its line. Example: snapconv annotate run.pickle --source ~/project
     """
     from snapconv.writers.text.annotation import annotation_lines
 
     name = moment(at)
     session = session_of(snapshot, read)
-    answers = []
-    for annotation in session.annotate(name, source=source):
-        answers.append((annotation, annotation_lines(annotation, n_most=top)))
-    return answer_by_device(session.analysis, answers)
+    annotations = session.annotate(name, source=source)
+    screen = terminal_size()
+    width = None if screen is None else max(screen.columns, LEAST_WIDTH)
+
+    def answer(n_most: int | None, n_around: int) -> Answer:
+        answers = []
+        for annotation in annotations:
+            lines = annotation_lines(
+                annotation, n_most=n_most, n_around=n_around, width=width
+            )
+            answers.append((annotation, lines))
+        return answer_by_device(session.analysis, answers)
+
+    if screen is None or top is not None:
+        return answer(top, 1)
+    return _fitting(answer, screen)
+
+
+def _fitting(
+    answer: "Callable[[int | None, int], Answer]", screen: os.terminal_size
+) -> Answer:
+    """Return the longest answer of a screen's rows, or else the shortest.
+
+    ``answer`` takes the number of lines, None for those that count, and of the lines around each.
+    """
+    from snapconv.answers.annotation import N_LINES
+    from snapconv.writers.text.info import note_lines
+
+    line_counts = [(n_most, 0) for n_most in range(N_LINES, _LEAST_LINES - 1, -1)]
+    for n_most, n_around in [(None, 1), *line_counts]:
+        screenful = answer(n_most, n_around)
+        lines = [*screenful.lines, *note_lines(screenful.notes)]
+        # The prompt has a row too.
+        if n_rows(lines, screen.columns) < screen.lines:
+            break
+    return screenful
 
 
 @question

@@ -94,6 +94,17 @@ def print_lines(
     stream.flush()
 
 
+def terminal_size() -> os.terminal_size | None:
+    """Return the columns and rows of the terminal that shows the answer; None for a pipe."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return get_terminal_size() if is_terminal else None
+
+
+def n_rows(lines: Iterable[str], width: int) -> int:
+    """Return how many rows of a terminal some lines have."""
+    return sum(len(fitted(line, width, shortens_paths=True)) for line in lines)
+
+
 def _takes_color(stream: TextIO) -> bool:
     """Return whether a stream is a terminal that shows colours, and NO_COLOR is not set."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
@@ -147,10 +158,11 @@ def _shorten_folders(line: str, width: int) -> str:
     words = line.split(" ")
     too_many = len(line) - width
     for number, word in enumerate(words):
-        folder, _, name = word.rpartition("/")
+        path = word.lstrip("([\"'`")
+        folder, _, name = path.rpartition("/")
         if too_many > 0 and folder and _LINE_NUMBER.search(name):
             _, slash, inner_folders = folder[too_many + 1 :].partition("/")
-            words[number] = f"…/{inner_folders}{slash}{name}"
+            words[number] = f"{word[: -len(path)]}…/{inner_folders}{slash}{name}"
             too_many -= len(word) - len(words[number])
     return " ".join(words)
 

@@ -1,11 +1,10 @@
 """The project's source for a page: the rows of ``snapconv annotate``, and those of whole files."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from snapconv.analysis import DeviceAnalysis
 from snapconv.answers.annotation import (
-    AnnotatedFile,
     AnnotatedLine,
     annotate,
     lines_that_count,
@@ -14,7 +13,9 @@ from snapconv.answers.moments import find_moment
 from snapconv.stacks.source_files import SourceFolder
 from snapconv.writers.text.annotation import head_lines
 from snapconv.writers.text.source_rows import (
+    SourceRow,
     file_title,
+    hidden_lines,
     hidden_text,
     margin_columns,
     source_rows,
@@ -41,14 +42,15 @@ def view_source(analysis: DeviceAnalysis, folder: SourceFolder) -> dict[str, obj
         if file.source is None:
             lines = [line for line in lines if line.n_allocations or line.findings]
         first_lines = [line for line in lines if (file.path, line.line) in counting]
-        hidden += [line for line in lines if line not in first_lines and line.live_bytes]
+        first_rows = list(source_rows(file, first_lines))
+        hidden += hidden_lines(file, first_rows)
         if lines:
             files.append(
                 {
                     "path": file.path,
                     "title": file_title(file),
-                    "counting": _row_values(file, first_lines, names),
-                    "all": _row_values(file, lines, names),
+                    "counting": _row_values(first_rows, names),
+                    "all": _row_values(source_rows(file, lines), names),
                 }
             )
     return {
@@ -59,11 +61,9 @@ def view_source(analysis: DeviceAnalysis, folder: SourceFolder) -> dict[str, obj
     }
 
 
-def _row_values(
-    file: AnnotatedFile, lines: Sequence[AnnotatedLine], columns: Sequence[str]
-) -> list[list[object]]:
-    rows: list[list[object]] = []
-    for row in source_rows(file, lines):
+def _row_values(rows: Iterable[SourceRow], columns: Sequence[str]) -> list[list[object]]:
+    values: list[list[object]] = []
+    for row in rows:
         recorded_numbers = sorted({line.line for line in row.lines})
-        rows.append([row.number, row.text, row.sizes(columns), recorded_numbers])
-    return rows
+        values.append([row.number, row.text, row.sizes(columns), recorded_numbers])
+    return values

@@ -1,6 +1,7 @@
 """Source files with the bytes of their lines in a margin."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 
 from snapconv.answers.annotation import (
@@ -14,35 +15,94 @@ from snapconv.units import counted, device_name, format_bytes, optional
 from snapconv.writers.text.source_rows import (
     SourceRow,
     file_title,
+    hidden_lines,
     hidden_text,
     margin_columns,
     source_rows,
 )
 
 _NUMBER_WIDTH = 5
-# Two blanks before the longest size, 1023.00 KiB.
-_SIZE_WIDTH = 13
+_GAP = 2
 _N_CALLERS = 3
+# A narrow terminal has fewer figures rather than less of the source.
+_LEAST_SHARE_OF_SOURCE = 0.4
 
 
-def annotation_lines(annotation: Annotation, *, n_most: int | None = None) -> Iterator[str]:
-    """Show the hottest files around the lines that count, after what ``advise`` finds."""
+@dataclass(frozen=True, slots=True)
+class _Margin:
+    """The columns of figures with their titles and widths; ``width`` is that of the terminal."""
+
+    titles: dict[str, str]
+    size_width: int
+    width: int | None
+
+    def heading(self) -> str:
+        """Return the titles of the columns."""
+        return self._joined(self.titles.values(), "line", "")
+
+    def line(self, row: SourceRow) -> str:
+        """Write a row; what does not fit on the terminal is cut, as in an editor."""
+        names = [*self.titles]
+        sizes = row.sizes(names) or [0] * len(names)
+        cells = [format_bytes(n) if n else "" for n in sizes]
+        text = self._joined(cells, row.number, row.text)
+        is_cut = self.width is not None and len(text) > self.width
+        return f"{text[: self.width - 1]}…" if is_cut and self.width else text
+
+    def _joined(self, cells: Iterable[str], number: str, text: str) -> str:
+        figures = "".join(f"{cell:>{self.size_width}}" for cell in cells)
+        # A blank of its own stands before a line number of six digits.
+        return f"{figures} {number:>{_NUMBER_WIDTH}}  {text}".rstrip()
+
+
+def annotation_lines(
+    annotation: Annotation,
+    *,
+    n_most: int | None = None,
+    n_around: int = 1,
+    width: int | None = None,
+) -> Iterator[str]:
+    """Show the hottest files around the lines that count, after what ``advise`` finds.
+
+    ``n_around`` lines stand before and after each; source is cut to the ``width`` of a terminal.
+    """
     yield from head_lines(annotation)
     counting = lines_that_count(annotation, n_most)
-    columns = margin_columns(annotation)
     hidden: list[AnnotatedLine] = []
+    n_live = 0
+    tables = []
     for file in annotation.files:
         lines = [line for line in file.lines if (file.path, line.line) in counting]
-        hidden += [line for line in file.lines if line not in lines and line.live_bytes]
+        lines.sort(key=attrgetter("line"))
+        rows = [*source_rows(file, lines, n_around=n_around)]
         if lines:
-            yield ""
-            yield file_title(file)
-            yield _margin(list(columns.values()), "line", "")
-            for row in source_rows(file, sorted(lines, key=attrgetter("line"))):
-                yield _row_line(row, [*columns])
+            tables.append((file, rows))
+        hidden += hidden_lines(file, rows)
+        n_live += sum(line.live_bytes > 0 or line in lines for line in file.lines)
+    margin = _margin(annotation, [row for _, rows in tables for row in rows], width)
+    for file, rows in tables:
+        yield ""
+        yield file_title(file)
+        yield margin.heading()
+        for row in rows:
+            yield margin.line(row)
     if hidden:
         yield ""
-        yield f"  {hidden_text(hidden)}: --top {len(hidden) + len(counting)} shows all"
+        yield f"  {hidden_text(hidden)}: --top {n_live} shows all"
+
+
+def _margin(
+    annotation: Annotation, rows: Sequence[SourceRow], width: int | None
+) -> _Margin:
+    """Return the columns for some rows, the last of them dropped where a terminal is narrow."""
+    titles = margin_columns(annotation)
+    while True:
+        sizes = [format_bytes(n) for row in rows for n in row.sizes([*titles])]
+        size_width = max(map(len, [*titles.values(), *sizes])) + _GAP
+        n_left = (width or 0) - len(titles) * size_width - _NUMBER_WIDTH - 1 - _GAP
+        if width is None or n_left >= _LEAST_SHARE_OF_SOURCE * width or len(titles) == 1:
+            return _Margin(titles, size_width, width)
+        titles.popitem()
 
 
 def head_lines(annotation: Annotation) -> Iterator[str]:
@@ -97,10 +157,7 @@ def _source_lines(annotation: Annotation) -> Iterator[str]:
         return
     if len(missing) < len(files):
         if not annotation.has_recorded_source:
-            yield (
-                f"  source: {_folder(annotation)}; lines are matched by number and function, as "
-                "the recording has no text of them"
-            )
+            yield f"  source: {_folder(annotation)}, matched by line number and function"
         return
     recorded = optional(", which was {} in the recording", annotation.project_root)
     folder = _folder(annotation)
@@ -110,14 +167,3 @@ def _source_lines(annotation: Annotation) -> Iterator[str]:
 def _folder(annotation: Annotation) -> str:
     folder = annotation.source_folder
     return "the current folder" if folder == "." else folder
-
-
-def _row_line(row: SourceRow, columns: Sequence[str]) -> str:
-    sizes = row.sizes(columns) or [0] * len(columns)
-    return _margin([format_bytes(n) if n else "" for n in sizes], row.number, row.text)
-
-
-def _margin(cells: Sequence[str], number: str, text: str) -> str:
-    # A blank of its own stands before each, also before a line number of six digits.
-    figures = "".join(f" {cell:>{_SIZE_WIDTH - 1}}" for cell in cells)
-    return f"{figures} {number:>{_NUMBER_WIDTH}}  {text}".rstrip()

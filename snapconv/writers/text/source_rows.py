@@ -3,7 +3,7 @@
 The terminal and the page draw the same rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from textwrap import dedent
@@ -12,7 +12,6 @@ from snapconv.answers.annotation import AnnotatedFile, AnnotatedLine, Annotation
 from snapconv.stacks.source_files import regions
 from snapconv.units import counted, format_bytes, optional
 
-_AROUND = 1
 _TITLES = {
     "live_bytes": "at peak",
     "kept_for_backward_bytes": "backward",
@@ -62,6 +61,12 @@ def _source_name(file: AnnotatedFile) -> str:
     return "" if is_below else f" ({file.source.path})"
 
 
+def hidden_lines(file: AnnotatedFile, rows: Iterable[SourceRow]) -> list[AnnotatedLine]:
+    """Return the lines of a file with live bytes that none of its rows shows."""
+    row_lines = {id(line) for row in rows for line in row.lines}
+    return [line for line in file.lines if line.live_bytes and id(line) not in row_lines]
+
+
 def hidden_text(hidden: Sequence[AnnotatedLine]) -> str:
     """Return the bytes at lines that are not shown; empty where there are none."""
     if not hidden:
@@ -70,13 +75,16 @@ def hidden_text(hidden: Sequence[AnnotatedLine]) -> str:
     return f"{format_bytes(n_bytes)} at {counted(len(hidden), 'more line')}"
 
 
-def source_rows(file: AnnotatedFile, lines: Sequence[AnnotatedLine]) -> Iterator[SourceRow]:
+def source_rows(
+    file: AnnotatedFile, lines: Sequence[AnnotatedLine], *, n_around: int = 1
+) -> Iterator[SourceRow]:
     """Yield the rows around some lines of a file, which are sorted by their numbers.
 
-    Lines that the source does not have follow with their recorded numbers.
+    ``n_around`` lines stand before and after each. Lines that the source does not have follow with
+    their recorded numbers.
     """
     if file.source is not None:
-        yield from _region_rows(file, file.source.lines, lines)
+        yield from _region_rows(file, file.source.lines, lines, n_around)
     for line in lines:
         if line.current_line is None:
             mark = "" if file.source is None else "?"
@@ -87,7 +95,10 @@ def source_rows(file: AnnotatedFile, lines: Sequence[AnnotatedLine]) -> Iterator
 
 
 def _region_rows(
-    file: AnnotatedFile, source: Sequence[str], lines: Sequence[AnnotatedLine]
+    file: AnnotatedFile,
+    source: Sequence[str],
+    lines: Sequence[AnnotatedLine],
+    n_around: int,
 ) -> Iterator[SourceRow]:
     """Yield the source around some lines, with the figures of every line there."""
     # A comprehension is a function of its own on the line that has it.
@@ -96,16 +107,25 @@ def _region_rows(
         if line.current_line is not None:
             lines_at.setdefault(line.current_line, []).append(line)
     functions = {line.current_line: line.function for line in lines if line.current_line}
-    for region in regions(list(functions), _AROUND, len(source)):
+    for region in regions(list(functions), n_around, len(source)):
         function = next(functions[number] for number in region if number in functions)
-        yield SourceRow("", f"in {function}")
         texts = dedent("\n".join(source[number - 1] for number in region)).split("\n")
+        definitions = (f"def {function}(", f"async def {function}(")
+        if not any(text.lstrip().startswith(definitions) for text in texts):
+            yield SourceRow("", f"in {function}")
         for number, text in zip(region, texts, strict=True):
-            shown = tuple(lines_at.get(number, ()))
-            yield SourceRow(str(number), text.rstrip(), shown)
-            for recorded_line in sorted({line.line for line in shown} - {number}):
-                yield SourceRow("", f"^ line {recorded_line} when recorded")
-            yield from _finding_rows(shown)
+            row = SourceRow(str(number), text.rstrip(), tuple(lines_at.get(number, ())))
+            # A blank line is shown between two others alone.
+            if row.text or row.lines or number not in (region[0], region[-1]):
+                yield row
+                yield from _mark_rows(number, row.lines)
+
+
+def _mark_rows(number: int, lines: Sequence[AnnotatedLine]) -> Iterator[SourceRow]:
+    """Yield what stands below a line of the source: its recorded numbers, and its findings."""
+    for recorded_line in sorted({line.line for line in lines} - {number}):
+        yield SourceRow("", f"^ line {recorded_line} when recorded")
+    yield from _finding_rows(lines)
 
 
 def _finding_rows(lines: Sequence[AnnotatedLine]) -> Iterator[SourceRow]:

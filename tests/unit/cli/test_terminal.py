@@ -89,6 +89,47 @@ def test_a_figure_stays_with_its_unit_where_a_line_breaks():
     ]
 
 
+def test_the_bracket_before_a_path_stays_where_its_folders_give_way():
+    line = "  [1] no cost: Attention (cs336-basics/cs336_basics/model.py:427) has 24 tensors in use"
+    first, _ = fitted(line, 60, shortens_paths=True)
+    assert "Attention (…/model.py:427) has" in first
+
+
+# A function that makes twelve tensors, the last the largest; each line is longer than a terminal.
+SIZES_MIB = range(1, 13)
+MODEL = "\n\ndef forward(self, x):\n" + "".join(
+    f"    hidden_{n} = torch.nn.functional.scaled_dot_product_attention(query_{n}, key_{n}, v_{n})\n"
+    for n in SIZES_MIB
+)
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (60, 24), (100, 40), (40, 12)])
+def test_annotate_shows_the_hottest_lines_on_one_screen_each_on_one_row(
+    columns, rows, printed, tmp_path, monkeypatch
+):
+    trace = TraceBuilder().segment(100 << 20)
+    for n in SIZES_MIB:
+        trace.alloc(n << 20, frames=[frame("forward", "/home/me/job/model.py", 3 + n)])
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "model.py").write_text(MODEL)
+    words = ["annotate", trace.write(tmp_path / "run.pickle"), "--source", "job"]
+    monkeypatch.chdir(tmp_path)
+    screen = {"COLUMNS": str(columns), "LINES": str(rows)}
+    shown = printed(words, to_terminal=True, **screen).splitlines()
+    assert max(map(len, shown)) <= columns
+    assert len(shown) < max(rows, 16)  # the figures, the folder and three lines on any screen
+    source = [row for row in shown if "hidden_" in row]
+    assert any(row.startswith("  12.00 MiB") and "  hidden_12 = " in row for row in source)
+    n_left_out = sum(SIZES_MIB) - sum(int(row.split(".")[0]) for row in source)
+    n_more = len(SIZES_MIB) - len(source)
+    assert f"  {n_left_out}.00 MiB at {n_more} more line" in "\n".join(shown)
+    # Who asks for a number gets it; a pipe has ten lines, and the one before the first of them.
+    assert printed([*words, "--top", "12"], to_terminal=True, **screen).count("hidden_") == 12
+    in_pipe = printed(words, to_terminal=False, **screen)
+    assert in_pipe.count("hidden_") == 11
+    assert "1.00 MiB at 1 more line: --top 12 shows all" in " ".join(in_pipe.split())
+
+
 def test_a_name_in_a_file_gives_a_terminal_no_colours_and_no_commands(printed, tmp_path):
     frames = [frame("\x1b[31mred\x1b]0;title\x07", "/home/me/project/\x1b[2Jmodel.py", 9)]
     path = TraceBuilder().segment().alloc(1024, frames=frames).write(tmp_path / "run.pickle")
