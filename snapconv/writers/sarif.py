@@ -37,12 +37,9 @@ def fault_results(advices: Iterable[Advice]) -> list[Result]:
     results = []
     for advice in advices:
         for fault in advice.faults:
-            certainty = "" if fault.is_certain else "Likely: "
             size = format_bytes(fault.held_bytes)
             device = device_name(advice.device)
-            message = (
-                f"{certainty}{fault.what} {size} at the peak of {device}. {fault.how[0]}"
-            )
+            message = f"{fault.heading}: {fault.what} {size} at the peak of {device}. {fault.how[0]}"
             level = "warning" if fault.is_certain else "note"
             line = fault.where or fault.line
             results.append(Result(f"fault/{fault.kind}", level, message, line))

@@ -63,7 +63,10 @@ def _headline(advice: Advice) -> str:
         line = optional(" at {0.place}", advice.failed_line)
         needs = f"memory ran out{line}, requesting {requested}; the program needs {peak}"
     sorts = Counter(finding.sort for finding in advice.findings)
-    parts = [_counted(sorts[FAULT], "fault")]
+    faults = Counter(fault.heading for fault in advice.faults)
+    parts = [counted(number, heading) for heading, number in sorted(faults.items())]
+    if not faults:
+        parts.append("no fault")
     if sorts[FREE]:
         parts.append(f"{counted(sorts[FREE], 'change')} at no cost")
     if sorts[TRADE] or (advice.with_trades and not advice.findings):

@@ -34,8 +34,11 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("name", JOBS)
 def test_a_fault_is_in_the_text_the_json_and_the_page(snapconv, folder, name):
     path, sentence = folder / f"{name}.pickle", JOBS[name][1]
-    for words in ((path,), ("advise", path)):
-        assert sentence in " ".join(snapconv(*words).out.split())
+    for words in ((path,), ("advise", path), ("annotate", path)):
+        assert f"likely fault: {sentence}" in " ".join(snapconv(*words).out.split())
+    assert snapconv("advise", path).out.startswith("cuda:0  1 likely fault")
+    (result,) = json.loads(snapconv("advise", path, "--format", "sarif").out)["runs"][0]["results"]
+    assert result["message"]["text"].startswith(f"likely fault: {sentence}.")
     (device,) = json.loads(snapconv("advise", path, "--json").out)["devices"]
     assert device["findings"][0]["what"] == f"{sentence}."
     assert not device["findings"][0]["is_certain"]

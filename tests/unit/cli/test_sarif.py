@@ -76,7 +76,7 @@ def test_a_fault_is_at_the_line_to_change(snapconv):
     assert code == 0
     ((rule, level, file, line, message),) = results_of(out)
     assert (rule, level, file, line) == ("fault/growing", "note", "train.py", 27)
-    assert message.startswith("Likely: Each iteration adds 1.00 MiB at train.py:27.")
+    assert message.startswith("likely fault: Each iteration adds 1.00 MiB at train.py:27.")
 
 
 def test_a_limit_that_does_not_hold_is_at_the_line_with_most_of_it(tmp_path, snapconv):
