@@ -2,8 +2,10 @@
 
 import os
 import random
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+import pytest
 
 Row = TypeVar("Row")
 
@@ -21,11 +23,19 @@ def drawn(n: int) -> int:
     return n if SEED or ALL_INPUTS else n // 3
 
 
-def sample(rows: Sequence[Row], n: int) -> list[Row]:
+def sample(rows: Sequence[Row], n: int, *, n_with_all: int | None = None) -> list[Row]:
     """Draw ``n`` of many rows for a test that repeats on each what another shows of all.
 
-    scripts/test --all takes every row.
+    scripts/test --all takes every row, or ``n_with_all`` where all of them would take an hour.
     """
     if ALL_INPUTS:
-        return list(rows)
+        n = n_with_all or len(rows)
     return random.Random(f"{SEED} of {len(rows)} rows").sample(rows, min(n, len(rows)))
+
+
+def named(rows: Mapping[str, tuple[Any, ...]], *, always: Collection[str]) -> list[Any]:
+    """Return a test's parameters by their names; only those of ``always`` are no long tests."""
+    return [
+        pytest.param(*row, id=name, marks=() if name in always else pytest.mark.long)
+        for name, row in rows.items()
+    ]

@@ -13,20 +13,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.drawn_inputs import ALL_INPUTS
+from tests.drawn_inputs import named
 from tests.tables import ask
 
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("tracker_run.py")
-PACKAGES = ("skyline", "deepview_profile")
-# Skyline looks a tied weight up in a dictionary by its values, which fails with any torch.
-FAILS = {("skyline", "tied_frozen")}
-# Its tracker gives no times of amp_accumulation in any reasonable time.
-ENTRIES = ("cnn", "transformer", "lstm", "checkpointing", "tied_frozen")
-# DeepView's trackers are Skyline's, changed in places: a plain run has them look at these alone.
-DEEPVIEW_ENTRIES = ("lstm", "tied_frozen")
+# Skyline looks a tied weight up in a dictionary by its values, which fails with any torch. Its tracker
+# gives no times of amp_accumulation in any reasonable time.
+ENTRIES = {
+    "skyline": ("cnn", "transformer", "lstm", "checkpointing"),
+    "deepview_profile": ("cnn", "transformer", "lstm", "checkpointing", "tied_frozen"),
+}
+RUNS = {
+    f"{package}-{entry}": (package, entry)
+    for package, entries in ENTRIES.items()
+    for entry in entries
+}
 # Its gradients are cleared at the end of a step, so none is there when a tracker looks.
 CLEARED = ("lstm",)
 
@@ -45,28 +49,24 @@ def snapconv(folder, *arguments):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture(scope="module", params=ENTRIES)
-def ours(request, tmp_path_factory):
-    """The entry, and the folder with our report of it."""
-    folder = tmp_path_factory.mktemp(request.param)
-    shutil.copytree(ROOT / "fixtures" / "entries" / request.param, folder / "entry")
+@pytest.fixture(
+    scope="module",
+    params=named(
+        {name: (run,) for name, run in RUNS.items()},
+        always=("skyline-cnn", "deepview_profile-lstm"),
+    ),
+)
+def reports(request, tmp_path_factory):
+    """The entry, a tracker's report of it, and ours."""
+    package, entry = request.param
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    folder = tmp_path_factory.mktemp(entry)
+    shutil.copytree(ROOT / "fixtures" / "entries" / entry, folder / "entry")
     snapconv(
         folder / "entry", "record", "-q", "--simulate", "-o", "../ours.capture", "providers.py"
     )
     snapconv(folder, "to-sqlite", "-q", "ours.capture")
-    return request.param, folder
-
-
-@pytest.fixture(scope="module", params=PACKAGES)
-def reports(request, ours):
-    """The entry, a tracker's report of it, and ours."""
-    package, (entry, folder) = request.param, ours
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
-    if (package, entry) in FAILS:
-        pytest.skip(f"{package} fails on {entry}")
-    if package == "deepview_profile" and not (ALL_INPUTS or entry in DEEPVIEW_ENTRIES):
-        pytest.skip(f"only scripts/test --all has {package} look at {entry}")
     run = [str(SCRIPT), package, "entry", f"{package}.sqlite"]
     snapconv(folder, "record", "-q", "--simulate", "-o", f"{package}.capture", *run)
     return entry, folder / f"{package}.sqlite", folder / "ours.memory.sqlite"

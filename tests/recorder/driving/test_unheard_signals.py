@@ -103,6 +103,7 @@ def test_a_script_that_waits_in_cpp_is_written_within_five_seconds_of_sigterm_an
     assert "snapconv:     snapconv train.capture" in said
 
 
+@pytest.mark.long
 def test_a_terminal_that_is_closed_ends_it_too(job):
     started = job(WAITING, *RECORD)
     started.wait_for("waiting")
@@ -119,6 +120,7 @@ def test_under_nohup_a_closed_terminal_ends_nothing(job):
         started.process.wait(timeout=5)
 
 
+@pytest.mark.long
 def test_a_second_sigterm_ends_at_once(job):
     started = job(WAITING, *RECORD)
     started.wait_for("waiting")

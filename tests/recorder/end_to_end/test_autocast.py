@@ -8,6 +8,7 @@ import pytest
 
 import snapconv
 from snapconv.classification.categories import Category
+from tests.drawn_inputs import named
 
 pytest.importorskip("torch")
 
@@ -65,8 +66,13 @@ def test_copies_of_weights_are_weights_and_recorded(recorded, program):
 
 @pytest.mark.parametrize(
     ("program", "kind"),
-    [(INFERS, "autocast-cache-in-use"), (IN_BLOCKS, "autocast-cache")],
-    ids=["for several calls", "for one call"],
+    named(
+        {
+            "for several calls": (INFERS, "autocast-cache-in-use"),
+            "for one call": (IN_BLOCKS, "autocast-cache"),
+        },
+        always=["for several calls"],
+    ),
 )
 def test_what_the_cache_costs_is_what_the_program_needs_less_without_it(recorded, program, kind):
     (advice,) = recorded(program.format(cache=True)).advise(trades=True)

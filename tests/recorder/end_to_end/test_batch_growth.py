@@ -8,6 +8,7 @@ import pytest
 import snapconv
 from snapconv.hypotheses.changes import Demand, scaled_batch
 from tests.builders import MIB
+from tests.drawn_inputs import named
 
 pytest.importorskip("torch")
 
@@ -85,16 +86,23 @@ def recorded(tmp_path):
     return recorded
 
 
+MODELS = {
+    "copies by autocast": ("model, context = layers(Adapted), autocast", 256, 153, 0.01),
+    "parametrization": (
+        f"model = layers(lambda: parametrizations.weight_norm({LINEAR}))",
+        256,
+        160,
+        0.01,
+    ),
+    "standardized": ("model = layers(lambda: Standardized(width, width))", 256, 160, 0.02),
+    "scaled": ("model = layers(lambda: Scaled(width, width))", 256, 160, 0.01),
+    "masks": ("model, shape = layers(Masked), (batch, 512, 64)", 8, 5, 0.02),
+}
+
+
 @pytest.mark.parametrize(
     ("model", "batch", "smaller", "error"),
-    [
-        ("model, context = layers(Adapted), autocast", 256, 153, 0.01),
-        (f"model = layers(lambda: parametrizations.weight_norm({LINEAR}))", 256, 160, 0.01),
-        ("model = layers(lambda: Standardized(width, width))", 256, 160, 0.02),
-        ("model = layers(lambda: Scaled(width, width))", 256, 160, 0.01),
-        ("model, shape = layers(Masked), (batch, 512, 64)", 8, 5, 0.02),
-    ],
-    ids=["copies by autocast", "parametrization", "standardized", "scaled", "masks"],
+    named(MODELS, always=("copies by autocast", "masks")),
 )
 def test_what_does_not_grow_with_the_batch_stays_as_large_as_a_second_recording_shows(
     recorded, model, batch, smaller, error

@@ -207,6 +207,7 @@ def record(folder, capture, options):
 
 
 @pytest.mark.parametrize("name", PREPARATIONS)
+@pytest.mark.long
 def test_states_weights_and_gradients_are_those_that_the_program_counts(name, tmp_path):
     package, _ = PREPARATIONS[name]
     if find_spec(package) is None:

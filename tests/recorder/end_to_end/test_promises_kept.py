@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 
 import snapconv
+from tests.drawn_inputs import named
 
 pytest.importorskip("torch")
 
@@ -94,40 +95,44 @@ def advice_on(tmp_path_factory):
     return advice_on
 
 
-@pytest.mark.parametrize(
-    ("kind", "before", "after", "allowance"),
-    [
-        (
-            "masks",
-            MASKS.format(heads=8, length=256, masks=BOTH),
-            MASKS.format(heads=8, length=256, masks="mask=mask, is_causal=True"),
-            0,
-        ),
-        ("mask-copies", own(FUSED.format(", mask")), own(FUSED.format(", mask"), before=ONCE), 0),
-        (
-            "mask-copies",
-            own(FUSED.format(", mask")),
-            own(FUSED.format(", mask"), before=f"{ONCE}; del is_read"),
-            # The boolean mask goes too where nobody else reads it, which the file cannot show.
-            4 * 256 * 256,
-        ),
-        ("attention", own(MODULE.format("")), own(MODULE.format(", need_weights=False")), 0),
-        (
-            "attention",
-            own(MODULE.format(""), dropout=0.1),
-            own(MODULE.format(", need_weights=False"), dropout=0.1),
-            0,
-        ),
-        ("attention", own(OWN_DROPOUT), own(FUSED.format(", dropout_p=0.1")), 0),
-    ],
-    ids=[
+PROGRAMS = {
+    "masks": (
         "masks",
-        "copies of a mask",
-        "copies of a mask, and the mask",
-        "weights",
-        "weights and dropout",
-        "dropout",
-    ],
+        MASKS.format(heads=8, length=256, masks=BOTH),
+        MASKS.format(heads=8, length=256, masks="mask=mask, is_causal=True"),
+        0,
+    ),
+    "copies of a mask": (
+        "mask-copies",
+        own(FUSED.format(", mask")),
+        own(FUSED.format(", mask"), before=ONCE),
+        0,
+    ),
+    "copies of a mask, and the mask": (
+        "mask-copies",
+        own(FUSED.format(", mask")),
+        own(FUSED.format(", mask"), before=f"{ONCE}; del is_read"),
+        # The boolean mask goes too where nobody else reads it, which the file cannot show.
+        4 * 256 * 256,
+    ),
+    "weights": (
+        "attention",
+        own(MODULE.format("")),
+        own(MODULE.format(", need_weights=False")),
+        0,
+    ),
+    "weights and dropout": (
+        "attention",
+        own(MODULE.format(""), dropout=0.1),
+        own(MODULE.format(", need_weights=False"), dropout=0.1),
+        0,
+    ),
+    "dropout": ("attention", own(OWN_DROPOUT), own(FUSED.format(", dropout_p=0.1")), 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after", "allowance"), named(PROGRAMS, always=("masks", "weights"))
 )
 def test_what_is_promised_is_what_the_changed_program_saves(
     advice_on, kind, before, after, allowance
@@ -140,6 +145,7 @@ def test_what_is_promised_is_what_the_changed_program_saves(
     assert kind not in {finding.kind for finding in changed.findings}
 
 
+@pytest.mark.long
 def test_masks_as_large_as_the_results_of_attention_are_not_told_from_them(advice_on):
     advice = advice_on(MASKS.format(heads=2, length=64, masks=BOTH))
     assert "masks" not in {finding.kind for finding in advice.findings}

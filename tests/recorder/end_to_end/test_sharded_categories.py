@@ -323,6 +323,7 @@ def test_of_a_torch_that_has_changed_they_are_left_out_with_a_note(tmp_path):
     assert len(device.rows(snapconv.Category.WEIGHT)) == 2 * N_BLOCKS
 
 
+@pytest.mark.long
 def test_a_job_of_fsdp2_ends_without_a_message_of_pythons(tmp_path):
     """What a simulation undoes as the process ends meets a torch that has begun to end too."""
     script = tmp_path / "train.py"

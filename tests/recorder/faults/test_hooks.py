@@ -158,6 +158,7 @@ def batches(pending, features):
         yield list(batch.values())
 
 
+@pytest.mark.long
 def test_a_failure_in_any_hook_changes_nothing_for_the_script(run, injection):
     """Before its work, or after it in every second. Of the second script, what the first does not come to."""
     tried = set()

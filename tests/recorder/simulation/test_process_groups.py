@@ -353,6 +353,7 @@ def output_of_two_ranks(script, *args):
     return [out for out, _ in said]
 
 
+@pytest.mark.long
 def test_processes_with_a_simulated_gpu_each_talk_by_gloo():
     assert output_of_two_ranks(GLOO) == ["3.0 [0.0, 1.0] 4194304\n"] * 2
 
@@ -363,6 +364,7 @@ def test_gloo_sends_what_was_computed_on_simulated_gpus():
     assert output_of_two_ranks(ON_GPUS, "computed") == [expected] * 2
 
 
+@pytest.mark.long
 def test_gloo_sends_nothing_of_gpus_where_nothing_is_computed_and_a_note_says_so():
     for line in output_of_two_ranks(ON_GPUS, "shapes"):
         assert line.endswith(" True\n")
