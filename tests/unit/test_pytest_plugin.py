@@ -199,6 +199,33 @@ def train(keep=None, kept_bytes=1 << 20):
 
 simulated = pytest.mark.gpu_memory(simulate=True)
 """
+# Tests that take the device that torch finds.
+ON_ANY_DEVICE = f"""{STEPS}
+KEPT = []
+
+@pytest.mark.limit_growth("512KiB")
+def test_that_leaks():
+    train(KEPT)
+
+@pytest.mark.limit_growth
+@pytest.mark.no_faults
+def test_that_is_clean():
+    train()
+
+@pytest.mark.no_faults("4MiB")
+def test_that_has_a_fault(gpu_memory):
+    assert not gpu_memory.is_simulated
+    train(KEPT, kept_bytes=8 << 20)
+"""
+# A GPU that torch finds before the plugin looks for one, as on a machine that has it.
+GPU_OF_THE_MACHINE = """
+from snapconv.simulation import simulated
+gpu = simulated()
+gpu.__enter__()
+
+def pytest_unconfigure():
+    gpu.__exit__(None, None, None)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -268,6 +295,22 @@ def test_a_fault_over_its_limit_fails_the_test(limited):
     """A list that gets 8 MiB a step is a fault, and holds five of them at the peak."""
     assert outcome(limited, "test_that_has_a_fault") == "FAILED"
     assert outcome(limited, "test_that_is_clean") == "PASSED"
+
+
+def check_limits_of_the_device(folder):
+    """The marks hold what they say of the device that torch finds, which is not simulated."""
+    shown = run(folder, ON_ANY_DEVICE, "-rA")
+    assert outcome(shown, "test_that_leaks") == "FAILED"
+    assert outcome(shown, "test_that_has_a_fault") == "FAILED"
+    assert outcome(shown, "test_that_is_clean") == "PASSED"
+    assert "growth" in shown
+    assert "assert not" not in shown
+
+
+def test_marks_limit_what_a_gpu_of_the_machine_has(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "conftest.py").write_text(GPU_OF_THE_MACHINE, encoding="utf-8")
+    check_limits_of_the_device(tmp_path)
 
 
 def test_wrong_limits_are_named_and_a_test_without_memory_holds_all(limited):
