@@ -3,7 +3,8 @@
 After every step of the optimizer that stepped first: the bytes of weights, gradients and optimizer
 state, and torch's own peak. They are written to the file that OWN_COUNT names when the program
 ends. This folder stands in PYTHONPATH, so that the program is unchanged. OWN_COUNT_STEPS ends the
-program after so many steps.
+program after so many steps. OWN_COUNT_TORCHVISION makes torchvision import where it was built for
+another torch, and read pictures that are made up.
 """
 
 import atexit
@@ -86,6 +87,23 @@ def write() -> None:
         Path(os.environ["OWN_COUNT"]).write_text(json.dumps(counts), encoding="utf-8")
 
 
+class BesideTorchvision:
+    """Declares operators before torchvision registers them, and accepts CIFAR of other contents."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        """Find nothing: it is a moment in torchvision's own import."""
+        if name == "torchvision._meta_registrations":
+            from scripts.measured.worker import declare_torchvision
+
+            declare_torchvision()
+        elif name == "torchvision.datasets.cityscapes":
+            cifar = sys.modules["torchvision.datasets.cifar"]
+            vars(cifar)["CIFAR10"]._check_integrity = lambda _: True
+
+
+if "OWN_COUNT_TORCHVISION" in os.environ:
+    sys.meta_path.insert(0, BesideTorchvision)
 if "OWN_COUNT" in os.environ:
     threading.Thread(target=wait_for_torch, daemon=True).start()
     atexit.register(write)
