@@ -131,8 +131,8 @@ ABOUT: dict[Category, About] = {
         | Trait.READ_BY_EVERYTHING
         | Trait.NO_SPARE_WEIGHT
         | Trait.ONLY_RECORDED,
-        "in a capture: whole weights that FSDP gathers from the shards of all ranks, until it "
-        "frees them again",
+        "in a capture: whole weights that FSDP or ZeRO gathers from all shards, until it frees "
+        "them again",
     ),
     Category.UNREDUCED_GRADIENT: About(
         "unreduced gradients",
@@ -141,7 +141,7 @@ ABOUT: dict[Category, About] = {
         | Trait.READ_BY_EVERYTHING
         | Trait.NO_SPARE_WEIGHT
         | Trait.ONLY_RECORDED,
-        "in a capture: gradients of whole weights before FSDP reduces them to shards, and the "
+        "in a capture: gradients of whole weights before they are reduced to shards, and the "
         "buckets of DistributedDataParallel, unless gradients are views of them",
     ),
     Category.COMMUNICATION: About(

@@ -270,18 +270,19 @@ RECORDED = (
     # First: what is gathered is the module's parameter for a while.
     _recorded(
         Category.GATHERED_WEIGHT,
-        Reason("recorded-as-gathered", "FSDP gathered a whole weight in it"),
+        Reason("recorded-as-gathered", "a whole weight was gathered in it"),
         _gathered,
     ),
     _recorded(
         Category.UNREDUCED_GRADIENT,
-        Reason("recorded-as-unreduced", "FSDP took a whole gradient from it, to reduce it"),
+        Reason("recorded-as-unreduced", "a whole gradient was in it, to be reduced"),
         _unreduced,
     ),
     _recorded(
         Category.COMMUNICATION,
         Reason(
-            "recorded-as-buffer-of-fsdp", "FSDP gathered from it, or reduced what is in it"
+            "recorded-as-buffer-of-fsdp",
+            "whole weights were gathered from it, or gradients in it reduced",
         ),
         _buffers,
     ),

@@ -45,6 +45,7 @@ class Feature(Enum):
     COPIES = "copies of tensors and models"
     FULLY_SHARDED = "gathered weights and unreduced gradients of fully_shard"
     FLAT_SHARDED = "gathered weights and unreduced gradients of FullyShardedDataParallel"
+    ZERO_SHARDED = "gathered weights and unreduced gradients of DeepSpeed's ZeRO"
     FLAT_PLACES = "places in the mesh of weights of FullyShardedDataParallel"
     TIMES = "times of operations"
     CUSTOM_FUNCTION_TIMES = "times of custom functions"
@@ -190,6 +191,38 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
         Attributes(
             "torch.distributed.fsdp._runtime_utils",
             ("_post_backward_hook", "_get_reduce_scatter_tensors"),
+        ),
+    ),
+    # Of a library that the program has not imported nothing is compared.
+    Feature.ZERO_SHARDED: (
+        Attributes(
+            "deepspeed.runtime.zero.partition_parameters.Init", ("_partition_param",)
+        ),
+        Attributes(
+            "deepspeed.runtime.zero.partition_parameters.AllGatherCoalescedHandle",
+            ("wait",),
+            # Instances have it.
+            optional=("partitions",),
+        ),
+        *(
+            Attributes(
+                f"deepspeed.runtime.zero.{optimizer}",
+                (
+                    "reduce_ready_partitions_and_remove_grads",
+                    "independent_gradient_partition_epilogue",
+                ),
+                # Instances have them.
+                optional=("ipg_buckets", "averaged_gradients"),
+            )
+            for optimizer in (
+                "stage3.DeepSpeedZeroOptimizer_Stage3",
+                "stage_1_and_2.DeepSpeedZeroOptimizer",
+            )
+        ),
+        # What DeepSpeed adds to a parameter.
+        Attributes(
+            "torch.nn.Parameter",
+            optional=("ds_tensor", "ds_shape", "ds_process_group", "grad_accum"),
         ),
     ),
     Feature.FLAT_PLACES: (
@@ -490,14 +523,20 @@ def missing(rows: Iterable[Attributes]) -> Iterator[str]:
 
 
 def _sentence(feature: Feature, name: str) -> str:
-    version = sys.modules["torch"].__version__
+    package = name.partition(".")[0]
+    version = sys.modules[package].__version__
     verb = "simulated" if feature.is_of_simulation else "recorded"
-    return f"torch {version}: {feature.value} are not {verb}: {name} is not there"
+    return f"{package} {version}: {feature.value} are not {verb}: {name} is not there"
 
 
 def _exists(name: str) -> bool:
-    """Return whether torch has a dotted name, or a module of that name, imported or not."""
+    """Return whether a package has a dotted name, or a module of that name, imported or not.
+
+    One that is not imported is not asked.
+    """
     parts = name.split(".")
+    if parts[0] not in sys.modules:
+        return True
     n_modules = max(n for n in range(1, len(parts)) if ".".join(parts[:n]) in sys.modules)
     module_name = ".".join(parts[:n_modules])
     module = sys.modules[module_name]

@@ -17,6 +17,7 @@ from typing import Any
 from snapconv.guest.guard import Guard, Guards
 from snapconv.guest.import_hook import when_imported
 from snapconv.guest.torch_surface import SURFACE, Feature, missing
+from snapconv.recorder.observe.tensors import named_tensors
 
 
 class Event(Enum):
@@ -35,8 +36,9 @@ class Event(Enum):
     MODULE_REGISTERED = auto()  # owner, name, module or None
     TENSOR_COPIED = auto()  # original, copy
     MODULE_RESTORED = auto()  # module, from a pickle or as a copy
-    WEIGHTS_GATHERED = auto()  # tensors of whole weights, on any thread, as the next two
+    WEIGHTS_GATHERED = auto()  # tensors of whole weights, on any thread, as the next three
     GRADIENTS_TO_REDUCE = auto()  # tensors or None
+    GRADIENTS_REDUCED = auto()  # tensors or None, the shards of gradients
     BUFFERS_IN_USE = auto()  # tensors or None, of a collective
 
 
@@ -353,6 +355,64 @@ def _flat_sharded(report: Report, guard: Guard) -> AbstractContextManager[None]:
     return _wrapped_when_imported(guard, _FLAT_SHARDED, wrappers)
 
 
+_ZERO = "deepspeed.runtime.zero."
+_ZERO_OPTIMIZERS = {
+    "stage3": "DeepSpeedZeroOptimizer_Stage3",
+    "stage_1_and_2": "DeepSpeedZeroOptimizer",
+}
+
+
+@contextmanager
+def _zero_sharded(report: Report, guard: Guard) -> Iterator[None]:
+    """Report what DeepSpeed's ZeRO gathers, and whole gradients as it begins to reduce them."""
+    wrappers = {"partition_parameters": partial(_zero_weights, report)}
+    for module, name in _ZERO_OPTIMIZERS.items():
+        wrappers[module] = partial(_zero_gradients, report, module, name)
+    with ExitStack() as parts:
+        for module, find_wrappers in wrappers.items():
+            parts.enter_context(
+                _wrapped_when_imported(guard, _ZERO + module, find_wrappers)
+            )
+        yield
+
+
+def _zero_weights(report: Report) -> Iterator[Wrapper]:
+    def freed(call: Callable[[], Any], _init: Any, weight: Any, *_: Any, **__: Any) -> Any:
+        if weight.ds_tensor is not None:  # not the first time, when it is cut
+            report(Event.WEIGHTS_GATHERED, (weight,))
+        return call()
+
+    def gathered(call: Callable[[], Any], handle: Any, *_: Any, **__: Any) -> Any:
+        report(Event.BUFFERS_IN_USE, handle.partitions[:1])  # parts of one tensor
+        return call()
+
+    weights = sys.modules[f"{_ZERO}partition_parameters"]
+    yield weights.Init, "_partition_param", freed
+    yield weights.AllGatherCoalescedHandle, "wait", gathered
+
+
+def _zero_gradients(report: Report, module: str, name: str) -> Iterator[Wrapper]:
+    def begins(
+        call: Callable[[], Any], _optimizer: Any, weight: Any, *_: Any, **__: Any
+    ) -> Any:
+        accumulated = getattr(weight, "grad_accum", None)
+        report(Event.GRADIENTS_TO_REDUCE, (weight.grad, accumulated))
+        return call()
+
+    def reduces(call: Callable[[], Any], optimizer: Any, *_: Any, **__: Any) -> Any:
+        buckets = getattr(optimizer, "ipg_buckets", {}).values()
+        buffers = named_tensors([bucket.buffer for bucket in buckets])
+        report(Event.GRADIENTS_TO_REDUCE, [tensor for _, tensor in buffers])
+        result = call()
+        shards = named_tensors(getattr(optimizer, "averaged_gradients", None))
+        report(Event.GRADIENTS_REDUCED, [tensor for _, tensor in shards])
+        return result
+
+    optimizer = getattr(sys.modules[_ZERO + module], name)
+    yield optimizer, "reduce_ready_partitions_and_remove_grads", begins
+    yield optimizer, "independent_gradient_partition_epilogue", reduces
+
+
 _SOURCES: dict[Feature, tuple[Source, tuple[Event, ...]]] = {
     Feature.MODULES: (_registrations, (Event.TENSOR_REGISTERED, Event.MODULE_REGISTERED)),
     Feature.BUILT_OPTIMIZERS: (_optimizers, (Event.OPTIMIZER_BUILT,)),
@@ -372,6 +432,15 @@ _SOURCES: dict[Feature, tuple[Source, tuple[Event, ...]]] = {
         _flat_sharded,
         (Event.WEIGHTS_GATHERED, Event.GRADIENTS_TO_REDUCE, Event.BUFFERS_IN_USE),
     ),
+    Feature.ZERO_SHARDED: (
+        _zero_sharded,
+        (
+            Event.WEIGHTS_GATHERED,
+            Event.GRADIENTS_TO_REDUCE,
+            Event.GRADIENTS_REDUCED,
+            Event.BUFFERS_IN_USE,
+        ),
+    ),
 }
 
 
@@ -379,7 +448,7 @@ _SOURCES: dict[Feature, tuple[Source, tuple[Event, ...]]] = {
 def _wrapped_when_imported(
     guard: Guard, module: str, wrappers: Callable[[], Iterable[Wrapper]]
 ) -> Iterator[None]:
-    """Run work around functions of a module of torch that the program may import, or may not."""
+    """Run work around functions of a module that the program may import, or may not."""
 
     def imported() -> None:
         guard.lacking = guard.lacking or next(missing(SURFACE[guard.feature]), "")

@@ -441,14 +441,14 @@ FRAME_RULES = (
             r"|foreach_reduce\w*|init_all_gather_outputs|alloc_all_gather_outputs"
             r"|_object_to_tensor)$"
         ),
-        file="torch/distributed/",
-        reason="buffers of collectives, also those of FSDP",
+        file="torch/distributed/|deepspeed/runtime/comm/",
+        reason="buffers of collectives, also those of FSDP and DeepSpeed",
         seen="2.1-2.13",
     ),
     FrameRule(
         "gradient-bucket",
         Role.COMMUNICATION,
-        function="^setup_buckets$",
+        function="^(setup_buckets|allreduce_bucket)$",
         file="deepspeed/runtime/zero/",
         reason="ZeRO copies gradients into it, to reduce them together",
         seen="source of DeepSpeed 0.19; seen with torch 2.13",

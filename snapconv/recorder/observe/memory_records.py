@@ -19,6 +19,7 @@ from snapconv.recorder.observe.tensors import (
     shape_and_type,
     shard_values,
 )
+from snapconv.recorder.observe.zero_parameters import shard_of, shard_sharding
 
 # What the metadata has besides parameters, in this order.
 _KINDS = (
@@ -90,6 +91,12 @@ class MemoryRecords:
             tensor = slot.tensor()
             if tensor is None:
                 continue
+            sharding = shardings.get(id(tensor)) or shard_values(tensor)
+            shard = shard_of(tensor)
+            if shard is not None:
+                for row in memory_rows(tensor):  # it is gathered now
+                    self._add("gathered_weights", row)
+                sharding, tensor = shard_sharding(tensor), shard
             rows = list(memory_rows(tensor))
             if not rows:
                 self._n_on_cpu += bytes_on_cpu(tensor)
@@ -99,10 +106,10 @@ class MemoryRecords:
                 continue
             noted_addresses |= addresses
             former = self._rows["parameters"].get(slot.key, {})
-            sharding = self._sharding(shardings.get(id(tensor)) or shard_values(tensor))
-            if len(sharding.get("placements", ())) < len(former.get("placements", ())):
+            values = self._sharding(sharding)
+            if len(values.get("placements", ())) < len(former.get("placements", ())):
                 continue  # the whole weight, which stands in for its shard while it is gathered
-            self._note_parameter(slot, tensor, rows, sharding)
+            self._note_parameter(slot, tensor, rows, values)
 
     def _note_parameter(
         self, slot: Slot, tensor: Tensor, rows: list[Row], sharding: Row

@@ -159,10 +159,15 @@ class Models:
         # Paths by the identity of the module; the reference shows whether it is still the same.
         self._paths: dict[int, tuple[weakref.ref[Module], str | None]] = {}
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether there are other modules, or optimizers have more or fewer tensors, than known."""
+        is_known = self._slots and not self._registrations.is_changed
+        return not is_known or self._n_stepped != self._count_stepped()
+
     def slots(self) -> tuple[Slot, ...]:
         """Return every slot in the order of ``named_parameters``; look again if modules changed."""
-        is_current = self._slots and not self._registrations.is_changed
-        if not is_current or self._n_stepped != self._count_stepped():
+        if self.is_changed:
             self.survey()
         return self._slots
 

@@ -33,6 +33,7 @@ _Result = TypeVar("_Result")
 _MEMORY_OF_SHARDING = {
     Event.WEIGHTS_GATHERED: "gathered_weights",
     Event.GRADIENTS_TO_REDUCE: "unreduced_gradients",
+    Event.GRADIENTS_REDUCED: "gradients",
     Event.BUFFERS_IN_USE: "communication_buffers",
 }
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
@@ -264,6 +265,8 @@ class Observer:
     def _begin_step(self, optimizer: Any) -> None:
         self._saved_tensors.close()
         self._remember(optimizer)
+        # Some have their tensors for the time of a step alone.
+        self._note_parameters_once()
         # Gradients of tensors of no module may be copies, made of the others since backward.
         self._records.gradients(self._iteration, only_loose=self._has_gradients)
         self._is_in_step = True
@@ -289,8 +292,8 @@ class Observer:
     # --- records
 
     def _note_parameters_once(self) -> None:
-        """At the first forward of an iteration, and whenever modules were built since."""
-        if self._registrations.is_changed or self._parameters_of != self._iteration:
+        """At the first forward of an iteration, and whenever there are other parameters since."""
+        if self._models.is_changed or self._parameters_of != self._iteration:
             self._records.parameters()
             self._parameters_of = self._iteration
 

@@ -246,7 +246,7 @@ WITHOUT_A_GUARD = {
     "import_hook.py find_spec",
     # Called by our own code, with the standard library in between.
     "driver.py _own_turn", "marks.py <genexpr>", "models.py _records", "timer.py __post_init__",
-    *(f"interception.py {name}" for name in ("_wrapped", "_copies", "_calls")),
+    *(f"interception.py {name}" for name in ("_wrapped", "_copies", "_calls", "_zero_sharded")),
     "interception.py _wrapped_when_imported", "import_hook.py when_imported",
     "interception.py _removed_at_the_end", "replacement.py replaced",
     "patches.py patch_engine", "patches.py function_mode", "patches.py opaque_modules",
