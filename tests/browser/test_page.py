@@ -892,3 +892,9 @@ def test_the_page_of_ranks_overflows_at_no_width(browser, tmp_path, width, schem
     assert browser.run(OVERFLOW) <= 0
     right = browser.run("return document.querySelector('.heat').getBoundingClientRect().right")
     assert right <= width
+    # The root has the scheme, so that the canvas and the text have it too.
+    color = browser.run("return getComputedStyle(document.body).color")
+    assert color == {"light": "rgb(0, 0, 0)", "dark": "rgb(255, 255, 255)"}[scheme]
+    if width > 400:
+        box = "const b = document.querySelector('.box'); return b.scrollWidth - b.clientWidth"
+        assert browser.run(box) <= 0

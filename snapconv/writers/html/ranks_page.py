@@ -31,21 +31,23 @@ _HEADS = (
     "most of it",
     "history",
 )
-_BAR_WIDTH = 420
+_BAR_WIDTH = 300
 _BAR_HEIGHT = 12
 # Cells of the heat map: with their rank and peak, or without text where there are many.
 _CELL_WIDTH, _CELL_HEIGHT = 84, 34
 _SMALL_CELL = 14
 _MOST_TEXTS = 512
 _LABEL_WIDTH, _LABEL_HEIGHT = 150, 18
-# The lightest cell is seen on either background.
-_FAINTEST, _STRONGEST = 0.12, 0.9
+# The lightest cell is seen on either background, and text on the strongest.
+_FAINTEST, _STRONGEST = 0.12, 0.75
 _STYLE = """
-body{font:14px system-ui,sans-serif;margin:2em;color-scheme:light dark;overflow-wrap:anywhere}
+:root{color-scheme:light dark}
+body{font:14px system-ui,sans-serif;margin:2em;overflow-wrap:anywhere}
 table{border-collapse:collapse}.box{overflow-x:auto}.heat{max-width:100%;height:auto}
 .heat text{font-size:12px;fill:currentcolor}
 .heat a:focus rect,.heat a:hover rect{stroke:currentcolor}
-td,th{padding:1px 10px;text-align:left;white-space:nowrap}
+td,th{padding:1px 8px;text-align:left;white-space:nowrap}
+td:nth-last-child(-n+2){white-space:normal;overflow-wrap:normal;min-width:14em}
 td.n{text-align:right;font-variant-numeric:tabular-nums}tr.odd{font-weight:bold}
 @media(max-width:600px){body{margin:10px}}
 li{margin:2px 0}.e{color:#c33}svg{vertical-align:middle}
@@ -103,6 +105,8 @@ def _table(report: JobReport, pages: Mapping[str, str]) -> Iterator[str]:
         link = pages.get(file.file, "")
         yield _row(file, device, greatest, link, is_odd=file.file in odd_files)
     yield "</table></div>"
+    if len(pages) < len(report.last_dumps):
+        yield "<p>snapconv view FILE writes the page of a rank; snapconv ranks then links to it.</p>"
 
 
 def _row(
