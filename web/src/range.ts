@@ -8,7 +8,7 @@ import type { Detail, Device } from "./model.ts";
 import { eventText, iterationText } from "./numbers.ts";
 import type { Rows } from "./rows.ts";
 import type { State } from "./state.ts";
-import { hasCallPaths, moduleOf, operationOf, placeOf } from "./tree.ts";
+import { hasCallPaths, moduleOf, moduleTitle, operationOf, placeOf } from "./tree.ts";
 
 type By = "category" | "line" | "operation" | "module";
 type Figure = "allocated" | "freed" | "kept";
@@ -162,8 +162,8 @@ export class RangePart implements Part {
   }
 
   private byText(): string {
-    const text = this.by === "module" && hasCallPaths(this.app.device.detail) ? "call path" : this.by;
-    return text.replace(/^./, (letter) => letter.toUpperCase());
+    if (this.by === "module") return moduleTitle(this.app.device.detail);
+    return this.by.replace(/^./, (letter) => letter.toUpperCase());
   }
 
   private table(): (HTMLElement | null)[] {

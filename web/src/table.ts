@@ -6,7 +6,7 @@ import { button, clear, el, onEnter, swatch } from "./dom.ts";
 import { counted, formatBytes, formatCount, formatShare } from "./format.ts";
 import { type Live, isLive } from "./rows.ts";
 import { sourceLink } from "./source.ts";
-import { hasCallPaths, placeOf, withoutFolders } from "./tree.ts";
+import { moduleTitle, placeOf, withoutFolders } from "./tree.ts";
 
 type Key = "bytes" | "count" | "category" | "where" | "operation" | "module" | "tensor";
 
@@ -96,10 +96,8 @@ export class LiveTable {
   private draw(): void {
     const { key } = this;
     for (const name of ["operation", "module", "tensor"] as const) this.element.classList.toggle(`no-${name}`, !this.kinds.some(this.column(name)));
-    // Without recorded modules, the lines that call each other stand in their place.
-    const isCallPath = hasCallPaths(this.app.device.detail);
     const head = COLUMNS.map(([name, title]) => {
-      const text = name === "module" && isCallPath ? "Call path" : title;
+      const text = name === "module" ? moduleTitle(this.app.device.detail) : title;
       const mark = name === key ? (this.isDown ? " ↓" : " ↑") : "";
       const cell = el("th", { class: `c-${name}`, attrs: { scope: "col", "aria-sort": name !== key ? "none" : this.isDown ? "descending" : "ascending" } });
       cell.append(button(text + mark, `Sort by ${text.toLowerCase()}`, () => this.sortBy(name), "sort"));

@@ -153,6 +153,12 @@ export function hasCallPaths(detail: Detail | null): boolean {
   return Boolean(detail?.modules.length && detail.modules.every(isCallPath));
 }
 
+/** The column of modules by what stands in it: recorded paths, lines of calls where there is none, or both. */
+export function moduleTitle(detail: Detail | null): string {
+  if (hasCallPaths(detail)) return "Call path";
+  return detail?.modules.some(isCallPath) ? "Module or call path" : "Module";
+}
+
 /** The path that equal modules have in common, such as `blocks.*.mlp`, and how many they are. */
 export interface EqualModules {
   path: string;

@@ -108,9 +108,10 @@ def live_lines(state: MomentState) -> Iterator[str]:
     rows, sum_rows = line_rows(state)
     yield from size_rows(rows, "line", sum_rows=sum_rows)
     if len(state.modules) >= _LEAST_MODULES:
-        has_paths = any(row.evidence == Evidence.METADATA.label for row in state.modules)
-        noun = "module" if has_paths else "call path"
-        yield from size_rows(group_modules(state.modules), noun, title=f"{noun}s")
+        kinds = {row.evidence == Evidence.METADATA.label for row in state.modules}
+        noun = "module" if True in kinds else "call path"
+        title = "modules and call paths" if len(kinds) > 1 else f"{noun}s"
+        yield from size_rows(group_modules(state.modules), noun, title=title)
 
 
 def line_rows(state: MomentState) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:

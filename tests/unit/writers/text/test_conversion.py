@@ -38,7 +38,7 @@ def test_a_report_is_summed_up_from_its_peak_to_its_file():
         "        2.00 KiB  model/net.py:12 in forward",
         "        1.00 KiB  train.py:8 in build",
         "           512 B  library code only",
-        "  modules",
+        "  modules and call paths",
         "        2.00 KiB  model/net.py:12 < train.py:40",
         "        1.00 KiB  encoder",
         "  history: truncated: frees without an alloc",
@@ -96,7 +96,11 @@ def test_without_lines_of_the_project_it_is_reported():
 
 def modules_of(*rows):
     shown = lines(small_report(modules=rows))
-    begins = [i for i, line in enumerate(shown) if line in ("  modules", "  call paths")]
+    begins = [
+        i
+        for i, line in enumerate(shown)
+        if line in ("  modules", "  call paths", "  modules and call paths")
+    ]
     ends = [i for i, line in enumerate(shown) if "history:" in line]
     return [line.strip() for line in shown[begins[0] : ends[0]]] if begins else []
 
@@ -108,7 +112,7 @@ def test_modules_are_shown_by_their_paths_where_these_are_known_beside_what_is_o
     )
     seen = ModuleTotal("a.py:1 < b.py:2", "frames", 1, 2048)
     assert modules_of(seen, *recorded) == [
-        "modules",
+        "modules and call paths",
         "2.00 KiB  a.py:1 < b.py:2",
         "1.00 KiB  head",
         "512 B  blocks.0",
