@@ -7,6 +7,7 @@ A page is written by hand, except what stands between ``<!-- NAME:begin -->`` an
 """
 
 import ast
+import csv
 import inspect
 import json
 import runpy
@@ -268,6 +269,15 @@ def distributed_programs() -> str:
     return str(runpy.run_path(str(bench / "tables.py"))["distributed"](figures))
 
 
+def drawn_programs() -> str:
+    """Return the table of the public programs that a commit's hash drew."""
+    bench = ROOT / "scripts" / "bench" / "ecosystem"
+    programs = json.loads((bench / "drawn.json").read_text(encoding="utf-8"))["programs"]
+    with (bench / "drawn.tsv").open(encoding="utf-8", newline="") as opened:
+        rows = list(csv.DictReader(opened, delimiter="\t"))
+    return str(runpy.run_path(str(bench / "tables.py"))["drawn"](programs, rows))
+
+
 def ecosystem_programs() -> str:
     """Return the table of the programs of tests/ecosystem."""
     catalogue = runpy.run_path(str(ROOT / "tests" / "ecosystem" / "catalogue.py"))
@@ -364,6 +374,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "cost": partial(ecosystem_tables, "cost"),
         "agreement": partial(ecosystem_tables, "agreement"),
         "public": public_programs,
+        "drawn": drawn_programs,
         "distributed": distributed_programs,
     },
     "docs/reference/json.md": {

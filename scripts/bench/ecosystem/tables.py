@@ -188,6 +188,41 @@ def distributed(found: Figures) -> str:
     return _table(head, rows)
 
 
+def drawn(programs: dict[str, Figures], results: Iterable[dict[str, str]]) -> str:
+    """Return the drawn programs: the peak of both ways, if all is as counted, or what is not."""
+    by_way = {(row["name"], row["mode"]): row for row in results}
+    rows = []
+    for name, program in programs.items():
+        ways = [by_way.get((name, mode), {}) for mode in MODES]
+        rows.append((
+            f"{program['repository']} at {program['commit']}",
+            f"`{program['file']}`",
+            program["kind"],
+            *(_first_and_now(way.get("first", ""), way.get("now", "")) for way in ways),
+        ))  # fmt: skip
+    columns = [{name: by_way.get((name, mode), {}) for name in programs} for mode in MODES]
+    sums = []
+    for what, keys in (("At first", ("first",)), ("Now", ("now", "first"))):
+        ended = [
+            [next((way[key] for key in keys if way.get(key)), "") for way in column.values()]
+            for column in columns
+        ]
+        both = sum(all(cell.isdigit() for cell in cells) for cells in zip(*ended, strict=True))
+        tried = [sum(bool(cell) for cell in cells) for cells in ended]
+        equal = [sum(cell.isdigit() for cell in cells) for cells in ended]
+        sums.append(
+            f"{what}: with values {equal[0]} of {tried[0]} that ran are equal, with "
+            f"`--no-compute` {equal[1]} of {tried[1]}, {both} in both."
+        )
+    head = ("repository", "program", "kind", "peak, bytes", "with `--no-compute`")
+    return "\n\n".join((" ".join(sums), _table(head, rows)))
+
+
+def _first_and_now(first: str, now: str) -> str:
+    cells = [f"{int(cell):,}" if cell.isdigit() else cell for cell in (first, now) if cell]
+    return ", then ".join(cells) or "not run"
+
+
 def _peak(computed: Figures, shapes: Figures) -> str:
     return _bytes(shapes) if "failure" in computed else _difference(computed, shapes)
 
