@@ -13,7 +13,7 @@ from snapconv.errors import UnsafePickleError
 from snapconv.snapshot.load import load_snapshot
 from tests.builders import write_anew
 from tests.drawn_inputs import SEED, drawn
-from tests.fuzz.corpus import CONTAINERS, PICKLED, PLAIN, html, verdict
+from tests.fuzz.corpus import CONTAINERS, PICKLED, PLAIN, html, verdict, zipped
 
 N_CASES = drawn(200)
 MAX_SECONDS = 5
@@ -71,6 +71,8 @@ def test_a_damaged_file_is_read_or_refused_in_our_own_words(name, tmp_path):
         # checksum.
         if name == "gzip" and number % 2:
             content = gzip.compress(mutate(PLAIN["protocol-4"], rng), 1)
+        elif name == "zip" and number % 2:
+            content = zipped(mutate(PLAIN["protocol-4"], rng))
         elif name == "html" and number % 2:
             content = html(mutate(PLAIN["protocol-4"], rng))
         started = time.process_time()

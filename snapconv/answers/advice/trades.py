@@ -338,11 +338,14 @@ def _is_made_by(evidence: Evidence, word: str) -> BoolColumn:
     torch.nn.functional has operations that call others, such as that of MultiheadAttention. A
     module often has a file of its own, and only that has its name.
     """
-    frames = evidence.analysis.snapshot.stacks.frames
-    is_named = [_is_named(evidence, frame, word) for frame in range(len(frames.names))]
+    # The frames of this device alone: a file may have many devices with frames of their own.
     frame = evidence.features.lines_of(evidence.stack_id)
-    is_of_function: BoolColumn = np.array([*is_named, False])[frame]
-    return evidence.analysis.is_of_operation(word) | is_of_function
+    word_frames = [
+        number
+        for number in distinct(frame).tolist()
+        if number >= 0 and _is_named(evidence, number, word)
+    ]
+    return evidence.analysis.is_of_operation(word) | is_among(frame, word_frames)
 
 
 def _is_operation(evidence: Evidence, *names: str) -> BoolColumn:

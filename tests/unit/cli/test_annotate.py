@@ -202,6 +202,14 @@ def test_nothing_outside_of_the_folder_is_read(tmp_path):
     assert [file.source for file in answer(path, folder).files] == [None, None]
 
 
+@pytest.mark.parametrize("name", ["n" * 300, "n/" * 3000, "n\0n"], ids=["name", "path", "zero"])
+def test_a_path_that_no_file_system_takes_is_one_that_is_not_there(name, tmp_path):
+    line = frame("forward", f"/home/me/job/{name}.py", 5)
+    trace = TraceBuilder().segment(40 * MIB).alloc(2 * MIB, frames=[line, MAIN])
+    annotation = answer(trace.write(tmp_path / "run.pickle"), project(tmp_path, CODE))
+    assert sum(row.live_bytes for row in lines_of(annotation).values()) == 2 * MIB
+
+
 def test_a_folder_that_is_not_there_is_an_error(recorded, tmp_path, snapconv):
     code, _, err = snapconv("annotate", recorded, "--source", tmp_path / "none")
     assert code == 3
