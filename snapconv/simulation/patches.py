@@ -257,10 +257,12 @@ def _composite_key(func: Any, *, is_inference: bool) -> Any:
     if not getattr(func, "_can_decompose", bool)():
         return None
     keys = torch._C.DispatchKey
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    autograd = (keys.AutogradCPU,) if is_inference else ()
-    candidates = (*autograd, keys.CompositeImplicitAutograd)
-    return next((key for key in candidates if has_kernel(func.name(), key)), None)
+    has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())
+    if is_inference and has_kernel(keys.AutogradCPU):
+        return keys.AutogradCPU
+    # Beside kernels for devices, the parts are for those that have none (`silu_backward`).
+    has_parts = has_kernel(keys.CompositeImplicitAutograd) and not has_kernel(keys.CPU)
+    return keys.CompositeImplicitAutograd if has_parts else None
 
 
 def dispatch_mode(handle: Handler, is_on_device: Callable[[Any], bool]) -> Any:
