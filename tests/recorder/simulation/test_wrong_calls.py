@@ -32,7 +32,7 @@ KNOWN = {
         *(("bucketize", 0), ("median", 0), ("as_strided_scatter", 0)),
     },
     "types": {("masked_scatter", 1), ("multinomial", 1)},
-    "other words": {("masked_fill", 3), ("narrow_copy", 1), ("narrow_copy", 6)},
+    "other words": {("complex", 0), ("masked_fill", 3), ("narrow_copy", 1), ("narrow_copy", 6)},
     "the simulation's own refusal": {("linalg.lstsq", 0), ("linalg.lstsq.grad_oriented", 0)},
     "the CPU takes them outside of a simulation too": {
         *(("clamp_max", 0), ("clamp_min", 0), ("__rmod__", 0), ("__rpow__", 0), ("__rsub__", 0)),
