@@ -110,7 +110,7 @@ def _check(block: "MeasuredBlock", limits: dict[str, str]) -> None:
     from snapconv.writers.text.comparisons import check_lines
 
     try:
-        # What other tests left is on a real GPU before the trace, as are workspaces of libraries.
+        # On a real GPU, memory of earlier tests and of libraries was there before the trace.
         budgets = Budgets.read(**limits, in_trace=True)
     except ValueError as error:
         pytest.fail(f"{', '.join(_LIMITS)}: {error}", pytrace=False)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # A log of a long training is larger; the message is looked for in its end.
 _MOST_OF_LOG = 64 << 20
 _MOST_SCALE = 10_000
-# Of source, however low the screen is.
+# Lines of source that every screen gets, however low.
 _LEAST_LINES = 3
 _NOT_MODELLED = "pinned host memory has an allocator of its own, which is not modelled"
 MomentOption = Annotated[
@@ -163,7 +163,7 @@ def annotate(
     """Show the project's source with the bytes of every line in the margin.
 
     Live at the moment, kept for backward, allocated in all; the hottest files first, only around
-    the lines that count; on a terminal, as many as its screen has room for. What `snapconv advise`
+    the lines that count; on a terminal, as many lines as fit its screen. What `snapconv advise`
     finds stands at its line. Example: snapconv annotate run.pickle --source ~/project
     """
     from snapconv.writers.text.annotation import annotation_lines

@@ -217,7 +217,7 @@ def record(
         typer.Option(
             help="The CUDA device to make the current one, and to time. Default: time that of "
             "LOCAL_RANK where it is visible, or the one that is current when CUDA starts. With "
-            "--simulate: the last GPU; the first stays current.",
+            "--simulate: the number of the last GPU; cuda:0 stays the current one.",
             min=0,
         ),
     ] = None,
@@ -284,7 +284,7 @@ def record(
         max_entries=max_entries or MAX_ENTRIES,
         warm_up=warm_up,
         iterations=iterations,
-        # A simulation has as many devices, and its program chooses among them.
+        # A simulation has N + 1 devices, and its program chooses among them.
         device=device if simulation is None else None,
         force=force,
         stop=stop or simulated.no_compute,

@@ -193,7 +193,7 @@ SURFACE: dict[Feature, tuple[Attributes, ...]] = {
             ("_post_backward_hook", "_get_reduce_scatter_tensors"),
         ),
     ),
-    # Of a library that the program has not imported nothing is compared.
+    # Nothing is compared of a library that the program has not imported.
     Feature.ZERO_SHARDED: (
         Attributes(
             "deepspeed.runtime.zero.partition_parameters.Init", ("_partition_param",)
@@ -524,7 +524,8 @@ def missing(rows: Iterable[Attributes]) -> Iterator[str]:
 
 def _sentence(feature: Feature, name: str) -> str:
     package = name.partition(".")[0]
-    version = sys.modules[package].__version__
+    # A program may put a module without a version in the place of a library.
+    version = getattr(sys.modules.get(package), "__version__", "of unknown version")
     verb = "simulated" if feature.is_of_simulation else "recorded"
     return f"{package} {version}: {feature.value} are not {verb}: {name} is not there"
 
@@ -532,10 +533,10 @@ def _sentence(feature: Feature, name: str) -> str:
 def _exists(name: str) -> bool:
     """Return whether a package has a dotted name, or a module of that name, imported or not.
 
-    One that is not imported is not asked.
+    Every name of a package that is not imported counts as there.
     """
     parts = name.split(".")
-    if parts[0] not in sys.modules:
+    if sys.modules.get(parts[0]) is None:  # None forbids the import
         return True
     n_modules = max(n for n in range(1, len(parts)) if ".".join(parts[:n]) in sys.modules)
     module_name = ".".join(parts[:n_modules])

@@ -93,7 +93,7 @@ _PHASES = {
 
 
 def _moment_of_most(demand: Int64Column) -> int:
-    """Return the first moment of the largest demand, after an event where any is.
+    """Return the first moment of the largest demand, one after an event if there is one.
 
     Entry 0 is before the first event, of which no line and no phase is known.
     """

@@ -304,11 +304,14 @@ def _fully_sharded(report: Report, guard: Guard) -> AbstractContextManager[None]
 
     def reduced(call: Callable[[], Any], group: Any, *_: Any, **__: Any) -> Any:
         for weight in group.fsdp_params:
-            parameter = getattr(weight, "_unsharded_param", None)
-            gradient = None if parameter is None else parameter.grad
-            accumulated = getattr(weight, "unsharded_accumulated_grad", None)
-            report(Event.GRADIENTS_TO_REDUCE, (gradient, accumulated))
+            report(Event.GRADIENTS_TO_REDUCE, gradients(weight))
         return call()
+
+    def gradients(weight: Any) -> tuple[Any, Any]:
+        """Return them to be reported alone: the call frees what no frame of ours holds."""
+        parameter = getattr(weight, "_unsharded_param", None)
+        accumulated = getattr(weight, "unsharded_accumulated_grad", None)
+        return (None if parameter is None else parameter.grad, accumulated)
 
     def wrappers() -> Iterator[Wrapper]:
         group = sys.modules[_FULLY_SHARDED]
@@ -395,8 +398,10 @@ def _zero_gradients(report: Report, module: str, name: str) -> Iterator[Wrapper]
     def begins(
         call: Callable[[], Any], _optimizer: Any, weight: Any, *_: Any, **__: Any
     ) -> Any:
-        accumulated = getattr(weight, "grad_accum", None)
-        report(Event.GRADIENTS_TO_REDUCE, (weight.grad, accumulated))
+        # No name has them: the call frees them where no frame of ours holds them.
+        report(
+            Event.GRADIENTS_TO_REDUCE, (weight.grad, getattr(weight, "grad_accum", None))
+        )
         return call()
 
     def reduces(call: Callable[[], Any], optimizer: Any, *_: Any, **__: Any) -> Any:
@@ -451,7 +456,8 @@ def _wrapped_when_imported(
     """Run work around functions of a module that the program may import, or may not."""
 
     def imported() -> None:
-        guard.lacking = guard.lacking or next(missing(SURFACE[guard.feature]), "")
+        with guard:
+            guard.lacking = guard.lacking or next(missing(SURFACE[guard.feature]), "")
         guard.enter(parts, lambda: _wrapped(guard, *wrappers()))
 
     with ExitStack() as parts, when_imported(module, imported):

@@ -111,21 +111,27 @@ class SourceFolder:
         ``/root/job/net/model.py`` may be ``job/net/model.py`` in the folder, or ``net/model.py``.
         """
         parts = [part for part in normal(recorded_path).split("/") if part not in ("", ".")]
-        # No file system takes a path with a zero in it.
-        if not recorded_path.endswith(".py") or ".." in parts or "\0" in recorded_path:
+        if not recorded_path.endswith(".py") or ".." in parts:
             return
         for number in range(len(parts)):
-            path = Path(os.path.realpath(self.root.joinpath(*parts[number:])))
+            path = _real_path(self.root.joinpath(*parts[number:]))
             if path.is_relative_to(self.root) and _is_file(path):
                 lines = _read_lines(path)
                 if lines is not None:
                     yield SourceText(str(path), lines)
 
 
+def _real_path(path: Path) -> Path:
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError:  # there are letters in it that no file system takes
+        return path
+
+
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # the path is too long
+    except (OSError, ValueError):  # too long, or no path of a file system
         return False
 
 

@@ -113,7 +113,7 @@ KINDS = (
         what="The old {thing} is still alive while {maker} makes the next one.",
         how=(
             "{when}`del` the name that has it{held} before {maker} runs.",
-            "A function for the body of a loop frees it too, and more: its other local names.",
+            "Moving the loop's body into a function frees it too, with its other local names.",
         ),
         detect=previous_kept,
     ),

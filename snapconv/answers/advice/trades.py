@@ -60,7 +60,7 @@ _MASKS = ("eq", "ne", "ge", "gt", "le", "lt", "logical_not", "bitwise_not", "inv
 _SILU = ("silu", "swish", "swiglu")
 _SDPA = "Use F.scaled_dot_product_attention; pass is_causal=True instead of a causal mask."
 _DROPOUT = "Its dropout_p replaces the dropout of the scores, and keeps no mask."
-_MASK = "a mask must stay that forces a kernel to store the scores"
+_MASK = "a mask that must stay makes the kernel store the scores"
 _READ_OR_MASK = f"the program reads the attention weights, or {_MASK}"
 _NO_WEIGHTS = "Pass need_weights=False to torch.nn.MultiheadAttention."
 _FUSED = {

@@ -162,12 +162,11 @@ class Models:
     @property
     def is_changed(self) -> bool:
         """Whether there are other modules, or optimizers have more or fewer tensors, than known."""
-        is_known = self._slots and not self._registrations.is_changed
-        return not is_known or self._n_stepped != self._count_stepped()
+        return self._registrations.is_changed or self._n_stepped != self._count_stepped()
 
     def slots(self) -> tuple[Slot, ...]:
         """Return every slot in the order of ``named_parameters``; look again if modules changed."""
-        if self.is_changed:
+        if self.is_changed or not self._slots:
             self.survey()
         return self._slots
 

@@ -1,5 +1,6 @@
 """Weights of DeepSpeed's ZeRO 3: a parameter is empty until it is gathered, and keeps its shard."""
 
+import sys
 from typing import Any
 
 from snapconv.guest.torch_surface import Tensor
@@ -8,7 +9,8 @@ from snapconv.recorder.observe.tensors import Row
 
 def shard_of(tensor: Tensor) -> Tensor | None:
     """Return the shard that a parameter of ZeRO 3 keeps; None for any other tensor."""
-    return getattr(tensor, "ds_tensor", None)
+    shard = getattr(tensor, "ds_tensor", None)
+    return shard if isinstance(shard, sys.modules["torch"].Tensor) else None
 
 
 def shard_sharding(parameter: Tensor) -> tuple[Row, Row] | None:

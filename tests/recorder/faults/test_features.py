@@ -2,9 +2,10 @@
 
 import ast
 import importlib
+import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -195,3 +196,15 @@ def test_no_name_stands_twice_in_a_feature():
     for feature, rows in SURFACE.items():
         listed = [(row.owner, name) for row in rows for name in (*row.required, *row.optional)]
         assert len(set(listed)) == len(listed), feature
+
+
+@pytest.mark.parametrize("has_module", [False, True])
+def test_what_stands_in_for_a_library_needs_no_version_and_none_is_not_imported(
+    monkeypatch, has_module
+):
+    """A program may forbid the import of a library with None, or put an empty module there."""
+    monkeypatch.setitem(sys.modules, "deepspeed", ModuleType("deepspeed") if has_module else None)
+    names = list(missing(SURFACE[Feature.ZERO_SHARDED]))
+    assert bool(names) == has_module
+    notes = torch_surface.changed_notes({Feature.ZERO_SHARDED: "deepspeed.runtime"})
+    assert notes[0].message.startswith("deepspeed of unknown version: ")

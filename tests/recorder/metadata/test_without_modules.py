@@ -288,3 +288,20 @@ def test_buffers_are_noted_as_written_once_calls_wrote_to_them_again_and_again()
         assert not written(observer)["0.keys"]
         model(torch.ones(4))
         assert written(observer) == {"0.keys": True, "0.table": False}
+
+
+def test_models_without_parameters_are_looked_at_once_in_an_iteration(monkeypatch):
+    """A loss function is called many times, and a look at all modules takes time."""
+    iterations = []
+    monkeypatch.setattr(
+        memory_records.MemoryRecords,
+        "parameters",
+        lambda _self: (observer._models.slots(), iterations.append(observer._iteration)),
+    )
+    with watching() as observer:
+        activation = nn.ReLU()
+        for iteration in range(2):
+            observer.iteration_began(iteration)
+            for _ in range(5):
+                activation(torch.ones(2))
+        assert iterations == [0, 1]

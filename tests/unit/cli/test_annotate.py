@@ -202,7 +202,9 @@ def test_nothing_outside_of_the_folder_is_read(tmp_path):
     assert [file.source for file in answer(path, folder).files] == [None, None]
 
 
-@pytest.mark.parametrize("name", ["n" * 300, "n/" * 3000, "n\0n"], ids=["name", "path", "zero"])
+@pytest.mark.parametrize(
+    "name", ["n" * 300, "n/" * 3000, "n\0n", "n\ud800"], ids=["name", "path", "zero", "surrogate"]
+)
 def test_a_path_that_no_file_system_takes_is_one_that_is_not_there(name, tmp_path):
     line = frame("forward", f"/home/me/job/{name}.py", 5)
     trace = TraceBuilder().segment(40 * MIB).alloc(2 * MIB, frames=[line, MAIN])
