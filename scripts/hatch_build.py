@@ -21,7 +21,7 @@ LIBRARY = Path("snapconv", "native", "core.dll" if sys.platform == "win32" else 
 FLAGS = ("-std=c11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden")
 
 
-class CompiledCore(BuildHookInterface):  # type: ignore[misc] # where hatchling is not installed
+class CompiledCore(BuildHookInterface):  # type: ignore[misc] # counts as Any
     """Compiles ``snapconv/native/src`` to one shared library."""
 
     PLUGIN_NAME = "custom"

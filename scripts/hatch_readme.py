@@ -16,7 +16,7 @@ _LINK = re.compile(r"(?P<picture>!?)\[(?P<text>[^\]]*)\]\((?!https?:|#)(?P<targe
 _MARK = re.compile(r"<!-- (?:run: .*?|end) -->\n")
 
 
-class Readme(MetadataHookInterface):  # type: ignore[misc] # where hatchling is not installed
+class Readme(MetadataHookInterface):  # type: ignore[misc] # counts as Any
     """Sets ``readme`` and ``urls``, which pyproject.toml leaves to this."""
 
     PLUGIN_NAME = "custom"
