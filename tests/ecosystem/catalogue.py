@@ -99,7 +99,7 @@ PROGRAMS = (
         "fsdp1",
         "fsdp1.py",
         environment=ONE_PROCESS,
-        notes=frozenset({"simulated-nccl", "pending-free"}),
+        notes=frozenset({"simulated-nccl"}),
         known_failures={
             "test_operations_account_for_forward_and_backward": "its own hooks take the rest"
         },
