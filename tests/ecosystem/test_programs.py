@@ -30,7 +30,10 @@ def test_a_recorded_program_ends_as_it_would_alone(recorded):
 def test_no_note_is_about_a_fault(recorded, program):
     notes = {note["slug"] for note in recorded.memory["notes"]}
     eager = {"compiled-as-eager"} if program.is_compiled else set()
-    assert notes - USUAL_NOTES == program.notes | eager
+    peaks = [count["peak"] for count in recorded.run.own_counts]
+    # The first two steps are recorded.
+    later = {"later-peak"} if max(peaks) > max(peaks[:2]) else set()
+    assert notes - USUAL_NOTES == program.notes | eager | later
 
 
 def test_every_parameter_is_a_weight_of_its_own_bytes(recorded, counted):
