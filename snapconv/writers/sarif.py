@@ -39,7 +39,8 @@ def fault_results(advices: Iterable[Advice]) -> list[Result]:
         for fault in advice.faults:
             size = format_bytes(fault.held_bytes)
             device = device_name(advice.device)
-            message = f"{fault.heading}: {fault.what} {size} at the peak of {device}. {fault.how[0]}"
+            peak_bytes = f"{size} at the peak of {device}"
+            message = f"{fault.heading}: {fault.what} {peak_bytes}. {fault.how[0]}"
             level = "warning" if fault.is_certain else "note"
             line = fault.where or fault.line
             results.append(Result(f"fault/{fault.kind}", level, message, line))

@@ -27,7 +27,7 @@ KINETO = {
 }
 # Perfetto counts what it could not read, by severity.
 PROBLEMS = "select name, value from stats where value > 0 and severity in ('error', 'data_loss')"
-# Its times are nanoseconds, more than a number of JavaScript can tell apart.
+# Its times are nanoseconds since 1970, which a number of JavaScript rounds.
 COUNTERS = """
 select process.name, track.name, (ts - {start} * 1000) / 1000.0, cast(value as int)
 from counter join process_counter_track as track on track.id = track_id join process using (upid)
@@ -103,7 +103,7 @@ def rows_of(address: str, shared_browser: Any) -> Any:
 
     yield rows_of
     driver.get("about:blank")
-    shared_browser.logged()  # Perfetto looks for pages of its authors, which are not asked here
+    shared_browser.logged()  # Perfetto asks for pages of its authors; those requests are no fault of ours
 
 
 def changes(curve: Any, times: Sequence[int]) -> Iterator[tuple[int, int]]:

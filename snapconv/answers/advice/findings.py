@@ -287,7 +287,8 @@ KINDS = (
     ),
     Kind(
         slug="attention",
-        what="Attention ({line}{caller}) has {number} tensors in use, each with an element per score.",
+        what="Attention ({line}{caller}) has {number} tensors in use, "
+        "each with an element per score.",
         how=("{how}", "{or_how}"),
         costs="no time; the attention weights are no longer an output",
         is_free=True,

@@ -106,7 +106,10 @@ def _table(report: JobReport, pages: Mapping[str, str]) -> Iterator[str]:
         yield _row(file, device, greatest, link, is_odd=file.file in odd_files)
     yield "</table></div>"
     if len(pages) < len(report.last_dumps):
-        yield "<p>snapconv view FILE writes the page of a rank; snapconv ranks then links to it.</p>"
+        link_help = (
+            "snapconv view FILE writes the page of a rank; snapconv ranks then links to it."
+        )
+        yield f"<p>{link_help}</p>"
 
 
 def _row(

@@ -36,5 +36,5 @@ class Walker:
 
 
 def make(name: str) -> Walker:
-    """Return the environment, whichever is asked for."""
+    """Return the same environment for every name."""
     return Walker()

@@ -20,5 +20,5 @@ class Letters:
 
 
 def get_encoding(name: str) -> Letters:
-    """Return the encoding of letters, whichever is asked for."""
+    """Return the encoding of letters for every name."""
     return Letters()
